@@ -1,0 +1,154 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+
+	"volplane.dev/volplane/internal/kube"
+)
+
+// Key names one object that a controller works on.
+type Key struct{ Kind, Namespace, Name string }
+
+// String returns the key as it appears in logs.
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Kind + "/" + k.Name
+	}
+	return k.Kind + "/" + k.Namespace + "/" + k.Name
+}
+
+// Env is what a controller is given to work with.
+type Env struct {
+	// Client writes, and reads live where a cache is not enough. It refuses
+	// what the controller has not declared.
+	Client kubernetes.Interface
+	// Caches are shared by all controllers of the process.
+	Caches *kube.Caches
+	// Events records reasons.
+	Events *kube.Recorder
+	// Log carries the controller's name.
+	Log *slog.Logger
+}
+
+// Declaration is what a controller reads and writes. RBAC roles, the graph in
+// ARCHITECTURE.md and the restricted client are all made from it.
+type Declaration struct {
+	Name    string
+	Inputs  []kube.Access
+	Outputs []kube.Access
+}
+
+// Rights returns everything the controller may ask of the API.
+func (d Declaration) Rights() []kube.Access {
+	out := append([]kube.Access{kube.Events()}, d.Inputs...)
+	return append(out, d.Outputs...)
+}
+
+// Result says when to look at a key again without an event; zero is never.
+type Result struct{ After time.Duration }
+
+// Controller is one running declaration.
+type Controller struct {
+	Declaration
+	// Workers is the number of keys worked on at once; 0 means 1.
+	Workers int
+	// RetryMin and RetryMax bound the pause before a failed key is tried
+	// again; the defaults are 50 ms and 5 minutes.
+	RetryMin, RetryMax time.Duration
+	// Reconcile brings one key one step nearer to what it should be. It must
+	// be safe to repeat. An error makes the key come back after a pause.
+	Reconcile func(ctx context.Context, key Key) (Result, error)
+	// Log receives the errors.
+	Log *slog.Logger
+
+	once  sync.Once
+	queue workqueue.TypedRateLimitingInterface[Key]
+}
+
+// Add asks for a key to be reconciled soon. It may be called before Run and
+// from any goroutine.
+func (c *Controller) Add(k Key) { c.init(); c.queue.Add(k) }
+
+// AddAfter asks for a key to be reconciled after a pause.
+func (c *Controller) AddAfter(k Key, d time.Duration) { c.init(); c.queue.AddAfter(k, d) }
+
+func (c *Controller) init() {
+	c.once.Do(func() {
+		shortest, longest := c.RetryMin, c.RetryMax
+		if shortest == 0 {
+			shortest = 50 * time.Millisecond
+		}
+		if longest == 0 {
+			longest = 5 * time.Minute
+		}
+		c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[Key](shortest, longest),
+			workqueue.TypedRateLimitingQueueConfig[Key]{Name: c.Name})
+	})
+}
+
+// Run works on keys until ctx ends, and returns when all workers have stopped.
+// The caches must have been started.
+func (c *Controller) Run(ctx context.Context) error {
+	c.init()
+	var workers sync.WaitGroup
+	for range max(c.Workers, 1) {
+		workers.Go(func() {
+			for c.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	c.queue.ShutDown()
+	workers.Wait()
+	return nil
+}
+
+func (c *Controller) next(ctx context.Context) bool {
+	key, stop := c.queue.Get()
+	if stop {
+		return false
+	}
+	defer c.queue.Done(key)
+	result, err := c.safely(ctx, key)
+	switch {
+	case err == nil:
+		c.queue.Forget(key)
+		if result.After > 0 {
+			c.queue.AddAfter(key, result.After)
+		}
+	case ctx.Err() != nil:
+	default:
+		// A conflict only says that the facts were old; it is no news to
+		// anybody.
+		if !apierrors.IsConflict(err) {
+			c.Log.Warn("reconcile failed, will be repeated", "key", key.String(), "attempt", c.queue.NumRequeues(key)+1, "err", err)
+		}
+		c.queue.AddRateLimited(key)
+	}
+	return true
+}
+
+var errPanic = errors.New("panic in reconcile")
+
+// safely keeps one poisonous object from taking all others down with it
+// (CVE-2020-8569).
+func (c *Controller) safely(ctx context.Context, key Key) (result Result, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.Log.Error("panic", "key", key.String(), "panic", r, "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w of %s: %v", errPanic, key, r)
+		}
+	}()
+	return c.Reconcile(ctx, key)
+}

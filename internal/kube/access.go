@@ -1,0 +1,146 @@
+package kube
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// Access is the right to use verbs on one resource. Resource may name a
+// subresource ("pods/status"). Verbs are those of RBAC.
+type Access struct {
+	Group, Resource string
+	Verbs           []string
+}
+
+// Read returns the right to read resources of group, once and by watching.
+func Read(group string, resources ...string) []Access {
+	return access(group, resources, "get", "list", "watch")
+}
+
+// Write returns the right to use verbs on one resource of group.
+func Write(group, resource string, verbs ...string) Access {
+	return Access{Group: group, Resource: resource, Verbs: verbs}
+}
+
+func access(group string, resources []string, verbs ...string) []Access {
+	out := make([]Access, 0, len(resources))
+	for _, r := range resources {
+		out = append(out, Access{Group: group, Resource: r, Verbs: verbs})
+	}
+	return out
+}
+
+// Events is the right to record events; every component has it.
+func Events() Access {
+	return Write("", "events", "create", "patch", "update")
+}
+
+// ClusterRole returns the role that grants exactly the rights.
+func ClusterRole(name string, rights []Access) *rbacv1.ClusterRole {
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	for _, a := range rights {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{a.Group}, Resources: []string{a.Resource}, Verbs: a.Verbs})
+	}
+	return role
+}
+
+// ClusterRoleBinding returns the binding of the role of the same name to a
+// user.
+func ClusterRoleBinding(name, user string) *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}
+}
+
+// Restrict returns a copy of config whose requests are refused, before they
+// leave the process, unless rights allow them. It makes a component's
+// declaration true even where one identity serves several components.
+func Restrict(config *rest.Config, component string, rights []Access) *rest.Config {
+	c := rest.CopyConfig(config)
+	c.UserAgent = "volplane/" + component
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &restricted{next: next, component: component, rights: rights}
+	})
+	return c
+}
+
+type restricted struct {
+	next      http.RoundTripper
+	component string
+	rights    []Access
+}
+
+// RoundTrip refuses a request that the component has not declared.
+func (r *restricted) RoundTrip(req *http.Request) (*http.Response, error) {
+	group, resource, verb, ok := parseRequest(req)
+	if ok && !r.allows(group, resource, verb) {
+		return nil, fmt.Errorf("%s may not %s %s in group %q: not declared by this component", r.component, verb, resource, group)
+	}
+	return r.next.RoundTrip(req)
+}
+
+func (r *restricted) allows(group, resource, verb string) bool {
+	for _, a := range r.rights {
+		if a.Group == group && a.Resource == resource && slices.Contains(a.Verbs, verb) {
+			return true
+		}
+	}
+	return false
+}
+
+// parseRequest takes group, resource (with its subresource) and verb from a
+// request of the Kubernetes API; ok is false for requests that name no
+// resource, such as discovery.
+func parseRequest(req *http.Request) (group, resource, verb string, ok bool) {
+	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
+	switch {
+	case len(parts) >= 3 && parts[0] == "api":
+		parts = parts[2:]
+	case len(parts) >= 4 && parts[0] == "apis":
+		group, parts = parts[1], parts[3:]
+	default:
+		return "", "", "", false
+	}
+	if len(parts) >= 3 && parts[0] == "namespaces" && !namespaceSubresource(parts[2]) {
+		parts = parts[2:]
+	}
+	resource = parts[0]
+	if len(parts) >= 3 {
+		resource += "/" + parts[2]
+	}
+	return group, resource, requestVerb(req, len(parts) >= 2), true
+}
+
+func namespaceSubresource(s string) bool {
+	return s == "status" || s == "finalize"
+}
+
+func requestVerb(req *http.Request, named bool) string {
+	watch := req.URL.Query().Get("watch")
+	switch {
+	case req.Method == http.MethodPost:
+		return "create"
+	case req.Method == http.MethodPut:
+		return "update"
+	case req.Method == http.MethodPatch:
+		return "patch"
+	case req.Method == http.MethodDelete && named:
+		return "delete"
+	case req.Method == http.MethodDelete:
+		return "deletecollection"
+	case watch == "true" || watch == "1":
+		return "watch"
+	case named:
+		return "get"
+	default:
+		return "list"
+	}
+}

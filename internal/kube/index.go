@@ -1,0 +1,114 @@
+package kube
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+const indexUID = "uid"
+
+// Indexes of the caches. The value that an object is found under is named
+// behind each.
+const (
+	// PodsByClaim: "namespace/claim" of each claim the Pod uses, generic
+	// ephemeral ones included.
+	PodsByClaim = "claim"
+	// PodsByNode: spec.nodeName.
+	PodsByNode = "node"
+	// ClaimsByVolume: spec.volumeName.
+	ClaimsByVolume = "volume"
+	// ClaimsByClass: the class's name.
+	ClaimsByClass = "class"
+	// VolumesByClaim: "namespace/name" of spec.claimRef.
+	VolumesByClaim = "claim"
+	// VolumesByHandle: "driver^handle" of a CSI volume.
+	VolumesByHandle = "handle"
+	// AttachmentsByVolume: spec.source.persistentVolumeName.
+	AttachmentsByVolume = "volume"
+	// AttachmentsByNode: spec.nodeName.
+	AttachmentsByNode = "node"
+)
+
+// ClaimNames returns the names of the claims that a Pod uses, in the Pod's
+// namespace; a generic ephemeral volume's claim is named "pod-volume".
+func ClaimNames(pod *corev1.Pod) []string {
+	var names []string
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			names = append(names, v.PersistentVolumeClaim.ClaimName)
+		case v.Ephemeral != nil:
+			names = append(names, pod.Name+"-"+v.Name)
+		}
+	}
+	return names
+}
+
+func podIndexers() cache.Indexers {
+	return cache.Indexers{
+		PodsByClaim: func(o any) ([]string, error) {
+			pod := o.(*corev1.Pod)
+			names := ClaimNames(pod)
+			for i := range names {
+				names[i] = pod.Namespace + "/" + names[i]
+			}
+			return names, nil
+		},
+		PodsByNode: func(o any) ([]string, error) { return nonEmpty(o.(*corev1.Pod).Spec.NodeName), nil },
+	}
+}
+
+func claimIndexers() cache.Indexers {
+	return cache.Indexers{
+		ClaimsByVolume: func(o any) ([]string, error) {
+			return nonEmpty(o.(*corev1.PersistentVolumeClaim).Spec.VolumeName), nil
+		},
+		ClaimsByClass: func(o any) ([]string, error) {
+			c := o.(*corev1.PersistentVolumeClaim)
+			if c.Spec.StorageClassName == nil {
+				return []string{""}, nil
+			}
+			return []string{*c.Spec.StorageClassName}, nil
+		},
+	}
+}
+
+func volumeIndexers() cache.Indexers {
+	return cache.Indexers{
+		VolumesByClaim: func(o any) ([]string, error) {
+			if r := o.(*corev1.PersistentVolume).Spec.ClaimRef; r != nil {
+				return []string{r.Namespace + "/" + r.Name}, nil
+			}
+			return nil, nil
+		},
+		VolumesByHandle: func(o any) ([]string, error) {
+			if s := o.(*corev1.PersistentVolume).Spec.CSI; s != nil {
+				return []string{s.Driver + "^" + s.VolumeHandle}, nil
+			}
+			return nil, nil
+		},
+	}
+}
+
+func attachmentIndexers() cache.Indexers {
+	return cache.Indexers{
+		AttachmentsByVolume: func(o any) ([]string, error) {
+			if n := o.(*storagev1.VolumeAttachment).Spec.Source.PersistentVolumeName; n != nil {
+				return []string{*n}, nil
+			}
+			return nil, nil
+		},
+		AttachmentsByNode: func(o any) ([]string, error) {
+			return nonEmpty(o.(*storagev1.VolumeAttachment).Spec.NodeName), nil
+		},
+	}
+}
+
+func nonEmpty(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return []string{s}
+}

@@ -1,0 +1,118 @@
+package volume
+
+// Names that Kubernetes' own components read or write. They are part of the
+// contract with other software and must match it byte for byte.
+const (
+	// AnnBindCompleted on a claim says that the bind of claim and volume was
+	// finished once (value "yes").
+	AnnBindCompleted = "pv.kubernetes.io/bind-completed"
+	// AnnBoundByController on a claim or volume says that the controller, and
+	// not a user, made this half of the link (value "yes").
+	AnnBoundByController = "pv.kubernetes.io/bound-by-controller"
+	// AnnProvisionedBy on a volume names the provisioner that made it.
+	AnnProvisionedBy = "pv.kubernetes.io/provisioned-by"
+	// AnnMigratedTo marks objects that belong to an in-tree plugin's CSI
+	// successor.
+	AnnMigratedTo = "pv.kubernetes.io/migrated-to"
+	// AnnSelectedNode on a claim names the node that a late-binding claim's
+	// consumer was placed on.
+	AnnSelectedNode = "volume.kubernetes.io/selected-node"
+	// AnnStorageProvisioner on a claim names the provisioner that is asked to
+	// make a volume for it.
+	AnnStorageProvisioner = "volume.kubernetes.io/storage-provisioner"
+	// AnnBetaStorageProvisioner is the older spelling, written as well (S4).
+	AnnBetaStorageProvisioner = "volume.beta.kubernetes.io/storage-provisioner"
+	// AnnBetaStorageClass is the older spelling of spec.storageClassName.
+	AnnBetaStorageClass = "volume.beta.kubernetes.io/storage-class"
+	// AnnDefaultClass marks a StorageClass as the default one ("true").
+	AnnDefaultClass = "storageclass.kubernetes.io/is-default-class"
+	// AnnBetaDefaultClass is the older spelling of AnnDefaultClass.
+	AnnBetaDefaultClass = "storageclass.beta.kubernetes.io/is-default-class"
+	// AnnPreResizeCapacity on a volume keeps the capacity before a resize
+	// that began before the bind.
+	AnnPreResizeCapacity = "volume.alpha.kubernetes.io/pre-resize-capacity"
+	// AnnNodeID on a VolumeAttachment keeps the driver's name of the node, so
+	// that detach works after the CSINode is gone.
+	AnnNodeID = "csi.alpha.kubernetes.io/node-id"
+	// AnnLegacyNodeID on a Node maps driver names to node ids (S1-010).
+	AnnLegacyNodeID = "csi.volume.kubernetes.io/nodeid"
+	// AnnControllerManagedAttach on a Node says that the attach/detach
+	// controller, not the node, attaches volumes.
+	AnnControllerManagedAttach = "volumes.kubernetes.io/controller-managed-attach-detach"
+
+	// AnnDeletionSecretName and AnnDeletionSecretNamespace on a volume keep
+	// the provisioner secret's reference for deletion, when the claim whose
+	// templates named it is gone.
+	AnnDeletionSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"
+	AnnDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+
+	// FinalizerClaimProtection keeps a claim while a consumer uses it.
+	FinalizerClaimProtection = "kubernetes.io/pvc-protection"
+	// FinalizerVolumeProtection keeps a volume while a claim is bound to it.
+	FinalizerVolumeProtection = "kubernetes.io/pv-protection"
+	// FinalizerProvisioner keeps a volume object until the driver has deleted
+	// the volume behind it.
+	FinalizerProvisioner = "external-provisioner.volume.kubernetes.io/finalizer"
+	// FinalizerAttacherPrefix and the sanitized driver name form the
+	// finalizer that keeps a VolumeAttachment, and the volume it names, until
+	// the driver has detached (S1-053, S1-054).
+	FinalizerAttacherPrefix = "external-attacher/"
+
+	// NoProvisioner as a class's provisioner says that volumes of the class
+	// are made by hand.
+	NoProvisioner = "kubernetes.io/no-provisioner"
+)
+
+// Names of volplane's own.
+const (
+	// Domain prefixes every name of volplane's own.
+	Domain = "volplane.dev"
+	// LocalDriver is the name of the bundled driver.
+	LocalDriver = "local.volplane.dev"
+	// DefaultClass is the StorageClass of the bundled driver that exists after
+	// `volplane up`.
+	DefaultClass = "local"
+	// TopologyPool is the topology key of the bundled driver: nodes with the
+	// same value reach the same pool of volumes.
+	TopologyPool = "topology.local.volplane.dev/pool"
+	// ConditionVolumesMounted on a Pod says whether all its volumes are
+	// mounted; its message says where.
+	ConditionVolumesMounted = "volplane.dev/VolumesMounted"
+	// AnnMountAt on a Pod asks the node agent to bind the Pod's only volume at
+	// this absolute host path as well. The API server lets only users who may
+	// mount on the host set it.
+	AnnMountAt = "volplane.dev/mount-at"
+	// AnnIntent on a claim says that CreateVolume may have been called for it;
+	// written before the call, removed when the volume object exists or the
+	// driver said finally that there is none. Its value is an Intent as JSON.
+	AnnIntent = "volplane.dev/provision-intent"
+	// FinalizerIntent keeps a claim while its AnnIntent is unresolved.
+	FinalizerIntent = "volplane.dev/provision-intent"
+)
+
+// SanitizedDriver returns the driver's name as it may appear in a finalizer:
+// each character outside [a-zA-Z0-9-] becomes "-", and a trailing "-" gets an
+// "X" (S1-004; the form of today's sidecars).
+func SanitizedDriver(name string) string {
+	b := []byte(name)
+	for i, c := range b {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-') {
+			b[i] = '-'
+		}
+	}
+	if n := len(b); n > 0 && b[n-1] == '-' {
+		b = append(b, 'X')
+	}
+	return string(b)
+}
+
+// AttacherFinalizer returns the finalizer that the attacher of driver sets.
+func AttacherFinalizer(driver string) string {
+	return FinalizerAttacherPrefix + SanitizedDriver(driver)
+}
+
+// UniqueName returns the name under which a CSI volume appears in a Node's
+// volumesAttached and volumesInUse.
+func UniqueName(driver, handle string) string {
+	return "kubernetes.io/csi/" + driver + "^" + handle
+}

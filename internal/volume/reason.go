@@ -1,0 +1,85 @@
+package volume
+
+// Reason is one word of why. A reason is born in a decision and appears
+// unchanged in the event, the condition, the log and `volplane why`.
+type Reason string
+
+// Because is the explanation that every decision carries.
+type Because struct {
+	// Reason is the constant word.
+	Reason Reason
+	// Message is one sentence for people that names the objects concerned. It
+	// never holds a secret.
+	Message string
+	// Next names who acts next ("user", "binder", "provisioner", a driver's
+	// name, "node n1" ...); empty when nobody needs to act.
+	Next string
+}
+
+// Reasons of the claim and volume rules. Those that upstream has too are
+// spelled as upstream's event reasons.
+const (
+	ReasonBound                Reason = "Bound"
+	ReasonBinding              Reason = "Binding"
+	ReasonFailedBinding        Reason = "FailedBinding"
+	ReasonVolumeMismatch       Reason = "VolumeMismatch"
+	ReasonWaitForFirstConsumer Reason = "WaitForFirstConsumer"
+	ReasonWaitForPodScheduled  Reason = "WaitForPodScheduled"
+	ReasonExternalProvisioning Reason = "ExternalProvisioning"
+	ReasonClaimLost            Reason = "ClaimLost"
+	ReasonClaimMisbound        Reason = "ClaimMisbound"
+	ReasonDefaultClassAssigned Reason = "DefaultClassAssigned"
+	ReasonClassMissing         Reason = "ClassMissing"
+	ReasonVolumeMissing        Reason = "VolumeMissing"
+	ReasonAvailable            Reason = "Available"
+	ReasonReleased             Reason = "Released"
+	ReasonRetained             Reason = "Retained"
+	ReasonUnknownReclaimPolicy Reason = "VolumeUnknownReclaimPolicy"
+	ReasonInUse                Reason = "InUse"
+	ReasonNotInUse             Reason = "NotInUse"
+	ReasonTerminating          Reason = "Terminating"
+)
+
+// Reasons of provisioning and deletion.
+const (
+	ReasonProvisioning          Reason = "Provisioning"
+	ReasonProvisioningSucceeded Reason = "ProvisioningSucceeded"
+	ReasonProvisioningFailed    Reason = "ProvisioningFailed"
+	ReasonReschedule            Reason = "Reschedule"
+	ReasonNotMine               Reason = "NotMine"
+	ReasonDriverMissing         Reason = "DriverMissing"
+	ReasonDeleting              Reason = "VolumeDelete"
+	ReasonFailedDelete          Reason = "VolumeFailedDelete"
+	ReasonStillAttached         Reason = "StillAttached"
+)
+
+// Reasons of placing, attaching and mounting.
+const (
+	ReasonPlaced              Reason = "Scheduled"
+	ReasonFailedPlacing       Reason = "FailedScheduling"
+	ReasonAttaching           Reason = "Attaching"
+	ReasonAttached            Reason = "SuccessfulAttachVolume"
+	ReasonFailedAttach        Reason = "FailedAttachVolume"
+	ReasonMultiAttach         Reason = "MultiAttach"
+	ReasonDetaching           Reason = "Detaching"
+	ReasonFailedDetach        Reason = "FailedDetachVolume"
+	ReasonStillMounted        Reason = "StillMounted"
+	ReasonNodeGone            Reason = "NodeGone"
+	ReasonMounting            Reason = "Mounting"
+	ReasonMounted             Reason = "Mounted"
+	ReasonFailedMount         Reason = "FailedMount"
+	ReasonWaitForAttach       Reason = "WaitForAttach"
+	ReasonWaitForBind         Reason = "WaitForBind"
+	ReasonUnmounting          Reason = "Unmounting"
+	ReasonFailedUnmount       Reason = "FailedUnmount"
+	ReasonPodMissing          Reason = "PodMissing"
+	ReasonClaimMissing        Reason = "ClaimMissing"
+	ReasonNothingToDo         Reason = "NothingToDo"
+	ReasonResizing            Reason = "Resizing"
+	ReasonResized             Reason = "VolumeResizeSuccessful"
+	ReasonFailedResize        Reason = "VolumeResizeFailed"
+	ReasonNodeResizePending   Reason = "FileSystemResizeRequired"
+	ReasonNodeResized         Reason = "FileSystemResizeSuccessful"
+	ReasonFailedNodeResize    Reason = "FileSystemResizeFailed"
+	ReasonRegistrationRefused Reason = "RegistrationRefused"
+)
