@@ -1,0 +1,70 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+)
+
+// ControlPlaneOptions says what the controllers work with.
+type ControlPlaneOptions struct {
+	// ConfigFor returns the way to the API server for a role of Declarations
+	// or ReaderRole.
+	ConfigFor func(role string) (*rest.Config, error)
+	// Drivers are the CSI drivers that this process reaches.
+	Drivers *csi.Set
+	// Log receives what is worth telling.
+	Log *slog.Logger
+}
+
+// ControlPlane runs all controllers until ctx ends. It calls ready once, when
+// the caches are full and every controller works.
+func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) error {
+	reader, err := clientFor(o, controller.Declaration{Name: ReaderRole}, false)
+	if err != nil {
+		return err
+	}
+	caches := kube.NewCaches(reader)
+	var parts []Part
+	for _, m := range members() {
+		client, err := clientFor(o, m.Declaration, true)
+		if err != nil {
+			return err
+		}
+		c := m.build(controller.Env{
+			Client: client, Caches: caches,
+			Events: kube.NewRecorder(ctx, client, m.Name), Log: o.Log.With("controller", m.Name),
+		}, o.Drivers)
+		parts = append(parts, Part{Name: m.Name, Run: c.Run})
+	}
+	if err := caches.Start(ctx); err != nil {
+		return err
+	}
+	ready()
+	return RunParts(ctx, o.Log, parts)
+}
+
+// clientFor returns the client of one role: no client-side rate limit (the
+// server's own flow control is obeyed), and nothing but what is declared.
+func clientFor(o ControlPlaneOptions, d controller.Declaration, restrict bool) (kubernetes.Interface, error) {
+	config, err := o.ConfigFor(d.Name)
+	if err != nil {
+		return nil, fmt.Errorf("identity of %s: %w", d.Name, err)
+	}
+	if restrict {
+		config = kube.Restrict(config, d.Name, d.Rights())
+	}
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client of %s: %w", d.Name, err)
+	}
+	return client, nil
+}

@@ -1,0 +1,72 @@
+package kube
+
+import (
+	"context"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+func TestCacheIndexesAndOwnWrites(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "c", UID: "u", ResourceVersion: "5", ManagedFields: []metav1.ManagedFieldsEntry{{}}},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+	}
+	caches := NewCaches(fake.NewClientset(claim))
+	claims := caches.Claims()
+	if caches.Claims() != claims {
+		t.Fatal("a second call made a second cache")
+	}
+	if err := caches.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	got, ok := claims.Get("n/c")
+	if !ok || got.ManagedFields != nil {
+		t.Fatalf("got %v, %v; want the claim without managed fields", got, ok)
+	}
+	if by := claims.By(ClaimsByVolume, "pv"); len(by) != 1 {
+		t.Errorf("by volume: %d objects, want 1", len(by))
+	}
+	if _, ok := claims.ByUID("u"); !ok {
+		t.Error("not found by uid")
+	}
+	newer := got.DeepCopy()
+	newer.ResourceVersion, newer.Spec.VolumeName = "6", "pv2"
+	claims.Wrote(newer)
+	if got, _ := claims.Get("n/c"); got.Spec.VolumeName != "pv2" {
+		t.Error("an own write is not seen")
+	}
+	older := got.DeepCopy()
+	older.ResourceVersion, older.Spec.VolumeName = "4", "pv0"
+	claims.Wrote(older)
+	if got, _ := claims.Get("n/c"); got.Spec.VolumeName == "pv0" {
+		t.Error("an older write hides a newer state")
+	}
+}
+
+func TestTrimKeepsWhatPlacementAndMountNeed(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		NodeName:   "n1",
+		Containers: []corev1.Container{{Name: "big"}},
+		Volumes: []corev1.Volume{
+			{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+			{Name: "e", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
+		},
+	}}
+	pod.Name = "p"
+	o, err := trimObject(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := o.(*corev1.Pod)
+	if got.Spec.Containers != nil || got.Spec.NodeName != "n1" {
+		t.Errorf("trimmed to %+v", got.Spec)
+	}
+	if names := ClaimNames(got); len(names) != 2 || names[0] != "c" || names[1] != "p-e" {
+		t.Errorf("claims %v, want [c p-e]", names)
+	}
+}

@@ -1,0 +1,32 @@
+package volume
+
+import "testing"
+
+func TestSanitizedDriver(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                   "",
+		"local.volplane.dev": "local-volplane-dev",
+		"a/b_c":              "a-b-c",
+		"ends.":              "ends-X",
+		"é":                  "--X",
+		"plain-1":            "plain-1",
+	} {
+		if got := SanitizedDriver(in); got != want {
+			t.Errorf("SanitizedDriver(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if got, want := AttacherFinalizer("a.b"), "external-attacher/a-b"; got != want {
+		t.Errorf("AttacherFinalizer: %q, want %q", got, want)
+	}
+	if got, want := UniqueName("d", "h^x"), "kubernetes.io/csi/d^h^x"; got != want {
+		t.Errorf("UniqueName: %q, want %q", got, want)
+	}
+}
+
+func TestOutcomeStrings(t *testing.T) {
+	for o, want := range map[Outcome]string{Done: "Done", Failed: "Failed", Unknown: "Unknown", Outcome(9): "Unknown"} {
+		if o.String() != want {
+			t.Errorf("Outcome(%d) = %q, want %q", o, o, want)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"volplane.dev/volplane/standalone/up"
+)
+
+// defaultDataDir holds everything unless --data-dir says otherwise.
+const defaultDataDir = "/var/lib/volplane"
+
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:           "volplaned",
+		Short:         "The standalone storage control plane: API server, controllers, node agent and local driver in one process",
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	c.AddCommand(upCommand(), inviteCommand())
+	return c
+}
+
+func upCommand() *cobra.Command {
+	var o up.Options
+	var verbosity int
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Start the control plane in the foreground",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Out, o.Version = cmd.OutOrStdout(), version
+			o.Log = newLog(cmd.ErrOrStderr(), verbosity)
+			return up.Run(cmd.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.DataDir, "data-dir", dataDir(), "directory that holds everything that lasts (default from $VOLPLANE_DATA_DIR)")
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:6771", "address of the API server; port 0 takes a free one")
+	f.StringVar(&o.Node, "name", hostName(), "name of this host's node")
+	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 warnings and changes, 4 everything")
+	return c
+}
+
+func inviteCommand() *cobra.Command {
+	var dir string
+	c := &cobra.Command{
+		Use:   "invite NODE",
+		Short: "Print a kubeconfig with which the node agent of that name may join",
+		Long:  "Print a kubeconfig with which the node agent of that name may join.\nIt holds a private key: keep it from others (umask 077), and give it to that node only.",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			config, err := up.Invite(dir, args[0])
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(config)
+			return err
+		},
+	}
+	c.Flags().StringVar(&dir, "data-dir", dataDir(), "data directory of the control plane (default from $VOLPLANE_DATA_DIR)")
+	return c
+}
+
+func dataDir() string {
+	if d := os.Getenv("VOLPLANE_DATA_DIR"); d != "" {
+		return d
+	}
+	return defaultDataDir
+}
+
+// hostName returns the host's name as a Node name.
+func hostName() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return "localhost"
+	}
+	return strings.ToLower(name)
+}
+
+// newLog returns the process's log and makes the libraries use it too: they
+// only speak up about errors unless asked for more.
+func newLog(w io.Writer, verbosity int) *slog.Logger {
+	level, libraries := slog.LevelInfo, slog.LevelError
+	if verbosity > 0 {
+		level, libraries = slog.LevelDebug, slog.Level(-verbosity)
+	}
+	handler := func(l slog.Level) slog.Handler { return slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}) }
+	klog.SetLogger(logr.FromSlogHandler(handler(libraries)))
+	log := slog.New(handler(level))
+	slog.SetDefault(log)
+	return log
+}
+

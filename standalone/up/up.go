@@ -1,0 +1,124 @@
+package up
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/standalone/apiserver"
+)
+
+// Options says where and how the control plane runs.
+type Options struct {
+	// DataDir holds everything that lasts.
+	DataDir string
+	// Listen is the API server's address, host:port; port 0 takes a free one.
+	Listen string
+	// Node is the name of this host's Node.
+	Node string
+	// Out receives the one screen that says what runs; Log the rest.
+	Out io.Writer
+	Log *slog.Logger
+	// Version is shown on the screen.
+	Version string
+}
+
+// Validate names what is wrong with the options.
+func (o Options) Validate() error {
+	if !filepath.IsAbs(o.DataDir) {
+		return fmt.Errorf("data directory %q is not an absolute path: give one with --data-dir", o.DataDir)
+	}
+	if o.Node == "" {
+		return fmt.Errorf("the node has no name: give one with --name")
+	}
+	return nil
+}
+
+func (o Options) nodeRoot() string { return filepath.Join(o.DataDir, "node") }
+func (o Options) pool() string     { return filepath.Join(o.DataDir, "pool") }
+
+// Run runs the control plane until ctx ends or a part of it fails.
+func Run(ctx context.Context, o Options) error {
+	begin := time.Now()
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	server, err := apiserver.Start(ctx, apiserver.Options{DataDir: o.DataDir, Listen: o.Listen, RBAC: app.RBAC()})
+	if err != nil {
+		return err
+	}
+	defer server.Stop()
+	admin, err := kubernetes.NewForConfig(server.AdminConfig())
+	if err != nil {
+		return fmt.Errorf("client of the administrator: %w", err)
+	}
+	if err := ensureBundled(ctx, admin); err != nil {
+		return err
+	}
+	ready := func() {
+		_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
+		screen(o, server, time.Since(begin))
+	}
+	err = app.RunParts(ctx, o.Log, o.parts(server, ready))
+	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
+	return err
+}
+
+// parts are what runs on top of the API server, in start order.
+func (o Options) parts(server *apiserver.Server, ready func()) []app.Part {
+	drivers := csi.NewSet()
+	return []app.Part{
+		{Name: "api server", Run: server.Wait},
+		{Name: "controllers", Run: func(ctx context.Context) error {
+			return app.ControlPlane(ctx, app.ControlPlaneOptions{
+				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)) },
+				Drivers:   drivers, Log: o.Log,
+			}, ready)
+		}},
+		{Name: "node agent", Run: func(ctx context.Context) error {
+			config, err := server.ClientConfig("system:node:"+o.Node, "system:nodes")
+			if err != nil {
+				return fmt.Errorf("identity of node %s: %w", o.Node, err)
+			}
+			return app.Node(ctx, app.NodeOptions{Name: o.Node, RootDir: o.nodeRoot(), Config: config, Drivers: drivers, Log: o.Log})
+		}},
+		{Name: "bundled driver", Run: func(ctx context.Context) error {
+			return app.LocalDriver(ctx, app.DriverOptions{NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Log: o.Log})
+		}},
+	}
+}
+
+// screen says what runs, where it is, and how to go on.
+func screen(o Options, server *apiserver.Server, took time.Duration) {
+	root := ""
+	if os.Geteuid() != 0 {
+		root = "\n  not root:   the API works, but nothing can be mounted; start it as root for that\n"
+	}
+	fmt.Fprintf(o.Out, `volplane %s is up (%.1f s)
+
+  API server  https://%s
+  kubeconfig  %s
+  data        %s
+  node        %s, mounts below %s
+  class       local (default), driver local.volplane.dev
+  runs        API server, etcd, binder, provisioner, attacher, attach/detach, resizer,
+              placement, protection, node agent, local driver
+%s
+Go on with
+  export KUBECONFIG=%s
+  volplane apply -f claim.yaml        # or kubectl
+  volplane mount CLAIM DIR            # a claim's data at a path of this host
+  volplane why pvc/CLAIM              # who waits for whom
+  volplane invite NODE > NODE.kubeconfig; volplane node --join NODE.kubeconfig
+`, o.Version, took.Seconds(), server.Addr(), server.AdminKubeconfig(), o.DataDir, o.Node, o.nodeRoot(), root, server.AdminKubeconfig())
+}
