@@ -1,0 +1,106 @@
+// Command bench measures the built programs and prints the figures as JSON:
+// medians, with the machine they were measured on. It asserts nothing; the
+// bounds are in docs/benchmarks.md.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+// report is what is printed.
+type report struct {
+	Machine machine        `json:"machine"`
+	Figures map[string]any `json:"figures"`
+}
+
+func main() {
+	rounds := flag.Int("rounds", 5, "how often each figure is measured")
+	storm := flag.Int("storm", 200, "how many claims and Pods are made at once")
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	if err := run(ctx, *rounds, *storm); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, rounds, storm int) error {
+	out := report{Machine: describeMachine(), Figures: map[string]any{}}
+	if err := measureBinary(out.Figures, rounds); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "volplane-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if err := measureStart(ctx, dir, out.Figures, rounds); err != nil {
+		return err
+	}
+	if err := measureVolumes(ctx, filepath.Join(dir, "volumes"), out.Figures, 4*rounds, storm); err != nil {
+		return err
+	}
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(out)
+}
+
+func measureStart(ctx context.Context, dir string, figures map[string]any, rounds int) error {
+	var fresh, again []time.Duration
+	for i := range rounds {
+		d := filepath.Join(dir, fmt.Sprint("start", i))
+		for _, times := range []*[]time.Duration{&fresh, &again} {
+			p, err := plane.Start(ctx, d)
+			if err != nil {
+				return err
+			}
+			*times = append(*times, p.Took)
+			if times == &again && i == rounds-1 {
+				if err := measureIdle(p, figures); err != nil {
+					return err
+				}
+			}
+			p.Stop()
+		}
+	}
+	figures["up_fresh_s"] = median(fresh).Seconds()
+	figures["up_restart_s"] = median(again).Seconds()
+	return nil
+}
+
+// measureIdle lets the start's work settle, then watches an interval in which
+// nobody asks for anything.
+func measureIdle(p *plane.Plane, figures map[string]any) error {
+	const interval = 20 * time.Second
+	time.Sleep(10 * time.Second)
+	before, err := readUsage(p.PID())
+	if err != nil {
+		return err
+	}
+	time.Sleep(interval)
+	after, err := readUsage(p.PID())
+	if err != nil {
+		return err
+	}
+	figures["idle_rss_mib"] = float64(after.rssKiB) / 1024
+	figures["idle_cpu_percent_of_a_core"] = 100 * (after.cpu - before.cpu).Seconds() / interval.Seconds()
+	return nil
+}
+
+func median(d []time.Duration) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(d))
+	return s[len(s)/2]
+}

@@ -1,0 +1,335 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+// kills is how often the test kills one of the processes.
+const kills = 50
+
+// TestKillAtAnyMoment plays the life of a volume on two nodes again and again
+// while the processes are killed at random moments: the control plane with its
+// node agent and driver, the second node agent, and that one's driver. After
+// each life nothing may be left and no data may have changed.
+func TestKillAtAnyMoment(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	w := startWorld(t)
+	random := mathrand.New(mathrand.NewPCG(seed, 0))
+	for round := 0; w.killed.Load() < kills; round++ {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		stop := w.killNow(random)
+		err := w.life(ctx, fmt.Sprint("life-", round))
+		stop()
+		if err != nil {
+			w.explain(t)
+			t.Fatalf("seed %d, round %d after %d kills: %v", seed, round, w.killed.Load(), err)
+		}
+		w.mustBeClean(ctx, t, round)
+		cancel()
+	}
+	t.Logf("%d kills survived", w.killed.Load())
+}
+
+// world is a control plane and a second node, each a process of its own.
+type world struct {
+	plane  *plane.Plane
+	port   string
+	others []*plane.Process
+	killed atomic.Int64
+}
+
+func startWorld(t *testing.T) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "vp-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{}
+	w.plane, err = plane.Start(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.close(t, dir) })
+	client, err := w.plane.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A restart must listen where the kubeconfigs of the others point to.
+	host := client.CoreV1().RESTClient().Get().URL().Host
+	w.port = host[strings.LastIndex(host, ":")+1:]
+	config, err := w.plane.Invite("node2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(dir, "n2")
+	w.run(t, "node", "--join", config, "--root-dir", root, "--driver=false")
+	w.run(t, "driver", "local", "--node-id", "node2", "--root-dir", root, "--pool", w.plane.Pool())
+	return w
+}
+
+func (w *world) run(t *testing.T, args ...string) {
+	t.Helper()
+	p, err := plane.Run(w.plane.Dir+".log", "volplane", args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.others = append(w.others, p)
+}
+
+func (w *world) close(t *testing.T, dir string) {
+	for _, p := range w.others {
+		p.Stop()
+	}
+	w.plane.Stop()
+	if t.Failed() {
+		t.Logf("kept %s and %s.log", dir, dir)
+		return
+	}
+	_ = os.RemoveAll(dir)
+	_ = os.Remove(dir + ".log")
+}
+
+// killNow kills a random process after a random while, and starts it again at
+// once, until the returned function is called.
+func (w *world) killNow(random *mathrand.Rand) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			pause := time.NewTimer(time.Duration(random.IntN(1500)) * time.Millisecond)
+			select {
+			case <-ctx.Done():
+				return
+			case <-pause.C:
+			}
+			if err := w.killOne(random.IntN(1 + len(w.others))); err != nil {
+				panic(err)
+			}
+			w.killed.Add(1)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (w *world) killOne(victim int) error {
+	if victim < len(w.others) {
+		w.others[victim].Kill()
+		return w.others[victim].Again()
+	}
+	w.plane.Kill()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	p, err := plane.Start(ctx, w.plane.Dir, "--listen", "127.0.0.1:"+w.port)
+	if err != nil {
+		return err
+	}
+	w.plane = p
+	return nil
+}
+
+// life makes a claim, writes to it on one node, reads it on the other after it
+// has grown there, and deletes everything.
+func (w *world) life(ctx context.Context, name string) error {
+	client, err := w.plane.Client()
+	if err != nil {
+		return err
+	}
+	l := &life{ctx: ctx, client: client, name: name}
+	for _, step := range []struct {
+		what string
+		do   func() error
+	}{
+		{"create claim", l.createClaim},
+		{"mount on node1", func() error { return l.mount("node1") }},
+		{"write", l.write},
+		{"unmount on node1", func() error { return l.unmount("node1") }},
+		{"mount on node2", func() error { return l.mount("node2") }},
+		{"read back", l.read},
+		{"grow", l.grow},
+		{"read back after growing", l.read},
+		{"unmount on node2", func() error { return l.unmount("node2") }},
+		{"delete claim", l.deleteClaim},
+	} {
+		if err := step.do(); err != nil {
+			return fmt.Errorf("%s: %w", step.what, err)
+		}
+	}
+	return nil
+}
+
+type life struct {
+	ctx    context.Context
+	client kubernetes.Interface
+	name   string
+	path   string
+	sum    [sha256.Size]byte
+}
+
+// eventually repeats try, whose errors may come from a server that is being
+// killed, until it says done.
+func (l *life) eventually(try func() (bool, error)) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		done, err := try()
+		if done {
+			return err
+		}
+		last = err
+		select {
+		case <-l.ctx.Done():
+			return fmt.Errorf("%w; last: %v", l.ctx.Err(), last)
+		case <-tick.C:
+		}
+	}
+}
+
+func (l *life) createClaim() error {
+	return l.eventually(func() (bool, error) {
+		_, err := l.client.CoreV1().PersistentVolumeClaims("default").Create(l.ctx, plane.Claim(l.name, "64Mi"), metav1.CreateOptions{})
+		return err == nil || apierrors.IsAlreadyExists(err), ignoreExists(err)
+	})
+}
+
+func (l *life) mount(node string) error {
+	pod := plane.Pod(l.name+"-"+node, l.name, "")
+	pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+	err := l.eventually(func() (bool, error) {
+		_, err := l.client.CoreV1().Pods("default").Create(l.ctx, pod, metav1.CreateOptions{})
+		return err == nil || apierrors.IsAlreadyExists(err), ignoreExists(err)
+	})
+	if err != nil {
+		return err
+	}
+	return l.eventually(func() (bool, error) {
+		got, err := l.client.CoreV1().Pods("default").Get(l.ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		ok, message := plane.Mounted(got)
+		if !ok {
+			return false, fmt.Errorf("not mounted: %s", message)
+		}
+		_, l.path, _ = strings.Cut(message, "=")
+		return true, nil
+	})
+}
+
+func ignoreExists(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+func (l *life) write() error {
+	data := make([]byte, 1<<20)
+	if _, err := rand.Read(data); err != nil {
+		return err
+	}
+	l.sum = sha256.Sum256(data)
+	f, err := os.Create(filepath.Join(l.path, "data"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func (l *life) read() error {
+	data, err := os.ReadFile(filepath.Join(l.path, "data"))
+	if err != nil {
+		return err
+	}
+	if sha256.Sum256(data) != l.sum {
+		return fmt.Errorf("the data of %s changed", l.name)
+	}
+	return nil
+}
+
+func (l *life) grow() error {
+	patch := []byte(`{"spec":{"resources":{"requests":{"storage":"96Mi"}}}}`)
+	return l.eventually(func() (bool, error) {
+		claim, err := l.client.CoreV1().PersistentVolumeClaims("default").Patch(l.ctx, l.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil {
+			return false, err
+		}
+		size := claim.Status.Capacity[corev1.ResourceStorage]
+		return size.Value() >= 96<<20, nil
+	})
+}
+
+func (l *life) unmount(node string) error {
+	return l.gone(func() error {
+		return l.client.CoreV1().Pods("default").Delete(l.ctx, l.name+"-"+node, metav1.DeleteOptions{})
+	})
+}
+
+func (l *life) deleteClaim() error {
+	return l.gone(func() error {
+		return l.client.CoreV1().PersistentVolumeClaims("default").Delete(l.ctx, l.name, metav1.DeleteOptions{})
+	})
+}
+
+func (l *life) gone(remove func() error) error {
+	return l.eventually(func() (bool, error) {
+		err := remove()
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
+	})
+}
+
+// mustBeClean waits until nothing is left of any volume.
+func (w *world) mustBeClean(ctx context.Context, t *testing.T, round int) {
+	t.Helper()
+	client, err := w.plane.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &life{ctx: ctx}
+	err = l.eventually(func() (bool, error) {
+		left, err := w.plane.Leftovers(ctx, client)
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("left over: %s", strings.Join(left, "; "))
+		}
+		return err == nil, err
+	})
+	if err != nil {
+		w.explain(t)
+		t.Fatalf("round %d after %d kills: %v", round, w.killed.Load(), err)
+	}
+}
+
+// explain prints the last lines of the log.
+func (w *world) explain(t *testing.T) {
+	t.Helper()
+	data, _ := os.ReadFile(w.plane.Dir + ".log")
+	lines := strings.Split(string(data), "\n")
+	t.Log(strings.Join(lines[max(0, len(lines)-40):], "\n"))
+}

@@ -1,0 +1,73 @@
+package plane
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Claim returns a claim of the default class.
+func Claim(name, size string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
+		},
+	}
+}
+
+// Pod returns a Pod that uses the claim; node may be empty.
+func Pod(name, claim, node string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
+		Spec: corev1.PodSpec{
+			NodeName:   node,
+			Containers: []corev1.Container{{Name: "none", Image: "none"}},
+			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			}}},
+		},
+	}
+}
+
+// Mounted says whether all volumes of the Pod are mounted, and the condition's
+// message.
+func Mounted(pod *corev1.Pod) (bool, string) {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == "volplane.dev/VolumesMounted" {
+			return c.Status == corev1.ConditionTrue, c.Message
+		}
+	}
+	return false, "no condition yet"
+}
+
+// WaitPods watches the Pods of the default namespace until done says so.
+func WaitPods(ctx context.Context, client kubernetes.Interface, done func(watch.EventType, *corev1.Pod) bool) error {
+	pods := client.CoreV1().Pods("default")
+	list, err := pods.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if done(watch.Added, &list.Items[i]) {
+			return nil
+		}
+	}
+	w, err := pods.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		if pod, ok := e.Object.(*corev1.Pod); ok && done(e.Type, pod) {
+			return nil
+		}
+	}
+	return fmt.Errorf("watch pods: %w", context.Cause(ctx))
+}

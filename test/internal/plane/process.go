@@ -1,0 +1,69 @@
+package plane
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// Process is one program of ours that runs beside a plane.
+type Process struct {
+	args   []string
+	log    string
+	cmd    *exec.Cmd
+	exited chan struct{}
+}
+
+// Invite asks the plane for the identity of another node and returns the path
+// of its kubeconfig.
+func (p *Plane) Invite(node string) (string, error) {
+	out, err := exec.Command(Bin("volplaned"), "invite", node, "--data-dir", p.Dir).Output()
+	if err != nil {
+		return "", fmt.Errorf("invite %s: %w", node, err)
+	}
+	path := filepath.Join(p.Dir, node+".kubeconfig")
+	return path, os.WriteFile(path, out, 0o600)
+}
+
+// Pool returns the directory of the bundled driver's volumes.
+func (p *Plane) Pool() string { return filepath.Join(p.Dir, "pool") }
+
+// Run starts one of the built programs; its output goes to log.
+func Run(log, program string, args ...string) (*Process, error) {
+	p := &Process{args: append([]string{Bin(program)}, args...), log: log}
+	return p, p.Again()
+}
+
+// Again starts the program with the same arguments after it ended.
+func (p *Process) Again() error {
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	p.cmd = exec.Command(p.args[0], p.args[1:]...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.exited = make(chan struct{})
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.args[0], err)
+	}
+	cmd, exited := p.cmd, p.exited
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	return nil
+}
+
+// Stop ends the program as systemd would and waits for it.
+func (p *Process) Stop() { p.end(syscall.SIGTERM) }
+
+// Kill ends the program between any two of its instructions.
+func (p *Process) Kill() { p.end(syscall.SIGKILL) }
+
+func (p *Process) end(s syscall.Signal) {
+	_ = p.cmd.Process.Signal(s)
+	<-p.exited
+}
