@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+// TestScripts plays testdata/*/*.txtar against one running control plane, with
+// an unmodified kubectl and with the built volplane in PATH. Each script has
+// its own namespace $NS.
+func TestScripts(t *testing.T) {
+	dir, err := os.MkdirTemp("", "vp-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := plane.Start(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Stop()
+		if !t.Failed() {
+			_ = os.RemoveAll(dir)
+			_ = os.Remove(dir + ".log")
+		}
+	})
+	for _, kind := range []string{"kubectl", "volplane"} {
+		t.Run(kind, func(t *testing.T) {
+			testscript.Run(t, testscript.Params{
+				Dir:                 filepath.Join("testdata", kind),
+				RequireExplicitExec: true,
+				Setup: func(e *testscript.Env) error {
+					e.Setenv("KUBECONFIG", p.Kubeconfig())
+					e.Setenv("PATH", filepath.Dir(plane.Bin("kubectl"))+string(os.PathListSeparator)+e.Getenv("PATH"))
+					e.Setenv("HOME", e.WorkDir)
+					e.Setenv("DATA_DIR", p.Dir)
+					return nil
+				},
+			})
+		})
+	}
+}
