@@ -1,0 +1,50 @@
+package why
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// volumeAlone tells of a volume that no existing claim is asked about with.
+func (f Facts) volumeAlone() Link {
+	v := f.Volume
+	if v == nil {
+		return link("pv/<none>", Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
+	}
+	subject := "pv/" + v.Name
+	switch v.Status.Phase {
+	case corev1.VolumeAvailable:
+		return link(subject, OK, volume.ReasonAvailable, "no claim is bound to it", "")
+	case corev1.VolumeReleased, corev1.VolumeFailed:
+		return f.released(subject)
+	case corev1.VolumeBound:
+		ref := v.Spec.ClaimRef
+		if ref == nil {
+			return link(subject, Waiting, volume.ReasonBinding, "the volume names no claim", "binder")
+		}
+		return link(subject, OK, volume.ReasonBound, fmt.Sprintf("to claim %s/%s", ref.Namespace, ref.Name), "")
+	}
+	return link(subject, Waiting, volume.ReasonBinding, "the volume has not been looked at yet", "binder")
+}
+
+// released tells what happens to a volume whose claim is gone.
+func (f Facts) released(subject string) Link {
+	v := f.Volume
+	if m, ok := f.warning("PersistentVolume", v.Name, volume.ReasonFailedDelete); ok {
+		return link(subject, Problem, volume.ReasonFailedDelete, m, orText(f.driverName(), "user"))
+	}
+	if v.Status.Phase == corev1.VolumeFailed {
+		return link(subject, Problem, volume.ReasonFailedDelete, orText(v.Status.Message, "reclaiming the volume failed"), orText(f.driverName(), "user"))
+	}
+	if v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
+		return link(subject, OK, volume.ReasonRetained, "its claim is gone; the data is kept because the policy is Retain", "")
+	}
+	if len(f.Attachments) > 0 {
+		return link(subject, Waiting, volume.ReasonStillAttached,
+			"its claim is gone; it is deleted when it is detached from node "+f.Attachments[0].Spec.NodeName, "attachdetach")
+	}
+	return link(subject, Waiting, volume.ReasonDeleting, "its claim is gone; the driver deletes the volume", orText(f.driverName(), "user"))
+}
