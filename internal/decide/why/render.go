@@ -14,7 +14,7 @@ const width = 80
 // as a tree.
 func Render(w io.Writer, c Chain) error {
 	var b strings.Builder
-	for i, line := range wrap(headline(c), width-2) {
+	for i, line := range wrap(Headline(c), width-2) {
 		if i > 0 {
 			b.WriteString("  ")
 		}
@@ -41,8 +41,8 @@ func Render(w io.Writer, c Chain) error {
 	return err
 }
 
-// headline returns the answer in one or two sentences.
-func headline(c Chain) string {
+// Headline returns the answer in one or two sentences.
+func Headline(c Chain) string {
 	l := c.Answer()
 	verb := map[State]string{OK: "is healthy", Waiting: "waits", Problem: "has a problem"}[l.State]
 	subject := ""

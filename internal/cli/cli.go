@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// Exit codes of the program.
+const (
+	exitOK      = 0
+	exitError   = 1
+	exitProblem = 2
+)
+
+// Programs are the roles that run until their context ends.
+type Programs struct {
+	// Node runs a node agent.
+	Node func(ctx context.Context, o NodeOptions) error
+	// LocalDriver runs the bundled driver.
+	LocalDriver func(ctx context.Context, o DriverOptions) error
+	// NodeWithDriver runs both, the driver stopping last.
+	NodeWithDriver func(ctx context.Context, n NodeOptions, d DriverOptions) error
+}
+
+// NodeOptions says which node the agent is and where it works.
+type NodeOptions struct {
+	// Name is the Node's name; RootDir holds sockets, journal and mounts.
+	Name, RootDir string
+	// Config is the way to the API server with the node's identity.
+	Config *rest.Config
+	Log    *slog.Logger
+}
+
+// DriverOptions says where the bundled driver works.
+type DriverOptions struct {
+	// NodeID is the node's name, RootDir the node agent's root directory,
+	// PoolDir the directory of the volumes.
+	NodeID, RootDir, PoolDir string
+	Log                      *slog.Logger
+}
+
+// Streams are the program's input and outputs.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// shell is what all commands of one call share.
+type shell struct {
+	Streams
+	programs Programs
+	version  string
+	flags    flags
+}
+
+// errProblem ends a command that found a problem and has already told it.
+var errProblem = errors.New("problem found")
+
+// Main runs the command that args name and returns the exit code: 0 done or
+// healthy, 1 error, 2 (only `why`) something waits or is broken.
+func Main(ctx context.Context, args []string, s Streams, version string, p Programs) int {
+	sh := &shell{Streams: s, programs: p, version: version}
+	root := sh.root()
+	root.SetArgs(args)
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errProblem):
+		return exitProblem
+	}
+	fmt.Fprintln(s.Err, "error:", sh.explain(err))
+	return exitError
+}
+
+func (s *shell) root() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "volplane",
+		Short: "Storage volumes from a claim to a mounted path, and back",
+		Long: `volplane works with the claims, volumes and consumers of a volplane control
+plane or of any Kubernetes cluster.
+
+Exit codes: 0 done, 1 error; 'why' has a third: 2, something waits or is broken.`,
+		Example: `  volplane up                      # start the control plane on this host
+  volplane apply -f claim.yaml     # ask for a volume
+  volplane mount data /mnt         # mount the claim "data" at /mnt
+  volplane why pvc/data            # who waits for whom`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRun: func(*cobra.Command, []string) {
+			s.log()
+		},
+	}
+	s.flags.register(c)
+	c.AddGroup(&cobra.Group{ID: "objects", Title: "Claims, volumes and other objects:"},
+		&cobra.Group{ID: "programs", Title: "Programs that run:"})
+	for _, o := range []*cobra.Command{s.applyCommand(), s.getCommand(), s.deleteCommand(), s.mountCommand(), s.umountCommand(), s.whyCommand(), s.statusCommand()} {
+		o.GroupID = "objects"
+		c.AddCommand(o)
+	}
+	for _, o := range []*cobra.Command{s.upCommand(), s.inviteCommand(), s.nodeCommand(), s.driverCommand(), s.demoCommand()} {
+		o.GroupID = "programs"
+		c.AddCommand(o)
+	}
+	c.AddCommand(s.versionCommand())
+	return c
+}
+
+// log returns the program's log and makes the libraries use it: they only
+// speak up about errors unless asked for more.
+func (s *shell) log() *slog.Logger {
+	level, libraries := slog.LevelInfo, slog.LevelError+4
+	if s.flags.verbosity > 0 {
+		level, libraries = slog.LevelDebug, slog.Level(-s.flags.verbosity)
+	}
+	at := func(l slog.Level) slog.Handler { return slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: l}) }
+	klog.SetLogger(logr.FromSlogHandler(at(libraries)))
+	return slog.New(at(level))
+}

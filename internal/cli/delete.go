@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+type deleteOptions struct {
+	selection
+	from    string
+	wait    bool
+	timeout time.Duration
+	missing bool
+}
+
+func (s *shell) deleteCommand() *cobra.Command {
+	var d deleteOptions
+	c := &cobra.Command{
+		Use:   "delete TYPE NAME ... | TYPE/NAME ... | TYPE -l SELECTOR | -f FILE",
+		Short: "Delete objects, and wait until they are gone",
+		Long: `Delete objects, and wait until they are gone.
+
+A claim stays until no Pod uses it, a volume until it is detached. When that
+takes more than two seconds, delete says who is waited for.`,
+		ValidArgsFunction: s.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.delete(cmd.Context(), d, args)
+		},
+	}
+	f := c.Flags()
+	d.register(c)
+	f.StringVarP(&d.from, "filename", "f", "", "delete the objects that this file, directory or - (standard input) names")
+	f.BoolVar(&d.wait, "wait", true, "wait until the objects are gone")
+	f.DurationVar(&d.timeout, "timeout", 0, "how long to wait; 0 without limit")
+	f.BoolVar(&d.missing, "ignore-not-found", false, "an object that does not exist counts as deleted")
+	return c
+}
+
+// doomed is one object to delete.
+type doomed struct {
+	mapping  *meta.RESTMapping
+	ns, name string
+	uid      string
+}
+
+func (d doomed) String() string { return printedName(d.mapping, d.name) }
+
+func (s *shell) delete(ctx context.Context, d deleteOptions, args []string) error {
+	o, err := s.objects()
+	if err != nil {
+		return err
+	}
+	victims, err := s.victims(ctx, o, d, args)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := within(ctx, d.timeout)
+	defer cancel()
+	var failed []error
+	var left []doomed
+	for _, v := range victims {
+		gone, err := o.delete(ctx, &v, d.missing)
+		switch {
+		case err != nil:
+			failed = append(failed, fmt.Errorf("delete %s: %w", v, err))
+		case gone || !d.wait:
+			fmt.Fprintf(s.Out, "%s deleted\n", v)
+		default:
+			left = append(left, v)
+		}
+	}
+	for _, v := range left {
+		if err := s.awaitGone(ctx, o, v); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		fmt.Fprintf(s.Out, "%s deleted\n", v)
+	}
+	return errors.Join(failed...)
+}
+
+// victims returns what the command line or the manifests name.
+func (s *shell) victims(ctx context.Context, o *objects, d deleteOptions, args []string) ([]doomed, error) {
+	if d.from != "" {
+		return s.victimsOf(o, d.from)
+	}
+	targets, err := o.targets(args)
+	if err != nil {
+		return nil, err
+	}
+	var out []doomed
+	for _, t := range targets {
+		ns := o.namespaceOf(t.mapping, d.selection)
+		for _, name := range t.names {
+			out = append(out, doomed{mapping: t.mapping, ns: ns, name: name})
+		}
+		if len(t.names) > 0 {
+			continue
+		}
+		if d.labels == "" && d.fields == "" {
+			return nil, fmt.Errorf("name the %s to delete, or select them with -l", t.mapping.Resource.Resource)
+		}
+		list, err := o.at(t.mapping, ns).List(ctx, d.options())
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			out = append(out, doomed{mapping: t.mapping, ns: ns, name: list.Items[i].GetName()})
+		}
+	}
+	return out, nil
+}
+
+// victimsOf returns the objects of manifests, last first: what was made last
+// may use what was made before.
+func (s *shell) victimsOf(o *objects, from string) ([]doomed, error) {
+	docs, err := s.manifests(from)
+	if err != nil {
+		return nil, err
+	}
+	var out []doomed
+	for _, doc := range slices.Backward(docs) {
+		m, err := o.mapping(doc.GroupVersionKind())
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, doomed{mapping: m, ns: o.settle(m, doc), name: doc.GetName()})
+	}
+	return out, nil
+}
+
+// delete asks for the deletion and says whether the object is gone already.
+func (o *objects) delete(ctx context.Context, v *doomed, missing bool) (bool, error) {
+	client := o.at(v.mapping, v.ns)
+	found, err := client.Get(ctx, v.name, metav1.GetOptions{})
+	if err != nil {
+		return missing && notFound(err), unless(missing && notFound(err), err)
+	}
+	uid := found.GetUID()
+	v.uid = string(uid)
+	err = client.Delete(ctx, v.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	return false, unless(notFound(err), err)
+}
+
+func (s *shell) awaitGone(ctx context.Context, o *objects, v doomed) error {
+	client := o.at(v.mapping, v.ns)
+	from := source[*unstructured.Unstructured]{
+		get: func(ctx context.Context, name string, g metav1.GetOptions) (*unstructured.Unstructured, error) {
+			return client.Get(ctx, name, g)
+		},
+		watch: func(ctx context.Context, l metav1.ListOptions) (watch.Interface, error) { return client.Watch(ctx, l) },
+	}
+	var finalizers []string
+	err := progress(ctx, s.Err, func(ctx context.Context) string { return "waiting for " + v.String() + ": " + s.reason(ctx, v) },
+		func(ctx context.Context) error {
+			return follow(ctx, from, v.name, func(u *unstructured.Unstructured) (bool, error) {
+				if u == nil || string(u.GetUID()) != v.uid {
+					return true, nil
+				}
+				finalizers = u.GetFinalizers()
+				return false, nil
+			})
+		})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s is still being deleted, held by %s; see 'volplane why %s'", v, orNothing(finalizers), v)
+	}
+	if err != nil {
+		return fmt.Errorf("wait until %s is gone: %w", v, err)
+	}
+	return nil
+}
+
+func orNothing(finalizers []string) string {
+	if len(finalizers) == 0 {
+		return "its node agent or controller"
+	}
+	return strings.Join(finalizers, ", ")
+}

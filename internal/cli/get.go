@@ -1,0 +1,240 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/printers"
+)
+
+type getOptions struct {
+	selection
+	output string
+	watch  bool
+}
+
+func (s *shell) getCommand() *cobra.Command {
+	var g getOptions
+	c := &cobra.Command{
+		Use:   "get TYPE [NAME ...] | TYPE/NAME ...",
+		Short: "Show objects as a table, JSON or YAML",
+		Example: `  volplane get pvc
+  volplane get pv,volumeattachments -o wide
+  volplane get pvc/data -o yaml
+  volplane get pods -A -w`,
+		ValidArgsFunction: s.completeObjects,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.get(cmd.Context(), g, args)
+		},
+	}
+	f := c.Flags()
+	g.register(c)
+	f.BoolVarP(&g.all, "all-namespaces", "A", false, "objects of all namespaces")
+	f.StringVarP(&g.output, "output", "o", "", "form of the output: wide, name, json, yaml")
+	f.BoolVarP(&g.watch, "watch", "w", false, "after the list, show every change")
+	return c
+}
+
+func (s *selection) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVarP(&s.labels, "selector", "l", "", "only objects with these labels")
+	f.StringVar(&s.fields, "field-selector", "", "only objects with these fields")
+}
+
+func (s *shell) get(ctx context.Context, g getOptions, args []string) error {
+	print, err := printer(g.output)
+	if err != nil {
+		return err
+	}
+	o, err := s.objects()
+	if err != nil {
+		return err
+	}
+	targets, err := o.targets(args)
+	if err != nil {
+		return err
+	}
+	if g.watch && len(targets) > 1 {
+		return fmt.Errorf("only one type, or one object, can be watched")
+	}
+	if print == nil {
+		return s.getTables(ctx, o, g, targets)
+	}
+	return s.getObjects(ctx, o, g, targets, print)
+}
+
+// printer returns the printer of whole objects; nil for tables.
+func printer(output string) (printers.ResourcePrinter, error) {
+	switch output {
+	case "", "wide":
+		return nil, nil
+	case "json":
+		return &printers.JSONPrinter{}, nil
+	case "yaml":
+		return &printers.YAMLPrinter{}, nil
+	case "name":
+		return &printers.NamePrinter{}, nil
+	}
+	return nil, fmt.Errorf("unknown output %q: use wide, name, json or yaml", output)
+}
+
+// getObjects prints whole objects: one alone, several as a List.
+func (s *shell) getObjects(ctx context.Context, o *objects, g getOptions, targets []target, p printers.ResourcePrinter) error {
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{"resourceVersion": ""}}}
+	version := ""
+	for _, t := range targets {
+		client := o.at(t.mapping, o.namespaceOf(t.mapping, g.selection))
+		for _, name := range t.names {
+			found, err := client.Get(ctx, name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			list.Items, version = append(list.Items, *found), found.GetResourceVersion()
+		}
+		if len(t.names) > 0 {
+			continue
+		}
+		found, err := client.List(ctx, g.options())
+		if err != nil {
+			return err
+		}
+		list.Items, version = append(list.Items, found.Items...), found.GetResourceVersion()
+	}
+	if err := s.printObjects(list, targets, g, p); err != nil {
+		return err
+	}
+	if !g.watch {
+		return nil
+	}
+	return s.watchObjects(ctx, o, g, targets[0], version, p)
+}
+
+func (s *shell) printObjects(list *unstructured.UnstructuredList, targets []target, g getOptions, p printers.ResourcePrinter) error {
+	single := len(targets) == 1 && len(targets[0].names) == 1
+	if !single && g.output != "name" && !g.watch {
+		for i := range list.Items {
+			list.Items[i].SetManagedFields(nil)
+		}
+		return p.PrintObj(list, s.Out)
+	}
+	for i := range list.Items {
+		if err := s.printObject(&list.Items[i], p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *shell) printObject(o *unstructured.Unstructured, p printers.ResourcePrinter) error {
+	o.SetManagedFields(nil)
+	return p.PrintObj(o, s.Out)
+}
+
+func (s *shell) watchObjects(ctx context.Context, o *objects, g getOptions, t target, version string, p printers.ResourcePrinter) error {
+	options := g.watchOptions(t)
+	options.ResourceVersion = version
+	w, err := o.at(t.mapping, o.namespaceOf(t.mapping, g.selection)).Watch(ctx, options)
+	if err != nil {
+		return err
+	}
+	defer w.Stop()
+	for e := range w.ResultChan() {
+		if object, ok := e.Object.(*unstructured.Unstructured); ok && object.GetKind() != "Status" {
+			if err := s.printObject(object, p); err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+func (g getOptions) watchOptions(t target) metav1.ListOptions {
+	options := g.options()
+	if len(t.names) == 1 {
+		options.FieldSelector = "metadata.name=" + t.names[0]
+	}
+	return options
+}
+
+// getTables prints what the server has laid out for people.
+func (s *shell) getTables(ctx context.Context, o *objects, g getOptions, targets []target) error {
+	empty, version := true, ""
+	for i, t := range targets {
+		table, err := o.table(ctx, t, g)
+		if err != nil {
+			return err
+		}
+		version = table.ResourceVersion
+		if len(table.Rows) == 0 {
+			continue
+		}
+		if !empty {
+			fmt.Fprintln(s.Out)
+		}
+		empty = false
+		if err := s.printTable(table, t.mapping, g, len(targets) > 1, false); err != nil {
+			return fmt.Errorf("print %s: %w", args(targets, i), err)
+		}
+	}
+	if g.watch {
+		return s.watchTable(ctx, o, g, targets[0], version, !empty)
+	}
+	if empty {
+		s.nothingFound(o, g, targets)
+	}
+	return nil
+}
+
+func args(targets []target, i int) string { return targets[i].mapping.Resource.Resource }
+
+func (s *shell) nothingFound(o *objects, g getOptions, targets []target) {
+	for _, t := range targets {
+		if namespaced(t.mapping) && !g.all {
+			fmt.Fprintf(s.Err, "No resources found in %s namespace.\n", o.namespace)
+			return
+		}
+	}
+	fmt.Fprintln(s.Err, "No resources found")
+}
+
+func (s *shell) printTable(table *metav1.Table, m *meta.RESTMapping, g getOptions, several, noHeaders bool) error {
+	options := printers.PrintOptions{
+		Wide: g.output == "wide", NoHeaders: noHeaders,
+		WithNamespace: g.all && namespaced(m),
+		WithKind:      several, Kind: m.GroupVersionKind.GroupKind(),
+	}
+	w := printers.GetNewTabWriter(s.Out)
+	if err := printers.NewTablePrinter(options).PrintObj(table, w); err != nil {
+		return err
+	}
+	return w.Flush()
+}
+
+// decodeRows turns the objects behind the rows into what the printer reads
+// names and namespaces from.
+func decodeRows(table *metav1.Table) error {
+	for i := range table.Rows {
+		row := &table.Rows[i]
+		if row.Object.Raw == nil {
+			continue
+		}
+		o := &metav1.PartialObjectMetadata{}
+		if err := fromJSON(row.Object.Raw, o); err != nil {
+			return fmt.Errorf("read row %d: %w", i, err)
+		}
+		row.Object = runtime.RawExtension{Object: o}
+	}
+	return nil
+}
+
+// ended says whether a stream is over without an error worth telling.
+func ended(ctx context.Context, err error) bool {
+	return errors.Is(err, io.EOF) || ctx.Err() != nil
+}

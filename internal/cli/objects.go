@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+)
+
+// objects is the access to objects of any type that the server knows.
+type objects struct {
+	config    *rest.Config
+	dynamic   dynamic.Interface
+	mapper    meta.RESTMapper
+	namespace string
+}
+
+func (s *shell) objects() (*objects, error) {
+	config, err := s.config()
+	if err != nil {
+		return nil, err
+	}
+	ns, err := s.namespace()
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	plain, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	cached := memory.NewMemCacheClient(plain)
+	mapper := restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
+	return &objects{config: config, dynamic: client, mapper: mapper, namespace: ns}, nil
+}
+
+// kind returns how objects of a type that a user names are reached. The name
+// may be singular, plural, short, a kind, or have the group behind a dot.
+func (o *objects) kind(name string) (*meta.RESTMapping, error) {
+	full, group := schema.ParseResourceArg(name)
+	gvk := schema.GroupVersionKind{}
+	var err error
+	if full != nil {
+		gvk, err = o.mapper.KindFor(*full)
+	}
+	if gvk.Empty() {
+		gvk, err = o.mapper.KindFor(group.WithVersion(""))
+	}
+	if meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("the server has no type %q: known ones are pvc, pv, sc, pod, node, volumeattachment, csinode, csidriver and others", name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find type %s: %w", name, err)
+	}
+	return o.mapping(gvk)
+}
+
+func (o *objects) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
+	m, err := o.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if meta.IsNoMatchError(err) {
+		return nil, fmt.Errorf("the server has no type %s in %s", gvk.Kind, gvk.GroupVersion())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find type %s: %w", gvk.Kind, err)
+	}
+	return m, nil
+}
+
+func namespaced(m *meta.RESTMapping) bool { return m.Scope.Name() == meta.RESTScopeNameNamespace }
+
+// at returns the client of one type; ns is ignored for types without one.
+func (o *objects) at(m *meta.RESTMapping, ns string) dynamic.ResourceInterface {
+	if namespaced(m) {
+		return o.dynamic.Resource(m.Resource).Namespace(ns)
+	}
+	return o.dynamic.Resource(m.Resource)
+}
+
+// target is what a command line names: one type, and names of it.
+type target struct {
+	mapping *meta.RESTMapping
+	names   []string
+}
+
+// targets parses "TYPE1,TYPE2 [NAME ...]" and "TYPE/NAME ...".
+func (o *objects) targets(args []string) ([]target, error) {
+	if len(args) == 0 {
+		return nil, fmt.Errorf("name a type, for example: pvc")
+	}
+	var out []target
+	if strings.Contains(args[0], "/") {
+		for _, a := range args {
+			kind, name, ok := strings.Cut(a, "/")
+			if !ok || name == "" || kind == "" {
+				return nil, fmt.Errorf("%q is not of the form TYPE/NAME as the others are", a)
+			}
+			m, err := o.kind(kind)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, target{m, []string{name}})
+		}
+		return out, nil
+	}
+	for kind := range strings.SplitSeq(args[0], ",") {
+		m, err := o.kind(kind)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, target{m, args[1:]})
+	}
+	return out, nil
+}
+
+// printedName is the name by which messages call an object: type.group/name.
+func printedName(m *meta.RESTMapping, name string) string { return printedType(m) + "/" + name }
+
+func printedType(m *meta.RESTMapping) string {
+	kind := strings.ToLower(m.GroupVersionKind.Kind)
+	if m.GroupVersionKind.Group != "" {
+		kind += "." + m.GroupVersionKind.Group
+	}
+	return kind
+}
+
+// request starts a request for one type with an own Accept header.
+func (o *objects) request(m *meta.RESTMapping, accept string) (*rest.Request, error) {
+	config := rest.CopyConfig(o.config)
+	gv := m.GroupVersionKind.GroupVersion()
+	config.GroupVersion, config.APIPath = &gv, "/apis"
+	if gv.Group == "" {
+		config.APIPath = "/api"
+	}
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	return client.Get().Resource(m.Resource.Resource).SetHeader("Accept", accept), nil
+}
+
+// raw sends the request and returns the answer as it came.
+func raw(ctx context.Context, r *rest.Request) ([]byte, error) {
+	result := r.Do(ctx)
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
+}
+
+// selection says which objects of a type are meant.
+type selection struct {
+	labels, fields string
+	all            bool
+}
+
+func (s selection) options() metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: s.labels, FieldSelector: s.fields}
+}
+
+// namespaceOf returns the namespace to ask in; empty means all.
+func (o *objects) namespaceOf(m *meta.RESTMapping, s selection) string {
+	if s.all || !namespaced(m) {
+		return ""
+	}
+	return o.namespace
+}

@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// standalone is the program with the control plane in it.
+const standalone = "volplaned"
+
+func (s *shell) upCommand() *cobra.Command {
+	return s.passCommand("up", "Start the control plane on this host (runs volplaned)",
+		`Start the control plane on this host, in the foreground: API server,
+controllers, node agent and the bundled driver. All flags go to
+'volplaned up'; see 'volplane up --help'.`)
+}
+
+func (s *shell) inviteCommand() *cobra.Command {
+	return s.passCommand("invite NODE", "Print a kubeconfig with which a node agent may join (runs volplaned)",
+		`Print a kubeconfig with which the node agent of that name may join. It holds
+a private key. All flags go to 'volplaned invite'.`)
+}
+
+// passCommand returns a command that becomes volplaned with the same verb and
+// arguments.
+func (s *shell) passCommand(use, short, long string) *cobra.Command {
+	verb, _, _ := strings.Cut(use, " ")
+	return &cobra.Command{
+		Use: use, Short: short, Long: long,
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			program, err := findStandalone()
+			if err != nil {
+				return err
+			}
+			argv := append([]string{program, verb}, args...)
+			if err := syscall.Exec(program, argv, os.Environ()); err != nil {
+				return fmt.Errorf("run %s: %w", program, err)
+			}
+			return nil
+		},
+	}
+}
+
+// findStandalone returns the path of volplaned: beside this program, else in
+// PATH.
+func findStandalone() (string, error) {
+	own, err := os.Executable()
+	if err == nil {
+		beside := filepath.Join(filepath.Dir(own), standalone)
+		if path, err := exec.LookPath(beside); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(standalone)
+	if err != nil {
+		return "", fmt.Errorf("the control plane is a program of its own, %s, and it is neither beside this one nor in PATH: "+
+			"take it from the same release, or build it with 'make build'", standalone)
+	}
+	return path, nil
+}
+
+type nodeFlags struct {
+	join, root, name, pool string
+	driver                 bool
+}
+
+func (s *shell) nodeCommand() *cobra.Command {
+	var n nodeFlags
+	c := &cobra.Command{
+		Use:   "node --join FILE",
+		Short: "Run the agent that mounts volumes on this host",
+		Long: `Run the agent that mounts volumes on this host, and the bundled driver beside
+it, until it is told to end. Mounts stay when it ends. FILE is what 'volplane
+invite NODE' printed; it says which node this is.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.node(cmd.Context(), n) },
+	}
+	f := c.Flags()
+	f.StringVar(&n.join, "join", "", "kubeconfig with the identity of the node")
+	f.StringVar(&n.root, "root-dir", "", "directory of the agent's sockets, journal and mounts (default <data-dir>/node)")
+	f.StringVar(&n.name, "name", "", "name of the node (default the one in the identity)")
+	f.StringVar(&n.pool, "pool", "", "directory of the bundled driver's volumes (default <data-dir>/pool)")
+	f.BoolVar(&n.driver, "driver", true, "run the bundled driver in the same process")
+	_ = c.MarkFlagRequired("join")
+	return c
+}
+
+func (s *shell) node(ctx context.Context, n nodeFlags) error {
+	config, err := clientcmd.BuildConfigFromFlags("", n.join)
+	if err != nil {
+		return fmt.Errorf("read identity: %w", err)
+	}
+	identity, err := nodeName(config)
+	switch {
+	case n.name == "" && err != nil:
+		return fmt.Errorf("which node is this? %w; give its name with --name", err)
+	case n.name == "":
+		n.name = identity
+	case err == nil && n.name != identity:
+		return fmt.Errorf("%s is the identity of node %s, not of %s: ask for the right one with 'volplane invite %s'", n.join, identity, n.name, n.name)
+	}
+	root, err := s.path(n.root, "node")
+	if err != nil {
+		return err
+	}
+	pool, err := s.path(n.pool, "pool")
+	if err != nil {
+		return err
+	}
+	log := s.log()
+	agent := NodeOptions{Name: n.name, RootDir: root, Config: config, Log: log}
+	if !n.driver {
+		return s.programs.Node(ctx, agent)
+	}
+	return s.programs.NodeWithDriver(ctx, agent, DriverOptions{NodeID: n.name, RootDir: root, PoolDir: pool, Log: log})
+}
+
+// path returns p as an absolute path, or the place below the data directory.
+func (s *shell) path(p, otherwise string) (string, error) {
+	if p == "" {
+		p = filepath.Join(s.flags.dataDir, otherwise)
+	}
+	abs, err := filepath.Abs(p)
+	if err != nil {
+		return "", fmt.Errorf("find directory %s: %w", p, err)
+	}
+	return abs, nil
+}
+
+var errNoIdentity = errors.New("the file holds no node's certificate")
+
+// nodeName returns the name in the certificate of a node's identity.
+func nodeName(config *rest.Config) (string, error) {
+	data := config.CertData
+	if len(data) == 0 && config.CertFile != "" {
+		var err error
+		if data, err = os.ReadFile(config.CertFile); err != nil {
+			return "", fmt.Errorf("read certificate: %w", err)
+		}
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return "", errNoIdentity
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return "", fmt.Errorf("read certificate: %w", err)
+	}
+	name, ok := strings.CutPrefix(cert.Subject.CommonName, "system:node:")
+	if !ok {
+		return "", errNoIdentity
+	}
+	return name, nil
+}
+
+func (s *shell) driverCommand() *cobra.Command {
+	var id, root, pool string
+	local := &cobra.Command{
+		Use:   "local",
+		Short: "Run the bundled driver: volumes in files of a directory",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			root, err := s.path(root, "node")
+			if err != nil {
+				return err
+			}
+			pool, err := s.path(pool, "pool")
+			if err != nil {
+				return err
+			}
+			return s.programs.LocalDriver(cmd.Context(), DriverOptions{NodeID: id, RootDir: root, PoolDir: pool, Log: s.log()})
+		},
+	}
+	f := local.Flags()
+	f.StringVar(&id, "node-id", hostName(), "name of the node")
+	f.StringVar(&root, "root-dir", "", "root directory of the node agent, or the kubelet's (default <data-dir>/node)")
+	f.StringVar(&pool, "pool", "", "directory of the volumes (default <data-dir>/pool)")
+	c := &cobra.Command{Use: "driver", Short: "Run a storage driver"}
+	c.AddCommand(local)
+	return c
+}

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+func (s *shell) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show nodes, drivers, and how many claims and volumes there are",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return s.status(cmd.Context()) },
+	}
+}
+
+func (s *shell) status(ctx context.Context) error {
+	config, err := s.config()
+	if err != nil {
+		return err
+	}
+	client, _, err := s.client()
+	if err != nil {
+		return err
+	}
+	version, err := client.Discovery().ServerVersion()
+	if err != nil {
+		return fmt.Errorf("ask the API server: %w", err)
+	}
+	fmt.Fprintf(s.Out, "API server  %s, Kubernetes API %s\n\n", config.Host, version.GitVersion)
+	if err := printNodes(ctx, s.Out, client); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.Out)
+	return printCounts(ctx, s.Out, client)
+}
+
+func printNodes(ctx context.Context, out io.Writer, client kubernetes.Interface) error {
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	csiNodes, err := client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list CSINodes: %w", err)
+	}
+	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(w, "NODE\tSTATUS\tATTACHED\tIN-USE\tDRIVERS")
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", n.Name, readiness(n), len(n.Status.VolumesAttached), len(n.Status.VolumesInUse), driversOf(csiNodes.Items, n.Name))
+	}
+	return w.Flush()
+}
+
+func readiness(n *corev1.Node) string {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return "Ready"
+		}
+	}
+	return "NotReady"
+}
+
+func driversOf(nodes []storagev1.CSINode, name string) string {
+	var names []string
+	for i := range nodes {
+		if nodes[i].Name != name {
+			continue
+		}
+		for _, d := range nodes[i].Spec.Drivers {
+			names = append(names, d.Name)
+		}
+	}
+	if len(names) == 0 {
+		return "<none>"
+	}
+	return strings.Join(names, ",")
+}
+
+func printCounts(ctx context.Context, out io.Writer, client kubernetes.Interface) error {
+	claims, err := client.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list claims: %w", err)
+	}
+	volumes, err := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list volumes: %w", err)
+	}
+	attachments, err := client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list attachments: %w", err)
+	}
+	var c, v, a []string
+	var pending *corev1.PersistentVolumeClaim
+	for i := range claims.Items {
+		c = append(c, string(claims.Items[i].Status.Phase))
+		if claims.Items[i].Status.Phase != corev1.ClaimBound && pending == nil {
+			pending = &claims.Items[i]
+		}
+	}
+	for i := range volumes.Items {
+		v = append(v, string(volumes.Items[i].Status.Phase))
+	}
+	for i := range attachments.Items {
+		a = append(a, map[bool]string{true: "attached", false: "not attached"}[attachments.Items[i].Status.Attached])
+	}
+	fmt.Fprintf(out, "claims       %s\nvolumes      %s\nattachments  %s\n", tally(c), tally(v), tally(a))
+	if pending != nil {
+		fmt.Fprintf(out, "\nNot every claim is bound. Ask: volplane why pvc/%s -n %s\n", pending.Name, pending.Namespace)
+	}
+	return nil
+}
+
+// tally counts equal words: "3: 2 Bound, 1 Pending".
+func tally(words []string) string {
+	slices.Sort(words)
+	var parts []string
+	for i := 0; i < len(words); {
+		n := i
+		for n < len(words) && words[n] == words[i] {
+			n++
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", n-i, words[i]))
+		i = n
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// acceptTable asks for the server's own layout for people.
+const acceptTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+func fromJSON(data []byte, into any) error { return json.Unmarshal(data, into) }
+
+// table returns the server's table of the target; the rows of several names
+// are joined.
+func (o *objects) table(ctx context.Context, t target, g getOptions) (*metav1.Table, error) {
+	if len(t.names) == 0 {
+		return o.oneTable(ctx, t, g, "")
+	}
+	var joined *metav1.Table
+	for _, name := range t.names {
+		next, err := o.oneTable(ctx, t, g, name)
+		if err != nil {
+			return nil, err
+		}
+		if joined == nil {
+			joined = next
+			continue
+		}
+		joined.Rows = append(joined.Rows, next.Rows...)
+	}
+	return joined, nil
+}
+
+func (o *objects) oneTable(ctx context.Context, t target, g getOptions, name string) (*metav1.Table, error) {
+	r, err := o.request(t.mapping, acceptTable)
+	if err != nil {
+		return nil, err
+	}
+	r = r.NamespaceIfScoped(o.namespaceOf(t.mapping, g.selection), namespaced(t.mapping) && !g.all)
+	if name != "" {
+		r = r.Name(name)
+	} else {
+		r = selected(r.Param, g.options())
+	}
+	data, err := raw(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return decodeTable(data)
+}
+
+// selected adds the selectors to a request through its Param method.
+func selected[R any](param func(name, value string) R, o metav1.ListOptions) R {
+	r := param("labelSelector", o.LabelSelector)
+	if o.FieldSelector != "" {
+		r = param("fieldSelector", o.FieldSelector)
+	}
+	return r
+}
+
+func decodeTable(data []byte) (*metav1.Table, error) {
+	table := &metav1.Table{}
+	if err := fromJSON(data, table); err != nil {
+		return nil, fmt.Errorf("read the server's table: %w", err)
+	}
+	if table.Kind != "Table" {
+		return nil, fmt.Errorf("the server answered with a %s instead of a table: use -o json", table.Kind)
+	}
+	return table, decodeRows(table)
+}
+
+// watchTable prints a row for every change after version.
+func (s *shell) watchTable(ctx context.Context, o *objects, g getOptions, t target, version string, noHeaders bool) error {
+	r, err := o.request(t.mapping, acceptTable)
+	if err != nil {
+		return err
+	}
+	options := g.watchOptions(t)
+	r = selected(r.NamespaceIfScoped(o.namespaceOf(t.mapping, g.selection), namespaced(t.mapping) && !g.all).Param, options)
+	body, err := r.Param("watch", "true").Param("resourceVersion", version).Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	events := json.NewDecoder(body)
+	var columns []metav1.TableColumnDefinition
+	for {
+		var e metav1.WatchEvent
+		if err := events.Decode(&e); ended(ctx, err) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("watch %s: %w", t.mapping.Resource.Resource, err)
+		}
+		if e.Type == string(watch.Bookmark) || e.Type == string(watch.Error) {
+			continue
+		}
+		table, err := decodeTable(e.Object.Raw)
+		if err != nil {
+			return err
+		}
+		// Only the first event of a watch carries the columns.
+		if len(table.ColumnDefinitions) == 0 {
+			table.ColumnDefinitions = columns
+		}
+		columns = table.ColumnDefinitions
+		if err := s.printTable(table, t.mapping, g, false, noHeaders); err != nil {
+			return err
+		}
+		noHeaders = true
+	}
+}
