@@ -1,0 +1,44 @@
+package apiserver
+
+import (
+	"fmt"
+
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
+
+	"volplane.dev/volplane/standalone/apiserver/hostmount"
+)
+
+// admit puts the plugins in the order in which they see a request.
+func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory) error {
+	plugins := admission.NewPlugins()
+	lifecycle.Register(plugins)
+	noderestriction.Register(plugins)
+	setdefault.Register(plugins)
+	storageobjectinuseprotection.Register(plugins)
+	resize.Register(plugins)
+	hostmount.Register(plugins)
+	facts := initializer.New(client, nil, inf, c.Authorization.Authorizer, utilfeature.DefaultFeatureGate, c.EffectiveVersion, c.DrainedNotify(), nil)
+	var chain []admission.Interface
+	for _, name := range []string{
+		lifecycle.PluginName, noderestriction.PluginName, setdefault.PluginName,
+		storageobjectinuseprotection.PluginName, resize.PluginName, hostmount.PluginName,
+	} {
+		p, err := plugins.InitPlugin(name, nil, facts)
+		if err != nil {
+			return fmt.Errorf("admission plugin %s: %w", name, err)
+		}
+		chain = append(chain, p)
+	}
+	c.AdmissionControl = admission.NewChainHandler(chain...)
+	return nil
+}

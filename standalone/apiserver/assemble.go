@@ -1,0 +1,141 @@
+package apiserver
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	extensionsoptions "k8s.io/apiextensions-apiserver/pkg/cmd/server/options"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	genericfilters "k8s.io/apiserver/pkg/endpoints/filters"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/filters"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/notfoundhandler"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"volplane.dev/volplane/standalone/apiserver/openapi"
+	"volplane.dev/volplane/standalone/pki"
+)
+
+// resync is the period at which the server's own informers repeat what they
+// know; nothing depends on it.
+const resync = 10 * time.Hour
+
+// assemble puts the server together; it does not run yet.
+func assemble(ca *pki.Authority, l net.Listener, endpoint string) (*assembly, *genericapiserver.GenericAPIServer, error) {
+	a := &assembly{ca: ca, config: genericapiserver.NewConfig(legacyscheme.Codecs)}
+	c := a.config
+	c.MergedResourceConfig = served()
+	c.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	c.FeatureGate = utilfeature.DefaultFeatureGate
+	c.EnableProfiling = false
+	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())
+	c.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
+	if err := serve(c, ca, l); err != nil {
+		return nil, nil, err
+	}
+	client, err := kubernetes.NewForConfig(c.LoopbackClientConfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("loopback client: %w", err)
+	}
+	a.informers = informers.NewSharedInformerFactory(client, resync)
+	if a.etcd, a.factory, err = store(c, endpoint); err != nil {
+		return nil, nil, err
+	}
+	if err := authenticate(c, ca, a.informers); err != nil {
+		return nil, nil, err
+	}
+	if err := authorize(c, a.informers); err != nil {
+		return nil, nil, err
+	}
+	if err := admit(c, client, a.informers); err != nil {
+		return nil, nil, err
+	}
+	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme)
+	c.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(openapi.GetOpenAPIDefinitions, namer)
+	c.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(openapi.GetOpenAPIDefinitions, namer)
+	return a.complete()
+}
+
+func (a *assembly) complete() (*assembly, *genericapiserver.GenericAPIServer, error) {
+	crds, err := a.extensions()
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := a.config.Complete(a.informers).New("volplane", crds.GenericAPIServer)
+	if err != nil {
+		return nil, nil, fmt.Errorf("assemble server: %w", err)
+	}
+	return a, server, a.install(server)
+}
+
+// serve gives the server its listener, its certificate, and a client of its
+// own.
+func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener) error {
+	address, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return fmt.Errorf("listener at %s is not a TCP listener", l.Addr())
+	}
+	leaf, err := ca.Server("localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", "::1", address.IP.String())
+	if err != nil {
+		return err
+	}
+	cert, err := dynamiccertificates.NewStaticCertKeyContent("serving", leaf.Cert, leaf.Key)
+	if err != nil {
+		return fmt.Errorf("serving certificate: %w", err)
+	}
+	o := genericoptions.NewSecureServingOptions().WithLoopback()
+	o.BindAddress, o.BindPort, o.Listener = address.IP, address.Port, l
+	o.ServerCert.GeneratedCert = cert
+	c.PublicAddress, c.ExternalAddress = address.IP, address.String()
+	if err := o.ApplyToConfig(c); err != nil {
+		return fmt.Errorf("serving at %s: %w", address, err)
+	}
+	c.LoopbackClientConfig.ContentType = mediaType
+	c.LoopbackClientConfig.DisableCompression = true
+	return nil
+}
+
+// extensions serves CustomResourceDefinitions behind the groups of storage.go.
+func (a *assembly) extensions() (*extensions.CustomResourceDefinitions, error) {
+	c := *a.config
+	c.PostStartHooks = map[string]genericapiserver.PostStartHookConfigEntry{}
+	c.RESTOptionsGetter = nil
+	etcd := *a.etcd
+	version := apiextensionsv1.SchemeGroupVersion
+	etcd.StorageConfig.Codec = extensions.Codecs.LegacyCodec(version)
+	etcd.StorageConfig.EncodeVersioner = runtime.NewMultiGroupVersioner(version, schema.GroupKind{Group: version.Group})
+	etcd.SkipHealthEndpoints = true
+	if err := etcd.ApplyTo(&c); err != nil {
+		return nil, fmt.Errorf("storage of custom resources: %w", err)
+	}
+	c.MergedResourceConfig = extensions.DefaultAPIResourceConfigSource()
+	config := &extensions.Config{
+		GenericConfig: &genericapiserver.RecommendedConfig{Config: c, SharedInformerFactory: a.informers},
+		ExtraConfig: extensions.ExtraConfig{
+			CRDRESTOptionsGetter: extensionsoptions.NewCRDRESTOptionsGetter(etcd, c.ResourceTransformers, c.StorageObjectCountTracker),
+			MasterCount:          1,
+			AuthResolverWrapper:  webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, c.LoopbackClientConfig, nil),
+			ServiceResolver:      webhook.NewDefaultServiceResolver(),
+		},
+	}
+	notFound := notfoundhandler.New(c.Serializer, genericfilters.NoMuxAndDiscoveryIncompleteKey)
+	s, err := config.Complete().New(genericapiserver.NewEmptyDelegateWithCustomHandler(notFound))
+	if err != nil {
+		return nil, fmt.Errorf("serve custom resources: %w", err)
+	}
+	return s, nil
+}

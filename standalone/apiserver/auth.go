@@ -1,0 +1,118 @@
+package apiserver
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"fmt"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	authzunion "k8s.io/apiserver/pkg/authorization/union"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/client-go/informers"
+	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
+
+	"volplane.dev/volplane/standalone/pki"
+)
+
+// issuer names this API server in service account tokens.
+const issuer = "https://kubernetes.default.svc"
+
+// authenticate accepts client certificates of the authority and service
+// account tokens signed by it, and nobody else.
+func authenticate(c *genericapiserver.Config, ca *pki.Authority, inf informers.SharedInformerFactory) error {
+	clientCA, err := dynamiccertificates.NewStaticCAContent("client-ca", ca.CertPEM())
+	if err != nil {
+		return fmt.Errorf("certificate authority for clients: %w", err)
+	}
+	if err := c.Authentication.ApplyClientCert(clientCA, c.SecureServing); err != nil {
+		return fmt.Errorf("certificate authority for clients: %w", err)
+	}
+	audiences := authenticator.Audiences{issuer}
+	keys, err := serviceaccount.StaticPublicKeysGetter([]any{&ca.ServiceAccountKey.PublicKey})
+	if err != nil {
+		return fmt.Errorf("key of service account tokens: %w", err)
+	}
+	tokens := serviceaccount.JWTTokenAuthenticator([]string{issuer}, keys, audiences, serviceaccount.NewValidator(owners{inf}))
+	c.Authentication.APIAudiences = audiences
+	c.Authentication.Authenticator = group.NewAuthenticatedGroupAdder(authnunion.New(
+		x509.NewDynamic(clientCA.VerifyOptions, x509.CommonNameUserConversion),
+		bearertoken.New(tokens),
+	))
+	return nil
+}
+
+func tokenIssuer(key *ecdsa.PrivateKey) (serviceaccount.TokenGenerator, error) {
+	g, err := serviceaccount.JWTTokenGenerator(issuer, key)
+	if err != nil {
+		return nil, fmt.Errorf("issuer of service account tokens: %w", err)
+	}
+	return g, nil
+}
+
+// authorize lets administrators do everything, confines node agents to their
+// own objects, and asks RBAC about everybody else.
+func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory) error {
+	graph := node.NewGraph()
+	node.AddGraphEventHandlers(graph, inf.Core().V1().Nodes(), inf.Core().V1().Pods(), inf.Core().V1().PersistentVolumes(),
+		inf.Storage().V1().VolumeAttachments(), nil, nil)
+	r := inf.Rbac().V1()
+	roles := rbac.New(
+		&rbac.RoleGetter{Lister: r.Roles().Lister()}, &rbac.RoleBindingLister{Lister: r.RoleBindings().Lister()},
+		&rbac.ClusterRoleGetter{Lister: r.ClusterRoles().Lister()}, &rbac.ClusterRoleBindingLister{Lister: r.ClusterRoleBindings().Lister()})
+	all, err := authzunion.New(
+		authzunion.NamedAuthorizer{AuthorizerName: "Administrators", Authorizer: authorizerfactory.NewPrivilegedGroups("system:masters")},
+		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: node.NewAuthorizer(graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())},
+		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: roles})
+	if err != nil {
+		return fmt.Errorf("authorization: %w", err)
+	}
+	c.Authorization.Authorizer, c.RuleResolver = all, roles
+	return nil
+}
+
+// owners looks up what a service account token is bound to, so that it dies
+// with its owner.
+type owners struct{ inf informers.SharedInformerFactory }
+
+// GetServiceAccount returns the account that a token speaks for.
+func (o owners) GetServiceAccount(_ context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
+	return o.inf.Core().V1().ServiceAccounts().Lister().ServiceAccounts(namespace).Get(name)
+}
+
+// GetPod returns the Pod that a token is bound to.
+func (o owners) GetPod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+	return o.inf.Core().V1().Pods().Lister().Pods(namespace).Get(name)
+}
+
+// GetSecret refuses: tokens bound to Secrets are not issued here.
+func (o owners) GetSecret(_ context.Context, _, name string) (*corev1.Secret, error) {
+	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
+}
+
+// GetNode returns the Node that a token is bound to.
+func (o owners) GetNode(_ context.Context, name string) (*corev1.Node, error) {
+	return o.inf.Core().V1().Nodes().Lister().Get(name)
+}
+
+// GetValidatingWebhookConfiguration refuses: there are no webhooks.
+func (o owners) GetValidatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	return nil, apierrors.NewNotFound(admissionregistrationv1.Resource("validatingwebhookconfigurations"), name)
+}
+
+// GetMutatingWebhookConfiguration refuses: there are no webhooks.
+func (o owners) GetMutatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+	return nil, apierrors.NewNotFound(admissionregistrationv1.Resource("mutatingwebhookconfigurations"), name)
+}

@@ -1,0 +1,45 @@
+package apiserver
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// ErrPortTaken says that somebody else listens where the server should.
+var ErrPortTaken = errors.New("port taken")
+
+// Options says where and how the server runs.
+type Options struct {
+	// DataDir holds everything that lasts.
+	DataDir string
+	// Listen is host:port; port 0 takes a free one.
+	Listen string
+	// RBAC are ClusterRoles and ClusterRoleBindings that the server makes sure
+	// of at every start.
+	RBAC []runtime.Object
+	// NoSync leaves out fsync, for tests only.
+	NoSync bool
+}
+
+// listen takes the address before anything expensive is started.
+func (o Options) listen() (net.Listener, error) {
+	host, port, err := net.SplitHostPort(o.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: %w; give host:port with --listen", o.Listen, err)
+	}
+	if net.ParseIP(host) == nil && host != "localhost" {
+		return nil, fmt.Errorf("address %q: %s is not an IP address; give host:port with --listen", o.Listen, host)
+	}
+	l, err := net.Listen("tcp", o.Listen)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%w: somebody listens at %s already; give another port with --listen, port 0 takes a free one (%s is taken)", ErrPortTaken, o.Listen, port)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", o.Listen, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,196 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"volplane.dev/volplane/standalone/datadir"
+	"volplane.dev/volplane/standalone/etcd"
+	"volplane.dev/volplane/standalone/pki"
+)
+
+const (
+	readyLimit = time.Minute
+	// readyPoll is the pause between two questions whether the server is
+	// ready; there is nothing yet that could be watched.
+	readyPoll = 10 * time.Millisecond
+)
+
+// Server is a running API server.
+type Server struct {
+	dir     *datadir.Dir
+	ca      *pki.Authority
+	etcd    *etcd.Server
+	address string
+
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+// Start runs an API server over a data directory and returns when it is ready
+// to serve everybody.
+func Start(ctx context.Context, o Options) (_ *Server, err error) {
+	s := &Server{done: make(chan struct{})}
+	if s.dir, err = datadir.Open(o.DataDir); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.release()
+		}
+	}()
+	l, err := o.listen()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = l.Close()
+		}
+	}()
+	s.address = l.Addr().String()
+	if s.ca, err = pki.Open(filepath.Join(o.DataDir, "pki")); err != nil {
+		return nil, err
+	}
+	if s.etcd, err = etcd.Start(ctx, etcd.Options{Dir: filepath.Join(o.DataDir, "etcd"), NoSync: o.NoSync}); err != nil {
+		return nil, err
+	}
+	if err = s.serve(ctx, l); err != nil {
+		return nil, err
+	}
+	if err = s.finish(ctx, o); err != nil {
+		s.cancel()
+		<-s.done
+		return nil, err
+	}
+	return s, nil
+}
+
+// serve assembles the server and starts to answer requests.
+func (s *Server) serve(ctx context.Context, l net.Listener) error {
+	a, generic, err := assemble(s.ca, l, s.etcd.Endpoint())
+	if err != nil {
+		return err
+	}
+	if err := a.hooks(generic); err != nil {
+		return err
+	}
+	// The server outlives the context of its start: it ends by Stop, after
+	// everything that depends on it.
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s.cancel = cancel
+	go func() {
+		defer close(s.done)
+		s.err = generic.PrepareRun().RunWithContext(own)
+	}()
+	return nil
+}
+
+// finish waits until the server is ready, and makes sure of the roles and of
+// the administrator's kubeconfig.
+func (s *Server) finish(ctx context.Context, o Options) error {
+	client, err := kubernetes.NewForConfig(s.AdminConfig())
+	if err != nil {
+		return fmt.Errorf("client of the administrator: %w", err)
+	}
+	var last error
+	err = wait.PollUntilContextTimeout(ctx, readyPoll, readyLimit, true, func(ctx context.Context) (bool, error) {
+		select {
+		case <-s.done:
+			return false, fmt.Errorf("server ended: %w", s.err)
+		default:
+		}
+		last = client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		return last == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("API server not ready: %w", errors.Join(err, last))
+	}
+	if err := ensureRBAC(ctx, client, o.RBAC); err != nil {
+		return err
+	}
+	identity, err := s.ca.Client(adminUser, adminGroup)
+	if err != nil {
+		return err
+	}
+	kubeconfig, err := s.ca.Kubeconfig("https://"+s.address, adminUser, identity)
+	if err != nil {
+		return fmt.Errorf("kubeconfig: %w", err)
+	}
+	return datadir.WriteFile(s.AdminKubeconfig(), kubeconfig)
+}
+
+const (
+	adminUser  = "volplane-admin"
+	adminGroup = "system:masters"
+)
+
+// Addr returns the host:port where the server listens.
+func (s *Server) Addr() string { return s.address }
+
+// AdminKubeconfig returns the path of the administrator's kubeconfig.
+func (s *Server) AdminKubeconfig() string { return filepath.Join(s.dir.Path, "admin.kubeconfig") }
+
+// AdminConfig returns the way to the server for its own process with all
+// rights.
+func (s *Server) AdminConfig() *rest.Config {
+	c, err := s.ClientConfig(adminUser, adminGroup)
+	if err != nil {
+		// Only a system without random numbers comes here.
+		panic(err)
+	}
+	return c
+}
+
+// ClientConfig issues the identity of a user, in memory, and returns the way
+// to the server for it. There is no limit on the client's side.
+func (s *Server) ClientConfig(user string, groups ...string) (*rest.Config, error) {
+	leaf, err := s.ca.Client(user, groups...)
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host:          "https://" + s.address,
+		QPS:           -1,
+		ContentConfig: rest.ContentConfig{ContentType: mediaType, AcceptContentTypes: mediaType + ",application/json"},
+		TLSClientConfig: rest.TLSClientConfig{
+			CAData: s.ca.CertPEM(), CertData: leaf.Cert, KeyData: leaf.Key,
+		},
+	}, nil
+}
+
+// Wait returns when ctx ends, or with an error when the server or its etcd
+// ends by itself.
+func (s *Server) Wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.done:
+		return s.err
+	case err := <-s.etcd.Err():
+		return fmt.Errorf("etcd: %w", err)
+	}
+}
+
+// Stop ends the server; what it has confirmed is on disk when Stop returns.
+func (s *Server) Stop() {
+	s.cancel()
+	<-s.done
+	s.release()
+}
+
+func (s *Server) release() {
+	if s.etcd != nil {
+		s.etcd.Stop()
+	}
+	_ = s.dir.Close()
+}

@@ -1,0 +1,210 @@
+package apiserver_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/datadir"
+	"volplane.dev/volplane/standalone/standalonetest"
+)
+
+func TestRestartKeepsEverything(t *testing.T) {
+	dir := shortDir(t)
+	o := apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0"}
+	begin := time.Now()
+	s := start(t, o)
+	t.Logf("fresh start %v", time.Since(begin))
+	if _, err := standalonetest.Client(t, s, "").CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kubeconfig, err := os.Stat(s.AdminKubeconfig())
+	if err != nil || kubeconfig.Mode().Perm() != 0o600 {
+		t.Errorf("kubeconfig: %v, %v; want mode 0600", kubeconfig, err)
+	}
+	_, err = apiserver.Start(t.Context(), o)
+	if !errors.Is(err, datadir.ErrInUse) || !strings.Contains(err.Error(), "--data-dir") {
+		t.Errorf("second start in the same directory: %v", err)
+	}
+	s.Stop()
+	begin = time.Now()
+	s = start(t, o)
+	t.Logf("restart %v", time.Since(begin))
+	defer s.Stop()
+	if _, err := standalonetest.Client(t, s, "").CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStartIsRefusedWithTheNextStep(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	newer := shortDir(t)
+	if err := os.WriteFile(filepath.Join(newer, "format"), []byte("99\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		o    apiserver.Options
+		is   error
+		says string
+	}{
+		"port taken":    {apiserver.Options{DataDir: shortDir(t), Listen: l.Addr().String()}, apiserver.ErrPortTaken, "--listen"},
+		"no port":       {apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1"}, nil, "host:port"},
+		"no address":    {apiserver.Options{DataDir: shortDir(t), Listen: "nowhere.invalid:0"}, nil, "not an IP address"},
+		"newer format":  {apiserver.Options{DataDir: newer, Listen: "127.0.0.1:0"}, datadir.ErrNewer, "format 99"},
+		"not writable":  {apiserver.Options{DataDir: "/proc/volplane", Listen: "127.0.0.1:0"}, nil, "--data-dir"},
+		"not directory": {apiserver.Options{DataDir: "/etc/hostname", Listen: "127.0.0.1:0"}, nil, "--data-dir"},
+	} {
+		_, err := apiserver.Start(t.Context(), c.o)
+		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%s: %v; want %v saying %q", name, err, c.is, c.says)
+		}
+	}
+}
+
+func TestNodesAreConfined(t *testing.T) {
+	s := standalonetest.Start(t)
+	admin, node := standalonetest.Client(t, s, ""), standalonetest.Client(t, s, "system:node:a", "system:nodes")
+	ctx := t.Context()
+	for _, name := range []string{"a", "b"} {
+		if _, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := admin.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	status := []byte(`{"status":{"volumesInUse":["x"]}}`)
+	_, own := node.CoreV1().Nodes().Patch(ctx, "a", types.MergePatchType, status, metav1.PatchOptions{}, "status")
+	if own != nil {
+		t.Errorf("own status: %v", own)
+	}
+	_, foreign := node.CoreV1().Nodes().Patch(ctx, "b", types.MergePatchType, status, metav1.PatchOptions{}, "status")
+	_, secret := node.CoreV1().Secrets("default").Get(ctx, "other", metav1.GetOptions{})
+	_, csiNode := node.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, metav1.CreateOptions{})
+	for what, err := range map[string]error{"status of b": foreign, "secret of nobody": secret, "CSINode of b": csiNode} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want forbidden", what, err)
+		}
+	}
+}
+
+func TestOnlyTheTrustedMountAtHostPaths(t *testing.T) {
+	s := standalonetest.Start(t)
+	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
+	grant(t, admin)
+	user := standalonetest.Client(t, s, "someone")
+	pod := func(name, at string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		if at != "" {
+			p.Annotations = map[string]string{volume.AnnMountAt: at}
+		}
+		return p
+	}
+	pods := user.CoreV1().Pods("default")
+	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		_, err := pods.Create(ctx, pod("plain", ""), metav1.CreateOptions{})
+		return err == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("a Pod without the annotation: %v", err)
+	}
+	_, create := pods.Create(ctx, pod("bad", "/etc"), metav1.CreateOptions{})
+	_, patch := pods.Patch(ctx, "plain", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+volume.AnnMountAt+`":"/etc"}}}`), metav1.PatchOptions{})
+	bind := pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "plain", Annotations: map[string]string{volume.AnnMountAt: "/etc"}}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{})
+	for what, err := range map[string]error{"create": create, "patch": patch, "bind": bind} {
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "hostpaths") {
+			t.Errorf("%s: %v, want forbidden", what, err)
+		}
+	}
+	if _, err := admin.CoreV1().Pods("default").Create(ctx, pod("good", "/srv"), metav1.CreateOptions{}); err != nil {
+		t.Errorf("administrator: %v", err)
+	}
+}
+
+func TestNamespaceGoesWithItsObjects(t *testing.T) {
+	s := standalonetest.Start(t)
+	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
+	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.CoreV1().ConfigMaps("gone").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.CoreV1().Namespaces().Delete(ctx, "gone", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+		_, err := admin.CoreV1().Namespaces().Get(ctx, "gone", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNobodyWithoutIdentity(t *testing.T) {
+	s := standalonetest.Start(t)
+	config := s.AdminConfig()
+	config.CertData, config.KeyData = nil, nil
+	c, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) {
+		t.Errorf("list without an identity: %v", err)
+	}
+}
+
+func start(t *testing.T, o apiserver.Options) *apiserver.Server {
+	t.Helper()
+	s, err := apiserver.Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// shortDir makes a directory whose sockets' names fit into 107 bytes.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "api-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// grant lets the user "someone" do everything with Pods.
+func grant(t *testing.T, admin kubernetes.Interface) {
+	t.Helper()
+	role := kube.ClusterRole("pods", []kube.Access{
+		kube.Write("", "pods", "create", "patch", "get"), kube.Write("", "pods/binding", "create"),
+	})
+	if _, err := admin.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), kube.ClusterRoleBinding("pods", "someone"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}

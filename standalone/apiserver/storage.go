@@ -1,0 +1,176 @@
+package apiserver
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/client-go/informers"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
+	authenticationrest "k8s.io/kubernetes/pkg/registry/authentication/rest"
+	authorizationrest "k8s.io/kubernetes/pkg/registry/authorization/rest"
+	coordinationrest "k8s.io/kubernetes/pkg/registry/coordination/rest"
+	nodestore "k8s.io/kubernetes/pkg/registry/core/node/storage"
+	pvstore "k8s.io/kubernetes/pkg/registry/core/persistentvolume/storage"
+	pvcstore "k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim/storage"
+	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
+	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
+	eventsrest "k8s.io/kubernetes/pkg/registry/events/rest"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	storagerest "k8s.io/kubernetes/pkg/registry/storage/rest"
+
+	_ "k8s.io/kubernetes/pkg/apis/authentication/install" // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/authorization/install"  // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/coordination/install"   // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/core/install"           // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/events/install"         // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/rbac/install"           // registers the group's types
+	_ "k8s.io/kubernetes/pkg/apis/storage/install"        // registers the group's types
+
+	"volplane.dev/volplane/standalone/pki"
+)
+
+const (
+	eventLife      = time.Hour
+	tokenLife      = 24 * time.Hour
+	mediaType      = "application/vnd.kubernetes.protobuf"
+	registryPrefix = "/registry"
+)
+
+// served are the groups and versions of the API, CRDs aside.
+func served() *serverstorage.ResourceConfig {
+	c := serverstorage.NewResourceConfig()
+	for _, group := range []string{
+		"", "storage.k8s.io", "coordination.k8s.io", "rbac.authorization.k8s.io",
+		"authentication.k8s.io", "authorization.k8s.io", "events.k8s.io",
+	} {
+		c.EnableVersions(schema.GroupVersion{Group: group, Version: "v1"})
+	}
+	return c
+}
+
+// store makes the server keep its objects in the etcd at endpoint.
+func store(c *genericapiserver.Config, endpoint string) (*genericoptions.EtcdOptions, *serverstorage.DefaultStorageFactory, error) {
+	o := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(registryPrefix, nil))
+	o.StorageConfig.Transport.ServerList = []string{endpoint}
+	o.DefaultStorageMediaType = mediaType
+	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(legacyscheme.Scheme, c.EffectiveVersion)
+	// "minions" is where Kubernetes has kept its Nodes since their first name.
+	f := serverstorage.NewDefaultStorageFactory(o.StorageConfig, mediaType, legacyscheme.Codecs, encoding, served(),
+		map[schema.GroupResource]string{{Resource: "nodes"}: "minions"})
+	f.AddCohabitatingResources(schema.GroupResource{Resource: "events"}, schema.GroupResource{Group: "events.k8s.io", Resource: "events"})
+	f.StorageConfig.StorageObjectCountTracker = c.StorageObjectCountTracker
+	if err := o.ApplyWithStorageFactoryTo(f, c); err != nil {
+		return nil, nil, fmt.Errorf("storage: %w", err)
+	}
+	return o, f, nil
+}
+
+// provider makes the storages of one group.
+type provider interface {
+	GroupName() string
+	NewRESTStorage(serverstorage.APIResourceConfigSource, generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error)
+}
+
+func (a *assembly) providers() ([]provider, error) {
+	tokens, err := tokenIssuer(a.ca.ServiceAccountKey)
+	if err != nil {
+		return nil, err
+	}
+	c := a.config
+	core := coreProvider{authz: c.Authorization.Authorizer, GenericConfig: &corerest.GenericConfig{
+		StorageFactory: a.factory, EventTTL: eventLife, LoopbackClientConfig: c.LoopbackClientConfig,
+		ServiceAccountIssuer: tokens, ServiceAccountMaxExpiration: tokenLife, APIAudiences: c.Authentication.APIAudiences, Informers: a.informers,
+	}}
+	return []provider{
+		core,
+		authenticationrest.RESTStorageProvider{Authenticator: c.Authentication.Authenticator, APIAudiences: c.Authentication.APIAudiences},
+		authorizationrest.RESTStorageProvider{Authorizer: c.Authorization.Authorizer, RuleResolver: c.RuleResolver},
+		coordinationrest.RESTStorageProvider{},
+		rbacrest.RESTStorageProvider{Authorizer: c.Authorization.Authorizer},
+		storagerest.RESTStorageProvider{},
+		eventsrest.RESTStorageProvider{TTL: eventLife},
+	}, nil
+}
+
+// install gives the server all groups.
+func (a *assembly) install(server *genericapiserver.GenericAPIServer) error {
+	providers, err := a.providers()
+	if err != nil {
+		return err
+	}
+	var named []*genericapiserver.APIGroupInfo
+	for _, p := range providers {
+		info, err := p.NewRESTStorage(served(), a.config.RESTOptionsGetter)
+		if err != nil {
+			return fmt.Errorf("storage of group %q: %w", p.GroupName(), err)
+		}
+		if p.GroupName() != "" {
+			named = append(named, &info)
+			continue
+		}
+		if err := server.InstallLegacyAPIGroup(genericapiserver.DefaultLegacyAPIPrefix, &info); err != nil {
+			return fmt.Errorf("install core group: %w", err)
+		}
+	}
+	if err := server.InstallAPIGroups(named...); err != nil {
+		return fmt.Errorf("install groups: %w", err)
+	}
+	return nil
+}
+
+// coreProvider adds to the generic part of the core group what storage needs:
+// Nodes, Pods, claims and volumes. There are no Services and no kubelets to
+// reach.
+type coreProvider struct {
+	*corerest.GenericConfig
+	authz authorizer.Authorizer
+}
+
+// NewRESTStorage makes the storages of the core group.
+func (p coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, options generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+	info, err := p.GenericConfig.NewRESTStorage(enabled, options)
+	if err != nil {
+		return info, err
+	}
+	volumes, volumeStatus, err := pvstore.NewREST(options)
+	if err != nil {
+		return info, err
+	}
+	claims, claimStatus, err := pvcstore.NewREST(options)
+	if err != nil {
+		return info, err
+	}
+	nodes, err := nodestore.NewStorage(options, kubeletclient.KubeletClientConfig{}, nil)
+	if err != nil {
+		return info, err
+	}
+	pods, err := podstore.NewStorage(options, nodes.KubeletConnectionInfo, nil, nil, p.authz)
+	if err != nil {
+		return info, err
+	}
+	s := info.VersionedResourcesStorageMap["v1"]
+	s["persistentvolumes"], s["persistentvolumes/status"] = volumes, volumeStatus
+	s["persistentvolumeclaims"], s["persistentvolumeclaims/status"] = claims, claimStatus
+	s["nodes"], s["nodes/status"] = nodes.Node, nodes.Status
+	s["pods"], s["pods/status"], s["pods/binding"] = pods.Pod, pods.Status, pods.Binding
+	delete(s, "resourcequotas")
+	delete(s, "resourcequotas/status")
+	return info, nil
+}
+
+// assembly is what the steps of putting the server together share.
+type assembly struct {
+	ca        *pki.Authority
+	config    *genericapiserver.Config
+	etcd      *genericoptions.EtcdOptions
+	factory   *serverstorage.DefaultStorageFactory
+	informers informers.SharedInformerFactory
+}

@@ -1,0 +1,144 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Format is the version of the directory's layout that this program writes.
+// It reads all older ones.
+const Format = 1
+
+// minFree is the free space below which a start is refused: etcd allots 64 MiB
+// at once and cannot go on without.
+const minFree = 128 << 20
+
+// Reasons why a data directory is refused.
+var (
+	ErrInUse = errors.New("data directory in use")
+	ErrNewer = errors.New("data directory of a newer version")
+	ErrFull  = errors.New("data directory full")
+)
+
+// Dir is an open data directory.
+type Dir struct {
+	// Path is absolute.
+	Path string
+	lock *os.File
+}
+
+// Open makes the directory when it does not exist and takes it for this
+// process until Close or the process's end.
+func Open(path string) (*Dir, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("data directory: %w; give another one with --data-dir, or start as root", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w; give another one with --data-dir, or start as root", err)
+	}
+	d := &Dir{Path: path, lock: lock}
+	if err := d.take(); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Dir) take() error {
+	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("%w: %s is held by %s; stop it, or give another directory with --data-dir", ErrInUse, d.Path, d.holder())
+	}
+	if err := d.checkFormat(); err != nil {
+		return err
+	}
+	var s unix.Statfs_t
+	if err := unix.Statfs(d.Path, &s); err != nil {
+		return fmt.Errorf("data directory %s: %w", d.Path, err)
+	}
+	if free := s.Bavail * uint64(s.Bsize); free < minFree {
+		return fmt.Errorf("%w: %s has %d MiB free, %d MiB are needed to start; free some space", ErrFull, d.Path, free>>20, minFree>>20)
+	}
+	if err := d.lock.Truncate(0); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	_, err := d.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
+	return err
+}
+
+func (d *Dir) holder() string {
+	data, err := os.ReadFile(d.lock.Name())
+	if err != nil || len(data) == 0 || len(data) > 10 {
+		return "another process"
+	}
+	return "process " + string(data)
+}
+
+func (d *Dir) checkFormat() error {
+	path := filepath.Join(d.Path, "format")
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return WriteFile(path, []byte(strconv.Itoa(Format)+"\n"))
+	}
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	format, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return fmt.Errorf("data directory: %s holds %.20q, want a number; is %s a data directory of volplane?", path, data, d.Path)
+	}
+	if format > Format {
+		return fmt.Errorf("%w: %s has format %d, this program knows %d; use the program that wrote it", ErrNewer, d.Path, format, Format)
+	}
+	return nil
+}
+
+// Close gives the directory back.
+func (d *Dir) Close() error { return d.lock.Close() }
+
+// WriteFile replaces a file by data, readable by its owner only: after a crash
+// at any moment either the old or the new content is there, never a part.
+func WriteFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", path, err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("sync %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"volplane.dev/volplane/standalone/datadir"
+)
+
+const (
+	authorityLife = 10 * 365 * 24 * time.Hour
+	// leafLife is how long an issued identity is valid. Those in memory are
+	// issued at every start; a joined node's is renewed by a new invitation.
+	leafLife = 365 * 24 * time.Hour
+	// clockSlack makes new certificates valid for hosts whose clock is behind.
+	clockSlack = 5 * time.Minute
+)
+
+// Authority issues identities. It is safe for concurrent use.
+type Authority struct {
+	cert    *x509.Certificate
+	certPEM []byte
+	key     *ecdsa.PrivateKey
+	// ServiceAccountKey signs service account tokens.
+	ServiceAccountKey *ecdsa.PrivateKey
+}
+
+// Leaf is a certificate and its key, PEM encoded.
+type Leaf struct{ Cert, Key []byte }
+
+// Open returns the authority that lives in dir, and makes it when dir is new.
+func Open(dir string) (*Authority, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of the certificate authority: %w", err)
+	}
+	a := &Authority{}
+	var err error
+	if a.key, err = openKey(filepath.Join(dir, "ca.key")); err != nil {
+		return nil, err
+	}
+	if a.ServiceAccountKey, err = openKey(filepath.Join(dir, "service-account.key")); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "ca.crt")
+	a.certPEM, err = os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		if a.certPEM, err = selfSigned(a.key); err == nil {
+			err = datadir.WriteFile(path, a.certPEM)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("certificate of the authority: %w", err)
+	}
+	block, _ := pem.Decode(a.certPEM)
+	if block == nil {
+		return nil, fmt.Errorf("certificate of the authority: %s holds no certificate; restore it from a backup", path)
+	}
+	if a.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
+		return nil, fmt.Errorf("certificate of the authority: %s: %w", path, err)
+	}
+	return a, nil
+}
+
+// CertPEM returns the authority's certificate.
+func (a *Authority) CertPEM() []byte { return a.certPEM }
+
+// Client issues the identity of a user in groups.
+func (a *Authority) Client(user string, groups ...string) (Leaf, error) {
+	return a.issue(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+// Server issues the API server's certificate for the hosts.
+func (a *Authority) Server(hosts ...string) (Leaf, error) {
+	t := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, h := range hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, h)
+		}
+	}
+	return a.issue(t)
+}
+
+func (a *Authority) issue(t *x509.Certificate) (Leaf, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return Leaf{}, fmt.Errorf("make key of %s: %w", t.Subject.CommonName, err)
+	}
+	t.KeyUsage = x509.KeyUsageDigitalSignature
+	cert, err := sign(t, leafLife, a.cert, key.Public(), a.key)
+	if err != nil {
+		return Leaf{}, err
+	}
+	keyPEM, err := encodeKey(key)
+	return Leaf{Cert: cert, Key: keyPEM}, err
+}
+
+func selfSigned(key *ecdsa.PrivateKey) ([]byte, error) {
+	t := &x509.Certificate{
+		Subject: pkix.Name{CommonName: "volplane-ca"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	return sign(t, authorityLife, t, key.Public(), key)
+}
+
+func sign(t *x509.Certificate, life time.Duration, parent *x509.Certificate, public crypto.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		return nil, err
+	}
+	t.SerialNumber, t.NotBefore, t.NotAfter = serial, time.Now().Add(-clockSlack), time.Now().Add(life)
+	der, err := x509.CreateCertificate(rand.Reader, t, parent, public, key)
+	if err != nil {
+		return nil, fmt.Errorf("sign certificate of %s: %w", t.Subject.CommonName, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}
+
+func openKey(path string) (*ecdsa.PrivateKey, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return newKey(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read key: %w", err)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("%s holds no key; restore it from a backup", path)
+	}
+	key, err := x509.ParseECPrivateKey(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read key %s: %w", path, err)
+	}
+	return key, nil
+}
+
+func newKey(path string) (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make key: %w", err)
+	}
+	data, err := encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, datadir.WriteFile(path, data)
+}
+
+func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}

@@ -1,0 +1,2 @@
+// Package standalonetest runs the real API server inside a test's process.
+package standalonetest

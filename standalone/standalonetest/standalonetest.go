@@ -1,0 +1,47 @@
+package standalonetest
+
+import (
+	"os"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/standalone/apiserver"
+)
+
+// Start runs an API server over a new directory, with the roles, until the
+// test ends. It never syncs to disk.
+func Start(t testing.TB, roles ...runtime.Object) *apiserver.Server {
+	t.Helper()
+	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
+	dir, err := os.MkdirTemp("", "api-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s, err := apiserver.Start(t.Context(), apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0", RBAC: roles, NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Client returns the client of a user, or of the administrator when the user
+// is "".
+func Client(t testing.TB, s *apiserver.Server, user string, groups ...string) kubernetes.Interface {
+	t.Helper()
+	config := s.AdminConfig()
+	if user != "" {
+		var err error
+		if config, err = s.ClientConfig(user, groups...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
