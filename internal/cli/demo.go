@@ -1,7 +1,199 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/decide/why"
+)
+
+// Limits of the demo.
+const (
+	stepTime    = 90 * time.Second
+	cleanupTime = 30 * time.Second
+)
+
+type demoOptions struct {
+	keep   bool
+	output string
+	steps  string
+}
 
 func (s *shell) demoCommand() *cobra.Command {
-	return &cobra.Command{Use: "demo", RunE: func(*cobra.Command, []string) error { return nil }}
+	var o demoOptions
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "Play a volume's whole life in a temporary directory, on two nodes",
+		Long: `Play a volume's whole life in a temporary directory: start a control plane,
+claim a volume, mount it, write, move it to a second node, read back, grow it
+while it is mounted, delete everything, and check that nothing is left. It needs
+root, because it mounts; it touches nothing outside its directory.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.demo(cmd.Context(), o) },
+	}
+	f := c.Flags()
+	f.BoolVar(&o.keep, "keep", false, "keep the directory")
+	f.StringVarP(&o.output, "output", "o", "", "form of the output: json or yaml")
+	f.StringVar(&o.steps, "steps-to", "", "append the name of each step to this file when it begins")
+	_ = f.MarkHidden("steps-to")
+	return c
+}
+
+// demoStep is one thing that the demo does. Run returns what is worth saying.
+type demoStep struct {
+	name string
+	run  func(ctx context.Context) (string, error)
+}
+
+// demoResult is what the demo did, as programs read it.
+type demoResult struct {
+	OK           bool         `json:"ok"`
+	Error        string       `json:"error,omitempty"`
+	Directory    string       `json:"directory,omitempty"`
+	Milliseconds int64        `json:"milliseconds"`
+	Steps        []demoTiming `json:"steps"`
+}
+
+type demoTiming struct {
+	Name         string `json:"name"`
+	Milliseconds int64  `json:"milliseconds"`
+	Detail       string `json:"detail,omitempty"`
+}
+
+// demo is one run: a directory, the processes over it, and what they were
+// asked to do.
+type demo struct {
+	dir         string
+	standalone  string
+	plane, node *child
+	client      kubernetes.Interface
+	// path is where the volume is mounted; sum is the checksum of the file
+	// that was written there.
+	path, sum string
+	// size is the size of the file system before it grew, in bytes.
+	size uint64
+}
+
+func (s *shell) demo(ctx context.Context, o demoOptions) error {
+	if o.output != "" && o.output != "json" && o.output != "yaml" {
+		return fmt.Errorf("unknown output %q: use json or yaml", o.output)
+	}
+	d, err := newDemo()
+	if err != nil {
+		return err
+	}
+	begun, err := stepsWriter(o.steps)
+	if err != nil {
+		return err
+	}
+	defer begun.Close()
+	out := s.Out
+	if o.output != "" {
+		out = io.Discard
+	}
+	begin := time.Now()
+	result := demoResult{Directory: d.dir}
+	err = d.play(ctx, out, begun, &result)
+	if err != nil && ctx.Err() == nil {
+		s.demoFailed(ctx, d)
+	}
+	left := d.cleanUp(context.WithoutCancel(ctx), ctx.Err() != nil)
+	keep := o.keep || err != nil && ctx.Err() == nil || left != nil
+	if !keep {
+		left = os.RemoveAll(d.dir)
+		result.Directory = ""
+	}
+	if err = errors.Join(err, left); err != nil {
+		result.Error = err.Error()
+	}
+	result.OK, result.Milliseconds = err == nil, time.Since(begin).Milliseconds()
+	fmt.Fprintf(out, "%7d ms  total\n", result.Milliseconds)
+	if keep {
+		fmt.Fprintln(out, "kept", d.dir)
+	}
+	if o.output != "" {
+		err = errors.Join(err, s.printValue(result, o.output))
+	}
+	return err
+}
+
+func newDemo() (*demo, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("the demo mounts file systems: run it as root")
+	}
+	program, err := findStandalone()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "volplane-demo-")
+	if err != nil {
+		return nil, fmt.Errorf("make directory: %w", err)
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, fmt.Errorf("find directory: %w", err)
+	}
+	return &demo{dir: dir, standalone: program}, nil
+}
+
+func stepsWriter(path string) (io.WriteCloser, error) {
+	if path == "" {
+		path = os.DevNull
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open list of steps: %w", err)
+	}
+	return f, nil
+}
+
+// play runs the steps until one fails or ctx ends.
+func (d *demo) play(ctx context.Context, out, begun io.Writer, result *demoResult) error {
+	for _, step := range d.steps() {
+		fmt.Fprintln(begun, step.name)
+		begin := time.Now()
+		limited, cancel := context.WithTimeout(ctx, stepTime)
+		detail, err := step.run(limited)
+		cancel()
+		took := time.Since(begin).Milliseconds()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			fmt.Fprintf(out, "%7d ms  FAILED: %s\n", took, step.name)
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+		result.Steps = append(result.Steps, demoTiming{step.name, took, detail})
+		fmt.Fprintf(out, "%7d ms  %s\n", took, strings.TrimSuffix(step.name+": "+detail, ": "))
+	}
+	return nil
+}
+
+// demoFailed tells what is known about a failure, before anything is undone.
+func (s *shell) demoFailed(ctx context.Context, d *demo) {
+	if d.client != nil {
+		ctx, cancel := context.WithTimeout(ctx, cleanupTime)
+		defer cancel()
+		if chain, err := explainClaim(ctx, d.client, "default", demoClaim); err == nil {
+			fmt.Fprintln(s.Err)
+			_ = why.Render(s.Err, chain)
+		}
+	}
+	for _, name := range []string{"plane.log", "node2.log"} {
+		data, err := os.ReadFile(filepath.Join(d.dir, name))
+		if err != nil || len(data) == 0 {
+			continue
+		}
+		lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
+		fmt.Fprintf(s.Err, "\nthe last lines of %s:\n%s\n", filepath.Join(d.dir, name), strings.Join(lines[max(0, len(lines)-20):], "\n"))
+	}
+	fmt.Fprintln(s.Err)
 }

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// stopTime is how long a process may take to end before it is killed.
+const stopTime = 30 * time.Second
+
+var errEnded = errors.New("the process ended")
+
+// child is a process that the demo runs. A nil child has never run.
+type child struct {
+	name   string
+	cmd    *exec.Cmd
+	ended  chan struct{}
+	failed error
+}
+
+// start runs a program in a process group of its own, so that an interrupt
+// from the terminal reaches only the demo, which then stops it in order.
+func start(dir, log string, env []string, program string, args ...string) (*child, error) {
+	out, err := os.OpenFile(filepath.Join(dir, log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	defer out.Close()
+	c := &child{name: filepath.Base(program) + " " + args[0], cmd: exec.Command(program, args...), ended: make(chan struct{})}
+	c.cmd.Stdout, c.cmd.Stderr = out, out
+	c.cmd.Env = append(os.Environ(), env...)
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := c.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", c.name, err)
+	}
+	go func() {
+		c.failed = c.cmd.Wait()
+		close(c.ended)
+	}()
+	return c, nil
+}
+
+// startReady starts a program and returns when it says that it is ready, in
+// the way that services say it to systemd. The child is returned with an error
+// too when it runs.
+func startReady(ctx context.Context, dir, log, program string, args ...string) (*child, error) {
+	address := filepath.Join(dir, "notify")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: address, Net: "unixgram"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for readiness: %w", err)
+	}
+	defer socket.Close()
+	c, err := start(dir, log, []string{"NOTIFY_SOCKET=" + address}, program, args...)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := c.with(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	buffer := make([]byte, 4096)
+	for {
+		n, err := socket.Read(buffer)
+		if ctx.Err() != nil {
+			return c, context.Cause(ctx)
+		}
+		if err != nil {
+			return c, fmt.Errorf("wait for readiness: %w", err)
+		}
+		if strings.Contains(string(buffer[:n]), "READY=1") {
+			return c, nil
+		}
+	}
+}
+
+// with returns a context that ends with the process as well.
+func (c *child) with(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-c.ended:
+			cancel(fmt.Errorf("%s: %w", c.name, errEnded))
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+func (c *child) running() bool {
+	if c == nil {
+		return false
+	}
+	select {
+	case <-c.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// stop ends the process as systemd would. It may be repeated.
+func (c *child) stop() error {
+	if !c.running() {
+		return nil
+	}
+	_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-c.ended:
+	case <-time.After(stopTime):
+		_ = c.cmd.Process.Kill()
+		<-c.ended
+		return fmt.Errorf("stop %s: it had to be killed after %s", c.name, stopTime)
+	}
+	if c.failed != nil {
+		return fmt.Errorf("stop %s: %w", c.name, c.failed)
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// What the demo makes.
+const (
+	demoClaim  = "demo"
+	demoSize   = "64Mi"
+	demoGrown  = "128Mi"
+	demoNode   = "node1"
+	demoSecond = "node2"
+	demoFile   = "greeting"
+	demoBytes  = 4 << 20
+)
+
+func (d *demo) data() string { return filepath.Join(d.dir, "data") }
+func (d *demo) pool() string { return filepath.Join(d.data(), "pool") }
+
+func (d *demo) steps() []demoStep {
+	return []demoStep{
+		{"start a control plane", d.start},
+		{"claim a volume", d.claim},
+		{"mount it on " + demoNode, func(ctx context.Context) (string, error) { return d.mount(ctx, "writer", "") }},
+		{"write a file", d.write},
+		{"unmount it", func(ctx context.Context) (string, error) { return "", d.unmount(ctx, "writer") }},
+		{"join a second node", d.join},
+		{"mount it on " + demoSecond, func(ctx context.Context) (string, error) { return d.mount(ctx, "reader", demoSecond) }},
+		{"read the file back", d.read},
+		{"grow the claim", d.grow},
+		{"see the mounted file system grown", d.grown},
+		{"delete everything", d.remove},
+		{"check that nothing is left", d.nothingLeft},
+		{"stop the control plane", func(context.Context) (string, error) { return "", d.stop() }},
+	}
+}
+
+func (d *demo) start(ctx context.Context) (string, error) {
+	var err error
+	d.plane, err = startReady(ctx, d.dir, "plane.log", d.standalone, "up", "--data-dir", d.data(), "--listen", "127.0.0.1:0", "--name", demoNode)
+	if err != nil {
+		return "", err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(d.data(), "admin.kubeconfig"))
+	if err != nil {
+		return "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+	config.QPS = -1
+	if d.client, err = kubernetes.NewForConfig(config); err != nil {
+		return "", fmt.Errorf("client: %w", err)
+	}
+	return config.Host, nil
+}
+
+func (d *demo) claim(ctx context.Context) (string, error) {
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: demoClaim},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(demoSize)}},
+		},
+	}
+	if _, err := d.client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim, metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
+		return "", err
+	}
+	return demoSize + " of the default class", nil
+}
+
+// mount makes a Pod that uses the claim and waits until it is mounted. With no
+// node, placement chooses.
+func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.PodSpec{
+			NodeName:   node,
+			Containers: []corev1.Container{{Name: "none", Image: "none"}},
+			Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: demoClaim},
+			}}},
+		},
+	}
+	if _, err := d.client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
+		return "", err
+	}
+	err := follow(ctx, podSource(d.client, "default"), name, func(p *corev1.Pod) (bool, error) {
+		if p == nil {
+			return false, fmt.Errorf("pod %s went away", name)
+		}
+		d.path = pathIn(p, "data")
+		return mounted(p), nil
+	})
+	if err != nil {
+		return "", err
+	}
+	if !slices.Contains(mountsBelow(d.dir), d.path) {
+		return "", fmt.Errorf("the node says that it is mounted at %q, but nothing is", d.path)
+	}
+	return "", nil
+}
+
+// pathIn returns where the Pod's volume is mounted, as its condition says.
+func pathIn(p *corev1.Pod, name string) string {
+	for _, c := range p.Status.Conditions {
+		if c.Type != volume.ConditionVolumesMounted {
+			continue
+		}
+		for part := range strings.SplitSeq(c.Message, ", ") {
+			if path, ok := strings.CutPrefix(part, name+"="); ok {
+				return path
+			}
+		}
+	}
+	return ""
+}
+
+func (d *demo) write(context.Context) (string, error) {
+	content := make([]byte, demoBytes)
+	_, _ = rand.Read(content)
+	sum := sha256.Sum256(content)
+	d.sum = hex.EncodeToString(sum[:])
+	file, err := os.OpenFile(filepath.Join(d.path, demoFile), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	if _, err := file.Write(content); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d MiB, sha256 %s...", demoBytes>>20, d.sum[:12]), file.Sync()
+}
+
+func (d *demo) unmount(ctx context.Context, name string) error {
+	pod, err := d.client.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return unless(notFound(err), err)
+	}
+	return deletePod(ctx, d.client, pod)
+}
+
+// join starts a second node agent, over the same pool, as another host of a
+// shared storage would.
+func (d *demo) join(ctx context.Context) (string, error) {
+	invitation := exec.CommandContext(ctx, d.standalone, "invite", demoSecond, "--data-dir", d.data())
+	identity, err := invitation.Output()
+	if err != nil {
+		return "", fmt.Errorf("invite %s: %w", demoSecond, err)
+	}
+	file := filepath.Join(d.dir, "node2.kubeconfig")
+	if err := os.WriteFile(file, identity, 0o600); err != nil {
+		return "", fmt.Errorf("write identity: %w", err)
+	}
+	own, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find this program: %w", err)
+	}
+	d.node, err = start(d.dir, "node2.log", nil, own, "node", "--join", file, "--root-dir", filepath.Join(d.dir, "node2"), "--pool", d.pool())
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := d.node.with(ctx)
+	defer cancel()
+	nodes := d.client.StorageV1().CSINodes()
+	err = follow(ctx, source[*storagev1.CSINode]{get: nodes.Get, watch: nodes.Watch}, demoSecond, func(n *storagev1.CSINode) (bool, error) {
+		return n != nil && slices.ContainsFunc(n.Spec.Drivers, func(r storagev1.CSINodeDriver) bool { return r.Name == volume.LocalDriver }), nil
+	})
+	return "", err
+}
+
+func (d *demo) read(context.Context) (string, error) {
+	content, err := os.ReadFile(filepath.Join(d.path, demoFile))
+	if err != nil {
+		return "", err
+	}
+	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != d.sum {
+		return "", fmt.Errorf("the checksum differs from what was written")
+	}
+	return "the checksum is the same", nil
+}
+
+func (d *demo) grow(ctx context.Context) (string, error) {
+	var err error
+	if d.size, err = fileSystemSize(d.path); err != nil {
+		return "", err
+	}
+	claims := d.client.CoreV1().PersistentVolumeClaims("default")
+	patch := fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, demoGrown)
+	if _, err := claims.Patch(ctx, demoClaim, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager}); err != nil {
+		return "", err
+	}
+	want := resource.MustParse(demoGrown)
+	err = follow(ctx, source[*corev1.PersistentVolumeClaim]{get: claims.Get, watch: claims.Watch}, demoClaim, func(c *corev1.PersistentVolumeClaim) (bool, error) {
+		if c == nil {
+			return false, fmt.Errorf("the claim went away")
+		}
+		have := c.Status.Capacity[corev1.ResourceStorage]
+		return have.Cmp(want) >= 0, nil
+	})
+	return demoSize + " to " + demoGrown, err
+}
+
+func (d *demo) grown(context.Context) (string, error) {
+	size, err := fileSystemSize(d.path)
+	if err != nil {
+		return "", err
+	}
+	if size < d.size+d.size/2 {
+		return "", fmt.Errorf("the claim says %s, but the mounted file system went from %d to %d bytes only", demoGrown, d.size, size)
+	}
+	return fmt.Sprintf("%d to %d MiB for files", d.size>>20, size>>20), nil
+}
+
+func fileSystemSize(path string) (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return 0, fmt.Errorf("statfs %s: %w", path, err)
+	}
+	return st.Blocks * uint64(st.Bsize), nil
+}
+
+func (d *demo) remove(ctx context.Context) (string, error) {
+	for _, pod := range []string{"writer", "reader"} {
+		if err := d.unmount(ctx, pod); err != nil {
+			return "", err
+		}
+	}
+	claims := d.client.CoreV1().PersistentVolumeClaims("default")
+	claim, err := claims.Get(ctx, demoClaim, metav1.GetOptions{})
+	if err != nil {
+		return "", unless(notFound(err), err)
+	}
+	if err := claims.Delete(ctx, demoClaim, metav1.DeleteOptions{}); err != nil && !notFound(err) {
+		return "", err
+	}
+	err = follow(ctx, source[*corev1.PersistentVolumeClaim]{get: claims.Get, watch: claims.Watch}, demoClaim, func(c *corev1.PersistentVolumeClaim) (bool, error) {
+		return c == nil, nil
+	})
+	if err != nil || claim.Spec.VolumeName == "" {
+		return "", err
+	}
+	volumes := d.client.CoreV1().PersistentVolumes()
+	return "", follow(ctx, source[*corev1.PersistentVolume]{get: volumes.Get, watch: volumes.Watch}, claim.Spec.VolumeName, func(v *corev1.PersistentVolume) (bool, error) {
+		return v == nil, nil
+	})
+}
