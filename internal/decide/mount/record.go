@@ -1,0 +1,123 @@
+package mount
+
+import "slices"
+
+// Phase says how far one step has come. The phases that end in "ing" mean that
+// the call may have had its effect: it is repeated or undone, never forgotten.
+type Phase string
+
+// The phases of staging, of publishing, and of the bind at a host path. The
+// empty phase means that there is nothing.
+const (
+	Staging      Phase = "staging"
+	Staged       Phase = "staged"
+	Unstaging    Phase = "unstaging"
+	Publishing   Phase = "publishing"
+	Published    Phase = "published"
+	Unpublishing Phase = "unpublishing"
+	Binding      Phase = "binding"
+	Bound        Phase = "bound"
+	Unbinding    Phase = "unbinding"
+)
+
+// SecretRef names a Secret.
+type SecretRef struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// Record is what must be known of one volume on one node to take it away
+// again, even when every object of the API is gone.
+type Record struct {
+	Driver string `json:"driver"`
+	Handle string `json:"handle"`
+	// Volume is the name of the PersistentVolume.
+	Volume string `json:"volume"`
+	Block  bool   `json:"block,omitempty"`
+	// AccessMode, FSType and PublishContext are what the driver was called
+	// with.
+	AccessMode     string            `json:"accessMode,omitempty"`
+	FSType         string            `json:"fsType,omitempty"`
+	PublishContext map[string]string `json:"publishContext,omitempty"`
+	StageSecret    *SecretRef        `json:"stageSecret,omitempty"`
+	PublishSecret  *SecretRef        `json:"publishSecret,omitempty"`
+	// Stage is empty for a driver that does not stage.
+	Stage       Phase  `json:"stage,omitempty"`
+	StagingPath string `json:"stagingPath,omitempty"`
+	// StagingMounted says that the mount table showed StagingPath after the
+	// driver had staged. Not every driver mounts there.
+	StagingMounted bool     `json:"stagingMounted,omitempty"`
+	Targets        []Target `json:"targets,omitempty"`
+	// Size is the volume's size in bytes that the node has last grown it to;
+	// 0 when it never did.
+	Size int64 `json:"size,omitempty"`
+	// Boot names the boot of the host in which the phases were reached.
+	Boot string `json:"boot,omitempty"`
+}
+
+// Target is one place where the volume is published to one Pod.
+type Target struct {
+	PodUID       string `json:"podUID"`
+	PodNamespace string `json:"podNamespace"`
+	PodName      string `json:"podName"`
+	Path         string `json:"path"`
+	ReadOnly     bool   `json:"readOnly,omitempty"`
+	Phase        Phase  `json:"phase"`
+	// HostPath is a second place on the host that shows the same; empty when
+	// there is none.
+	HostPath  string `json:"hostPath,omitempty"`
+	HostPhase Phase  `json:"hostPhase,omitempty"`
+}
+
+// Key is the name of a volume among all drivers.
+func Key(driver, handle string) string { return driver + "^" + handle }
+
+// Key returns the record's volume.
+func (r *Record) Key() string { return Key(r.Driver, r.Handle) }
+
+// Target returns the target at a path, or nil.
+func (r *Record) Target(path string) *Target {
+	if r == nil {
+		return nil
+	}
+	for i := range r.Targets {
+		if r.Targets[i].Path == path {
+			return &r.Targets[i]
+		}
+	}
+	return nil
+}
+
+// Clone returns a copy that shares nothing that is changed in place.
+func (r *Record) Clone() *Record {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	c.Targets = slices.Clone(r.Targets)
+	return &c
+}
+
+// AfterBoot returns the record as it is to be read in the given boot of the
+// host. The kernel has forgotten every mount of an earlier boot while a driver
+// may remember its part, so what was reached becomes unknown.
+func (r *Record) AfterBoot(boot string) *Record {
+	if r.Boot == boot {
+		return r
+	}
+	c := r.Clone()
+	c.Boot, c.StagingMounted = boot, false
+	if c.Stage == Staged {
+		c.Stage = Staging
+	}
+	for i := range c.Targets {
+		t := &c.Targets[i]
+		if t.Phase == Published {
+			t.Phase = Publishing
+		}
+		if t.HostPhase == Bound {
+			t.HostPhase = Binding
+		}
+	}
+	return c
+}

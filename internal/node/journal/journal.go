@@ -1,0 +1,220 @@
+package journal
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"volplane.dev/volplane/internal/decide/mount"
+)
+
+// format is the version of the files that this program writes.
+const format = 1
+
+// maxFile bounds a file: a record is a few KiB, with thousands of Pods some
+// hundred.
+const maxFile = 16 << 20
+
+const (
+	suffix     = ".json"
+	tmpSuffix  = ".tmp"
+	quarantine = "quarantine"
+)
+
+// ErrNewer says that a newer program wrote the journal. Starting anyway could
+// unmount what is in use.
+var ErrNewer = errors.New("journal was written by a newer version of volplane")
+
+var errTorn = errors.New("not a journal record")
+
+// Journal is the records of one node. It is safe for concurrent use; the
+// records of one volume must be put by one goroutine at a time.
+type Journal struct {
+	dir string
+
+	mu      sync.Mutex
+	records map[string]*mount.Record
+}
+
+type file struct {
+	Format int           `json:"format"`
+	Record *mount.Record `json:"record"`
+}
+
+// Open reads the journal in dir, which it makes when it does not exist, and
+// returns the paths of files that could not be read and were moved aside.
+// Records of an earlier boot of the host are read as mount.Record.AfterBoot.
+func Open(dir, boot string) (*Journal, []string, error) {
+	if err := os.MkdirAll(filepath.Join(dir, quarantine), 0o700); err != nil {
+		return nil, nil, fmt.Errorf("make journal: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read journal: %w", err)
+	}
+	j := &Journal{dir: dir, records: map[string]*mount.Record{}}
+	var aside []string
+	for _, e := range entries {
+		moved, err := j.load(e.Name(), boot)
+		if err != nil {
+			return nil, nil, err
+		}
+		if moved != "" {
+			aside = append(aside, moved)
+		}
+	}
+	return j, aside, nil
+}
+
+// load reads one file. It returns where the file was moved to when it is torn.
+func (j *Journal) load(name, boot string) (string, error) {
+	path := filepath.Join(j.dir, name)
+	switch {
+	case strings.HasSuffix(name, tmpSuffix):
+		// A write that was not finished: what it was to replace is still
+		// there, and the deed it was to precede was not done.
+		if err := os.Remove(path); err != nil {
+			return "", fmt.Errorf("remove unfinished journal record: %w", err)
+		}
+		return "", nil
+	case !strings.HasSuffix(name, suffix):
+		return "", nil
+	}
+	r, err := read(path)
+	switch {
+	case err == nil && fileName(r.Key()) == name:
+		j.records[r.Key()] = r.AfterBoot(boot)
+		return "", nil
+	case err == nil || errors.Is(err, errTorn):
+		return j.setAside(name)
+	default:
+		return "", err
+	}
+}
+
+func read(path string) (*mount.Record, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read journal record: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read journal record %s: %w", path, err)
+	}
+	var content file
+	err = json.Unmarshal(data, &content)
+	switch {
+	case err == nil && content.Format > format:
+		return nil, fmt.Errorf("%s has format %d, this program knows %d: %w", path, content.Format, format, ErrNewer)
+	case err != nil || content.Format < 1 || content.Record == nil || len(data) > maxFile:
+		return nil, errTorn
+	}
+	return content.Record, nil
+}
+
+func (j *Journal) setAside(name string) (string, error) {
+	for n := range 1000 {
+		to := filepath.Join(j.dir, quarantine, fmt.Sprintf("%s.%d", name, n))
+		if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := os.Rename(filepath.Join(j.dir, name), to); err != nil {
+			return "", fmt.Errorf("move unreadable journal record aside: %w", err)
+		}
+		return to, nil
+	}
+	return "", fmt.Errorf("move %s aside: %s is full", name, filepath.Join(j.dir, quarantine))
+}
+
+// Get returns a copy of the record of a volume, or nil.
+func (j *Journal) Get(key string) *mount.Record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.records[key].Clone()
+}
+
+// List returns copies of all records, ordered by volume.
+func (j *Journal) List() []*mount.Record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	out := make([]*mount.Record, 0, len(j.records))
+	for _, r := range j.records {
+		out = append(out, r.Clone())
+	}
+	slices.SortFunc(out, func(a, b *mount.Record) int { return strings.Compare(a.Key(), b.Key()) })
+	return out
+}
+
+// Put writes a record and returns when it will be found after a crash. After
+// an error the record on the disk is the old or the new one.
+func (j *Journal) Put(r *mount.Record) error {
+	r = r.Clone()
+	data, err := json.Marshal(file{format, r})
+	if err != nil {
+		return fmt.Errorf("write journal record of %s: %w", r.Key(), err)
+	}
+	if err := j.replace(fileName(r.Key()), data); err != nil {
+		return fmt.Errorf("write journal record of %s: %w", r.Key(), err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.records[r.Key()] = r
+	return nil
+}
+
+func (j *Journal) replace(name string, data []byte) error {
+	path := filepath.Join(j.dir, name)
+	f, err := os.OpenFile(path+tmpSuffix, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(path+tmpSuffix, path)
+	}
+	if err != nil {
+		return err
+	}
+	return syncDir(j.dir)
+}
+
+// Drop deletes the record of a volume of which nothing is left. It may be
+// repeated.
+func (j *Journal) Drop(key string) error {
+	err := os.Remove(filepath.Join(j.dir, fileName(key)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("drop journal record of %s: %w", key, err)
+	}
+	if err := syncDir(j.dir); err != nil {
+		return fmt.Errorf("drop journal record of %s: %w", key, err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.records, key)
+	return nil
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+func fileName(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:]) + suffix
+}
