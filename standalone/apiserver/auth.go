@@ -85,7 +85,9 @@ func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory) 
 
 // owners looks up what a service account token is bound to, so that it dies
 // with its owner.
-type owners struct{ inf informers.SharedInformerFactory }
+type owners struct {
+	inf informers.SharedInformerFactory
+}
 
 // GetServiceAccount returns the account that a token speaks for.
 func (o owners) GetServiceAccount(_ context.Context, namespace, name string) (*corev1.ServiceAccount, error) {

@@ -98,4 +98,3 @@ func newLog(w io.Writer, verbosity int) *slog.Logger {
 	slog.SetDefault(log)
 	return log
 }
-

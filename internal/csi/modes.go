@@ -1,0 +1,50 @@
+package csi
+
+import (
+	"errors"
+	"slices"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// ErrAccessModes says that no CSI access mode stands for the set of modes.
+var ErrAccessModes = errors.New("access modes cannot be combined")
+
+// AccessMode returns the one CSI access mode for a volume's set of Kubernetes
+// access modes ("ReadWriteOnce" ...); single says that the driver tells single
+// writers on a node from several (SINGLE_NODE_MULTI_WRITER). The order of the
+// tests is that of today's sidecars.
+func AccessMode(modes []string, single bool) (csipb.VolumeCapability_AccessMode_Mode, error) {
+	has := func(m string) bool { return slices.Contains(modes, m) }
+	switch {
+	case has("ReadWriteOncePod") && len(modes) > 1:
+		return 0, ErrAccessModes
+	case has("ReadWriteOncePod") && single:
+		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, nil
+	case has("ReadWriteOncePod"):
+		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, nil
+	case has("ReadWriteMany"):
+		return csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, nil
+	case has("ReadOnlyMany") && has("ReadWriteOnce"):
+		return 0, ErrAccessModes
+	case has("ReadOnlyMany"):
+		return csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, nil
+	case has("ReadWriteOnce") && single:
+		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, nil
+	case has("ReadWriteOnce"):
+		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, nil
+	}
+	return 0, ErrAccessModes
+}
+
+// Capability returns how a volume is used: as a block device, or as a
+// filesystem with a type and mount options.
+func Capability(mode csipb.VolumeCapability_AccessMode_Mode, block bool, fsType string, options []string) *csipb.VolumeCapability {
+	c := &csipb.VolumeCapability{AccessMode: &csipb.VolumeCapability_AccessMode{Mode: mode}}
+	if block {
+		c.AccessType = &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}
+	} else {
+		c.AccessType = &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{FsType: fsType, MountFlags: options}}
+	}
+	return c
+}

@@ -1,0 +1,123 @@
+package bind
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// ClaimFacts is everything that a decision about one claim looks at.
+type ClaimFacts struct {
+	Claim *corev1.PersistentVolumeClaim
+	// Volume is the one that spec.volumeName names; nil when it is not there.
+	Volume *corev1.PersistentVolume
+	// Candidates are the volumes that might match; all of them will do.
+	Candidates []*corev1.PersistentVolume
+	// Class is the claim's class; nil when it names none or there is none of
+	// the name.
+	Class *storagev1.StorageClass
+	// Default is the class for claims that name none.
+	Default *storagev1.StorageClass
+	// Consumers are the names of Pods that use the claim and have no node.
+	Consumers []string
+}
+
+// Claim decides about one claim.
+func Claim(f ClaimFacts) Plan {
+	switch {
+	case f.Claim.Annotations[volume.AnnBindCompleted] != "":
+		return boundClaim(f)
+	case f.Claim.Spec.VolumeName != "":
+		return namedVolume(f)
+	default:
+		return unboundClaim(f)
+	}
+}
+
+func unboundClaim(f ClaimFacts) Plan {
+	class, named := ClassOf(f.Claim)
+	late := BindsLate(f.Class)
+	if v := Match(f.Claim, f.Candidates, late); v != nil {
+		return Link(f.Claim, v)
+	}
+	switch {
+	case !named && f.Default != nil:
+		c := f.Claim.DeepCopy()
+		c.Spec.StorageClassName = &f.Default.Name
+		return wait(volume.ReasonDefaultClassAssigned, Normal, "binder", "the default class "+f.Default.Name+" is assigned", Write{Claim: c})
+	case class == "":
+		return wait(volume.ReasonFailedBinding, Normal, "user", "no persistent volumes available for this claim and no storage class is set", pending(f.Claim)...)
+	case f.Class == nil:
+		return wait(volume.ReasonProvisioningFailed, Warning, "user", fmt.Sprintf("storageclass.storage.k8s.io %q not found", class), pending(f.Claim)...)
+	case late && f.Claim.Annotations[volume.AnnSelectedNode] == "":
+		return waitForConsumer(f)
+	case f.Class.Provisioner == volume.NoProvisioner:
+		return wait(volume.ReasonFailedBinding, Normal, "user", "no volume of class "+class+" fits, and the class does not make any", pending(f.Claim)...)
+	default:
+		return askProvisioner(f)
+	}
+}
+
+func waitForConsumer(f ClaimFacts) Plan {
+	if len(f.Consumers) > 0 {
+		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement", "waiting for pod "+f.Consumers[0]+" to be scheduled", pending(f.Claim)...)
+	}
+	return wait(volume.ReasonWaitForFirstConsumer, Normal, "user", "waiting for first consumer to be created before binding", pending(f.Claim)...)
+}
+
+// askProvisioner names the provisioner on the claim: the request of seed 004,
+// in both spellings.
+func askProvisioner(f ClaimFacts) Plan {
+	name := f.Class.Provisioner
+	p := wait(volume.ReasonExternalProvisioning, Normal, name, "waiting for a volume to be created by the external provisioner '"+name+"'", pending(f.Claim)...)
+	if f.Claim.Annotations[volume.AnnStorageProvisioner] != name || f.Claim.Annotations[volume.AnnBetaStorageProvisioner] != name {
+		c := f.Claim.DeepCopy()
+		annotate(&c.Annotations, volume.AnnStorageProvisioner, name)
+		annotate(&c.Annotations, volume.AnnBetaStorageProvisioner, name)
+		p.Writes = append([]Write{{Claim: c}}, p.Writes...)
+	}
+	return p
+}
+
+// namedVolume decides about a claim that asks for one volume, by its user's
+// wish or by the first half of a bind of ours.
+func namedVolume(f ClaimFacts) Plan {
+	switch {
+	case f.Volume == nil:
+		return wait(volume.ReasonVolumeMissing, Normal, "user", "volume "+f.Claim.Spec.VolumeName+" does not exist", pending(f.Claim)...)
+	case f.Volume.Spec.ClaimRef == nil:
+		if why := Mismatch(f.Claim, f.Volume); why != "" {
+			return wait(volume.ReasonVolumeMismatch, Warning, "user", "volume "+f.Volume.Name+" cannot be bound: "+why, pending(f.Claim)...)
+		}
+		return Link(f.Claim, f.Volume)
+	case refersTo(f.Volume.Spec.ClaimRef, f.Claim):
+		return Link(f.Claim, f.Volume)
+	default:
+		ref := f.Volume.Spec.ClaimRef
+		return wait(volume.ReasonFailedBinding, Warning, "user", fmt.Sprintf("volume %s already bound to a different claim: %s/%s", f.Volume.Name, ref.Namespace, ref.Name), pending(f.Claim)...)
+	}
+}
+
+func boundClaim(f ClaimFacts) Plan {
+	v := f.Volume
+	switch {
+	case f.Claim.Spec.VolumeName == "":
+		return wait(volume.ReasonClaimLost, Warning, "user", "bound claim has lost reference to its volume; data on the volume is lost", phase(f.Claim, corev1.ClaimLost)...)
+	case v == nil:
+		return wait(volume.ReasonClaimLost, Warning, "user", "bound claim has lost its volume "+f.Claim.Spec.VolumeName+"; data on it is lost", phase(f.Claim, corev1.ClaimLost)...)
+	case v.Spec.ClaimRef == nil, v.Spec.ClaimRef.UID == f.Claim.UID:
+		return Link(f.Claim, v)
+	default:
+		return wait(volume.ReasonClaimMisbound, Warning, "user", "two claims are bound to volume "+v.Name+", this one is bound incorrectly", phase(f.Claim, corev1.ClaimLost)...)
+	}
+}
+
+func annotate(to *map[string]string, key, value string) {
+	if *to == nil {
+		*to = map[string]string{}
+	}
+	(*to)[key] = value
+}

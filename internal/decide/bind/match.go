@@ -1,0 +1,109 @@
+package bind
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Match returns the volume that serves the claim best: one that is bound to it
+// in advance, else the smallest within the tightest set of access modes; of
+// equal ones the first by name. late says that the claim waits for its
+// consumer: then only a volume bound in advance will do. nil is no match.
+func Match(claim *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume, late bool) *corev1.PersistentVolume {
+	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
+	if err != nil {
+		return nil
+	}
+	if claim.Spec.Selector == nil {
+		selector = labels.Everything()
+	}
+	class, _ := ClassOf(claim)
+	var best *corev1.PersistentVolume
+	for _, v := range volumes {
+		if !fits(claim, v) || !offers(v, claim.Spec.AccessModes) {
+			continue
+		}
+		if v.Spec.ClaimRef != nil {
+			return v
+		}
+		if late || v.Status.Phase != corev1.VolumeAvailable || !selector.Matches(labels.Set(v.Labels)) || VolumeClassOf(v) != class {
+			continue
+		}
+		if best == nil || better(v, best) {
+			best = v
+		}
+	}
+	return best
+}
+
+// fits is what even a volume bound in advance must satisfy.
+func fits(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
+	return (v.Spec.ClaimRef == nil || refersTo(v.Spec.ClaimRef, claim)) &&
+		v.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) >= 0 &&
+		mode(v.Spec.VolumeMode) == mode(claim.Spec.VolumeMode) &&
+		attributes(v.Spec.VolumeAttributesClassName) == attributes(claim.Spec.VolumeAttributesClassName) &&
+		v.DeletionTimestamp == nil
+}
+
+// Mismatch names what keeps a volume that the claim asks for by name from
+// serving it; "" is nothing.
+func Mismatch(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) string {
+	class, _ := ClassOf(claim)
+	switch {
+	case v.DeletionTimestamp != nil:
+		return "it is being deleted"
+	case v.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) < 0:
+		return "it has " + v.Spec.Capacity.Storage().String() + ", the claim requests " + claim.Spec.Resources.Requests.Storage().String()
+	case VolumeClassOf(v) != class:
+		return "its class is \"" + VolumeClassOf(v) + "\", the claim's is \"" + class + "\""
+	case attributes(v.Spec.VolumeAttributesClassName) != attributes(claim.Spec.VolumeAttributesClassName):
+		return "its volume attributes class is another one"
+	case mode(v.Spec.VolumeMode) != mode(claim.Spec.VolumeMode):
+		return "its volume mode is " + string(mode(v.Spec.VolumeMode)) + ", the claim's is " + string(mode(claim.Spec.VolumeMode))
+	case !offers(v, claim.Spec.AccessModes):
+		return "it does not offer the claim's access modes"
+	}
+	return ""
+}
+
+func better(a, b *corev1.PersistentVolume) bool {
+	if la, lb := len(a.Spec.AccessModes), len(b.Spec.AccessModes); la != lb {
+		return la < lb
+	}
+	if c := a.Spec.Capacity.Storage().Cmp(*b.Spec.Capacity.Storage()); c != 0 {
+		return c < 0
+	}
+	return a.Name < b.Name
+}
+
+func offers(v *corev1.PersistentVolume, modes []corev1.PersistentVolumeAccessMode) bool {
+	for _, m := range modes {
+		if !slices.Contains(v.Spec.AccessModes, m) {
+			return false
+		}
+	}
+	return true
+}
+
+// refersTo says whether a volume's reference means this claim: by name, and by
+// UID unless a user left that out.
+func refersTo(ref *corev1.ObjectReference, claim *corev1.PersistentVolumeClaim) bool {
+	return ref.Namespace == claim.Namespace && ref.Name == claim.Name && (ref.UID == "" || ref.UID == claim.UID)
+}
+
+func mode(m *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
+	if m == nil {
+		return corev1.PersistentVolumeFilesystem
+	}
+	return *m
+}
+
+func attributes(name *string) string {
+	if name == nil {
+		return ""
+	}
+	return *name
+}

@@ -1,0 +1,69 @@
+package bind
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// VolumeFacts is everything that a decision about one volume looks at.
+type VolumeFacts struct {
+	Volume *corev1.PersistentVolume
+	// Claim is the one that the volume's reference names, by name and UID, as
+	// the API server last said; nil when it is gone or another claim has its
+	// name now.
+	Claim *corev1.PersistentVolumeClaim
+}
+
+// Volume decides about one volume.
+func Volume(f VolumeFacts) Plan {
+	v := f.Volume
+	switch ref := v.Spec.ClaimRef; {
+	case ref == nil:
+		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is available", volumePhase(v, corev1.VolumeAvailable)...)
+	case ref.UID == "":
+		return wait(volume.ReasonAvailable, Silent, "user", "volume "+v.Name+" is kept for claim "+ref.Namespace+"/"+ref.Name, volumePhase(v, corev1.VolumeAvailable)...)
+	case f.Claim == nil:
+		return release(v)
+	case f.Claim.Spec.VolumeName == "":
+		// The claim's own decision finishes the link.
+		return wait(volume.ReasonBinding, Silent, "binder", "volume "+v.Name+" waits for its claim to be bound")
+	case f.Claim.Spec.VolumeName == v.Name:
+		return wait(volume.ReasonBound, Silent, "", "volume "+v.Name+" is bound to claim "+ref.Namespace+"/"+ref.Name, volumePhase(v, corev1.VolumeBound)...)
+	case v.Annotations[volume.AnnProvisionedBy] != "" && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
+		return release(v)
+	default:
+		return unlink(v)
+	}
+}
+
+// release marks a volume whose claim has gone; the reclaim policy says who
+// acts on it.
+func release(v *corev1.PersistentVolume) Plan {
+	var writes []Write
+	if v.Status.Phase != corev1.VolumeReleased && v.Status.Phase != corev1.VolumeFailed {
+		writes = volumePhase(v, corev1.VolumeReleased)
+	}
+	switch v.Spec.PersistentVolumeReclaimPolicy {
+	case corev1.PersistentVolumeReclaimRetain:
+		return wait(volume.ReasonRetained, Silent, "user", "volume "+v.Name+" is released and retained with its data", writes...)
+	case corev1.PersistentVolumeReclaimDelete:
+		return wait(volume.ReasonReleased, Silent, "provisioner", "volume "+v.Name+" is released and will be deleted", writes...)
+	default:
+		return wait(volume.ReasonUnknownReclaimPolicy, Warning, "user", "volume "+v.Name+" is released, and its reclaim policy \""+string(v.Spec.PersistentVolumeReclaimPolicy)+"\" is not supported", writes...)
+	}
+}
+
+// unlink gives a volume free whose claim was bound elsewhere: a link of ours
+// is undone, of a user's link only what we added to it.
+func unlink(v *corev1.PersistentVolume) Plan {
+	c := v.DeepCopy()
+	if v.Annotations[volume.AnnBoundByController] != "" {
+		c.Spec.ClaimRef = nil
+		delete(c.Annotations, volume.AnnBoundByController)
+	} else {
+		c.Spec.ClaimRef.UID, c.Spec.ClaimRef.ResourceVersion = "", ""
+	}
+	writes := append([]Write{{Volume: c}}, volumePhase(c, corev1.VolumeAvailable)...)
+	return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is free again: its claim is bound to another one", writes...)
+}

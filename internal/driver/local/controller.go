@@ -1,0 +1,163 @@
+package local
+
+import (
+	"context"
+	"slices"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// ControllerPublishVolume lets one node at a time use the volume. It is a
+// fence: NodeStageVolume asks for it.
+func (c *controller) ControllerPublishVolume(_ context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+	if r.GetVolumeId() == "" || r.GetNodeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no volume id or no node id")
+	}
+	if _, err := checkCapabilities([]*csipb.VolumeCapability{r.GetVolumeCapability()}); err != nil {
+		return nil, err
+	}
+	if _, err := c.pool.get(volumes, r.GetVolumeId()); err != nil {
+		return nil, failure(err)
+	}
+	if !c.pool.knowsNode(r.GetNodeId()) {
+		return nil, status.Errorf(codes.NotFound, "node %.128q is not served by this driver", r.GetNodeId())
+	}
+	_, err := c.pool.change(volumes, r.GetVolumeId(), func(v *record) error {
+		switch {
+		case slices.Contains(v.Nodes, r.GetNodeId()):
+		case len(v.Nodes) > 0:
+			return status.Errorf(codes.FailedPrecondition, "volume %s is published to node %s", v.ID, v.Nodes[0])
+		default:
+			v.Nodes = append(v.Nodes, r.GetNodeId())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"pool": c.pool.id}}, nil
+}
+
+// ControllerUnpublishVolume takes the volume from a node, or from all nodes
+// when none is named.
+func (c *controller) ControllerUnpublishVolume(_ context.Context, r *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no volume id")
+	}
+	_, err := c.pool.change(volumes, r.GetVolumeId(), func(v *record) error {
+		v.Nodes = slices.DeleteFunc(v.Nodes, func(n string) bool { return r.GetNodeId() == "" || n == r.GetNodeId() })
+		return nil
+	})
+	if err != nil && status.Code(failure(err)) != codes.NotFound {
+		return nil, failure(err)
+	}
+	return &csipb.ControllerUnpublishVolumeResponse{}, nil
+}
+
+// ValidateVolumeCapabilities says whether a volume can be used as asked.
+func (c *controller) ValidateVolumeCapabilities(_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
+	if r.GetVolumeId() == "" || len(r.GetVolumeCapabilities()) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "no volume id or no capability")
+	}
+	if _, err := c.pool.get(volumes, r.GetVolumeId()); err != nil {
+		return nil, failure(err)
+	}
+	if _, err := checkCapabilities(r.GetVolumeCapabilities()); err != nil {
+		return &csipb.ValidateVolumeCapabilitiesResponse{Message: status.Convert(err).Message()}, nil
+	}
+	return &csipb.ValidateVolumeCapabilitiesResponse{Confirmed: &csipb.ValidateVolumeCapabilitiesResponse_Confirmed{
+		VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(), Parameters: r.GetParameters(),
+	}}, nil
+}
+
+// ListVolumes lists all volumes and the nodes they are published to.
+func (c *controller) ListVolumes(_ context.Context, r *csipb.ListVolumesRequest) (*csipb.ListVolumesResponse, error) {
+	all, err := c.pool.list(volumes)
+	if err != nil {
+		return nil, failure(err)
+	}
+	some, next, err := page(all, r.GetStartingToken(), r.GetMaxEntries())
+	if err != nil {
+		return nil, err
+	}
+	out := &csipb.ListVolumesResponse{NextToken: next}
+	for _, v := range some {
+		out.Entries = append(out.Entries, &csipb.ListVolumesResponse_Entry{
+			Volume: c.describe(v), Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.Nodes},
+		})
+	}
+	return out, nil
+}
+
+// ControllerGetVolume describes one volume.
+func (c *controller) ControllerGetVolume(_ context.Context, r *csipb.ControllerGetVolumeRequest) (*csipb.ControllerGetVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no volume id")
+	}
+	v, err := c.pool.get(volumes, r.GetVolumeId())
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &csipb.ControllerGetVolumeResponse{Volume: c.describe(v), Status: &csipb.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: v.Nodes}}, nil
+}
+
+// ListSnapshots lists all snapshots, those of a volume, or one.
+func (c *controller) ListSnapshots(_ context.Context, r *csipb.ListSnapshotsRequest) (*csipb.ListSnapshotsResponse, error) {
+	all, err := c.pool.list(snapshots)
+	if err != nil {
+		return nil, failure(err)
+	}
+	all = slices.DeleteFunc(all, func(s record) bool {
+		return r.GetSnapshotId() != "" && s.ID != r.GetSnapshotId() || r.GetSourceVolumeId() != "" && s.Source != r.GetSourceVolumeId()
+	})
+	some, next, err := page(all, r.GetStartingToken(), r.GetMaxEntries())
+	if err != nil {
+		return nil, err
+	}
+	out := &csipb.ListSnapshotsResponse{NextToken: next}
+	for _, s := range some {
+		out.Entries = append(out.Entries, &csipb.ListSnapshotsResponse_Entry{Snapshot: describeSnapshot(s)})
+	}
+	return out, nil
+}
+
+// GetCapacity says how much a new volume could be filled with today.
+func (c *controller) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest) (*csipb.GetCapacityResponse, error) {
+	if t := r.GetAccessibleTopology(); t != nil && t.GetSegments()[volume.TopologyPool] != c.pool.id {
+		return &csipb.GetCapacityResponse{}, nil
+	}
+	usage, err := mount.Stat(c.pool.dir)
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &csipb.GetCapacityResponse{AvailableCapacity: usage.Available, MaximumVolumeSize: wrapperspb.Int64(usage.Total)}, nil
+}
+
+// ControllerGetCapabilities says what the controller service can do.
+func (c *controller) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+	out := &csipb.ControllerGetCapabilitiesResponse{}
+	for _, t := range []csipb.ControllerServiceCapability_RPC_Type{
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csipb.ControllerServiceCapability_RPC_LIST_VOLUMES,
+		csipb.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
+		csipb.ControllerServiceCapability_RPC_GET_CAPACITY,
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csipb.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+		csipb.ControllerServiceCapability_RPC_CLONE_VOLUME,
+		csipb.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		csipb.ControllerServiceCapability_RPC_GET_VOLUME,
+		csipb.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+	} {
+		out.Capabilities = append(out.Capabilities, &csipb.ControllerServiceCapability{
+			Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: t}},
+		})
+	}
+	return out, nil
+}

@@ -1,0 +1,111 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// Options says where one instance of the driver works.
+type Options struct {
+	// NodeID is the driver's name of this node.
+	NodeID string
+	// PoolDir holds the volumes; several instances on a host may share it.
+	PoolDir string
+	// Endpoint is the path of the CSI socket.
+	Endpoint string
+	// RegistrationSocket is the path of the socket that announces the driver
+	// to a node agent; empty for none.
+	RegistrationSocket string
+	// Log receives what is worth telling.
+	Log *slog.Logger
+}
+
+// Serve answers CSI calls until ctx ends; calls under way are finished first.
+// Volumes stay mounted.
+func Serve(ctx context.Context, o Options) error {
+	p, err := openPool(o.PoolDir, o.NodeID)
+	if err != nil {
+		return err
+	}
+	if err := thawAll(p); err != nil {
+		return err
+	}
+	server := grpc.NewServer()
+	csipb.RegisterIdentityServer(server, identity{})
+	csipb.RegisterControllerServer(server, &controller{pool: p})
+	csipb.RegisterNodeServer(server, &node{pool: p, id: o.NodeID})
+	servers := []listener{{server, o.Endpoint}}
+	if o.RegistrationSocket != "" {
+		announce := grpc.NewServer()
+		registration.RegisterRegistrationServer(announce, &registrar{endpoint: o.Endpoint, log: o.Log})
+		servers = append(servers, listener{announce, o.RegistrationSocket})
+	}
+	return serveAll(ctx, servers)
+}
+
+type listener struct {
+	server *grpc.Server
+	socket string
+}
+
+// serveAll serves in order, so that the driver answers before it is announced,
+// and stops in the reverse order.
+func serveAll(ctx context.Context, all []listener) error {
+	failed := make(chan error, len(all))
+	var started []listener
+	var err error
+	for _, l := range all {
+		var socket net.Listener
+		if socket, err = listen(l.socket); err != nil {
+			break
+		}
+		started = append(started, l)
+		go func() { failed <- l.server.Serve(socket) }()
+	}
+	if err == nil {
+		select {
+		case <-ctx.Done():
+		case err = <-failed:
+		}
+	}
+	for i := len(started) - 1; i >= 0; i-- {
+		started[i].server.GracefulStop()
+	}
+	return err
+}
+
+// listen makes a socket that only its owner may use, in the place of one that
+// a killed driver left.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("serve driver: %w", err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("serve driver: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("serve driver: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("serve driver: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+// registrar answers a node agent that found the registration socket.
+type registrar struct {
+	registration.UnimplementedRegistrationServer
+	endpoint string
+	log      *slog.Logger
+}

@@ -1,0 +1,34 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reasons that a caller tells apart.
+var (
+	// ErrNotPermitted says that the process may not mount.
+	ErrNotPermitted = errors.New("not permitted: mounting needs root (CAP_SYS_ADMIN); start volplane as root")
+	// ErrUnknownFS says that a filesystem type is not supported or its tools
+	// are not installed.
+	ErrUnknownFS = errors.New("filesystem not supported")
+	// ErrNotBlank says that a device holds data of another kind; it is never
+	// formatted.
+	ErrNotBlank = errors.New("device is not blank")
+	// ErrNoLoop says that no loop device is free.
+	ErrNoLoop = errors.New("no loop device is free: unmount some volumes, or load the loop module with a larger max_loop")
+	// ErrOccupied says that something else is mounted at the target.
+	ErrOccupied = errors.New("something else is mounted there")
+	// ErrNotPlain says that a path is a symbolic link or passes one.
+	ErrNotPlain = errors.New("path is a symbolic link or passes one")
+)
+
+// fail names the deed and the object of an error of the kernel.
+func fail(deed, object string, err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("%s %s: %w", deed, object, ErrNotPermitted)
+	}
+	return fmt.Errorf("%s %s: %w", deed, object, err)
+}

@@ -1,0 +1,115 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+)
+
+// filesystem is how one type is made and grown.
+type filesystem struct {
+	// pkg is the Debian package of the tools.
+	pkg string
+	// mkfs are the program and its arguments before the device.
+	mkfs []string
+	// grow returns the program that fits the filesystem to its device while
+	// it is mounted.
+	grow func(device, target string) []string
+	// smallest is the least size in bytes that the program accepts.
+	smallest int64
+}
+
+func filesystems() map[string]filesystem {
+	return map[string]filesystem{
+		// The inode tables of a sparse, new file are zero already.
+		"ext4": {
+			pkg: "e2fsprogs", smallest: 1 << 20,
+			mkfs: []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"},
+			grow: func(device, _ string) []string { return []string{"resize2fs", device} },
+		},
+		"xfs": {
+			pkg: "xfsprogs", smallest: 300 << 20,
+			mkfs: []string{"mkfs.xfs", "-q", "-f", "-K"},
+			grow: func(_, target string) []string { return []string{"xfs_growfs", target} },
+		},
+		"btrfs": {
+			pkg: "btrfs-progs", smallest: 114 << 20,
+			mkfs: []string{"mkfs.btrfs", "-q", "-f", "-K"},
+			grow: func(_, target string) []string { return []string{"btrfs", "filesystem", "resize", "max", target} },
+		},
+	}
+}
+
+// SmallestFS returns the least size in bytes of a filesystem of that type, or
+// ErrUnknownFS.
+func SmallestFS(fsType string) (int64, error) {
+	f, err := lookFS(fsType)
+	return f.smallest, err
+}
+
+func lookFS(fsType string) (filesystem, error) {
+	f, ok := filesystems()[fsType]
+	if !ok {
+		return f, fmt.Errorf("%w: %q; there are ext4, xfs and btrfs", ErrUnknownFS, fsType)
+	}
+	return f, nil
+}
+
+// Format makes a filesystem on a device that is blank. A device that already
+// holds the same type is left as it is; one that holds anything else is
+// refused.
+func Format(ctx context.Context, device, fsType string) error {
+	f, err := lookFS(fsType)
+	if err != nil {
+		return err
+	}
+	has, err := Probe(ctx, device)
+	switch {
+	case err != nil:
+		return err
+	case has == fsType:
+		return nil
+	case has != "":
+		return fmt.Errorf("format %s as %s: %w: it holds %s", device, fsType, ErrNotBlank, has)
+	}
+	if _, err := exec.LookPath(f.mkfs[0]); err != nil {
+		return fmt.Errorf("format %s: %w: %s is not installed, install the package %s", device, ErrUnknownFS, f.mkfs[0], f.pkg)
+	}
+	return tool(ctx, f.mkfs[0], append(f.mkfs[1:], device)...)
+}
+
+// Probe names what a device holds: a filesystem's type, "partitions", or ""
+// when it is blank.
+func Probe(ctx context.Context, device string) (string, error) {
+	out, err := toolOutput(ctx, "blkid", "-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 2 {
+		// blkid's word for "nothing found".
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("look what is on %s: %w", device, err)
+	}
+	found := ""
+	for line := range strings.Lines(out) {
+		switch key, value, _ := strings.Cut(strings.TrimSpace(line), "="); key {
+		case "TYPE":
+			return value, nil
+		case "PTTYPE":
+			found = "partitions"
+		}
+	}
+	return found, nil
+}
+
+// Grow fits the mounted filesystem at target to the size of its device.
+func Grow(ctx context.Context, device, target, fsType string) error {
+	f, err := lookFS(fsType)
+	if err != nil {
+		return err
+	}
+	args := f.grow(device, target)
+	return tool(ctx, args[0], args[1:]...)
+}

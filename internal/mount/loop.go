@@ -1,0 +1,175 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// loopTries bounds how often a free loop device may be snatched away by
+// another process before we give up.
+const loopTries = 100
+
+// LoopAttach returns a loop device over the file, an existing one if there is
+// one already.
+func LoopAttach(file string, readOnly bool) (string, error) {
+	if found, err := LoopFind(file); err != nil || found != "" {
+		return found, err
+	}
+	flags := os.O_RDWR
+	if readOnly {
+		flags = os.O_RDONLY
+	}
+	backing, err := os.OpenFile(file, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return "", fmt.Errorf("loop device over %s: %w", file, err)
+	}
+	defer backing.Close()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fail("loop device over", file, err)
+	}
+	defer control.Close()
+	for range loopTries {
+		device, err := loopTake(control, backing, file, readOnly)
+		if err == nil {
+			return device, nil
+		}
+		if !errors.Is(err, unix.EBUSY) {
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("loop device over %s: %w", file, ErrNoLoop)
+}
+
+// loopTake tries the device that the kernel calls free; EBUSY says that
+// somebody was faster.
+func loopTake(control, backing *os.File, file string, readOnly bool) (string, error) {
+	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		return "", fmt.Errorf("loop device over %s: %w: %w", file, ErrNoLoop, err)
+	}
+	path := fmt.Sprint("/dev/loop", n)
+	if err := loopNode(path, n); err != nil {
+		return "", err
+	}
+	device, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fail("open", path, err)
+	}
+	defer device.Close()
+	config := unix.LoopConfig{Fd: uint32(backing.Fd())}
+	if readOnly {
+		config.Info.Flags |= unix.LO_FLAGS_READ_ONLY
+	}
+	copy(config.Info.File_name[:len(config.Info.File_name)-1], file)
+	if err := unix.IoctlLoopConfigure(int(device.Fd()), &config); err != nil {
+		return "", fail("configure loop device over", file, err)
+	}
+	return path, nil
+}
+
+// loopNode makes the device's node where no udev does, as in containers.
+func loopNode(path string, n int) error {
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	err := unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(7, uint32(n))))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fail("make", path, err)
+	}
+	return nil
+}
+
+// LoopFind returns the loop device over the file, or "".
+func LoopFind(file string) (string, error) {
+	want, err := os.Stat(file)
+	if err != nil {
+		return "", fmt.Errorf("loop device over %s: %w", file, err)
+	}
+	backing, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return "", fmt.Errorf("list loop devices: %w", err)
+	}
+	for _, b := range backing {
+		name, err := os.ReadFile(b)
+		if err != nil {
+			continue // detached in between
+		}
+		// A file of the same name may have taken the place of a deleted one.
+		path := strings.TrimSuffix(string(name), "\n")
+		got, err := os.Stat(path)
+		if err != nil || !os.SameFile(got, want) {
+			continue
+		}
+		return filepath.Join("/dev", filepath.Base(filepath.Dir(filepath.Dir(b)))), nil
+	}
+	return "", nil
+}
+
+// LoopDetach gives back the loop device over the file; the kernel does so as
+// soon as its last user has closed it.
+func LoopDetach(file string) error {
+	path, err := LoopFind(file)
+	if err != nil || path == "" {
+		return err
+	}
+	device, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail("open", path, err)
+	}
+	defer device.Close()
+	if err := unix.IoctlSetInt(int(device.Fd()), unix.LOOP_CLR_FD, 0); err != nil && !errors.Is(err, unix.ENXIO) {
+		return fail("detach", path, err)
+	}
+	return nil
+}
+
+// LoopResize fits a loop device to the size of its file.
+func LoopResize(path string) error {
+	device, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail("open", path, err)
+	}
+	defer device.Close()
+	if err := unix.IoctlSetInt(int(device.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
+		return fail("resize", path, err)
+	}
+	return nil
+}
+
+// The ioctls FIFREEZE and FITHAW, which x/sys does not name.
+const (
+	ioctlFreeze = 0xC0045877
+	ioctlThaw   = 0xC0045878
+)
+
+// Freeze holds all writes to the filesystem at target until the returned
+// function is called. It outlives the process: Thaw after a restart.
+func Freeze(target string) (thaw func() error, err error) {
+	if err := freezeControl(target, ioctlFreeze); err != nil {
+		return nil, fail("freeze", target, err)
+	}
+	return func() error {
+		if err := freezeControl(target, ioctlThaw); err != nil {
+			return fail("thaw", target, err)
+		}
+		return nil
+	}, nil
+}
+
+// Thaw lets the filesystem at target go if it was left frozen.
+func Thaw(target string) { _ = freezeControl(target, ioctlThaw) }
+
+func freezeControl(target string, request uint) error {
+	dir, err := os.Open(target)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.IoctlSetInt(int(dir.Fd()), request, 0)
+}

@@ -1,0 +1,41 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Usage is how full a filesystem is, in bytes and inodes.
+type Usage struct {
+	Total, Used, Available              int64
+	Inodes, InodesUsed, InodesAvailable int64
+}
+
+// Stat returns how full the filesystem at path is.
+func Stat(path string) (Usage, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		return Usage{}, fmt.Errorf("size of filesystem at %s: %w", path, err)
+	}
+	block := s.Frsize
+	return Usage{
+		Total: int64(s.Blocks) * block, Used: int64(s.Blocks-s.Bfree) * block, Available: int64(s.Bavail) * block,
+		Inodes: int64(s.Files), InodesUsed: int64(s.Files - s.Ffree), InodesAvailable: int64(s.Ffree),
+	}, nil
+}
+
+// DeviceSize returns the size of a block device in bytes.
+func DeviceSize(device string) (int64, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return 0, fmt.Errorf("size of %s: %w", device, err)
+	}
+	defer f.Close()
+	size, err := f.Seek(0, 2)
+	if err != nil {
+		return 0, fmt.Errorf("size of %s: %w", device, err)
+	}
+	return size, nil
+}
