@@ -99,7 +99,10 @@ Exit codes: 0 done, 1 error; 'why' has a third: 2, something waits or is broken.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRun: func(*cobra.Command, []string) {
-			s.log()
+			// What the libraries complain of comes back as an error as well.
+			if klog.SetLogger(logr.Discard()); s.flags.verbosity > 0 {
+				s.log()
+			}
 		},
 	}
 	s.flags.register(c)
@@ -120,7 +123,7 @@ Exit codes: 0 done, 1 error; 'why' has a third: 2, something waits or is broken.
 // log returns the program's log and makes the libraries use it: they only
 // speak up about errors unless asked for more.
 func (s *shell) log() *slog.Logger {
-	level, libraries := slog.LevelInfo, slog.LevelError+4
+	level, libraries := slog.LevelInfo, slog.LevelError
 	if s.flags.verbosity > 0 {
 		level, libraries = slog.LevelDebug, slog.Level(-s.flags.verbosity)
 	}
