@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,10 +95,20 @@ func (o *objects) apply(ctx context.Context, doc *unstructured.Unstructured, opt
 		return name, "", err
 	case !existed:
 		return name, "created", nil
-	case before.GetResourceVersion() == after.GetResourceVersion():
+	case sameContent(before, after):
 		return name, "unchanged", nil
 	}
 	return name, "configured", nil
+}
+
+// sameContent compares two states of an object without the server's own
+// book-keeping, which a repeated apply may still touch.
+func sameContent(a, b *unstructured.Unstructured) bool {
+	for _, u := range []*unstructured.Unstructured{a, b} {
+		u.SetManagedFields(nil)
+		u.SetResourceVersion("")
+	}
+	return equality.Semantic.DeepEqual(a.Object, b.Object)
 }
 
 // settle puts the command's namespace into an object that needs one and names
