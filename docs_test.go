@@ -1,0 +1,203 @@
+package volplane_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// document is one file for people, split into what is read and what is typed.
+type document struct {
+	path string
+	// text is everything outside of code; code is the rest, one block or span
+	// each.
+	text string
+	code []string
+}
+
+func documents(t *testing.T) []document {
+	t.Helper()
+	var out []document
+	for _, path := range treeFiles(t, ".md") {
+		out = append(out, parseDocument(path, readText(t, path)))
+	}
+	return out
+}
+
+func parseDocument(path, content string) document {
+	d := document{path: path}
+	var text, block strings.Builder
+	inside := false
+	for line := range strings.Lines(content) {
+		switch {
+		case strings.HasPrefix(strings.TrimSpace(line), "```"):
+			if inside {
+				d.code = append(d.code, block.String())
+				block.Reset()
+			}
+			inside = !inside
+		case inside:
+			block.WriteString(line)
+		default:
+			text.WriteString(line)
+		}
+	}
+	span := regexp.MustCompile("`[^`\n]+`")
+	d.text = span.ReplaceAllStringFunc(text.String(), func(s string) string {
+		d.code = append(d.code, strings.Trim(s, "`"))
+		return "code"
+	})
+	return d
+}
+
+// TestLinks wants every link within the repository to lead somewhere.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for _, d := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(d.text, -1) {
+			target := m[1]
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(target, "#")
+			file := d.path
+			if path != "" {
+				file = filepath.Join(filepath.Dir(d.path), path)
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s: the link to %s leads nowhere", d.path, target)
+				continue
+			}
+			if anchor != "" && !slices.Contains(anchors(readText(t, file)), anchor) {
+				t.Errorf("%s: %s has no heading #%s", d.path, file, anchor)
+			}
+		}
+	}
+}
+
+// anchors returns the names under which a document's headings are reached.
+func anchors(content string) []string {
+	var out []string
+	drop := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for _, m := range regexp.MustCompile(`(?m)^#+ +(.+)$`).FindAllStringSubmatch(content, -1) {
+		name := drop.ReplaceAllString(strings.ToLower(strings.TrimSpace(m[1])), "")
+		out = append(out, strings.ReplaceAll(name, " ", "-"))
+	}
+	return out
+}
+
+// TestCommandsExist wants every target and verb that a document names.
+func TestCommandsExist(t *testing.T) {
+	makefile := readText(t, "Makefile")
+	known := map[string][]string{
+		"make":      submatches(makefile, `(?m)^([a-z][a-z-]*):`),
+		"volplane":  append(verbs(t, filepath.Join("internal", "cli")), "completion", "help"),
+		"volplaned": append(verbs(t, filepath.Join("standalone", "cmd", "volplaned")), "completion", "help"),
+	}
+	// A command stands at the start of a line or after what may precede one.
+	command := regexp.MustCompile(`(?m)(?:^|[$|;(] ?|&& |sudo |bin/)(make|volplaned?) +([a-z][a-z-]*)`)
+	for _, d := range documents(t) {
+		for _, code := range d.code {
+			for _, m := range command.FindAllStringSubmatch(code, -1) {
+				if !slices.Contains(known[m[1]], m[2]) {
+					t.Errorf("%s: there is no %q", d.path, m[1]+" "+m[2])
+				}
+			}
+		}
+	}
+}
+
+// verbs returns the first words of the commands that a package defines.
+func verbs(t *testing.T, dir string) []string {
+	t.Helper()
+	var out []string
+	for _, path := range treeFiles(t, ".go") {
+		if filepath.Dir(path) == dir {
+			out = append(out, submatches(readText(t, path), `(?:Use: +|passCommand\()"([a-z]+)`)...)
+		}
+	}
+	return out
+}
+
+func submatches(text, pattern string) []string {
+	var out []string
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}
+
+// TestFirstSteps wants the README's first block to be what has to be typed on
+// a fresh machine: targets of the Makefile, and then the control plane.
+func TestFirstSteps(t *testing.T) {
+	code := parseDocument("README.md", readText(t, "README.md")).code
+	i := slices.IndexFunc(code, func(c string) bool { return strings.Contains(c, "\n") })
+	if i < 0 {
+		t.Fatal("README.md has no block of code")
+	}
+	var typed []string
+	for line := range strings.Lines(code[i]) {
+		if c, ok := strings.CutPrefix(line, "$ "); ok {
+			typed = append(typed, strings.TrimSpace(c))
+		}
+	}
+	if len(typed) != 2 || typed[0] != "make demo" || !strings.HasSuffix(typed[1], "bin/volplane up") {
+		t.Errorf("the first block of README.md has the commands %q, want `make demo` and `bin/volplane up`", typed)
+	}
+}
+
+// TestNoMarks refuses what must not be in any file: notes of unfinished work,
+// and the paths of somebody's workplace.
+func TestNoMarks(t *testing.T) {
+	// Put together here, so that this file passes.
+	marks := map[string]*regexp.Regexp{
+		"unfinished work":       regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|XX` + `X)\b`),
+		"a path of a workplace": regexp.MustCompile(`(^|[\s"'(=:` + "`" + `])(/wo` + `rk|/ho` + `me/\w|\.\./sha` + `red)\b`),
+	}
+	for _, path := range treeFiles(t, "") {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(path, ".sum") || bytes.IndexByte(data, 0) >= 0 || bytes.Contains(data[:min(len(data), 400)], []byte("DO NOT EDIT")) {
+			continue
+		}
+		number := 0
+		for line := range strings.Lines(string(data)) {
+			number++
+			for what, mark := range marks {
+				if found := mark.FindString(line); found != "" {
+					t.Errorf("%s:%d: %q: %s", path, number, strings.TrimSpace(found), what)
+				}
+			}
+		}
+	}
+}
+
+// TestExamples wants every example to hold only fields that exist.
+func TestExamples(t *testing.T) {
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	all := treeFiles(t, ".yaml")
+	found := 0
+	for _, path := range all {
+		if !strings.HasPrefix(path, "examples"+string(filepath.Separator)) {
+			continue
+		}
+		for i, object := range strings.Split(readText(t, path), "\n---\n") {
+			found++
+			if _, _, err := decoder.Decode([]byte(object), nil, nil); err != nil {
+				t.Errorf("%s, object %d: %v", path, i+1, err)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("there are no examples")
+	}
+}

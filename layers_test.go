@@ -1,0 +1,208 @@
+package volplane_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "volplane.dev/volplane/"
+
+// layer is what the packages below a prefix may import of this repository, and
+// what they may never import of others.
+type layer struct {
+	prefix string
+	// may are prefixes of packages of this repository.
+	may []string
+	// never are packages that may not be imported directly (of the standard
+	// library: everything imports them indirectly), or modules, which have a
+	// dot in their first element and may not be reached at all.
+	never []string
+	// reason is told with a violation.
+	reason string
+}
+
+const (
+	clientGo     = "k8s.io/client-go"
+	grpc         = "google.golang.org/grpc"
+	apiServer    = "k8s.io/apiserver"
+	kubernetes   = "k8s.io/kubernetes"
+	etcdServer   = "go.etcd.io/etcd/server/v3"
+	anyInternal  = "internal/"
+	decidePrefix = "internal/decide/"
+)
+
+// layers returns the table. The first row whose prefix is the package or a
+// folder above it is the package's row.
+func layers() []layer {
+	deeds := []string{"context", "os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", clientGo, grpc, apiServer}
+	heavy := []string{apiServer, kubernetes, etcdServer}
+	return []layer{
+		{"internal/volume", nil, append(deeds, "time", "k8s.io/api", "k8s.io/apimachinery"), "words, not deeds"},
+		{decidePrefix, []string{"internal/volume", decidePrefix}, append(deeds, "sync"), "decisions are functions of their arguments"},
+		{"internal/csi", []string{"internal/volume", "internal/csi/"}, append(heavy, clientGo), "speaks to drivers only"},
+		{"internal/mount", []string{"internal/volume", "internal/mount/"}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
+		{"internal/kube", []string{"internal/volume"}, heavy, "a client, whoever the server is"},
+		{"internal/controller/", []string{"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/controller"}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
+		{"internal/controller", []string{"internal/volume", "internal/kube"}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
+		{"internal/node", []string{"internal/volume", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/"}, heavy, "the node agent meets controllers through the API only"},
+		{"internal/driver/local", []string{"internal/volume", "internal/mount"}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
+		{"internal/cli", []string{"internal/volume", decidePrefix, "internal/kube", "internal/app"}, heavy, "the command line joins nothing"},
+		{"internal/app", []string{anyInternal}, heavy, "the only place that joins parts stays thin"},
+		{"cmd/volplane", []string{"internal/cli", "internal/app", "internal/csi"}, heavy, "main is boring"},
+	}
+}
+
+// standaloneLayers is the same for the heavy module, over direct imports.
+func standaloneLayers() []layer {
+	return []layer{
+		{"standalone/up", []string{"standalone/apiserver", "internal/app", "internal/csi", "internal/volume"}, nil, "knows roles, not their parts"},
+		{"standalone/cmd/", []string{"standalone/up"}, nil, "main is boring"},
+		{"standalone/", []string{"standalone/", "internal/volume"}, nil, "the API server knows no controller, no node agent and no driver"},
+	}
+}
+
+// TestLayers refuses imports that go upwards or sideways. Test files are not
+// looked at: they may join what they test.
+func TestLayers(t *testing.T) {
+	for _, p := range listPackages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if name+"/" == module {
+			continue // this package, which holds tests only
+		}
+		if p.Error != nil {
+			t.Errorf("%s: %s", name, strings.TrimSpace(p.Error.Err))
+		}
+		row := rowOf(layers(), name)
+		if row == nil {
+			t.Errorf("%s has no row in the table of layers: add one with its first file", name)
+			continue
+		}
+		row.check(t, name, p.Imports, p.Deps)
+	}
+}
+
+// TestStandaloneLayers does the same for the module that go list, run here,
+// does not see.
+func TestStandaloneLayers(t *testing.T) {
+	for _, f := range goFiles(t) {
+		name := filepath.ToSlash(filepath.Dir(f.path))
+		if !strings.HasPrefix(name, "standalone/") || f.test || strings.HasSuffix(name, "test") {
+			continue
+		}
+		row := rowOf(standaloneLayers(), name)
+		if row == nil {
+			t.Errorf("%s has no row in the table of layers", name)
+			continue
+		}
+		var imports []string
+		for _, spec := range f.syntax.Imports {
+			path, err := strconv.Unquote(spec.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			imports = append(imports, path)
+		}
+		row.check(t, f.path, imports, nil)
+	}
+}
+
+// TestEveryLayerHasPackages refuses rows of packages that are gone.
+func TestEveryLayerHasPackages(t *testing.T) {
+	dirs := map[string]bool{}
+	for _, f := range goFiles(t) {
+		dirs[filepath.ToSlash(filepath.Dir(f.path))] = true
+	}
+	for _, row := range append(layers(), standaloneLayers()...) {
+		found := false
+		for dir := range dirs {
+			found = found || below(row.prefix, dir)
+		}
+		if !found {
+			t.Errorf("no package is below %s: remove the row", row.prefix)
+		}
+	}
+}
+
+func rowOf(rows []layer, name string) *layer {
+	for i := range rows {
+		if below(rows[i].prefix, name) {
+			return &rows[i]
+		}
+	}
+	return nil
+}
+
+// below says whether a package is at the prefix or below it; one that ends in
+// a slash is a folder and no package itself.
+func below(prefix, name string) bool {
+	return name == prefix || strings.HasPrefix(name, strings.TrimSuffix(prefix, "/")+"/")
+}
+
+// allows says whether a package is one that may be imported: the path itself
+// or, where that ends in a slash, any below it.
+func allows(may, name string) bool {
+	return name == may || strings.HasSuffix(may, "/") && strings.HasPrefix(name, may)
+}
+
+func (l *layer) check(t *testing.T, name string, imports, deps []string) {
+	t.Helper()
+	for _, i := range imports {
+		own, ok := strings.CutPrefix(i, module)
+		if ok && !slices.ContainsFunc(l.may, func(may string) bool { return allows(may, own) }) {
+			t.Errorf("%s imports %s: %s", name, own, l.reason)
+		}
+		if slices.Contains(l.never, i) {
+			t.Errorf("%s imports %s: %s", name, i, l.reason)
+		}
+	}
+	for _, d := range deps {
+		for _, n := range l.never {
+			if isModule(n) && (d == n || strings.HasPrefix(d, n+"/")) {
+				t.Errorf("%s reaches %s: %s", name, d, l.reason)
+			}
+		}
+	}
+}
+
+// isModule says whether a path is one of a module, not of the standard
+// library.
+func isModule(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return strings.Contains(first, ".")
+}
+
+type listed struct {
+	ImportPath    string
+	Imports, Deps []string
+	Error         *struct{ Err string }
+}
+
+func listPackages(t *testing.T) []listed {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,Deps,Error", "./...").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, exit.Stderr)
+		}
+		t.Fatalf("go list: %v", err)
+	}
+	var all []listed
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		all = append(all, p)
+	}
+}
