@@ -106,24 +106,34 @@ func (s *shell) demo(ctx context.Context, o demoOptions) error {
 	if err != nil && ctx.Err() == nil {
 		s.demoFailed(ctx, d)
 	}
-	left := d.cleanUp(context.WithoutCancel(ctx), ctx.Err() != nil)
-	keep := o.keep || err != nil && ctx.Err() == nil || left != nil
-	if !keep {
-		left = os.RemoveAll(d.dir)
+	kept, err := d.end(ctx, o.keep, err)
+	if !kept {
 		result.Directory = ""
 	}
-	if err = errors.Join(err, left); err != nil {
+	if err != nil {
 		result.Error = err.Error()
 	}
 	result.OK, result.Milliseconds = err == nil, time.Since(begin).Milliseconds()
 	fmt.Fprintf(out, "%7d ms  total\n", result.Milliseconds)
-	if keep {
+	if kept {
 		fmt.Fprintln(out, "kept", d.dir)
 	}
 	if o.output != "" {
 		err = errors.Join(err, s.printValue(result, o.output))
 	}
 	return err
+}
+
+// end undoes the run and removes the directory, unless it is to be kept, or
+// shows what went wrong. It returns whether the directory is still there, and
+// all that went wrong.
+func (d *demo) end(ctx context.Context, keep bool, failed error) (bool, error) {
+	interrupted := ctx.Err() != nil
+	left := d.cleanUp(context.WithoutCancel(ctx), interrupted)
+	if keep || left != nil || failed != nil && !interrupted {
+		return true, errors.Join(failed, left)
+	}
+	return false, errors.Join(failed, os.RemoveAll(d.dir))
 }
 
 func newDemo() (*demo, error) {
