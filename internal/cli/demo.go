@@ -118,10 +118,14 @@ func (s *shell) demo(ctx context.Context, o demoOptions) error {
 	if kept {
 		fmt.Fprintln(out, "kept", d.dir)
 	}
-	if o.output != "" {
-		err = errors.Join(err, s.printValue(result, o.output))
+	return errors.Join(err, s.demoPrinted(result, o.output))
+}
+
+func (s *shell) demoPrinted(result demoResult, output string) error {
+	if output == "" {
+		return nil
 	}
-	return err
+	return s.printValue(result, output)
 }
 
 // end undoes the run and removes the directory, unless it is to be kept, or
