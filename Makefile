@@ -1,0 +1,82 @@
+# What there is to build, test and install. `make help` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+PREFIX  ?= /usr/local
+DESTDIR ?=
+BENCH   ?=
+
+# The modules; each has its own go.mod.
+MODULES := . standalone test
+GOLANGCI_VERSION := v2.15.0
+
+# A checkout of another owner has no version that go could ask git for.
+export GOFLAGS := $(if $(GOFLAGS),$(GOFLAGS),-buildvcs=false)
+
+PROGRAM := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+LINTER  := bin/golangci-lint-$(GOLANGCI_VERSION)
+
+##@ To use it
+.PHONY: build
+build: ## build bin/volplane and bin/volplaned
+	$(PROGRAM) -o bin/volplane ./cmd/volplane
+	cd standalone && $(PROGRAM) -o ../bin/volplaned ./cmd/volplaned
+
+.PHONY: demo
+demo: deps build ## play a volume's whole life in a temporary directory (needs root)
+	bin/volplane demo
+
+.PHONY: install
+install: build ## install programs, systemd unit and completions below PREFIX (/usr/local)
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin bin/volplane bin/volplaned
+	install -D -m 0644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system deploy/systemd/volplane.service
+	sed -i 's|/usr/local/bin/|$(PREFIX)/bin/|' $(DESTDIR)$(PREFIX)/lib/systemd/system/volplane.service
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	bin/volplane completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/volplane
+	bin/volplane completion zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_volplane
+	bin/volplane completion fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/volplane.fish
+
+##@ To change it
+.PHONY: test
+test: deps build bin/kubectl ## run every test of all modules (needs root)
+	@if [ "$$(id -u)" != 0 ]; then echo 'error: the tests mount file systems: run them as root, or `make unit` without' >&2; exit 1; fi
+	.ci/gotest $(MODULES)
+
+.PHONY: unit
+unit: ## run the quick tests: no root, no API server
+	go test -count=1 . ./cmd/... $$(go list ./internal/... | grep -v -e /internal/mount -e /internal/node -e /internal/driver)
+
+.PHONY: lint
+lint: $(LINTER) ## run the linters over all modules
+	for m in $(MODULES); do (cd $$m && $(CURDIR)/$(LINTER) run --config $(CURDIR)/.golangci.yml ./...); done
+
+.PHONY: bench
+bench: deps build ## measure the built programs, print JSON; BENCH="-rounds 5 -storm 200"
+	cd test && go run ./bench $(BENCH)
+
+.PHONY: generate
+generate: ## make generated files anew
+	for m in $(MODULES); do (cd $$m && go generate ./...); done
+
+.PHONY: deps
+deps: ## install the file system tools that are missing (Debian, Ubuntu)
+	@.ci/deps
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^##@/ { print substr($$0, 5) ":" } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+# An unmodified kubectl for the tests, of the version that the API server has.
+bin/kubectl: test/go.mod
+	cd test && CGO_ENABLED=0 go build -o ../bin/kubectl k8s.io/kubernetes/cmd/kubectl
+
+$(LINTER):
+	GOBIN=$(CURDIR)/bin GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv bin/golangci-lint $@
