@@ -93,6 +93,22 @@ func anchors(content string) []string {
 	return out
 }
 
+// TestPathsExist wants every path of this repository that a document names to
+// be there; words in capitals stand for whatever is there.
+func TestPathsExist(t *testing.T) {
+	path := regexp.MustCompile(`^(cmd|internal|standalone|test|docs|examples|deploy)/[a-z0-9/._-]*$`)
+	for _, d := range documents(t) {
+		for _, code := range d.code {
+			if !path.MatchString(code) {
+				continue
+			}
+			if _, err := os.Stat(filepath.FromSlash(code)); err != nil {
+				t.Errorf("%s: there is no %s", d.path, code)
+			}
+		}
+	}
+}
+
 // TestCommandsExist wants every target and verb that a document names.
 func TestCommandsExist(t *testing.T) {
 	makefile := readText(t, "Makefile")
