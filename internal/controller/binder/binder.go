@@ -1,0 +1,258 @@
+package binder
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/kube"
+)
+
+const (
+	kindClaim  = "claim"
+	kindVolume = "volume"
+)
+
+// Declaration is what the binder reads and writes.
+func Declaration() controller.Declaration {
+	return controller.Declaration{
+		Name: "binder",
+		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods"),
+			kube.Read("storage.k8s.io", "storageclasses")...),
+		Outputs: []kube.Access{
+			kube.Write("", "persistentvolumeclaims", "get", "update"), kube.Write("", "persistentvolumeclaims/status", "update"),
+			kube.Write("", "persistentvolumes", "update"), kube.Write("", "persistentvolumes/status", "update"),
+		},
+	}
+}
+
+type binder struct {
+	controller.Env
+	*controller.Controller
+	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
+	volumes *kube.Cache[*corev1.PersistentVolume]
+	classes *kube.Cache[*storagev1.StorageClass]
+	pods    *kube.Cache[*corev1.Pod]
+}
+
+// New returns the binder. It must be made before the caches start.
+func New(env controller.Env) *controller.Controller {
+	b := &binder{
+		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log},
+		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(), pods: env.Caches.Pods(),
+	}
+	b.Controller.Reconcile = b.reconcile
+	b.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) { b.claimChanged(before, after) })
+	b.volumes.Watch(b.volumeChanged)
+	b.classes.Watch(func(_, after *storagev1.StorageClass) { b.classChanged(after) })
+	b.pods.Watch(b.podChanged)
+	return b.Controller
+}
+
+// claimChanged wakes the claim and the volumes that refer to it.
+func (b *binder) claimChanged(before, after *corev1.PersistentVolumeClaim) {
+	c := after
+	if c == nil {
+		c = before
+	}
+	b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+	for _, v := range b.volumes.By(kube.VolumesByClaim, kube.Key(c)) {
+		b.Add(controller.Key{Kind: kindVolume, Name: v.Name})
+	}
+}
+
+// volumeChanged wakes the volume, its claim, the claims that name it, and, for
+// a volume that is free, the claims of its class that wait for one.
+func (b *binder) volumeChanged(before, after *corev1.PersistentVolume) {
+	v := after
+	if v == nil {
+		v = before
+	}
+	b.Add(controller.Key{Kind: kindVolume, Name: v.Name})
+	if r := v.Spec.ClaimRef; r != nil {
+		b.Add(controller.Key{Kind: kindClaim, Namespace: r.Namespace, Name: r.Name})
+	}
+	for _, c := range b.claims.By(kube.ClaimsByVolume, v.Name) {
+		b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+	}
+	if after != nil && after.Status.Phase == corev1.VolumeAvailable {
+		b.wakeClass(bind.VolumeClassOf(after))
+	}
+}
+
+// classChanged wakes the claims of a class and those without any, for which it
+// may be the default now.
+func (b *binder) classChanged(after *storagev1.StorageClass) {
+	if after != nil {
+		b.wakeClass(after.Name)
+		b.wakeClass("")
+	}
+}
+
+func (b *binder) wakeClass(class string) {
+	for _, c := range b.claims.By(kube.ClaimsByClass, class) {
+		if c.Spec.VolumeName == "" {
+			b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+		}
+	}
+}
+
+// podChanged wakes the claims of a Pod that appears: what they wait for
+// changes.
+func (b *binder) podChanged(before, after *corev1.Pod) {
+	if before != nil && after != nil {
+		return
+	}
+	p := after
+	if p == nil {
+		p = before
+	}
+	for _, name := range kube.ClaimNames(p) {
+		b.Add(controller.Key{Kind: kindClaim, Namespace: p.Namespace, Name: name})
+	}
+}
+
+func (b *binder) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+	if key.Kind == kindVolume {
+		v, ok := b.volumes.Get(key.Name)
+		if !ok {
+			return controller.Result{}, nil
+		}
+		facts, err := b.gatherVolume(ctx, v)
+		if err != nil {
+			return controller.Result{}, err
+		}
+		return controller.Result{}, b.apply(ctx, v, bind.Volume(facts))
+	}
+	claim, ok := b.claims.Get(key.Namespace + "/" + key.Name)
+	if !ok {
+		return controller.Result{}, nil
+	}
+	return controller.Result{}, b.apply(ctx, claim, bind.Claim(b.gatherClaim(claim)))
+}
+
+func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFacts {
+	f := bind.ClaimFacts{Claim: claim, Default: bind.DefaultClass(b.classes.List())}
+	if name, _ := bind.ClassOf(claim); name != "" {
+		f.Class, _ = b.classes.Get(name)
+	}
+	if claim.Spec.VolumeName != "" {
+		f.Volume, _ = b.volumes.Get(claim.Spec.VolumeName)
+		return f
+	}
+	f.Candidates = b.volumes.List()
+	for _, p := range b.pods.By(kube.PodsByClaim, kube.Key(claim)) {
+		if p.Spec.NodeName == "" {
+			f.Consumers = append(f.Consumers, p.Name)
+		}
+	}
+	return f
+}
+
+// gatherVolume asks the API server itself before it believes that a claim has
+// gone: to release a volume is the first step of deleting its data.
+func (b *binder) gatherVolume(ctx context.Context, v *corev1.PersistentVolume) (bind.VolumeFacts, error) {
+	f := bind.VolumeFacts{Volume: v}
+	ref := v.Spec.ClaimRef
+	if ref == nil || ref.UID == "" {
+		return f, nil
+	}
+	claim, ok := b.claims.Get(ref.Namespace + "/" + ref.Name)
+	if released := v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed; !released && (!ok || claim.UID != ref.UID) {
+		live, err := b.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return f, fmt.Errorf("get claim %s/%s: %w", ref.Namespace, ref.Name, err)
+		}
+		claim, ok = live, err == nil
+	}
+	if ok && claim.UID == ref.UID {
+		f.Claim = claim
+	}
+	return f, nil
+}
+
+// apply makes the writes in order. A write carries the version that the one
+// before it left.
+func (b *binder) apply(ctx context.Context, about runtime.Object, p bind.Plan) error {
+	var volumeVersion, claimVersion string
+	for _, w := range p.Writes {
+		switch {
+		case w.Volume != nil || w.VolumeStatus != nil:
+			got, err := b.writeVolume(ctx, w, volumeVersion)
+			if err != nil {
+				return err
+			}
+			volumeVersion = got.ResourceVersion
+			b.volumes.Wrote(got)
+		default:
+			got, err := b.writeClaim(ctx, w, claimVersion)
+			if err != nil {
+				return err
+			}
+			claimVersion = got.ResourceVersion
+			b.claims.Wrote(got)
+		}
+	}
+	b.tell(about, p)
+	return nil
+}
+
+func (b *binder) tell(about runtime.Object, p bind.Plan) {
+	switch p.Event {
+	case bind.Normal:
+		b.Events.Note(about, p.Because)
+	case bind.Warning:
+		b.Events.Warn(about, p.Because)
+	case bind.Silent:
+	}
+	if len(p.Writes) > 0 {
+		b.Env.Log.Debug("bind", "reason", p.Because.Reason, "message", p.Because.Message)
+	}
+}
+
+func (b *binder) writeVolume(ctx context.Context, w bind.Write, version string) (got *corev1.PersistentVolume, err error) {
+	volumes := b.Client.CoreV1().PersistentVolumes()
+	o := w.Volume
+	if o == nil {
+		o = w.VolumeStatus
+	}
+	if version != "" {
+		o.ResourceVersion = version
+	}
+	if w.Volume != nil {
+		got, err = volumes.Update(ctx, o, metav1.UpdateOptions{})
+	} else {
+		got, err = volumes.UpdateStatus(ctx, o, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write volume %s: %w", o.Name, err)
+	}
+	return got, nil
+}
+
+func (b *binder) writeClaim(ctx context.Context, w bind.Write, version string) (got *corev1.PersistentVolumeClaim, err error) {
+	o := w.Claim
+	if o == nil {
+		o = w.ClaimStatus
+	}
+	claims := b.Client.CoreV1().PersistentVolumeClaims(o.Namespace)
+	if version != "" {
+		o.ResourceVersion = version
+	}
+	if w.Claim != nil {
+		got, err = claims.Update(ctx, o, metav1.UpdateOptions{})
+	} else {
+		got, err = claims.UpdateStatus(ctx, o, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write claim %s/%s: %w", o.Namespace, o.Name, err)
+	}
+	return got, nil
+}

@@ -1,0 +1,3 @@
+// Package binder binds claims to volumes, asks provisioners for volumes that do
+// not exist, and marks volumes whose claims have gone.
+package binder

@@ -1,0 +1,121 @@
+package protection
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/protect"
+	"volplane.dev/volplane/internal/kube"
+)
+
+const (
+	kindClaim  = "claim"
+	kindVolume = "volume"
+)
+
+// Declaration is what the controller reads and writes.
+func Declaration() controller.Declaration {
+	return controller.Declaration{
+		Name:   "protection",
+		Inputs: kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods"),
+		Outputs: []kube.Access{
+			kube.Write("", "persistentvolumeclaims", "update"), kube.Write("", "persistentvolumes", "update"),
+			kube.Write("", "pods", "list"),
+		},
+	}
+}
+
+type protection struct {
+	controller.Env
+	*controller.Controller
+	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
+	volumes *kube.Cache[*corev1.PersistentVolume]
+	pods    *kube.Cache[*corev1.Pod]
+}
+
+// New returns the controller. It must be made before the caches start.
+func New(env controller.Env) *controller.Controller {
+	p := &protection{
+		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log},
+		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), pods: env.Caches.Pods(),
+	}
+	p.Controller.Reconcile = p.reconcile
+	p.claims.Watch(func(_, c *corev1.PersistentVolumeClaim) {
+		if c != nil && c.DeletionTimestamp != nil {
+			p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+		}
+	})
+	p.volumes.Watch(func(_, v *corev1.PersistentVolume) {
+		if v != nil && v.DeletionTimestamp != nil {
+			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
+		}
+	})
+	p.pods.Watch(func(before, after *corev1.Pod) {
+		if after == nil {
+			for _, name := range kube.ClaimNames(before) {
+				p.Add(controller.Key{Kind: kindClaim, Namespace: before.Namespace, Name: name})
+			}
+		}
+	})
+	return p.Controller
+}
+
+func (p *protection) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+	if key.Kind == kindVolume {
+		v, ok := p.volumes.Get(key.Name)
+		if !ok {
+			return controller.Result{}, nil
+		}
+		return controller.Result{}, p.applyVolume(ctx, v)
+	}
+	claim, ok := p.claims.Get(key.Namespace + "/" + key.Name)
+	if !ok {
+		return controller.Result{}, nil
+	}
+	return controller.Result{}, p.applyClaim(ctx, claim)
+}
+
+func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	if remove, _ := protect.Claim(claim, p.pods.By(kube.PodsByClaim, kube.Key(claim))); remove == nil {
+		return nil
+	}
+	// The cache may not have heard of a new Pod yet; the API server has.
+	list, err := p.Client.CoreV1().Pods(claim.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list pods of %s: %w", claim.Namespace, err)
+	}
+	var users []*corev1.Pod
+	for i := range list.Items {
+		if slices.Contains(kube.ClaimNames(&list.Items[i]), claim.Name) {
+			users = append(users, &list.Items[i])
+		}
+	}
+	free, _ := protect.Claim(claim, users)
+	if free == nil {
+		return nil
+	}
+	got, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, free, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("free claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	p.claims.Wrote(got)
+	return nil
+}
+
+func (p *protection) applyVolume(ctx context.Context, v *corev1.PersistentVolume) error {
+	free, _ := protect.Volume(v)
+	if free == nil {
+		return nil
+	}
+	got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, free, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("free volume %s: %w", v.Name, err)
+	}
+	p.volumes.Wrote(got)
+	return nil
+}

@@ -1,0 +1,153 @@
+package provisioner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/volume"
+)
+
+var errGone = errors.New("driver has gone")
+
+// create calls CreateVolume and saves the volume. It is repeated until the
+// driver has given a final answer.
+func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent) error {
+	answer, err := p.call(ctx, in)
+	if err != nil {
+		p.Events.Warn(claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(err)), Next: in.Driver})
+		if csi.OutcomeOf(err) == volume.Unknown {
+			return fmt.Errorf("create volume %s: %w", in.Name, err)
+		}
+		// Final: nothing was made. The intent goes, and with it the node if
+		// the node's segment is full.
+		full := status.Code(err) == codes.ResourceExhausted && claim.Annotations[volume.AnnSelectedNode] != "" && len(in.Requisite) > 0
+		if _, err := p.update(ctx, provision.WithoutIntent(claim, full)); err != nil {
+			return err
+		}
+		return fmt.Errorf("create volume %s: %w", in.Name, err)
+	}
+	if problem, remove := provision.Check(in, answer, p.takenBy(in.Driver, answer.Handle, in.Name)); problem != "" {
+		return p.refuse(ctx, claim, in, answer, problem, remove)
+	}
+	return p.save(ctx, claim, in, answer)
+}
+
+// save writes the volume object; only then is the intent resolved.
+func (p *provisioner) save(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, a provision.Answer) error {
+	got, err := p.Client.CoreV1().PersistentVolumes().Create(ctx, provision.Object(claim, in, a), metav1.CreateOptions{})
+	switch {
+	case apierrors.IsInvalid(err):
+		// It can never be saved: seed 004 wants the asset deleted then.
+		return p.refuse(ctx, claim, in, a, "the volume object is refused: "+err.Error(), true)
+	case err != nil && !apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("save volume %s: %w", in.Name, err)
+	case err == nil:
+		p.volumes.Wrote(got)
+		p.Events.Note(claim, volume.Because{Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name})
+	}
+	_, err = p.update(ctx, provision.WithoutIntent(claim, false))
+	return err
+}
+
+// refuse does away with an answer that must not become a volume object.
+func (p *provisioner) refuse(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, a provision.Answer, problem string, remove bool) error {
+	p.Events.Warn(claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: problem, Next: in.Driver})
+	if remove {
+		if err := p.remove(ctx, in.Driver, a.Handle, in.Secrets.Provision); err != nil {
+			return err
+		}
+	}
+	if _, err := p.update(ctx, provision.WithoutIntent(claim, false)); err != nil {
+		return err
+	}
+	return fmt.Errorf("create volume %s: %s", in.Name, problem)
+}
+
+// undo learns the id of what CreateVolume may have made by calling it again
+// with the same arguments, and deletes it.
+func (p *provisioner) undo(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent) error {
+	answer, err := p.call(ctx, in)
+	switch {
+	case err == nil && p.takenBy(in.Driver, answer.Handle, "") == "":
+		if err := p.remove(ctx, in.Driver, answer.Handle, in.Secrets.Provision); err != nil {
+			return err
+		}
+	case err != nil && csi.OutcomeOf(err) == volume.Unknown:
+		return fmt.Errorf("find out whether volume %s was made: %w", in.Name, err)
+	}
+	_, err = p.update(ctx, provision.WithoutIntent(claim, false))
+	return err
+}
+
+// call makes one CreateVolume call from an intent alone.
+func (p *provisioner) call(ctx context.Context, in *provision.Intent) (provision.Answer, error) {
+	d, ok := p.drivers.Get(in.Driver)
+	if !ok {
+		return provision.Answer{}, fmt.Errorf("%s: %w", in.Driver, errGone)
+	}
+	secret, err := p.secret(ctx, in.Secrets.Provision)
+	if err != nil {
+		return provision.Answer{}, err
+	}
+	r := &csipb.CreateVolumeRequest{
+		Name: in.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: in.Bytes}, Parameters: in.Parameters, Secrets: secret,
+	}
+	for _, m := range in.Modes {
+		mode, err := csi.AccessMode([]string{m}, d.Controller.SingleNodeMultiWriter)
+		if err != nil {
+			return provision.Answer{}, status.Error(codes.InvalidArgument, err.Error())
+		}
+		r.VolumeCapabilities = append(r.VolumeCapabilities, csi.Capability(mode, in.Block, in.FSType, in.Options))
+	}
+	if in.Source != "" {
+		r.VolumeContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: in.Source}}}
+	}
+	if len(in.Requisite) > 0 {
+		r.AccessibilityRequirements = &csipb.TopologyRequirement{Requisite: segments(in.Requisite), Preferred: segments(in.Preferred)}
+	}
+	got, err := d.ControllerClient().CreateVolume(ctx, r)
+	if err != nil {
+		return provision.Answer{}, err
+	}
+	v := got.GetVolume()
+	a := provision.Answer{Handle: v.GetVolumeId(), Bytes: v.GetCapacityBytes(), Context: v.GetVolumeContext(), Source: v.GetContentSource().GetVolume().GetVolumeId()}
+	for _, t := range v.GetAccessibleTopology() {
+		a.Segments = append(a.Segments, t.GetSegments())
+	}
+	return a, nil
+}
+
+func segments(all []topology.Segment) []*csipb.Topology {
+	var out []*csipb.Topology
+	for _, s := range all {
+		out = append(out, &csipb.Topology{Segments: s})
+	}
+	return out
+}
+
+// secret reads what a reference names; no reference is no secret.
+func (p *provisioner) secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	s, err := p.Client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read secret %s/%s: %w", ref.Namespace, ref.Name, err)
+	}
+	out := make(map[string]string, len(s.Data))
+	for k, v := range s.Data {
+		out[k] = string(v)
+	}
+	return out, nil
+}

@@ -1,0 +1,242 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	kindClaim  = "claim"
+	kindVolume = "volume"
+)
+
+// Declaration is what the provisioner reads and writes.
+func Declaration() controller.Declaration {
+	return controller.Declaration{
+		Name: "provisioner",
+		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "nodes"),
+			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "volumeattachments")...),
+		Outputs: []kube.Access{
+			kube.Write("", "persistentvolumeclaims", "update"),
+			kube.Write("", "persistentvolumes", "get", "create", "update", "delete"),
+			kube.Write("", "secrets", "get"),
+		},
+	}
+}
+
+type provisioner struct {
+	controller.Env
+	*controller.Controller
+	drivers     *csi.Set
+	claims      *kube.Cache[*corev1.PersistentVolumeClaim]
+	volumes     *kube.Cache[*corev1.PersistentVolume]
+	classes     *kube.Cache[*storagev1.StorageClass]
+	nodes       *kube.Cache[*corev1.Node]
+	csiNodes    *kube.Cache[*storagev1.CSINode]
+	attachments *kube.Cache[*storagev1.VolumeAttachment]
+}
+
+// New returns the provisioner for the drivers of a set. It must be made before
+// the caches start.
+func New(env controller.Env, drivers *csi.Set) *controller.Controller {
+	p := &provisioner{
+		Env: env, drivers: drivers,
+		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, RetryMin: 100 * time.Millisecond, Log: env.Log},
+		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(),
+		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), attachments: env.Caches.Attachments(),
+	}
+	p.Controller.Reconcile = p.reconcile
+	p.claims.Watch(func(_, c *corev1.PersistentVolumeClaim) {
+		if c != nil {
+			p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+		}
+	})
+	p.volumes.Watch(p.volumeChanged)
+	p.classes.Watch(func(_, class *storagev1.StorageClass) {
+		if class != nil {
+			p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { name, _ := bind.ClassOf(c); return name == class.Name })
+		}
+	})
+	p.attachments.Watch(func(before, after *storagev1.VolumeAttachment) {
+		if after == nil && before.Spec.Source.PersistentVolumeName != nil {
+			p.Add(controller.Key{Kind: kindVolume, Name: *before.Spec.Source.PersistentVolumeName})
+		}
+	})
+	p.csiNodes.Watch(func(_, n *storagev1.CSINode) {
+		if n != nil {
+			p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
+		}
+	})
+	drivers.Subscribe(p.driverAppeared)
+	return p.Controller
+}
+
+// volumeChanged wakes the volume and the claim whose volume it is.
+func (p *provisioner) volumeChanged(_, v *corev1.PersistentVolume) {
+	if v == nil {
+		return
+	}
+	p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
+	if r := v.Spec.ClaimRef; r != nil {
+		p.Add(controller.Key{Kind: kindClaim, Namespace: r.Namespace, Name: r.Name})
+	}
+}
+
+func (p *provisioner) driverAppeared(name string) {
+	p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool {
+		return c.Annotations[volume.AnnStorageProvisioner] == name || c.Annotations[volume.AnnIntent] != ""
+	})
+	for _, v := range p.volumes.List() {
+		if v.Annotations[volume.AnnProvisionedBy] == name {
+			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
+		}
+	}
+}
+
+func (p *provisioner) wakeClaims(which func(*corev1.PersistentVolumeClaim) bool) {
+	for _, c := range p.claims.List() {
+		if which(c) {
+			p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+		}
+	}
+}
+
+func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+	if key.Kind == kindVolume {
+		return controller.Result{}, p.reconcileVolume(ctx, key.Name)
+	}
+	claim, ok := p.claims.Get(key.Namespace + "/" + key.Name)
+	if !ok {
+		return controller.Result{}, nil
+	}
+	facts, err := p.gather(claim)
+	if err != nil {
+		return controller.Result{}, err
+	}
+	return controller.Result{}, p.apply(ctx, claim, provision.Claim(facts))
+}
+
+func (p *provisioner) gather(claim *corev1.PersistentVolumeClaim) (provision.ClaimFacts, error) {
+	f := provision.ClaimFacts{Claim: claim}
+	var err error
+	if f.Intent, err = provision.IntentOf(claim); err != nil {
+		return f, fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	if name, _ := bind.ClassOf(claim); name != "" {
+		f.Class, _ = p.classes.Get(name)
+	}
+	f.Saved, _ = p.volumes.Get(provision.NameOf(claim))
+	name := claim.Annotations[volume.AnnStorageProvisioner]
+	if f.Intent != nil {
+		name = f.Intent.Driver
+	}
+	d, ok := p.drivers.Get(name)
+	f.Ours = ok && d.Controller.CreateDelete
+	if f.Ours && f.Intent == nil {
+		f.Topology = d.Plugin.AccessibilityConstraints
+		f.Places = p.places(claim, f.Class, name)
+		f.SourceHandle = p.sourceHandle(claim, d)
+	}
+	return f, nil
+}
+
+func (p *provisioner) places(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, driver string) topology.Facts {
+	t := topology.Facts{
+		Driver: driver, Claim: claim.Name, Selected: claim.Annotations[volume.AnnSelectedNode],
+		Nodes: map[string]*corev1.Node{}, CSINodes: map[string]*storagev1.CSINode{},
+	}
+	if class != nil {
+		t.Allowed = class.AllowedTopologies
+	}
+	for _, n := range p.csiNodes.List() {
+		t.CSINodes[n.Name] = n
+		if node, ok := p.nodes.Get(n.Name); ok {
+			t.Nodes[n.Name] = node
+		}
+	}
+	return t
+}
+
+// sourceHandle returns the driver's id of the volume that a claim clones, "" if
+// there is none that can be cloned.
+func (p *provisioner) sourceHandle(claim *corev1.PersistentVolumeClaim, d *csi.Driver) string {
+	s := claim.Spec.DataSource
+	if s == nil || s.Kind != "PersistentVolumeClaim" || s.APIGroup != nil && *s.APIGroup != "" || !d.Controller.Clone {
+		return ""
+	}
+	source, ok := p.claims.Get(claim.Namespace + "/" + s.Name)
+	if !ok || source.Status.Phase != corev1.ClaimBound {
+		return ""
+	}
+	// Both directions of the reference are checked: a claim alone proves
+	// nothing about whose volume it names (CVE-2019-11255).
+	v, ok := p.volumes.Get(source.Spec.VolumeName)
+	if !ok || v.Spec.CSI == nil || v.Spec.CSI.Driver != d.Name || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != source.UID {
+		return ""
+	}
+	return v.Spec.CSI.VolumeHandle
+}
+
+func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
+	switch plan.Step {
+	case provision.Record:
+		recorded, err := provision.WithIntent(claim, plan.Intent)
+		if err != nil {
+			return err
+		}
+		if claim, err = p.update(ctx, recorded); err != nil {
+			return err
+		}
+		p.Events.Note(claim, plan.Because)
+		return p.create(ctx, claim, plan.Intent)
+	case provision.Create:
+		return p.create(ctx, claim, plan.Intent)
+	case provision.Undo:
+		return p.undo(ctx, claim, plan.Intent)
+	case provision.Finish:
+		_, err := p.update(ctx, provision.WithoutIntent(claim, false))
+		return err
+	case provision.Nothing:
+	}
+	if plan.Fault {
+		p.Events.Warn(claim, plan.Because)
+	}
+	if plan.Reschedule {
+		_, err := p.update(ctx, provision.WithoutIntent(claim, true))
+		return err
+	}
+	return nil
+}
+
+func (p *provisioner) update(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
+	got, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, claim, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("write claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	p.claims.Wrote(got)
+	return got, nil
+}
+
+// takenBy returns the name of a volume object that has the handle already.
+func (p *provisioner) takenBy(driver, handle, but string) string {
+	all := p.volumes.By(kube.VolumesByHandle, driver+"^"+handle)
+	i := slices.IndexFunc(all, func(v *corev1.PersistentVolume) bool { return v.Name != but })
+	if i < 0 {
+		return ""
+	}
+	return all[i].Name
+}

@@ -1,0 +1,169 @@
+package provision
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Step is what is done next about a claim.
+type Step int
+
+// Steps, in the order of a claim's life.
+const (
+	// Nothing: it is not ours, or not yet, or no more.
+	Nothing Step = iota
+	// Record writes the plan's intent to the claim; Create follows.
+	Record
+	// Create calls CreateVolume with the intent and saves the volume.
+	Create
+	// Finish takes the intent away: the volume is saved.
+	Finish
+	// Undo finds what CreateVolume made, deletes it, and takes the intent
+	// away: nobody wants the volume any more.
+	Undo
+)
+
+// ClaimFacts is everything that a decision about one claim looks at.
+type ClaimFacts struct {
+	Claim  *corev1.PersistentVolumeClaim
+	Class  *storagev1.StorageClass
+	Intent *Intent
+	// Saved is the volume object of the claim's name for volumes; nil when
+	// there is none.
+	Saved *corev1.PersistentVolume
+	// Ours says that the driver that the claim asks for is reached by this
+	// process.
+	Ours bool
+	// Topology says that the driver's volumes are not reachable everywhere;
+	// Places is what a requirement follows from then.
+	Topology bool
+	Places   topology.Facts
+	// SourceHandle is the driver's id of the volume that the claim clones.
+	SourceHandle string
+}
+
+// Plan is the next step and its reason.
+type Plan struct {
+	Step    Step
+	Intent  *Intent
+	Because volume.Because
+	// Reschedule says that the selected node cannot have the volume.
+	Reschedule bool
+	// Fault says that the reason is somebody's mistake, worth a warning.
+	Fault bool
+}
+
+func because(step Step, reason volume.Reason, next, message string) Plan {
+	return Plan{Step: step, Because: volume.Because{Reason: reason, Message: message, Next: next}}
+}
+
+func fault(next, message string) Plan {
+	p := because(Nothing, volume.ReasonProvisioningFailed, next, message)
+	p.Fault = true
+	return p
+}
+
+// NameOf returns the name of the volume for a claim (S1-024).
+func NameOf(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
+
+// Claim decides about one claim.
+func Claim(f ClaimFacts) Plan {
+	if f.Intent != nil {
+		return resolve(f)
+	}
+	c := f.Claim
+	driver := provisionerOf(c)
+	switch {
+	case c.DeletionTimestamp != nil:
+		return because(Nothing, volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
+	case c.Spec.VolumeName != "" || f.Saved != nil:
+		return because(Nothing, volume.ReasonBound, "", "claim "+c.Name+" has its volume")
+	case driver == "":
+		return because(Nothing, volume.ReasonNotMine, "binder", "claim "+c.Name+" asks no provisioner yet")
+	case !f.Ours:
+		return because(Nothing, volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
+	case f.Class == nil:
+		name, _ := bind.ClassOf(c)
+		return fault("user", fmt.Sprintf("storageclass.storage.k8s.io %q not found", name))
+	case f.Class.Provisioner != driver:
+		return because(Nothing, volume.ReasonNotMine, "binder", "class "+f.Class.Name+" has another provisioner now")
+	case bind.BindsLate(f.Class) && c.Annotations[volume.AnnSelectedNode] == "":
+		return because(Nothing, volume.ReasonWaitForFirstConsumer, "placement", "claim "+c.Name+" waits for a node")
+	case c.Spec.Selector != nil:
+		return fault("user", "a claim with a selector cannot be provisioned")
+	}
+	return request(f)
+}
+
+// resolve decides about a claim for which CreateVolume may have been called.
+func resolve(f ClaimFacts) Plan {
+	c, in := f.Claim, f.Intent
+	var p Plan
+	switch {
+	case f.Saved != nil && f.Saved.Spec.ClaimRef != nil && f.Saved.Spec.ClaimRef.UID == c.UID:
+		p = because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved")
+	case !f.Ours:
+		p = because(Nothing, volume.ReasonDriverMissing, in.Driver, "driver "+in.Driver+" has not registered, and may have made a volume")
+	case c.DeletionTimestamp != nil, c.Spec.VolumeName != "" && c.Spec.VolumeName != in.Name:
+		p = because(Undo, volume.ReasonDeleting, in.Driver, "volume "+in.Name+" may have been made, and is not wanted any more")
+	default:
+		p = because(Create, volume.ReasonProvisioning, in.Driver, "volume "+in.Name+" is being made")
+	}
+	p.Intent = in
+	return p
+}
+
+// provisionerOf returns the driver that the binder named, in either spelling.
+func provisionerOf(c *corev1.PersistentVolumeClaim) string {
+	if p := c.Annotations[volume.AnnStorageProvisioner]; p != "" {
+		return p
+	}
+	return c.Annotations[volume.AnnBetaStorageProvisioner]
+}
+
+// request makes the intent of a new volume.
+func request(f ClaimFacts) Plan {
+	c, class := f.Claim, f.Class
+	in := &Intent{
+		Driver: class.Provisioner, Name: NameOf(c), Bytes: c.Spec.Resources.Requests.Storage().Value(), Class: class.Name,
+		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete, Source: f.SourceHandle,
+		Block: c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock,
+	}
+	if class.ReclaimPolicy != nil {
+		in.Reclaim = *class.ReclaimPolicy
+	}
+	for _, m := range c.Spec.AccessModes {
+		in.Modes = append(in.Modes, string(m))
+	}
+	var err error
+	if in.Parameters, err = driverParameters(class.Parameters); err != nil {
+		return fault("user", err.Error())
+	}
+	if in.FSType, err = fsType(class.Parameters); err != nil {
+		return fault("user", err.Error())
+	}
+	if in.Secrets, err = secrets(class.Parameters, c, in.Name); err != nil {
+		return fault("user", err.Error())
+	}
+	if source := c.Spec.DataSource; source != nil && f.SourceHandle == "" {
+		return fault("user", fmt.Sprintf("data source %s/%s is not a bound claim of the same driver that the driver can clone", source.Kind, source.Name))
+	}
+	if f.Topology {
+		where, err := topology.Require(f.Places)
+		if err != nil {
+			p := fault("placement", err.Error())
+			p.Reschedule = f.Places.Selected != ""
+			return p
+		}
+		in.Requisite, in.Preferred = where.Requisite, where.Preferred
+	}
+	p := because(Record, volume.ReasonProvisioning, in.Driver, "External provisioner is provisioning volume for claim \""+c.Namespace+"/"+c.Name+"\"")
+	p.Intent = in
+	return p
+}

@@ -1,0 +1,150 @@
+package provision
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Answer is what the driver said of the volume it made.
+type Answer struct {
+	Handle   string
+	Bytes    int64
+	Context  map[string]string
+	Segments []topology.Segment
+	// Source is the id of the volume that the driver says it copied.
+	Source string
+}
+
+// Check says what is wrong with an answer; "" is nothing. takenBy is the name
+// of another volume object with the same handle. Only what is ours alone is
+// deleted.
+func Check(in *Intent, a Answer, takenBy string) (problem string, remove bool) {
+	switch {
+	case takenBy != "" && takenBy != in.Name:
+		return fmt.Sprintf("driver %s answered with the id of volume %s, which exists already", in.Driver, takenBy), false
+	case a.Bytes > 0 && a.Bytes < in.Bytes:
+		return fmt.Sprintf("driver %s made a volume of %d bytes, %d were requested", in.Driver, a.Bytes, in.Bytes), true
+	case in.Source != "" && a.Source != in.Source:
+		return fmt.Sprintf("driver %s made an empty volume instead of a copy", in.Driver), true
+	}
+	return "", false
+}
+
+// Object returns the volume object for what the driver made: bound in advance
+// to the claim, kept by a finalizer until the driver has deleted it.
+func Object(claim *corev1.PersistentVolumeClaim, in *Intent, a Answer) *corev1.PersistentVolume {
+	bytes := a.Bytes
+	if bytes == 0 {
+		bytes = in.Bytes
+	}
+	mode := corev1.PersistentVolumeFilesystem
+	fsType := in.FSType
+	if in.Block {
+		mode, fsType = corev1.PersistentVolumeBlock, ""
+	}
+	pv := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        in.Name,
+			Annotations: map[string]string{volume.AnnProvisionedBy: in.Driver},
+			Finalizers:  []string{volume.FinalizerVolumeProtection},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)},
+			AccessModes:                   claim.Spec.AccessModes,
+			ClaimRef:                      bind.Reference(claim),
+			PersistentVolumeReclaimPolicy: in.Reclaim,
+			StorageClassName:              in.Class,
+			MountOptions:                  in.Options,
+			VolumeMode:                    &mode,
+			VolumeAttributesClassName:     claim.Spec.VolumeAttributesClassName,
+			NodeAffinity:                  topology.Affinity(a.Segments),
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: in.Driver, VolumeHandle: a.Handle, FSType: fsType, VolumeAttributes: a.Context,
+				ControllerPublishSecretRef: in.Secrets.Publish, NodeStageSecretRef: in.Secrets.Stage, NodePublishSecretRef: in.Secrets.Node,
+				ControllerExpandSecretRef: in.Secrets.Expand, NodeExpandSecretRef: in.Secrets.NodeExpand,
+			}},
+		},
+	}
+	if in.Reclaim == corev1.PersistentVolumeReclaimDelete {
+		pv.Finalizers = append(pv.Finalizers, volume.FinalizerProvisioner)
+	}
+	if s := in.Secrets.Provision; s != nil {
+		pv.Annotations[volume.AnnDeletionSecretName], pv.Annotations[volume.AnnDeletionSecretNamespace] = s.Name, s.Namespace
+	}
+	return pv
+}
+
+// Reclaim is what is done next about a volume object.
+type Reclaim int
+
+// What may be done about a volume object.
+const (
+	// Keep leaves it as it is.
+	Keep Reclaim = iota
+	// Adopt sets the finalizer that a volume with policy Delete needs.
+	Adopt
+	// Disown removes the finalizer, because the policy is not Delete any more.
+	Disown
+	// Delete calls DeleteVolume, removes the finalizer and deletes the object.
+	Delete
+)
+
+// VolumeFacts is everything that a decision about one volume looks at.
+type VolumeFacts struct {
+	Volume *corev1.PersistentVolume
+	// Attachments are the names of VolumeAttachments that name the volume.
+	Attachments []string
+	Ours        bool
+}
+
+// Volume decides about one volume object.
+func Volume(f VolumeFacts) (Reclaim, volume.Because) {
+	v := f.Volume
+	driver := v.Annotations[volume.AnnProvisionedBy]
+	kept := len(without(v.Finalizers, volume.FinalizerProvisioner)) < len(v.Finalizers)
+	deletes := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	say := func(r volume.Reason, next, message string) volume.Because {
+		return volume.Because{Reason: r, Message: message, Next: next}
+	}
+	switch {
+	case driver == "" || v.Spec.CSI == nil || v.Spec.CSI.Driver != driver:
+		return Keep, say(volume.ReasonNotMine, "", "volume "+v.Name+" was not provisioned by a CSI driver")
+	case !deletes && kept:
+		return Disown, say(volume.ReasonRetained, "", "volume "+v.Name+" is to be retained")
+	case !deletes:
+		return Keep, say(volume.ReasonRetained, "user", "volume "+v.Name+" is retained")
+	case v.Status.Phase != corev1.VolumeReleased && !kept && v.DeletionTimestamp == nil:
+		return Adopt, say(volume.ReasonBound, "", "volume "+v.Name+" is to be deleted with its claim")
+	case v.Status.Phase != corev1.VolumeReleased:
+		return Keep, say(volume.ReasonBound, "", "volume "+v.Name+" is in use")
+	case !kept && v.DeletionTimestamp != nil:
+		return Keep, say(volume.ReasonTerminating, "", "volume "+v.Name+" is deleted at the driver, its object is going")
+	case len(f.Attachments) > 0:
+		return Keep, say(volume.ReasonStillAttached, "attach/detach", "volume "+v.Name+" is still attached: "+f.Attachments[0])
+	case !f.Ours:
+		return Keep, say(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered and cannot delete volume "+v.Name)
+	default:
+		return Delete, say(volume.ReasonDeleting, driver, "volume "+v.Name+" is being deleted")
+	}
+}
+
+// Disowned returns the volume object without the provisioner's finalizer.
+func Disowned(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	c := v.DeepCopy()
+	c.Finalizers = without(c.Finalizers, volume.FinalizerProvisioner)
+	return c
+}
+
+// Adopted returns the volume object with the provisioner's finalizer.
+func Adopted(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	c := Disowned(v)
+	c.Finalizers = append(c.Finalizers, volume.FinalizerProvisioner)
+	return c
+}

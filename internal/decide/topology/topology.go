@@ -1,0 +1,204 @@
+package topology
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// Reasons why there is no requirement to give.
+var (
+	// ErrNode says that the selected node does not tell its segment (yet, or
+	// any more); another node has to be selected.
+	ErrNode = errors.New("selected node has no topology of the driver")
+	// ErrNone says that no node tells a segment.
+	ErrNone = errors.New("no node has a topology of the driver")
+)
+
+// Segment is one place: topology keys and their values.
+type Segment map[string]string
+
+// Facts is what the requirement follows from.
+type Facts struct {
+	Driver, Claim string
+	// Selected is the node of a late-binding claim's consumer; "" for claims
+	// that bind at once.
+	Selected string
+	Allowed  []corev1.TopologySelectorTerm
+	Nodes    map[string]*corev1.Node
+	CSINodes map[string]*storagev1.CSINode
+}
+
+// Requirement is what the driver is asked for; both lists are of the same
+// length and hold the same segments.
+type Requirement struct{ Requisite, Preferred []Segment }
+
+// Require returns the requirement for a new volume: the class's allowed
+// segments, or all that nodes of the driver tell; the selected node's segment
+// comes first, and otherwise the claim's name picks the first one, so that
+// the claims of a StatefulSet spread (S1-027 to S1-038).
+func Require(f Facts) (Requirement, error) {
+	var own Segment
+	if f.Selected != "" {
+		var err error
+		if own, err = segmentOf(f, f.Selected); err != nil {
+			return Requirement{}, err
+		}
+	}
+	all := Flatten(f.Allowed)
+	if len(all) == 0 {
+		all = aggregate(f, own)
+	}
+	if len(all) == 0 {
+		return Requirement{}, ErrNone
+	}
+	all = sorted(all)
+	first := 0
+	if own == nil {
+		hash, index := spread(f.Claim)
+		first = int((hash + index) % uint32(len(all)))
+	} else if first = slices.IndexFunc(all, func(s Segment) bool { return contains(own, s) }); first < 0 {
+		return Requirement{}, fmt.Errorf("node %s: %w: it is not in any allowed topology", f.Selected, ErrNode)
+	}
+	return Requirement{Requisite: all, Preferred: slices.Concat(all[first:], all[:first])}, nil
+}
+
+// segmentOf returns the segment of a node: the values that its labels have for
+// the keys that the driver registered there.
+func segmentOf(f Facts, name string) (Segment, error) {
+	keys := keysOf(f.CSINodes[name], f.Driver)
+	node := f.Nodes[name]
+	if len(keys) == 0 || node == nil {
+		return nil, fmt.Errorf("node %s: %w", name, ErrNode)
+	}
+	s := Segment{}
+	for _, k := range keys {
+		v, ok := node.Labels[k]
+		if !ok {
+			return nil, fmt.Errorf("node %s: %w: label %s is missing", name, ErrNode, k)
+		}
+		s[k] = v
+	}
+	return s, nil
+}
+
+func keysOf(n *storagev1.CSINode, driver string) []string {
+	if n == nil {
+		return nil
+	}
+	for _, d := range n.Spec.Drivers {
+		if d.Name == driver {
+			return d.TopologyKeys
+		}
+	}
+	return nil
+}
+
+// aggregate collects the segments of all nodes; beside a selected node only
+// those with the same keys count.
+func aggregate(f Facts, own Segment) []Segment {
+	var out []Segment
+	for _, name := range slices.Sorted(maps.Keys(f.CSINodes)) {
+		s, err := segmentOf(f, name)
+		if err != nil || own != nil && !sameKeys(own, s) {
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// Flatten turns allowed topologies into segments with one value for each key:
+// every combination of a term's values.
+func Flatten(terms []corev1.TopologySelectorTerm) []Segment {
+	var out []Segment
+	for _, t := range terms {
+		combined := []Segment{{}}
+		for _, e := range t.MatchLabelExpressions {
+			var next []Segment
+			for _, s := range combined {
+				for _, v := range e.Values {
+					c := maps.Clone(s)
+					c[e.Key] = v
+					next = append(next, c)
+				}
+			}
+			combined = next
+		}
+		if len(t.MatchLabelExpressions) > 0 {
+			out = append(out, combined...)
+		}
+	}
+	return out
+}
+
+// sorted orders segments by length, then by keys and values, without
+// duplicates, so that the same cluster gives the same list.
+func sorted(all []Segment) []Segment {
+	slices.SortFunc(all, func(a, b Segment) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(text(a), text(b)))
+	})
+	return slices.CompactFunc(all, func(a, b Segment) bool { return maps.Equal(a, b) })
+}
+
+func text(s Segment) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(s)) {
+		b.WriteString(k + "\x00" + s[k] + "\x00")
+	}
+	return b.String()
+}
+
+func contains(whole, part Segment) bool {
+	for k, v := range part {
+		if whole[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+func sameKeys(a, b Segment) bool {
+	return slices.Equal(slices.Sorted(maps.Keys(a)), slices.Sorted(maps.Keys(b)))
+}
+
+// spread returns the hash and the ordinal of a claim's name. The claims of a
+// StatefulSet, "volume-set-ordinal", share the hash of the set's name, so that
+// the ordinal spreads them and several claims of one Pod land together.
+func spread(claim string) (hash, index uint32) {
+	name := claim
+	if i := strings.LastIndexByte(claim, '-'); i >= 0 {
+		if n, err := strconv.ParseUint(claim[i+1:], 10, 32); err == nil {
+			name, index = claim[:i], uint32(n)
+			name = name[strings.LastIndexByte(name, '-')+1:]
+		}
+	}
+	h := fnv.New32()
+	_, _ = h.Write([]byte(name))
+	return h.Sum32(), index
+}
+
+// Affinity returns the nodes that a volume with these segments is reachable
+// from; nil is all.
+func Affinity(segments []Segment) *corev1.VolumeNodeAffinity {
+	if len(segments) == 0 {
+		return nil
+	}
+	var terms []corev1.NodeSelectorTerm
+	for _, s := range segments {
+		var t corev1.NodeSelectorTerm
+		for _, k := range slices.Sorted(maps.Keys(s)) {
+			t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{s[k]}})
+		}
+		terms = append(terms, t)
+	}
+	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}
+}
