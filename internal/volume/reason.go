@@ -65,6 +65,7 @@ const (
 	ReasonFailedDetach        Reason = "FailedDetachVolume"
 	ReasonStillMounted        Reason = "StillMounted"
 	ReasonNodeGone            Reason = "NodeGone"
+	ReasonJournalTorn         Reason = "JournalTorn"
 	ReasonMounting            Reason = "Mounting"
 	ReasonMounted             Reason = "Mounted"
 	ReasonFailedMount         Reason = "FailedMount"

@@ -1,0 +1,305 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+
+	"volplane.dev/volplane/internal/csi"
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/node/journal"
+	"volplane.dev/volplane/internal/node/registration"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Options says what an agent works with.
+type Options struct {
+	// Name is the Node's name.
+	Name string
+	// RootDir is an absolute path; one agent at a time uses it.
+	RootDir string
+	// Client has the identity of the node.
+	Client kubernetes.Interface
+	// Caches are made with kube.NewNodeCaches and not started yet.
+	Caches *kube.Caches
+	// Drivers receives the drivers that register.
+	Drivers *csi.Set
+	// Events records reasons.
+	Events *kube.Recorder
+	// Log receives what is worth telling.
+	Log *slog.Logger
+	// Labels are put on the Node in addition to the usual ones.
+	Labels map[string]string
+	// TrustDrivers lets a driver's answer stand without a look at the mount
+	// table. It is for drivers that do not mount.
+	TrustDrivers bool
+	// RetryMin and RetryMax bound the pause before a failed volume is tried
+	// again; the defaults are 500 ms and 2 minutes.
+	RetryMin, RetryMax time.Duration
+}
+
+// Rights is what node agents may do beyond what the Node authorizer grants
+// each of them for its own objects.
+func Rights() []kube.Access {
+	out := kube.Read("", "persistentvolumes", "persistentvolumeclaims")
+	return append(out, kube.Read("storage.k8s.io", "csidrivers")...)
+}
+
+// Agent is the agent of one node.
+type Agent struct {
+	Options
+	pods       *kube.Cache[*corev1.Pod]
+	claims     *kube.Cache[*corev1.PersistentVolumeClaim]
+	volumes    *kube.Cache[*corev1.PersistentVolume]
+	nodes      *kube.Cache[*corev1.Node]
+	csiDrivers *kube.Cache[*storagev1.CSIDriver]
+
+	journal  *journal.Journal
+	inUse    *inUse
+	object   *object
+	watcher  *registration.Watcher
+	work     *dispatcher
+	podQueue workqueue.TypedRateLimitingInterface[string]
+
+	// lost receives a word when the Node was deleted.
+	lost chan struct{}
+
+	mu sync.Mutex
+	// told is the last plan's reason for each volume.
+	told map[string]volume.Because
+	// seen is when each Pod, by its UID, was looked at first.
+	seen map[string]time.Time
+}
+
+var (
+	errOptions = errors.New("node agent cannot start")
+	errLocked  = errors.New("another node agent uses this directory")
+)
+
+// New returns an agent that has not done anything yet.
+func New(o Options) (*Agent, error) {
+	switch {
+	case o.Name == "":
+		return nil, fmt.Errorf("%w: the node has no name", errOptions)
+	case !filepath.IsAbs(o.RootDir) || filepath.Clean(o.RootDir) != o.RootDir:
+		return nil, fmt.Errorf("%w: root directory %q is not an absolute path", errOptions, o.RootDir)
+	}
+	if o.RetryMin == 0 {
+		o.RetryMin = 500 * time.Millisecond
+	}
+	if o.RetryMax == 0 {
+		o.RetryMax = 2 * time.Minute
+	}
+	a := &Agent{
+		Options: o, lost: make(chan struct{}, 1), told: map[string]volume.Because{}, seen: map[string]time.Time{},
+		pods: o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
+		nodes: o.Caches.Nodes(), csiDrivers: o.Caches.CSIDrivers(),
+	}
+	a.inUse = newInUse(o.Client, o.Name, a.nodes.Wrote)
+	a.object = &object{client: o.Client, name: o.Name, labels: o.Labels, log: o.Log}
+	a.watcher = &registration.Watcher{Dir: filepath.Join(o.RootDir, "plugins_registry"), Registrar: a.object, Drivers: o.Drivers, Log: o.Log}
+	a.work = newDispatcher(o.RetryMin, o.RetryMax, a.reconcile, o.Log)
+	a.podQueue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, o.RetryMax))
+	a.watch()
+	return a, nil
+}
+
+// Run works until ctx ends. It fails when another agent has the directory, or
+// the journal cannot be read.
+func (a *Agent) Run(ctx context.Context) error {
+	// Mounts and sockets below are for whoever may enter here.
+	if err := os.MkdirAll(a.RootDir, 0o700); err != nil {
+		return fmt.Errorf("make root directory: %w", err)
+	}
+	unlock, err := lock(a.RootDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	j, aside, err := journal.Open(filepath.Join(a.RootDir, "journal"), boot)
+	if err != nil {
+		return err
+	}
+	a.journal = j
+	if err := a.Caches.Start(ctx); err != nil {
+		return ended(ctx, err)
+	}
+	if err := a.begin(ctx, aside); err != nil {
+		return ended(ctx, err)
+	}
+	var parts sync.WaitGroup
+	for _, run := range []func(context.Context){a.inUse.run, a.work.run, a.runPods, a.resync, a.register, a.keepNode} {
+		parts.Go(func() { run(ctx) })
+	}
+	parts.Wait()
+	return nil
+}
+
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// begin makes the Node, and finds what an earlier run left behind.
+func (a *Agent) begin(ctx context.Context, aside []string) error {
+	node, err := a.ensureNode(ctx)
+	if err != nil {
+		return err
+	}
+	for _, path := range aside {
+		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
+		a.Events.Warn(node, volume.Because{Reason: volume.ReasonJournalTorn, Message: "a journal record cannot be read and was moved to " + path})
+	}
+	a.rebuild(node)
+	a.orphans()
+	a.inUse.start(node.Status.VolumesInUse, a.recorded())
+	a.Drivers.Subscribe(a.addAll)
+	a.addAll("")
+	for _, p := range a.pods.List() {
+		a.podQueue.Add(kube.Key(p))
+	}
+	return nil
+}
+
+func (a *Agent) register(ctx context.Context) {
+	for attempt := 0; ; attempt++ {
+		err := a.watcher.Run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		a.Log.Error("drivers cannot register, will be tried again", "attempt", attempt+1, "err", err)
+		pause(ctx, kube.Backoff(attempt, a.RetryMin, a.RetryMax))
+	}
+}
+
+// ensureNode makes the Node and repeats until the API takes it.
+func (a *Agent) ensureNode(ctx context.Context) (*corev1.Node, error) {
+	for attempt := 0; ; attempt++ {
+		node, err := a.object.ensure(ctx)
+		if err == nil {
+			a.nodes.Wrote(node)
+			return node, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		a.Log.Warn("node cannot be written, will be tried again", "attempt", attempt+1, "err", err)
+		pause(ctx, kube.Backoff(attempt, a.RetryMin, a.RetryMax))
+	}
+}
+
+// keepNode makes the Node again when somebody has deleted it, with all that
+// was written of drivers and volumes.
+func (a *Agent) keepNode(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.lost:
+		}
+		if _, err := a.ensureNode(ctx); err != nil {
+			return
+		}
+		a.inUse.again()
+		a.watcher.Again()
+	}
+}
+
+// resyncEvery is the pause between looks at all volumes that no event asked
+// for: the mount table has no watch that tells who unmounted what.
+const resyncEvery = time.Minute
+
+func (a *Agent) resync(ctx context.Context) {
+	tick := time.NewTicker(resyncEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			a.addAll("")
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// lock keeps a second agent out of the directory. The kernel gives the lock
+// back when the process dies.
+func lock(dir string) (func(), error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir, errLocked)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot's id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// keys returns every volume that is on this node or wanted on it.
+func (a *Agent) keys() []string {
+	set := map[string]bool{}
+	for _, r := range a.journal.List() {
+		set[r.Key()] = true
+	}
+	for _, p := range a.pods.List() {
+		for _, u := range a.uses(p) {
+			set[u.key()] = true
+		}
+	}
+	for _, n := range a.inUse.names() {
+		if driver, handle, ok := split(n); ok {
+			set[decide.Key(driver, handle)] = true
+		}
+	}
+	delete(set, "")
+	out := make([]string, 0, len(set))
+	for k := range set {
+		out = append(out, k)
+	}
+	return out
+}
+
+// addAll asks for all volumes of a driver, or of every driver, to be looked
+// at.
+func (a *Agent) addAll(driver string) {
+	for _, k := range a.keys() {
+		if driver == "" || driverOf(k) == driver {
+			a.work.add(k)
+		}
+	}
+}

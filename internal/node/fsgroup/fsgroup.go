@@ -1,0 +1,125 @@
+package fsgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxDepth bounds the directories held open at once.
+const maxDepth = 200
+
+var errDepth = errors.New("directories are nested too deeply")
+
+// Apply gives everything below dir, on dir's filesystem, to the group, with
+// read and write rights; directories hand the group on. Unless always is set
+// it does nothing when dir has the group and the rights already. It may be
+// repeated.
+func Apply(ctx context.Context, dir string, group int, always bool) error {
+	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
+	if err != nil {
+		return fmt.Errorf("give %s to group %d: %w", dir, group, err)
+	}
+	w := &walk{group: group}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return fmt.Errorf("give %s to group %d: %w", dir, group, err)
+	}
+	w.device = st.Dev
+	if !always && int(st.Gid) == group && st.Mode&dirBits == dirBits {
+		return unix.Close(fd)
+	}
+	if err := w.dir(ctx, fd, dir, st, 0); err != nil {
+		return fmt.Errorf("give %s to group %d: %w", dir, group, err)
+	}
+	return nil
+}
+
+const (
+	dirBits  = unix.S_ISGID | 0o070
+	fileBits = 0o060
+)
+
+type walk struct {
+	group  int
+	device uint64
+}
+
+// dir takes over fd. The directory itself is changed last: it tells that all
+// below it is done.
+func (w *walk) dir(ctx context.Context, fd int, name string, st unix.Stat_t, depth int) error {
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	if depth > maxDepth {
+		return errDepth
+	}
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		entries, err := f.ReadDir(512)
+		for _, e := range entries {
+			if err := w.entry(ctx, fd, e.Name(), depth); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("%s: %w", e.Name(), err)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := unix.Fchown(fd, -1, w.group); err != nil {
+		return err
+	}
+	return unix.Fchmod(fd, st.Mode&0o7777|dirBits)
+}
+
+func (w *walk) entry(ctx context.Context, parent int, name string, depth int) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(parent, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if st.Dev != w.device {
+		return nil
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		fd, err := unix.Openat(parent, name, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
+		if err != nil {
+			return err
+		}
+		return w.dir(ctx, fd, name, st, depth+1)
+	case unix.S_IFREG:
+		return w.file(parent, name)
+	default:
+		return unix.Fchownat(parent, name, -1, w.group, unix.AT_SYMLINK_NOFOLLOW)
+	}
+}
+
+// file changes what is open, whatever the name stands for by then.
+func (w *walk) file(parent int, name string) error {
+	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Dev != w.device || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	if err := unix.Fchown(fd, -1, w.group); err != nil {
+		return err
+	}
+	return unix.Fchmod(fd, st.Mode&0o7777|fileBits)
+}

@@ -1,0 +1,129 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// growError marks a failure to grow a volume, which does not keep its Pods
+// waiting.
+type growError struct{ err error }
+
+// Error returns the cause.
+func (e *growError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *growError) Unwrap() error { return e.err }
+
+// growTo returns the size that the node has to grow the volume to, 0 when it
+// is not the node's turn.
+func growTo(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) int64 {
+	turn := false
+	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
+	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
+		turn = true
+	case "":
+		for _, c := range claim.Status.Conditions {
+			turn = turn || c.Type == corev1.PersistentVolumeClaimFileSystemResizePending && c.Status == corev1.ConditionTrue
+		}
+	}
+	if !turn {
+		return 0
+	}
+	size := pv.Spec.Capacity[corev1.ResourceStorage]
+	return size.Value()
+}
+
+// grow grows the volume on the node and then tells the claim.
+func (d *deed) grow(ctx context.Context) error {
+	r := d.rec
+	if d.f.driver.Node.Expand && len(r.Targets) > 0 {
+		if err := d.expand(ctx); err != nil {
+			return &growError{err}
+		}
+	}
+	if err := d.tellGrown(ctx, ""); err != nil {
+		return &growError{err}
+	}
+	r.Size, d.dirty = d.f.Facts.Grow, true
+	d.a.Events.Note(d.f.claim, because(volume.ReasonNodeResized, "", "volume %s has its new size on node %s", d.f.Volume, d.f.Node))
+	return nil
+}
+
+func (d *deed) expand(ctx context.Context) error {
+	_, capability, err := d.prepareGrow()
+	if err != nil {
+		return err
+	}
+	secrets, err := d.secrets(ctx, secretRef(d.f.pv.Spec.CSI.NodeExpandSecretRef))
+	if err != nil {
+		return err
+	}
+	request := &csipb.NodeExpandVolumeRequest{
+		VolumeId: d.rec.Handle, VolumePath: d.rec.Targets[0].Path, Secrets: secrets,
+		CapacityRange: &csipb.CapacityRange{RequiredBytes: d.f.Facts.Grow}, VolumeCapability: capability,
+	}
+	if d.rec.Stage == decide.Staged {
+		request.StagingTargetPath = d.rec.StagingPath
+	}
+	_, err = d.f.driver.NodeClient().NodeExpandVolume(ctx, request)
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
+		// The driver will never do it: the user has to ask for another size.
+		if told := d.tellGrown(ctx, corev1.PersistentVolumeClaimNodeResizeInfeasible); told != nil {
+			return told
+		}
+	}
+	return called(d.f.Driver, "NodeExpandVolume", err)
+}
+
+// prepareGrow keeps the publish context that the volume was mounted with.
+func (d *deed) prepareGrow() (*decide.Record, *csipb.VolumeCapability, error) {
+	d.publishContext = d.rec.PublishContext
+	return d.prepare()
+}
+
+// tellGrown writes the end of a growth into the claim's status: the new
+// capacity, or that it cannot be.
+func (d *deed) tellGrown(ctx context.Context, state corev1.ClaimResourceStatus) error {
+	claim, now := d.f.claim, d.f.claim.Status
+	change := map[string]any{}
+	if state == "" {
+		conditions := []corev1.PersistentVolumeClaimCondition{}
+		for _, c := range now.Conditions {
+			switch c.Type {
+			case corev1.PersistentVolumeClaimFileSystemResizePending, corev1.PersistentVolumeClaimResizing,
+				corev1.PersistentVolumeClaimNodeResizeError, corev1.PersistentVolumeClaimControllerResizeError:
+			default:
+				conditions = append(conditions, c)
+			}
+		}
+		size := d.f.pv.Spec.Capacity[corev1.ResourceStorage]
+		change["capacity"] = map[string]any{"storage": size.String()}
+		change["conditions"] = conditions
+		change["allocatedResourceStatuses"] = map[string]any{"storage": nil}
+	} else {
+		change["allocatedResourceStatuses"] = map[string]any{"storage": state}
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": claim.ResourceVersion}, "status": change})
+	if err != nil {
+		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)
+	}
+	written, err := d.a.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)
+	}
+	d.a.claims.Wrote(written)
+	return nil
+}

@@ -1,0 +1,123 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/mount"
+)
+
+// rebuild makes records for volumes that the Node says are in use, that have
+// left directories here, and that the journal does not know: it was lost or
+// moved aside. What is known of them is unknown, so it is repeated or undone.
+func (a *Agent) rebuild(node *corev1.Node) {
+	boot, err := bootID()
+	if err != nil {
+		a.Log.Error("lost records are not rebuilt", "err", err)
+		return
+	}
+	for _, n := range node.Status.VolumesInUse {
+		driver, handle, ok := split(n)
+		if !ok || a.journal.Get(decide.Key(driver, handle)) != nil {
+			continue
+		}
+		r := a.found(driver, handle)
+		if r == nil {
+			continue
+		}
+		r.Boot = boot
+		a.Log.Warn("volume is in use and not in the journal, its record is made from its directories", "volume", r.Key(), "targets", len(r.Targets))
+		if err := a.journal.Put(r); err != nil {
+			a.Log.Error("lost record is not rebuilt", "volume", r.Key(), "err", err)
+		}
+	}
+}
+
+// found returns the record of a volume as its directories tell it, or nil when
+// there are none.
+func (a *Agent) found(driver, handle string) *decide.Record {
+	r := &decide.Record{Driver: driver, Handle: handle}
+	staging := stagingPath(a.RootDir, driver, handle, "", false)
+	for _, pv := range a.volumes.By(kube.VolumesByHandle, decide.Key(driver, handle)) {
+		r.Volume, r.Block = pv.Name, isBlock(pv)
+		staging = stagingPath(a.RootDir, driver, handle, pv.Name, r.Block)
+		paths, err := filepath.Glob(targetPath(a.RootDir, "*", pv.Name, r.Block))
+		if err != nil {
+			continue
+		}
+		for _, path := range paths {
+			if uid, ok := csiPath(a.RootDir, path); ok {
+				r.Targets = append(r.Targets, a.foundTarget(uid, path))
+			}
+		}
+	}
+	if _, err := os.Lstat(staging); err == nil {
+		r.Stage, r.StagingPath = decide.Staging, staging
+	}
+	if r.Stage == "" && len(r.Targets) == 0 {
+		return nil
+	}
+	return r
+}
+
+func (a *Agent) foundTarget(uid, path string) decide.Target {
+	t := decide.Target{PodUID: uid, Path: path, Phase: decide.Publishing}
+	if pod, ok := a.pods.ByUID(uid); ok {
+		t.PodNamespace, t.PodName = pod.Namespace, pod.Name
+	}
+	return t
+}
+
+// orphans unmounts what only this agent can have mounted and nobody owns: no
+// record, and no living Pod that could be using it.
+func (a *Agent) orphans() {
+	points, err := mount.Below(a.RootDir)
+	if err != nil {
+		a.Log.Error("mounts that nobody owns are not looked for", "err", err)
+		return
+	}
+	owned := a.ownedPaths()
+	for _, p := range slices.Backward(points) {
+		uid, ok := csiPath(a.RootDir, p.Path)
+		if !ok || owned[p.Path] {
+			continue
+		}
+		if pod, found := a.pods.ByUID(uid); uid != "" && found && alive(pod) {
+			continue
+		}
+		if err := mount.Unmount(p.Path); err != nil {
+			a.Log.Error("mount that nobody owns stays", "path", p.Path, "err", err)
+			continue
+		}
+		a.Log.Warn("mount that nobody owns was taken away", "path", p.Path, "source", p.Source)
+		_ = mount.Remove(p.Path)
+	}
+}
+
+// ownedPaths returns the paths that records name, and those at which living
+// Pods' volumes are staged.
+func (a *Agent) ownedPaths() map[string]bool {
+	owned := map[string]bool{}
+	for _, r := range a.journal.List() {
+		owned[r.StagingPath] = true
+		for _, t := range r.Targets {
+			owned[t.Path] = true
+		}
+	}
+	for _, pod := range a.pods.List() {
+		if !alive(pod) {
+			continue
+		}
+		for _, u := range a.uses(pod) {
+			if u.pv != nil {
+				owned[stagingPath(a.RootDir, u.pv.Spec.CSI.Driver, u.pv.Spec.CSI.VolumeHandle, u.pv.Name, isBlock(u.pv))] = true
+			}
+		}
+	}
+	return owned
+}

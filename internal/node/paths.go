@@ -1,0 +1,74 @@
+package node
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Paths below the root directory; they are those of a kubelet.
+
+const csiDir = "plugins/kubernetes.io/csi"
+
+func stagingPath(root, driver, handle, pv string, block bool) string {
+	if block {
+		return filepath.Join(root, csiDir, "volumeDevices/staging", pv)
+	}
+	sum := sha256.Sum256([]byte(handle))
+	return filepath.Join(root, csiDir, driver, hex.EncodeToString(sum[:]), "globalmount")
+}
+
+func targetPath(root, podUID, pv string, block bool) string {
+	if block {
+		return filepath.Join(root, csiDir, "volumeDevices/publish", pv, podUID)
+	}
+	return filepath.Join(root, "pods", podUID, "volumes/kubernetes.io~csi", pv, "mount")
+}
+
+// csiPath says whether a path below root is one that only this agent and its
+// drivers mount at, and returns the UID of the Pod it belongs to, if any.
+func csiPath(root, path string) (podUID string, ok bool) {
+	rel, err := filepath.Rel(root, path)
+	if err != nil {
+		return "", false
+	}
+	parts := strings.Split(rel, "/")
+	switch {
+	case len(parts) == 6 && parts[0] == "pods" && parts[2] == "volumes" && parts[3] == "kubernetes.io~csi" && parts[5] == "mount":
+		return parts[1], true
+	case len(parts) == 6 && strings.HasPrefix(rel, csiDir+"/") && parts[5] == "globalmount":
+		return "", true
+	case len(parts) == 7 && strings.HasPrefix(rel, csiDir+"/volumeDevices/publish/"):
+		return parts[6], true
+	case len(parts) == 6 && strings.HasPrefix(rel, csiDir+"/volumeDevices/staging/"):
+		return "", true
+	}
+	return "", false
+}
+
+// split takes a name of volumesInUse or volumesAttached apart.
+func split(name corev1.UniqueVolumeName) (driver, handle string, ok bool) {
+	rest, ok := strings.CutPrefix(string(name), "kubernetes.io/csi/")
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, "^")
+}
+
+func driverOf(key string) string {
+	driver, _, _ := strings.Cut(key, "^")
+	return driver
+}
+
+func uniqueName(driver, handle string) corev1.UniqueVolumeName {
+	return corev1.UniqueVolumeName(volume.UniqueName(driver, handle))
+}
+
+func isBlock(pv *corev1.PersistentVolume) bool {
+	return pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
+}

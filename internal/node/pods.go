@@ -1,0 +1,203 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	// podWorkers is how many Pods are written to the API at once.
+	podWorkers = 16
+	// patience is how long a Pod waits for something that is under way before
+	// its condition says so. Most mounts are done by then, and one write
+	// instead of two tells everything.
+	patience = time.Second
+)
+
+func (a *Agent) runPods(ctx context.Context) {
+	stop := context.AfterFunc(ctx, a.podQueue.ShutDown)
+	defer stop()
+	var workers sync.WaitGroup
+	for range podWorkers {
+		workers.Go(func() {
+			for a.nextPod(ctx) {
+			}
+		})
+	}
+	workers.Wait()
+}
+
+func (a *Agent) nextPod(ctx context.Context) bool {
+	key, closed := a.podQueue.Get()
+	if closed {
+		return false
+	}
+	defer a.podQueue.Done(key)
+	switch err := a.syncPod(ctx, key); {
+	case err == nil:
+		a.podQueue.Forget(key)
+	case ctx.Err() == nil:
+		if !apierrors.IsConflict(err) {
+			a.Log.Warn("pod cannot be written, will be tried again", "consumer", key, "err", err)
+		}
+		a.podQueue.AddRateLimited(key)
+	}
+	return true
+}
+
+// syncPod tells a Pod what became of its volumes, or deletes it when it is to
+// go and has none any more.
+func (a *Agent) syncPod(ctx context.Context, key string) error {
+	pod, ok := a.pods.Get(key)
+	if !ok {
+		return nil
+	}
+	if pod.DeletionTimestamp != nil {
+		return a.deletePod(ctx, pod)
+	}
+	if !alive(pod) {
+		return nil
+	}
+	ready, b := a.podState(pod)
+	if wait := a.patienceLeft(pod, ready, b.Reason); wait > 0 {
+		a.podQueue.AddAfter(key, wait)
+		return nil
+	}
+	return a.writeCondition(ctx, pod, ready, b)
+}
+
+// podState returns whether all volumes of the Pod are mounted, and where, or
+// why not.
+func (a *Agent) podState(pod *corev1.Pod) (bool, volume.Because) {
+	host, err := a.hostPath(pod)
+	if err != nil {
+		return false, because(volume.ReasonFailedMount, "user", "%v", err)
+	}
+	var paths []string
+	for _, u := range a.uses(pod) {
+		if u.pv == nil {
+			return false, u.missing
+		}
+		path := targetPath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
+		if !served(a.journal.Get(u.key()).Target(path), host) {
+			return false, a.reasonOf(u)
+		}
+		paths = append(paths, u.name+"="+path)
+	}
+	if len(paths) == 0 {
+		return true, because(volume.ReasonMounted, "", "no volumes")
+	}
+	return true, because(volume.ReasonMounted, "", "%s", strings.Join(paths, ", "))
+}
+
+func (a *Agent) reasonOf(u use) volume.Because {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if b, ok := a.told[u.key()]; ok && b.Reason != volume.ReasonMounted {
+		return b
+	}
+	return because(volume.ReasonMounting, "node "+a.Name, "volume %s is being mounted on node %s", u.pv.Name, a.Name)
+}
+
+// patienceLeft says how long a Pod's condition is not written yet, because
+// what it would say may have changed in a moment.
+func (a *Agent) patienceLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	uid := string(pod.UID)
+	under := r == volume.ReasonMounting || r == volume.ReasonWaitForAttach || r == volume.ReasonWaitForBind || r == volume.ReasonUnmounting
+	if ready || !under {
+		delete(a.seen, uid)
+		return 0
+	}
+	if condition(pod) != nil {
+		return 0
+	}
+	first, ok := a.seen[uid]
+	if !ok {
+		first = time.Now()
+		a.seen[uid] = first
+	}
+	return patience - time.Since(first)
+}
+
+func condition(pod *corev1.Pod) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == volume.ConditionVolumesMounted {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// writeCondition says in the Pod's status what podState found. The UID keeps
+// it from another Pod of the same name.
+func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because) error {
+	want := corev1.PodCondition{
+		Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse,
+		Reason: string(b.Reason), Message: b.Message, LastTransitionTime: metav1.Now(),
+	}
+	var reason any
+	if ready {
+		want.Status, reason = corev1.ConditionTrue, string(volume.ReasonMounted)
+	}
+	if c := condition(pod); c != nil {
+		if c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message {
+			return nil
+		}
+		if c.Status == want.Status {
+			want.LastTransitionTime = c.LastTransitionTime
+		}
+	}
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID},
+		"status":   map[string]any{"reason": reason, "conditions": []corev1.PodCondition{want}},
+	})
+	if err != nil {
+		return fmt.Errorf("write condition of pod %s: %w", kube.Key(pod), err)
+	}
+	written, err := a.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("write condition of pod %s: %w", kube.Key(pod), err)
+	}
+	a.pods.Wrote(written)
+	return nil
+}
+
+// deletePod lets a Pod go when none of its volumes is left here. The API
+// server keeps it until then.
+func (a *Agent) deletePod(ctx context.Context, pod *corev1.Pod) error {
+	for _, r := range a.journal.List() {
+		if slices.ContainsFunc(r.Targets, func(t decide.Target) bool { return t.PodUID == string(pod.UID) }) {
+			return nil
+		}
+	}
+	a.mu.Lock()
+	delete(a.seen, string(pod.UID))
+	a.mu.Unlock()
+	err := a.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete pod %s: %w", kube.Key(pod), err)
+	}
+	return nil
+}
