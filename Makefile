@@ -51,7 +51,7 @@ unit: ## run the quick tests: no root, no API server
 
 .PHONY: lint
 lint: $(LINTER) ## run the linters over all modules
-	for m in $(MODULES); do (cd $$m && $(CURDIR)/$(LINTER) run --config $(CURDIR)/.golangci.yml ./...); done
+	@failed=0; for m in $(MODULES); do echo "== lint, module $$m"; (cd $$m && $(CURDIR)/$(LINTER) run --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
 
 .PHONY: bench
 bench: deps build ## measure the built programs, print JSON; BENCH="-rounds 5 -storm 200"
@@ -75,7 +75,8 @@ help: ## list the targets
 
 # An unmodified kubectl for the tests, of the version that the API server has.
 bin/kubectl: test/go.mod
-	cd test && CGO_ENABLED=0 go build -o ../bin/kubectl k8s.io/kubernetes/cmd/kubectl
+	cd test && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../bin/kubectl k8s.io/kubernetes/cmd/kubectl
 
 $(LINTER):
 	GOBIN=$(CURDIR)/bin GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
