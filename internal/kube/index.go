@@ -14,7 +14,7 @@ const (
 	// PodsByClaim: "namespace/claim" of each claim the Pod uses, generic
 	// ephemeral ones included.
 	PodsByClaim = "claim"
-	// PodsByNode: spec.nodeName.
+	// PodsByNode: spec.nodeName; "" are those without a node.
 	PodsByNode = "node"
 	// ClaimsByVolume: spec.volumeName.
 	ClaimsByVolume = "volume"
@@ -56,7 +56,7 @@ func podIndexers() cache.Indexers {
 			}
 			return names, nil
 		},
-		PodsByNode: func(o any) ([]string, error) { return nonEmpty(o.(*corev1.Pod).Spec.NodeName), nil },
+		PodsByNode: func(o any) ([]string, error) { return []string{o.(*corev1.Pod).Spec.NodeName}, nil },
 	}
 }
 

@@ -86,6 +86,8 @@ const (
 	// written before the call, removed when the volume object exists or the
 	// driver said finally that there is none. Its value is an Intent as JSON.
 	AnnIntent = "volplane.dev/provision-intent"
+	// AnnDetach on a VolumeAttachment keeps all that the detach needs, as JSON.
+	AnnDetach = "volplane.dev/detach"
 	// FinalizerIntent keeps a claim while its AnnIntent is unresolved.
 	FinalizerIntent = "volplane.dev/provision-intent"
 )

@@ -15,6 +15,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -96,7 +97,7 @@ func (p *provisioner) call(ctx context.Context, in *provision.Intent) (provision
 	if !ok {
 		return provision.Answer{}, fmt.Errorf("%s: %w", in.Driver, errGone)
 	}
-	secret, err := p.secret(ctx, in.Secrets.Provision)
+	secret, err := kube.SecretData(ctx, p.Client, in.Secrets.Provision)
 	if err != nil {
 		return provision.Answer{}, err
 	}
@@ -134,20 +135,4 @@ func segments(all []topology.Segment) []*csipb.Topology {
 		out = append(out, &csipb.Topology{Segments: s})
 	}
 	return out
-}
-
-// secret reads what a reference names; no reference is no secret.
-func (p *provisioner) secret(ctx context.Context, ref *corev1.SecretReference) (map[string]string, error) {
-	if ref == nil {
-		return nil, nil
-	}
-	s, err := p.Client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("read secret %s/%s: %w", ref.Namespace, ref.Name, err)
-	}
-	out := make(map[string]string, len(s.Data))
-	for k, v := range s.Data {
-		out[k] = string(v)
-	}
-	return out, nil
 }

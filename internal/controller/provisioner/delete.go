@@ -105,7 +105,7 @@ func (p *provisioner) remove(ctx context.Context, driver, handle string, ref *co
 	if !ok {
 		return fmt.Errorf("%s: %w", driver, errGone)
 	}
-	secret, err := p.secret(ctx, ref)
+	secret, err := kube.SecretData(ctx, p.Client, ref)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,323 @@
+package mount
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+var update = flag.Bool("update", false, "write the decisions into the tables")
+
+// TestVolume plays the tables in testdata: cases are separated by empty lines;
+// each is a sentence, facts, "----", and the plan.
+func TestVolume(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no tables", err)
+	}
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := play(t, string(data))
+		if *update {
+			if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if diff := cmp.Diff(string(data), got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func play(t *testing.T, table string) string {
+	var out []string
+	for _, c := range strings.Split(strings.TrimSpace(table), "\n\n") {
+		given, _, _ := strings.Cut(c, "----")
+		given = strings.TrimSpace(given)
+		plan := Volume(facts(t, given))
+		if plan.Because.Reason == "" || plan.Because.Message == "" {
+			t.Errorf("no reason:\n%s", given)
+		}
+		out = append(out, given+"\n----\n"+text(plan))
+	}
+	return strings.Join(out, "\n\n") + "\n"
+}
+
+func text(p Plan) string {
+	var b bytes.Buffer
+	for _, a := range p.Actions {
+		fmt.Fprintln(&b, strings.TrimSpace(string(a.Verb)+" "+a.Path))
+	}
+	fmt.Fprintf(&b, "%s: %s", p.Because.Reason, p.Because.Message)
+	if p.Because.Next != "" {
+		fmt.Fprintf(&b, " -> %s", p.Because.Next)
+	}
+	return b.String()
+}
+
+func facts(t *testing.T, given string) Facts {
+	f := Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n", Mounted: map[string]bool{}}
+	for _, line := range strings.Split(given, "\n") {
+		words := strings.Fields(line)
+		switch {
+		case strings.HasPrefix(line, "#"):
+		case words[0] == "volume":
+			f.read(t, words[1:])
+		case words[0] == "want":
+			c := Consumer{UID: words[1], Namespace: "ns", Name: words[1], Path: "/p/" + words[1]}
+			for _, w := range words[2:] {
+				c.HostPath = strings.TrimPrefix(w, "host=")
+			}
+			f.Wanted = append(f.Wanted, c)
+		case words[0] == "record":
+			f.Record = record(words[1:])
+		case words[0] == "target":
+			f.Record.Targets = append(f.Record.Targets, target(words[1:]))
+		case words[0] == "mounted":
+			for _, w := range words[1:] {
+				f.Mounted[w] = true
+			}
+		default:
+			t.Fatalf("unknown fact %q", line)
+		}
+	}
+	return f
+}
+
+func (f *Facts) read(t *testing.T, words []string) {
+	flags := map[string]*bool{
+		"known": &f.Known, "block": &f.Block, "driver": &f.DriverReady, "stages": &f.CanStage, "attach": &f.AttachRequired,
+		"attached": &f.Attached, "in-use": &f.InUse, "single-pod": &f.SinglePod, "verify": &f.Verify,
+	}
+	for _, w := range words {
+		if size, ok := strings.CutPrefix(w, "grow="); ok {
+			f.Grow, _ = strconv.ParseInt(size, 10, 64)
+		} else if flags[w] != nil {
+			*flags[w] = true
+		} else {
+			t.Fatalf("unknown fact %q", w)
+		}
+	}
+}
+
+func record(words []string) *Record {
+	r := &Record{Driver: "d", Handle: "h", Volume: "pv", StagingPath: "/s"}
+	for _, w := range words {
+		if size, ok := strings.CutPrefix(w, "size="); ok {
+			r.Size, _ = strconv.ParseInt(size, 10, 64)
+		} else if w == "seen" {
+			r.StagingMounted = true
+		} else {
+			r.Stage = Phase(w)
+		}
+	}
+	return r
+}
+
+func target(words []string) Target {
+	t := Target{PodUID: words[0], PodNamespace: "ns", PodName: words[0], Path: "/p/" + words[0], Phase: Phase(words[1])}
+	if len(words) > 2 {
+		t.HostPath, t.HostPhase = words[2], Phase(words[3])
+	}
+	return t
+}
+
+// TestInvariants lets plans be carried out by a driver that never fails, from
+// every state that can be found, and looks at the order of the calls.
+func TestInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := anyFacts(t)
+		f.DriverReady, f.Known, f.Attached = true, true, true
+		for range 6 {
+			p := Volume(f)
+			if p.Because.Reason == "" {
+				t.Fatal("no reason")
+			}
+			if len(p.Actions) == 0 {
+				settled(t, f)
+				return
+			}
+			for _, a := range p.Actions {
+				carryOut(t, &f, a)
+			}
+		}
+		t.Fatalf("never settles: %+v", f)
+	})
+}
+
+// TestRunningIsLeftAlone: whatever is missing around it, what a living Pod has
+// mounted is not taken away.
+func TestRunningIsLeftAlone(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := anyFacts(t)
+		for _, a := range Volume(f).Actions {
+			if a.Verb != Unpublish && a.Verb != Unstage {
+				continue
+			}
+			for _, c := range f.Wanted {
+				at := f.Record.Target(c.Path)
+				if at != nil && at.Phase == Published && (a.Verb == Unpublish && a.Path == c.Path) {
+					t.Fatalf("%v of %s, which a Pod uses", a, c.Path)
+				}
+			}
+		}
+	})
+}
+
+func anyFacts(t *rapid.T) Facts {
+	flag := func(name string) bool { return rapid.Bool().Draw(t, name) }
+	f := Facts{
+		Driver: "d", Handle: "h", Volume: "pv", Node: "n", Known: flag("known"), Block: flag("block"), DriverReady: flag("driver"),
+		CanStage: flag("stages"), AttachRequired: flag("attach"), Attached: flag("attached"), InUse: flag("in use"),
+		SinglePod: flag("single"), Verify: flag("verify"), Mounted: map[string]bool{},
+	}
+	pods := []string{"a", "b", "c"}
+	for _, p := range pods {
+		if flag("want " + p) {
+			c := Consumer{UID: p, Namespace: "ns", Name: p, Path: "/p/" + p}
+			if flag("host " + p) {
+				c.HostPath = "/h/" + p
+			}
+			f.Wanted = append(f.Wanted, c)
+		}
+	}
+	if !flag("record") {
+		return f
+	}
+	f.Record = &Record{Driver: "d", Handle: "h", StagingPath: "/s", StagingMounted: flag("seen")}
+	f.Record.Stage = rapid.SampledFrom([]Phase{"", Staging, Staged, Unstaging}).Draw(t, "stage")
+	if f.Record.Stage == Staging || f.Record.Stage == Unstaging {
+		return f
+	}
+	for _, p := range pods {
+		if !flag("target " + p) {
+			continue
+		}
+		at := Target{PodUID: p, Path: "/p/" + p, Phase: rapid.SampledFrom([]Phase{Publishing, Published, Unpublishing}).Draw(t, "phase")}
+		if at.Phase == Published && flag("bound") {
+			at.HostPath, at.HostPhase = "/h/"+p, rapid.SampledFrom([]Phase{Binding, Bound, Unbinding}).Draw(t, "host phase")
+		}
+		f.Record.Targets = append(f.Record.Targets, at)
+	}
+	return f
+}
+
+// carryOut does what an action says, and fails when the order of CSI's calls
+// is broken.
+func carryOut(t *rapid.T, f *Facts, a Action) {
+	if f.Record == nil && a.Verb != MarkInUse && a.Verb != UnmarkInUse && a.Verb != CheckAttached {
+		f.Record = &Record{Driver: "d", Handle: "h", StagingPath: "/s"}
+	}
+	r := f.Record
+	switch a.Verb {
+	case MarkInUse:
+		f.InUse = true
+	case UnmarkInUse:
+		if r != nil && (r.Stage != "" || len(r.Targets) > 0) {
+			t.Fatal("unmarked while something is mounted")
+		}
+		f.InUse = false
+	case Stage:
+		if !f.InUse {
+			t.Fatal("staged without being marked in use")
+		}
+		r.Stage, f.Mounted["/s"] = Staged, true
+	case Unstage:
+		if len(r.Targets) > 0 {
+			t.Fatal("unstaged while published")
+		}
+		r.Stage, f.Mounted["/s"] = "", false
+	case Drop:
+		if r.Stage != "" || len(r.Targets) > 0 {
+			t.Fatal("record dropped while something is mounted")
+		}
+		f.Record = nil
+	case CheckAttached, Grow:
+	default:
+		carryOutTarget(t, f, a)
+	}
+}
+
+func carryOutTarget(t *rapid.T, f *Facts, a Action) {
+	at := f.Record.Target(a.Path)
+	switch a.Verb {
+	case Publish:
+		if !f.InUse || f.CanStage && f.Record.Stage != Staged && f.Record.Stage != "" {
+			t.Fatal("published before it was staged and marked")
+		}
+		if at == nil {
+			f.Record.Targets = append(f.Record.Targets, Target{PodUID: a.Path[3:], Path: a.Path, Phase: Published})
+		} else {
+			at.Phase = Published
+		}
+		f.Mounted[a.Path] = true
+	case Unpublish:
+		if at.HostPhase != "" {
+			t.Fatal("unpublished while bound")
+		}
+		kept := f.Record.Targets[:0]
+		for _, x := range f.Record.Targets {
+			if x.Path != a.Path {
+				kept = append(kept, x)
+			}
+		}
+		f.Record.Targets, f.Mounted[a.Path] = kept, false
+	case Bind:
+		if at == nil || at.Phase != Published {
+			t.Fatal("bound before it was published")
+		}
+		at.HostPath, at.HostPhase = "/h/"+a.Path[3:], Bound
+		f.Mounted[at.HostPath] = true
+	case Unbind:
+		f.Mounted[at.HostPath] = false
+		at.HostPath, at.HostPhase = "", ""
+	}
+}
+
+func settled(t *rapid.T, f Facts) {
+	if len(f.Wanted) == 0 {
+		if f.Record != nil || f.InUse {
+			t.Fatalf("not wanted and not gone: %+v", f)
+		}
+		return
+	}
+	served := 0
+	for _, c := range f.Wanted {
+		if at := f.Record.Target(c.Path); at != nil && at.Phase == Published && (c.HostPath == "" || at.HostPhase == Bound) {
+			served++
+		}
+	}
+	if served != len(f.Wanted) && !f.SinglePod || served == 0 {
+		t.Fatalf("settled with %d of %d served: %+v", served, len(f.Wanted), f)
+	}
+}
+
+func TestAfterBoot(t *testing.T) {
+	r := &Record{Stage: Staged, StagingMounted: true, Boot: "1", Targets: []Target{
+		{Path: "/a", Phase: Published, HostPath: "/x", HostPhase: Bound}, {Path: "/b", Phase: Unpublishing},
+	}}
+	if r.AfterBoot("1") != r {
+		t.Error("the record changes without a boot")
+	}
+	want := &Record{Stage: Staging, Boot: "2", Targets: []Target{
+		{Path: "/a", Phase: Publishing, HostPath: "/x", HostPhase: Binding}, {Path: "/b", Phase: Unpublishing},
+	}}
+	if diff := cmp.Diff(want, r.AfterBoot("2")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if r.Stage != Staged || r.Targets[0].Phase != Published {
+		t.Error("the old record changed")
+	}
+}
