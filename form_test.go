@@ -121,7 +121,8 @@ func (f goFile) constantLike(name string, value ast.Expr) bool {
 		// The build sets the version of a program by its variable's name.
 		return f.syntax.Name.Name == "main" && name == "version"
 	case *ast.CompositeLit:
-		return constantTable(v)
+		// An empty one is there to be filled.
+		return len(v.Elts) > 0 && constantTable(v)
 	case *ast.CallExpr:
 		called := selector(v.Fun)
 		sentinel := strings.HasPrefix(name, "Err") || strings.HasPrefix(name, "err")

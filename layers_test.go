@@ -163,11 +163,10 @@ func (l *layer) check(t *testing.T, name string, imports, deps []string) {
 			t.Errorf("%s imports %s: %s", name, i, l.reason)
 		}
 	}
-	for _, d := range deps {
-		for _, n := range l.never {
-			if isModule(n) && (d == n || strings.HasPrefix(d, n+"/")) {
-				t.Errorf("%s reaches %s: %s", name, d, l.reason)
-			}
+	for _, n := range l.never {
+		reached := func(d string) bool { return d == n || strings.HasPrefix(d, n+"/") }
+		if i := slices.IndexFunc(deps, reached); i >= 0 && isModule(n) {
+			t.Errorf("%s reaches %s: %s", name, deps[i], l.reason)
 		}
 	}
 }
