@@ -1,0 +1,197 @@
+package journal
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"volplane.dev/volplane/internal/decide/mount"
+)
+
+func sample(handle string) *mount.Record {
+	return &mount.Record{
+		Driver: "d.example", Handle: handle, Volume: "pv", Stage: mount.Staged, StagingPath: "/s", Boot: "1",
+		PublishContext: map[string]string{"device": "/dev/x"}, StageSecret: &mount.SecretRef{Namespace: "ns", Name: "s"},
+		Targets: []mount.Target{{PodUID: "u", PodNamespace: "ns", PodName: "p", Path: "/t", Phase: mount.Publishing}},
+	}
+}
+
+func open(t *testing.T, dir, boot string) (*Journal, []string) {
+	t.Helper()
+	j, aside, err := Open(dir, boot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j, aside
+}
+
+func TestPutOpenDrop(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	for _, h := range []string{"b", "a/../../x", "a/../../x"} {
+		if err := j.Put(sample(h)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again, aside := open(t, dir, "1")
+	if diff := cmp.Diff([]*mount.Record{sample("a/../../x"), sample("b")}, again.List()); diff != "" || len(aside) > 0 {
+		t.Fatalf("aside %v, (-want +got):\n%s", aside, diff)
+	}
+	if r := again.Get("d.example^b"); r.Stage != mount.Staged {
+		t.Errorf("read %+v", r)
+	}
+	for range 2 {
+		if err := again.Drop("d.example^b"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if last, _ := open(t, dir, "1"); len(last.List()) != 1 || last.Get("d.example^b") != nil {
+		t.Errorf("after drop: %v", last.List())
+	}
+}
+
+func TestRecordsAreCopies(t *testing.T) {
+	j, _ := open(t, t.TempDir(), "1")
+	r := sample("h")
+	if err := j.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	r.Stage, r.Targets[0].Phase = "", mount.Published
+	j.Get(r.Key()).Targets[0].Phase = mount.Unpublishing
+	if got := j.Get(r.Key()); got.Stage != mount.Staged || got.Targets[0].Phase != mount.Publishing {
+		t.Errorf("changed from outside: %+v", got)
+	}
+}
+
+func TestFilesAreForTheirOwnerOnly(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	j, _ := open(t, dir, "1")
+	if err := j.Put(sample("h")); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]os.FileMode{dir: 0o700, filepath.Join(dir, fileName("d.example^h")): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v %v", path, info.Mode(), err)
+		}
+	}
+}
+
+// TestTorn moves aside, and names, whatever is not a whole record, for every
+// length that a record can be torn to.
+func TestTorn(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	for _, h := range []string{"good", "bad"} {
+		if err := j.Put(sample(h)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, fileName("d.example^bad"))
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(whole) {
+		if err := os.WriteFile(path, whole[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		again, aside := open(t, dir, "1")
+		if len(aside) != 1 || again.Get("d.example^bad") != nil || again.Get("d.example^good") == nil {
+			t.Fatalf("torn to %d bytes: aside %v, left %v", n, aside, again.List())
+		}
+		if kept, err := os.ReadFile(aside[0]); err != nil || string(kept) != string(whole[:n]) {
+			t.Fatalf("torn to %d bytes: what was moved aside changed: %v", n, err)
+		}
+		if err := os.Remove(aside[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRecordUnderAnotherName(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	if err := j.Put(sample("h")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, fileName("d.example^h")), filepath.Join(dir, fileName("d.example^other"))); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		if _, aside := open(t, dir, "1"); len(aside) != 1-n {
+			t.Fatalf("open %d: aside %v", n, aside)
+		}
+	}
+}
+
+func TestNewerFormatRefusesTheStart(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir, "1")
+	path := filepath.Join(dir, fileName("d.example^h"))
+	if err := os.WriteFile(path, []byte(`{"format":2,"record":{"driver":"d.example","handle":"h"},"more":{}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Open(dir, "1"); !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), path) {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Error("the file is gone", err)
+	}
+}
+
+// TestUnfinishedWrite is a crash between the temporary file and the rename:
+// the old record counts.
+func TestUnfinishedWrite(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	if err := j.Put(sample("h")); err != nil {
+		t.Fatal(err)
+	}
+	tmp := filepath.Join(dir, fileName("d.example^h")+tmpSuffix)
+	if err := os.WriteFile(tmp, []byte(`{"format":1,"rec`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again, aside := open(t, dir, "1")
+	if diff := cmp.Diff(sample("h"), again.Get("d.example^h")); diff != "" || len(aside) > 0 {
+		t.Errorf("aside %v (-want +got):\n%s", aside, diff)
+	}
+	if _, err := os.Stat(tmp); !os.IsNotExist(err) {
+		t.Error("the unfinished file stays", err)
+	}
+}
+
+func TestFailedWriteKeepsTheOldRecord(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	if err := j.Put(sample("h")); err != nil {
+		t.Fatal(err)
+	}
+	// A directory where the temporary file goes lets every write fail.
+	if err := os.Mkdir(filepath.Join(dir, fileName("d.example^h")+tmpSuffix), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r := sample("h")
+	r.Stage = mount.Unstaging
+	if err := j.Put(r); err == nil {
+		t.Fatal("no error")
+	}
+	if got := j.Get("d.example^h"); got.Stage != mount.Staged {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestAnotherBoot(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	if err := j.Put(sample("h")); err != nil {
+		t.Fatal(err)
+	}
+	again, _ := open(t, dir, "2")
+	if r := again.Get("d.example^h"); r.Stage != mount.Staging || r.Boot != "2" {
+		t.Errorf("got %+v", r)
+	}
+}
