@@ -110,7 +110,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.inUse = newInUse(o.Client, o.Name, a.nodes.Wrote)
 	a.object = &object{client: o.Client, name: o.Name, labels: o.Labels, log: o.Log}
-	a.watcher = &registration.Watcher{Dir: filepath.Join(o.RootDir, "plugins_registry"), Registrar: a.object, Drivers: o.Drivers, Log: o.Log}
+	a.watcher = &registration.Watcher{Dir: filepath.Join(o.RootDir, "plugins_registry"), Registrar: a.object, Drivers: o.Drivers, Log: o.Log, Refused: a.refused}
 	a.work = newDispatcher(o.RetryMin, o.RetryMax, a.reconcile, o.Log)
 	a.podQueue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, o.RetryMax))
 	a.watch()
@@ -167,7 +167,7 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 	}
 	for _, path := range aside {
 		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
-		a.Events.Warn(node, volume.Because{Reason: volume.ReasonJournalTorn, Message: "a journal record cannot be read and was moved to " + path})
+		a.Events.Warn(node, decide.Torn(path))
 	}
 	a.rebuild(node)
 	a.orphans()
@@ -178,6 +178,13 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 		a.podQueue.Add(kube.Key(p))
 	}
 	return nil
+}
+
+// refused records at the Node why a driver is not registered.
+func (a *Agent) refused(socket string, err error) {
+	if node, ok := a.nodes.Get(a.Name); ok {
+		a.Events.Warn(node, decide.Refused(socket, describe(err)))
+	}
 }
 
 func (a *Agent) register(ctx context.Context) {

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
@@ -20,14 +19,9 @@ import (
 
 // use is one claim of one Pod, followed to its volume.
 type use struct {
-	pod *corev1.Pod
-	// name is the volume's name within the Pod.
-	name  string
-	claim *corev1.PersistentVolumeClaim
-	// pv is nil when the claim does not lead to a volume; missing says why.
-	pv       *corev1.PersistentVolume
-	missing  volume.Because
-	readOnly bool
+	decide.Use
+	// pv is nil when the claim does not lead to a volume that can be mounted.
+	pv *corev1.PersistentVolume
 }
 
 // key returns the volume's key, or "" when there is no volume.
@@ -44,54 +38,33 @@ func (a *Agent) uses(pod *corev1.Pod) []use {
 	var out []use
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
-		u := use{pod: pod, name: v.Name}
+		u := decide.Use{Pod: pod, Name: v.Name}
 		switch {
 		case v.PersistentVolumeClaim != nil:
-			u.readOnly = v.PersistentVolumeClaim.ReadOnly
-			a.follow(&u, v.PersistentVolumeClaim.ClaimName, false)
+			u.ClaimName, u.ReadOnly = v.PersistentVolumeClaim.ClaimName, v.PersistentVolumeClaim.ReadOnly
 		case v.Ephemeral != nil:
-			a.follow(&u, pod.Name+"-"+v.Name, true)
+			u.ClaimName, u.Ephemeral = pod.Name+"-"+v.Name, true
 		default:
 			continue
 		}
-		out = append(out, u)
+		out = append(out, a.follow(u))
 	}
 	return out
 }
 
-// follow goes from the claim's name to the volume and checks every reference
-// in both directions, by UID: names are used again.
-func (a *Agent) follow(u *use, name string, ephemeral bool) {
-	claim, ok := a.claims.Get(u.pod.Namespace + "/" + name)
-	if !ok {
-		u.missing = because(volume.ReasonClaimMissing, "user", "there is no claim %s", name)
-		return
+// follow goes from the claim's name to the volume.
+func (a *Agent) follow(u decide.Use) use {
+	if claim, ok := a.claims.Get(u.Pod.Namespace + "/" + u.ClaimName); ok {
+		u.Claim = claim
+		if pv, ok := a.volumes.Get(claim.Spec.VolumeName); ok {
+			u.Volume = pv
+		}
 	}
-	if ephemeral && !metav1.IsControlledBy(claim, u.pod) {
-		u.missing = because(volume.ReasonClaimMisbound, "user", "claim %s was not made for this Pod", name)
-		return
+	if u.Missing().Reason != "" {
+		return use{Use: u}
 	}
-	u.claim = claim
-	if claim.Spec.VolumeName == "" || claim.Status.Phase != corev1.ClaimBound {
-		u.missing = because(volume.ReasonWaitForBind, "binder", "claim %s is not bound yet", name)
-		return
-	}
-	pv, ok := a.volumes.Get(claim.Spec.VolumeName)
-	switch {
-	case !ok:
-		u.missing = because(volume.ReasonVolumeMissing, "user", "claim %s is bound to volume %s, which does not exist", name, claim.Spec.VolumeName)
-	case pv.Spec.ClaimRef == nil || pv.Spec.ClaimRef.UID != claim.UID:
-		u.missing = because(volume.ReasonClaimMisbound, "binder", "volume %s is not bound to claim %s", pv.Name, name)
-	case pv.Spec.CSI == nil:
-		u.missing = because(volume.ReasonFailedMount, "user", "volume %s is not a CSI volume", pv.Name)
-	default:
-		u.pv = pv
-		u.readOnly = u.readOnly || pv.Spec.CSI.ReadOnly
-	}
-}
-
-func because(r volume.Reason, next, format string, args ...any) volume.Because {
-	return volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}
+	u.ReadOnly = u.ReadOnly || u.Volume.Spec.CSI.ReadOnly
+	return use{Use: u, pv: u.Volume}
 }
 
 // alive says whether a Pod still has a right to its volumes.
@@ -166,19 +139,19 @@ func (f *facts) set(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeC
 }
 
 func (f *facts) want(a *Agent, u use) {
-	path := targetPath(a.RootDir, string(u.pod.UID), u.pv.Name, isBlock(u.pv))
+	path := targetPath(a.RootDir, string(u.Pod.UID), u.pv.Name, isBlock(u.pv))
 	if f.consumers[path] != nil {
 		return
 	}
 	if f.claim == nil {
-		f.set(u.pv, u.claim)
-		f.Facts.Grow = growTo(u.pv, u.claim)
+		f.set(u.pv, u.Claim)
+		f.Facts.Grow = growTo(u.pv, u.Claim)
 	}
-	c := decide.Consumer{UID: string(u.pod.UID), Namespace: u.pod.Namespace, Name: u.pod.Name, Path: path, ReadOnly: u.readOnly}
-	if host, err := a.hostPath(u.pod); err == nil {
+	c := decide.Consumer{UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly}
+	if host, err := a.hostPath(u.Pod); err == nil {
 		c.HostPath = host
 	}
-	f.consumers[path] = u.pod
+	f.consumers[path] = u.Pod
 	f.Wanted = append(f.Wanted, c)
 }
 

@@ -13,18 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/volume"
 )
-
-// growError marks a failure to grow a volume, which does not keep its Pods
-// waiting.
-type growError struct{ err error }
-
-// Error returns the cause.
-func (e *growError) Error() string { return e.err.Error() }
-
-// Unwrap returns the cause.
-func (e *growError) Unwrap() error { return e.err }
 
 // growTo returns the size that the node has to grow the volume to, 0 when it
 // is not the node's turn.
@@ -50,14 +39,14 @@ func (d *deed) grow(ctx context.Context) error {
 	r := d.rec
 	if d.f.driver.Node.Expand && len(r.Targets) > 0 {
 		if err := d.expand(ctx); err != nil {
-			return &growError{err}
+			return err
 		}
 	}
 	if err := d.tellGrown(ctx, ""); err != nil {
-		return &growError{err}
+		return err
 	}
 	r.Size, d.dirty = d.f.Facts.Grow, true
-	d.a.Events.Note(d.f.claim, because(volume.ReasonNodeResized, "", "volume %s has its new size on node %s", d.f.Volume, d.f.Node))
+	d.a.Events.Note(d.f.claim, decide.Grown(d.f.Volume, d.f.Node))
 	return nil
 }
 

@@ -33,20 +33,20 @@ func targetPath(root, podUID, pv string, block bool) string {
 // csiPath says whether a path below root is one that only this agent and its
 // drivers mount at, and returns the UID of the Pod it belongs to, if any.
 func csiPath(root, path string) (podUID string, ok bool) {
-	rel, err := filepath.Rel(root, path)
-	if err != nil {
-		return "", false
-	}
-	parts := strings.Split(rel, "/")
-	switch {
-	case len(parts) == 6 && parts[0] == "pods" && parts[2] == "volumes" && parts[3] == "kubernetes.io~csi" && parts[5] == "mount":
-		return parts[1], true
-	case len(parts) == 6 && strings.HasPrefix(rel, csiDir+"/") && parts[5] == "globalmount":
-		return "", true
-	case len(parts) == 7 && strings.HasPrefix(rel, csiDir+"/volumeDevices/publish/"):
-		return parts[6], true
-	case len(parts) == 6 && strings.HasPrefix(rel, csiDir+"/volumeDevices/staging/"):
-		return "", true
+	rel := strings.TrimPrefix(path, root+"/")
+	for shape, uid := range map[string]int{
+		"pods/*/volumes/kubernetes.io~csi/*/mount": 1,
+		csiDir + "/*/*/globalmount":                -1,
+		csiDir + "/volumeDevices/publish/*/*":      6,
+		csiDir + "/volumeDevices/staging/*":        -1,
+	} {
+		if match, err := filepath.Match(shape, rel); err != nil || !match {
+			continue
+		}
+		if uid < 0 {
+			return "", true
+		}
+		return strings.Split(rel, "/")[uid], true
 	}
 	return "", false
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -84,34 +83,27 @@ func (a *Agent) syncPod(ctx context.Context, key string) error {
 // podState returns whether all volumes of the Pod are mounted, and where, or
 // why not.
 func (a *Agent) podState(pod *corev1.Pod) (bool, volume.Because) {
+	refused := ""
 	host, err := a.hostPath(pod)
 	if err != nil {
-		return false, because(volume.ReasonFailedMount, "user", "%v", err)
+		refused = err.Error()
 	}
-	var paths []string
+	var places []decide.Place
 	for _, u := range a.uses(pod) {
-		if u.pv == nil {
-			return false, u.missing
+		p := decide.Place{Name: u.Name, Because: u.Missing()}
+		if u.pv != nil {
+			p.Path = targetPath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
+			p.Served, p.Because = served(a.journal.Get(u.key()).Target(p.Path), host), a.reasonOf(u.key())
 		}
-		path := targetPath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
-		if !served(a.journal.Get(u.key()).Target(path), host) {
-			return false, a.reasonOf(u)
-		}
-		paths = append(paths, u.name+"="+path)
+		places = append(places, p)
 	}
-	if len(paths) == 0 {
-		return true, because(volume.ReasonMounted, "", "no volumes")
-	}
-	return true, because(volume.ReasonMounted, "", "%s", strings.Join(paths, ", "))
+	return decide.Pod(refused, places)
 }
 
-func (a *Agent) reasonOf(u use) volume.Because {
+func (a *Agent) reasonOf(key string) volume.Because {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if b, ok := a.told[u.key()]; ok && b.Reason != volume.ReasonMounted {
-		return b
-	}
-	return because(volume.ReasonMounting, "node "+a.Name, "volume %s is being mounted on node %s", u.pv.Name, a.Name)
+	return a.told[key]
 }
 
 // patienceLeft says how long a Pod's condition is not written yet, because

@@ -32,8 +32,12 @@ func (a *Agent) reconcile(ctx context.Context, key string) error {
 			return err
 		}
 		plan := decide.Volume(f.Facts)
-		err = a.apply(ctx, f, plan)
-		a.tell(ctx, f, plan, err)
+		failed, err := a.apply(ctx, f, plan)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, errNotYet) {
+			plan.Because = decide.Failed(failed, describe(err), "node "+a.Name)
+			a.warn(f, plan.Because)
+		}
+		a.tell(f, plan.Because)
 		if err != nil || len(plan.Actions) == 0 {
 			return err
 		}
@@ -41,15 +45,15 @@ func (a *Agent) reconcile(ctx context.Context, key string) error {
 	return nil
 }
 
-// apply carries the actions out in order until one fails.
-func (a *Agent) apply(ctx context.Context, f *facts, plan decide.Plan) error {
+// apply carries the actions out in order until one fails, and says which.
+func (a *Agent) apply(ctx context.Context, f *facts, plan decide.Plan) (decide.Verb, error) {
 	d := &deed{a: a, f: f, rec: f.Record.Clone()}
 	for _, action := range plan.Actions {
 		if err := d.do(ctx, action); err != nil {
-			return errors.Join(err, d.flush())
+			return action.Verb, errors.Join(err, d.flush())
 		}
 	}
-	return d.flush()
+	return "", d.flush()
 }
 
 func (d *deed) do(ctx context.Context, action decide.Action) error {
@@ -81,14 +85,8 @@ func (d *deed) do(ctx context.Context, action decide.Action) error {
 	}
 }
 
-// tell keeps the reason for the Pods' conditions and records failures as
-// events.
-func (a *Agent) tell(ctx context.Context, f *facts, plan decide.Plan, err error) {
-	b := plan.Because
-	if err != nil && ctx.Err() == nil && !errors.Is(err, errNotYet) {
-		b = failure(b, err)
-		a.warn(f, b)
-	}
+// tell keeps the reason for the Pods' conditions and has the Pods looked at.
+func (a *Agent) tell(f *facts, b volume.Because) {
 	a.mu.Lock()
 	if f.Record == nil && len(f.Wanted) == 0 {
 		delete(a.told, decide.Key(f.Driver, f.Handle))
@@ -107,20 +105,6 @@ func (a *Agent) tell(ctx context.Context, f *facts, plan decide.Plan, err error)
 	}
 }
 
-// failure turns an error into the reason that everybody sees.
-func failure(b volume.Because, err error) volume.Because {
-	b.Message = describe(err)
-	switch {
-	case errors.As(err, new(*growError)):
-		b.Reason = volume.ReasonFailedNodeResize
-	case b.Reason == volume.ReasonUnmounting:
-		b.Reason = volume.ReasonFailedUnmount
-	default:
-		b.Reason = volume.ReasonFailedMount
-	}
-	return b
-}
-
 // describe returns an error as one bounded line.
 func describe(err error) string {
 	var call *callError
@@ -130,28 +114,28 @@ func describe(err error) string {
 	return err.Error()
 }
 
-// warn records a failure at the Pods that it keeps waiting.
+// warn records a failure at the objects that it keeps waiting.
 func (a *Agent) warn(f *facts, b volume.Because) {
-	if b.Reason == volume.ReasonFailedNodeResize {
-		if f.claim != nil {
-			a.Events.Warn(f.claim, b)
-		}
-		return
-	}
-	if b.Reason == volume.ReasonFailedMount {
-		for path, pod := range f.consumers {
-			host, err := a.hostPath(pod)
-			if err != nil || !served(a.journal.Get(decide.Key(f.Driver, f.Handle)).Target(path), host) {
+	switch {
+	case b.Reason == volume.ReasonFailedNodeResize:
+		a.Events.Warn(f.claim, b)
+	case b.Reason == volume.ReasonFailedMount:
+		a.warnWaiting(f, b)
+	case f.Record != nil:
+		for _, t := range f.Record.Targets {
+			if pod, ok := a.pods.ByUID(t.PodUID); ok && f.consumers[t.Path] == nil {
 				a.Events.Warn(pod, b)
 			}
 		}
-		return
 	}
-	if f.Record == nil {
-		return
-	}
-	for _, t := range f.Record.Targets {
-		if pod, ok := a.pods.ByUID(t.PodUID); ok && f.consumers[t.Path] == nil {
+}
+
+// warnWaiting leaves out the Pods that have what they want.
+func (a *Agent) warnWaiting(f *facts, b volume.Because) {
+	record := a.journal.Get(decide.Key(f.Driver, f.Handle))
+	for path, pod := range f.consumers {
+		host, err := a.hostPath(pod)
+		if err != nil || !served(record.Target(path), host) {
 			a.Events.Warn(pod, b)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -217,67 +218,66 @@ func anyFacts(t *rapid.T) Facts {
 // carryOut does what an action says, and fails when the order of CSI's calls
 // is broken.
 func carryOut(t *rapid.T, f *Facts, a Action) {
-	if f.Record == nil && a.Verb != MarkInUse && a.Verb != UnmarkInUse && a.Verb != CheckAttached {
-		f.Record = &Record{Driver: "d", Handle: "h", StagingPath: "/s"}
-	}
-	r := f.Record
 	switch a.Verb {
+	case CheckAttached, Grow:
 	case MarkInUse:
 		f.InUse = true
 	case UnmarkInUse:
-		if r != nil && (r.Stage != "" || len(r.Targets) > 0) {
-			t.Fatal("unmarked while something is mounted")
-		}
+		must(t, empty(f.Record), "unmarked while something is mounted")
 		f.InUse = false
-	case Stage:
-		if !f.InUse {
-			t.Fatal("staged without being marked in use")
-		}
-		r.Stage, f.Mounted["/s"] = Staged, true
-	case Unstage:
-		if len(r.Targets) > 0 {
-			t.Fatal("unstaged while published")
-		}
-		r.Stage, f.Mounted["/s"] = "", false
 	case Drop:
-		if r.Stage != "" || len(r.Targets) > 0 {
-			t.Fatal("record dropped while something is mounted")
-		}
+		must(t, empty(f.Record), "record dropped while something is mounted")
 		f.Record = nil
-	case CheckAttached, Grow:
+	case Stage, Unstage:
+		carryOutStage(t, f, a)
 	default:
 		carryOutTarget(t, f, a)
 	}
 }
 
+func empty(r *Record) bool { return r == nil || r.Stage == "" && len(r.Targets) == 0 }
+
+func must(t *rapid.T, ok bool, otherwise string) {
+	if !ok {
+		t.Fatal(otherwise)
+	}
+}
+
+func begin(f *Facts) *Record {
+	if f.Record == nil {
+		f.Record = &Record{Driver: "d", Handle: "h", StagingPath: "/s"}
+	}
+	return f.Record
+}
+
+func carryOutStage(t *rapid.T, f *Facts, a Action) {
+	r := begin(f)
+	if a.Verb == Stage {
+		must(t, f.InUse, "staged without being marked in use")
+		r.Stage, f.Mounted["/s"] = Staged, true
+		return
+	}
+	must(t, len(r.Targets) == 0, "unstaged while published")
+	r.Stage, f.Mounted["/s"] = "", false
+}
+
 func carryOutTarget(t *rapid.T, f *Facts, a Action) {
-	at := f.Record.Target(a.Path)
+	r := begin(f)
+	at := r.Target(a.Path)
 	switch a.Verb {
 	case Publish:
-		if !f.InUse || f.CanStage && f.Record.Stage != Staged && f.Record.Stage != "" {
-			t.Fatal("published before it was staged and marked")
-		}
+		must(t, f.InUse && (!f.CanStage || r.Stage == Staged), "published before it was staged and marked")
 		if at == nil {
-			f.Record.Targets = append(f.Record.Targets, Target{PodUID: a.Path[3:], Path: a.Path, Phase: Published})
-		} else {
-			at.Phase = Published
+			r.Targets = append(r.Targets, Target{PodUID: a.Path[3:], Path: a.Path})
+			at = r.Target(a.Path)
 		}
-		f.Mounted[a.Path] = true
+		at.Phase, f.Mounted[a.Path] = Published, true
 	case Unpublish:
-		if at.HostPhase != "" {
-			t.Fatal("unpublished while bound")
-		}
-		kept := f.Record.Targets[:0]
-		for _, x := range f.Record.Targets {
-			if x.Path != a.Path {
-				kept = append(kept, x)
-			}
-		}
-		f.Record.Targets, f.Mounted[a.Path] = kept, false
+		must(t, at.HostPhase == "", "unpublished while bound")
+		r.Targets = slices.DeleteFunc(r.Targets, func(x Target) bool { return x.Path == a.Path })
+		f.Mounted[a.Path] = false
 	case Bind:
-		if at == nil || at.Phase != Published {
-			t.Fatal("bound before it was published")
-		}
+		must(t, at != nil && at.Phase == Published, "bound before it was published")
 		at.HostPath, at.HostPhase = "/h/"+a.Path[3:], Bound
 		f.Mounted[at.HostPath] = true
 	case Unbind:

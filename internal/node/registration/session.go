@@ -76,6 +76,7 @@ func (s *session) run(ctx context.Context) {
 		if err := s.register(ctx); err != nil && ctx.Err() == nil {
 			pause := kube.Backoff(s.failed, orDefault(s.w.RetryMin, 500*time.Millisecond), orDefault(s.w.RetryMax, 2*time.Minute))
 			s.failed++
+			s.w.Refused(s.path, err)
 			s.log.Warn("driver is not registered, will be tried again", "attempt", s.failed, "pause", pause, "err", err)
 			retry = time.After(pause)
 		}

@@ -35,6 +35,8 @@ type Watcher struct {
 	Registrar Registrar
 	Drivers   *csi.Set
 	Log       *slog.Logger
+	// Refused is told why the driver at a socket is not registered.
+	Refused func(socket string, err error)
 	// RetryMin and RetryMax bound the pause after a failure; the defaults are
 	// 500 ms and 2 minutes.
 	RetryMin, RetryMax time.Duration

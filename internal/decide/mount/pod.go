@@ -1,0 +1,112 @@
+package mount
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Use is one claim of one Pod, followed to its volume as far as it goes.
+type Use struct {
+	Pod *corev1.Pod
+	// Name is the volume's name within the Pod.
+	Name string
+	// ClaimName is the claim's name; Ephemeral says that the claim is to be
+	// made for this Pod.
+	ClaimName string
+	Ephemeral bool
+	ReadOnly  bool
+	// Claim and Volume are nil when they do not exist.
+	Claim  *corev1.PersistentVolumeClaim
+	Volume *corev1.PersistentVolume
+}
+
+// Missing says why a use does not lead to a volume that can be mounted; its
+// reason is empty when it does. Every reference is checked in both directions
+// and by UID, because names are used again.
+func (u Use) Missing() volume.Because {
+	name := u.ClaimName
+	switch {
+	case u.Claim == nil:
+		return because(volume.ReasonClaimMissing, "user", "there is no claim %s", name)
+	case u.Ephemeral && !metav1.IsControlledBy(u.Claim, u.Pod):
+		return because(volume.ReasonClaimMisbound, "user", "claim %s was not made for this Pod", name)
+	case u.Claim.Spec.VolumeName == "" || u.Claim.Status.Phase != corev1.ClaimBound:
+		return because(volume.ReasonWaitForBind, "binder", "claim %s is not bound yet", name)
+	case u.Volume == nil:
+		return because(volume.ReasonVolumeMissing, "user", "claim %s is bound to volume %s, which does not exist", name, u.Claim.Spec.VolumeName)
+	case u.Volume.Spec.ClaimRef == nil || u.Volume.Spec.ClaimRef.UID != u.Claim.UID:
+		return because(volume.ReasonClaimMisbound, "binder", "volume %s is not bound to claim %s", u.Volume.Name, name)
+	case u.Volume.Spec.CSI == nil:
+		return because(volume.ReasonFailedMount, "user", "volume %s is not a CSI volume", u.Volume.Name)
+	}
+	return volume.Because{}
+}
+
+func because(r volume.Reason, next, format string, args ...any) volume.Because {
+	return volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}
+}
+
+// Place is what became of one volume of a Pod.
+type Place struct {
+	// Name is the volume's name within the Pod, Path where it is mounted.
+	Name, Path string
+	// Served says that it is mounted there, and at the host path too.
+	Served bool
+	// Because is why not; the newest that is known.
+	Because volume.Because
+}
+
+// Pod returns whether all volumes of a Pod are mounted, and what its condition
+// says: where they are, or why the first that is missing is missing. Refused
+// is what is wrong with what the Pod itself asks for; empty when nothing is.
+func Pod(refused string, places []Place) (bool, volume.Because) {
+	if refused != "" {
+		return false, because(volume.ReasonFailedMount, "user", "%s", refused)
+	}
+	if len(places) == 0 {
+		return true, because(volume.ReasonMounted, "", "no volumes")
+	}
+	var at []string
+	for _, p := range places {
+		switch {
+		case !p.Served && (p.Because.Reason == "" || p.Because.Reason == volume.ReasonMounted):
+			return false, because(volume.ReasonMounting, "", "volume %s is being mounted", p.Name)
+		case !p.Served:
+			return false, p.Because
+		}
+		at = append(at, p.Name+"="+p.Path)
+	}
+	return true, because(volume.ReasonMounted, "", "%s", strings.Join(at, ", "))
+}
+
+// Failed is the reason of a step that failed with a cause.
+func Failed(v Verb, cause, next string) volume.Because {
+	switch v {
+	case Grow:
+		return because(volume.ReasonFailedNodeResize, next, "%s", cause)
+	case Unbind, Unpublish, Unstage, UnmarkInUse, Drop:
+		return because(volume.ReasonFailedUnmount, next, "%s", cause)
+	default:
+		return because(volume.ReasonFailedMount, next, "%s", cause)
+	}
+}
+
+// Grown is the reason of a volume that has its new size.
+func Grown(pv, node string) volume.Because {
+	return because(volume.ReasonNodeResized, "", "volume %s has its new size on node %s", pv, node)
+}
+
+// Torn is the reason of a journal record that cannot be read.
+func Torn(path string) volume.Because {
+	return because(volume.ReasonJournalTorn, "user", "a journal record cannot be read and was moved to %s", path)
+}
+
+// Refused is the reason of a driver that is not registered.
+func Refused(socket, cause string) volume.Because {
+	return because(volume.ReasonRegistrationRefused, "user", "the driver that registers at %s is not registered: %s", socket, cause)
+}

@@ -1,0 +1,92 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+func say(b volume.Because) string {
+	return fmt.Sprintf("%s: %s -> %s", b.Reason, b.Message, b.Next)
+}
+
+// TestReasons writes down what people read about Pods, one line for each case.
+func TestReasons(t *testing.T) {
+	var got strings.Builder
+	line := func(what string, b volume.Because) { fmt.Fprintf(&got, "%-32s %s\n", what, say(b)) }
+	uses(line)
+	pods(line)
+	for _, v := range []Verb{Stage, Publish, Bind, Grow, Unbind, Unpublish, Unstage} {
+		line("failed to "+string(v), Failed(v, "the cause", "node n"))
+	}
+	line("grown", Grown("pv", "n"))
+	line("torn", Torn("/j/x"))
+	line("refused", Refused("/r/x.sock", "the cause"))
+	const name = "testdata/reasons/pods.txt"
+	if *update {
+		if err := os.WriteFile(name, []byte(got.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func uses(line func(string, volume.Because)) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1"}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c", UID: "2"}}
+	bound := claim.DeepCopy()
+	bound.Spec.VolumeName, bound.Status.Phase = "pv", corev1.ClaimBound
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	pv.Spec.ClaimRef = &corev1.ObjectReference{UID: "other"}
+	mine := pv.DeepCopy()
+	mine.Spec.ClaimRef.UID = "2"
+	good := mine.DeepCopy()
+	good.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
+	u := Use{Pod: pod, Name: "data", ClaimName: "c"}
+	line("no claim", u.Missing())
+	u.Claim, u.Ephemeral = claim, true
+	line("a stranger's claim", u.Missing())
+	u.Ephemeral = false
+	line("not bound", u.Missing())
+	u.Claim = bound
+	line("no volume", u.Missing())
+	u.Volume = pv
+	line("another claim's volume", u.Missing())
+	u.Volume = mine
+	line("not CSI", u.Missing())
+	u.Volume = good
+	line("all is there", u.Missing())
+}
+
+func pods(line func(string, volume.Because)) {
+	waits := volume.Because{Reason: volume.ReasonWaitForAttach, Message: "not attached", Next: "attacher"}
+	served := Place{Name: "data", Path: "/d/data", Served: true}
+	for _, c := range []struct {
+		what    string
+		refused string
+		places  []Place
+	}{
+		{"pod without volumes", "", nil},
+		{"pod with all", "", []Place{served, {Name: "cache", Path: "/d/cache", Served: true}}},
+		{"pod that waits", "", []Place{served, {Name: "cache", Because: waits}}},
+		{"pod nobody looked at", "", []Place{{Name: "cache"}}},
+		{"pod whose mount was lost", "", []Place{{Name: "cache", Because: volume.Because{Reason: volume.ReasonMounted}}}},
+		{"pod that asks too much", "the cause", []Place{served}},
+	} {
+		ready, b := Pod(c.refused, c.places)
+		line(fmt.Sprintf("%s: %v", c.what, ready), b)
+	}
+}

@@ -1,0 +1,164 @@
+package node
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+// fakeDriver is a CSI driver that mounts nothing and writes down its calls.
+type fakeDriver struct {
+	csipb.UnimplementedIdentityServer
+	csipb.UnimplementedControllerServer
+	csipb.UnimplementedNodeServer
+	registerapi.UnimplementedRegistrationServer
+
+	name, registerAs string
+	topology         map[string]string
+	dir              string
+	// hook, when set, is asked before each call of the node service.
+	hook func(ctx context.Context, call string) error
+
+	mu      sync.Mutex
+	calls   []string
+	told    []*registerapi.RegistrationStatus
+	servers []*grpc.Server
+}
+
+func newFakeDriver(name, root string) *fakeDriver {
+	return &fakeDriver{name: name, registerAs: name, dir: root, topology: map[string]string{"topology.example/zone": "z1"}}
+}
+
+func (d *fakeDriver) endpoint() string { return filepath.Join(d.dir, "plugins", d.name+".sock") }
+func (d *fakeDriver) socket() string {
+	return filepath.Join(d.dir, "plugins_registry", d.name+"-reg.sock")
+}
+
+// start serves both sockets until stop.
+func (d *fakeDriver) start(t *testing.T) {
+	t.Helper()
+	for path, register := range map[string]func(*grpc.Server){
+		d.endpoint(): func(s *grpc.Server) {
+			csipb.RegisterIdentityServer(s, d)
+			csipb.RegisterControllerServer(s, d)
+			csipb.RegisterNodeServer(s, d)
+		},
+		d.socket(): func(s *grpc.Server) { registerapi.RegisterRegistrationServer(s, d) },
+	} {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := grpc.NewServer()
+		register(s)
+		go func() { _ = s.Serve(l) }()
+		d.servers = append(d.servers, s)
+	}
+	t.Cleanup(d.stop)
+}
+
+// stop ends the driver as a process that tidies up: its sockets go.
+func (d *fakeDriver) stop() {
+	for _, s := range d.servers {
+		s.Stop()
+	}
+	d.servers = nil
+}
+
+func (d *fakeDriver) call(ctx context.Context, what string) error {
+	d.mu.Lock()
+	d.calls = append(d.calls, what)
+	hook := d.hook
+	d.mu.Unlock()
+	if hook != nil {
+		return hook(ctx, what)
+	}
+	return nil
+}
+
+func (d *fakeDriver) setHook(h func(context.Context, string) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hook = h
+}
+
+func (d *fakeDriver) history() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(d.calls, " ")
+}
+
+func (d *fakeDriver) answers() []*registerapi.RegistrationStatus {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]*registerapi.RegistrationStatus(nil), d.told...)
+}
+
+func (d *fakeDriver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
+	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: d.registerAs, Endpoint: d.endpoint(), SupportedVersions: []string{"1.0.0"}}, nil
+}
+
+func (d *fakeDriver) NotifyRegistrationStatus(_ context.Context, s *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.told = append(d.told, s)
+	return &registerapi.RegistrationStatusResponse{}, nil
+}
+
+func (d *fakeDriver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
+	return &csipb.GetPluginInfoResponse{Name: d.name, VendorVersion: "1"}, nil
+}
+
+func (d *fakeDriver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
+	return &csipb.ProbeResponse{}, nil
+}
+
+func (d *fakeDriver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+	return &csipb.GetPluginCapabilitiesResponse{}, nil
+}
+
+func (d *fakeDriver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
+	r := &csipb.NodeGetCapabilitiesResponse{}
+	for _, c := range []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME} {
+		r.Capabilities = append(r.Capabilities, &csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: c}}})
+	}
+	return r, nil
+}
+
+func (d *fakeDriver) NodeGetInfo(ctx context.Context, _ *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
+	if err := d.call(ctx, "info"); err != nil {
+		return nil, err
+	}
+	return &csipb.NodeGetInfoResponse{NodeId: "id-" + d.name, MaxVolumesPerNode: 7, AccessibleTopology: &csipb.Topology{Segments: d.topology}}, nil
+}
+
+func (d *fakeDriver) NodeStageVolume(ctx context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
+	return &csipb.NodeStageVolumeResponse{}, d.call(ctx, "stage:"+r.VolumeId+":"+r.PublishContext["device"]+":"+r.Secrets["key"])
+}
+
+func (d *fakeDriver) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
+	return &csipb.NodeUnstageVolumeResponse{}, d.call(ctx, "unstage:"+r.VolumeId)
+}
+
+func (d *fakeDriver) NodePublishVolume(ctx context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+	return &csipb.NodePublishVolumeResponse{}, d.call(ctx, "publish:"+r.VolumeId)
+}
+
+func (d *fakeDriver) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+	return &csipb.NodeUnpublishVolumeResponse{}, d.call(ctx, "unpublish:"+r.VolumeId)
+}
+
+func (d *fakeDriver) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+	return &csipb.NodeExpandVolumeResponse{}, d.call(ctx, "expand:"+r.VolumeId)
+}

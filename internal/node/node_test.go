@@ -1,0 +1,343 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+const driverName = "d.example"
+
+func noAttach(name string) *storagev1.CSIDriver {
+	return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}
+}
+
+func TestLifeOfAVolume(t *testing.T) {
+	w := newWorld(t)
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionFalse, "WaitForAttach")
+	if used := w.node().Status.VolumesInUse; len(used) != 1 {
+		t.Errorf("volumes in use while it waits: %v", used)
+	}
+	w.attach(driverName, "a")
+	w.says("p", corev1.ConditionTrue, "v-a="+filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount"))
+	if got := d.history(); got != "info stage:h-a:/dev/a: publish:h-a" {
+		t.Errorf("calls: %s", got)
+	}
+	w.pod("q", "a")
+	w.says("q", corev1.ConditionTrue, "v-a=")
+	w.terminate("p")
+	w.gone("p")
+	w.terminate("q")
+	w.gone("q")
+	eventually(t, func() string {
+		if used := w.node().Status.VolumesInUse; len(used) > 0 {
+			return "volumes in use stay"
+		}
+		return ""
+	})
+	if got := d.history(); got != "info stage:h-a:/dev/a: publish:h-a publish:h-a unpublish:h-a unpublish:h-a unstage:h-a" {
+		t.Errorf("calls: %s", got)
+	}
+	w.empty()
+}
+
+// empty says that nothing of any volume is left on the disk.
+func (w *world) empty() {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		for _, pattern := range []string{"journal/*.json*", "pods/*", "plugins/kubernetes.io/csi/*/*"} {
+			if left, _ := filepath.Glob(filepath.Join(w.dir, pattern)); len(left) > 0 {
+				return "left: " + strings.Join(left, " ")
+			}
+		}
+		return ""
+	})
+}
+
+func TestPodWithoutVolumes(t *testing.T) {
+	w := newWorld(t)
+	w.run()
+	w.pod("p")
+	w.says("p", corev1.ConditionTrue, "no volumes")
+	w.terminate("p")
+	w.gone("p")
+}
+
+func TestMissingThings(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	w.run()
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionFalse, "ClaimMissing")
+	w.wire(driverName, "a")
+	w.says("p", corev1.ConditionFalse, "DriverMissing")
+	newFakeDriver(driverName, w.dir).start(t)
+	w.says("p", corev1.ConditionTrue, "v-a=")
+}
+
+// TestRestart: the agent ends while the driver works; the next one takes over
+// and ends what nobody wants any more, without touching what is wanted.
+func TestRestart(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.wire(driverName, "b")
+	w.pod("p", "a")
+	w.pod("q", "b")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.says("q", corev1.ConditionTrue, "v-b=")
+	w.stop()
+	w.must(nil, w.client.CoreV1().Pods("ns").Delete(t.Context(), "q", metav1.DeleteOptions{}))
+	d.mu.Lock()
+	d.calls = nil
+	d.mu.Unlock()
+	w.run()
+	eventually(t, func() string {
+		if got := d.history(); got != "info unpublish:h-b unstage:h-b" {
+			return "calls: " + got
+		}
+		if used := w.node().Status.VolumesInUse; len(used) != 1 || !strings.HasSuffix(string(used[0]), "h-a") {
+			return "volumes in use are not those of the one that is left"
+		}
+		return ""
+	})
+}
+
+// TestUnknownStage: a stage without an answer, then an agent that ends, then a
+// Pod that goes: the stage is undone.
+func TestUnknownStage(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	d.setHook(func(ctx context.Context, call string) error {
+		if strings.HasPrefix(call, "stage:") {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	eventually(t, func() string {
+		if !strings.Contains(d.history(), "stage:h-a") {
+			return "no stage"
+		}
+		return ""
+	})
+	w.stop()
+	d.setHook(nil)
+	w.terminate("p")
+	w.run()
+	w.gone("p")
+	eventually(t, func() string {
+		if !strings.HasSuffix(d.history(), "unstage:h-a") {
+			return "calls: " + d.history()
+		}
+		return ""
+	})
+	w.empty()
+}
+
+// TestFailuresAreRepeated: final and unknown errors, at every step.
+func TestFailuresAreRepeated(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	failed := map[string]int{}
+	d.setHook(func(_ context.Context, call string) error {
+		failed[call]++
+		switch failed[call] {
+		case 1:
+			return status.Error(codes.Internal, "no")
+		case 2:
+			return status.Error(codes.Unavailable, "perhaps")
+		}
+		return nil
+	})
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.terminate("p")
+	w.gone("p")
+	w.empty()
+	w.eventSaid("FailedMount", "NodeStageVolume by driver d.example: Internal: no")
+	w.eventSaid("FailedUnmount", "NodeUnpublishVolume by driver d.example: Internal: no")
+}
+
+func (w *world) eventSaid(reason, text string) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		events, err := w.client.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, e := range events.Items {
+			if e.Reason == reason && strings.Contains(e.Message, text) {
+				return ""
+			}
+		}
+		return "no event " + reason + " with " + text
+	})
+}
+
+// TestHangingDriverDelaysNobody: more volumes than a driver may occupy hang,
+// and another driver's volume is mounted meanwhile.
+func TestHangingDriverDelaysNobody(t *testing.T) {
+	w := newWorld(t, noAttach("slow.example"), noAttach(driverName))
+	slow, quick := newFakeDriver("slow.example", w.dir), newFakeDriver(driverName, w.dir)
+	slow.setHook(func(ctx context.Context, call string) error {
+		if call == "info" {
+			return nil
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	slow.start(t)
+	quick.start(t)
+	w.run()
+	for i := range 3 * driverLimit {
+		name := "s" + string(rune('a'+i%26)) + string(rune('a'+i/26))
+		w.wire("slow.example", name)
+		w.pod(name, name)
+	}
+	eventually(t, func() string {
+		if n := strings.Count(slow.history(), "stage:"); n < driverLimit {
+			return "the slow driver is not full yet"
+		}
+		return ""
+	})
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	if n := strings.Count(slow.history(), "stage:"); n != driverLimit {
+		t.Errorf("%d calls at once, %d are allowed", n, driverLimit)
+	}
+}
+
+func TestSecrets(t *testing.T) {
+	w := newWorld(t, noAttach(driverName), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")}})
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	pv, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), "pv-a", metav1.GetOptions{})
+	w.must(nil, err)
+	pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
+	w.must(w.client.CoreV1().PersistentVolumes().Update(t.Context(), pv, metav1.UpdateOptions{}))
+	eventually(t, func() string {
+		pv, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), "pv-a", metav1.GetOptions{})
+		if err != nil || pv.Spec.CSI.NodeStageSecretRef == nil {
+			return "not written"
+		}
+		return ""
+	})
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	if got := d.history(); !strings.Contains(got, "stage:h-a::hidden") {
+		t.Errorf("calls: %s", got)
+	}
+	files, err := filepath.Glob(filepath.Join(w.dir, "journal", "*"))
+	w.must(nil, err)
+	for _, f := range files {
+		if data, err := os.ReadFile(f); err == nil && strings.Contains(string(data), "hidden") {
+			t.Errorf("%s holds the secret", f)
+		}
+	}
+}
+
+func TestGrow(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.must(w.client.CoreV1().PersistentVolumes().Patch(t.Context(), "pv-a", types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`), metav1.PatchOptions{}))
+	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
+		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"},"conditions":[{"type":"FileSystemResizePending","status":"True"}]}}`), metav1.PatchOptions{}, "status"))
+	eventually(t, func() string {
+		c, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "a", metav1.GetOptions{})
+		size := c.Status.Capacity[corev1.ResourceStorage]
+		if err != nil || size.String() != "2Gi" || len(c.Status.AllocatedResourceStatuses) > 0 || len(c.Status.Conditions) > 0 {
+			return "claim says " + size.String()
+		}
+		return ""
+	})
+	if got := d.history(); strings.Count(got, "expand:h-a") != 1 {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+func TestMountAtIsRefused(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	newFakeDriver(driverName, w.dir).start(t)
+	w.run()
+	w.wire(driverName, "a")
+	for name, path := range map[string]string{"rel": "data", "dots": "/data/../etc", "own": w.dir + "/journal", "above": filepath.Dir(w.dir), "none": w.dir + "-none"} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), Annotations: map[string]string{volume.AnnMountAt: path}}}
+		pod.Spec.NodeName = "n1"
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"}}}}
+		w.must(w.client.CoreV1().Pods("ns").Create(t.Context(), pod, metav1.CreateOptions{}))
+		w.says(name, corev1.ConditionFalse, "FailedMount: volume cannot be shown at the host path")
+	}
+}
+
+func TestOneAgentAtATime(t *testing.T) {
+	w := newWorld(t)
+	w.run()
+	eventually(t, func() string {
+		if _, err := lock(w.dir); !errors.Is(err, errLocked) {
+			return "not locked"
+		}
+		return ""
+	})
+}
+
+// TestLostJournal: the record was torn; the node's own word and the directories
+// are enough to take the volume away.
+func TestLostJournal(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.stop()
+	files, err := filepath.Glob(filepath.Join(w.dir, "journal", "*.json"))
+	w.must(nil, err)
+	w.must(nil, os.WriteFile(files[0], []byte("{"), 0o600))
+	w.terminate("p")
+	w.run()
+	w.gone("p")
+	eventually(t, func() string {
+		if !strings.HasSuffix(d.history(), "unstage:h-a") || len(w.node().Status.VolumesInUse) > 0 {
+			return "calls: " + d.history()
+		}
+		return ""
+	})
+	w.eventSaid("JournalTorn", "quarantine")
+}

@@ -1,0 +1,198 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// world is an agent with an API that keeps objects and does nothing else.
+type world struct {
+	t      *testing.T
+	dir    string
+	client *fake.Clientset
+	stop   func()
+}
+
+func newWorld(t *testing.T, objects ...runtime.Object) *world {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "node-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	w := &world{t: t, dir: dir, client: fake.NewClientset(objects...)}
+	return w
+}
+
+// run starts an agent; it ends with the test, or by w.stop.
+func (w *world) run() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	agent, err := New(Options{
+		Name: "n1", RootDir: w.dir, Client: w.client, Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(),
+		Events: kube.NewRecorder(ctx, w.client, "node"), Log: slog.New(slog.DiscardHandler), TrustDrivers: true,
+		RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	agent.watcher.RetryMin, agent.watcher.RetryMax = 10*time.Millisecond, 50*time.Millisecond
+	ended := make(chan error, 1)
+	go func() { ended <- agent.Run(ctx) }()
+	stopped := false
+	w.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Error(err)
+		}
+	}
+	w.t.Cleanup(w.stop)
+}
+
+// eventually fails the test when f does not become empty; f says what is
+// missing.
+func eventually(t *testing.T, f func() string) {
+	t.Helper()
+	deadline, tick := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
+	defer tick.Stop()
+	for {
+		missing := f()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatal("never: " + missing)
+		case <-tick.C:
+		}
+	}
+}
+
+// wire makes a claim and its volume of a driver.
+func (w *world) wire(driver, name string) {
+	w.t.Helper()
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("claim-" + name)}}
+	claim.Spec.VolumeName, claim.Status.Phase, claim.Status.Capacity = "pv-"+name, corev1.ClaimBound, size
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name, UID: types.UID("pv-" + name)}}
+	pv.Spec.AccessModes, pv.Spec.Capacity = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, size
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: name, UID: claim.UID}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h-" + name}
+	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Create(w.t.Context(), claim, metav1.CreateOptions{}))
+	w.must(w.client.CoreV1().PersistentVolumes().Create(w.t.Context(), pv, metav1.CreateOptions{}))
+}
+
+func (w *world) must(_ any, err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// attach does what the attach/detach controller does.
+func (w *world) attach(driver, name string) {
+	w.t.Helper()
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attachmentName("h-"+name, driver, "n1")}}
+	va.Spec.Attacher, va.Spec.NodeName = driver, "n1"
+	va.Status.Attached, va.Status.AttachmentMetadata = true, map[string]string{"device": "/dev/" + name}
+	w.must(w.client.StorageV1().VolumeAttachments().Create(w.t.Context(), va, metav1.CreateOptions{}))
+	body := fmt.Sprintf(`[{"op":"add","path":"/status/volumesAttached","value":[{"name":%q,"devicePath":""}]}]`, volume.UniqueName(driver, "h-"+name))
+	w.must(w.client.CoreV1().Nodes().Patch(w.t.Context(), "n1", types.JSONPatchType, []byte(body), metav1.PatchOptions{}, "status"))
+}
+
+func (w *world) pod(name string, claims ...string) {
+	w.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}}
+	pod.Spec.NodeName = "n1"
+	for _, c := range claims {
+		v := corev1.Volume{Name: "v-" + c}
+		v.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v)
+	}
+	w.must(w.client.CoreV1().Pods("ns").Create(w.t.Context(), pod, metav1.CreateOptions{}))
+}
+
+// terminate marks a Pod as deleted, as the API server does.
+func (w *world) terminate(name string) {
+	w.t.Helper()
+	pod, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	now := metav1.Now()
+	pod.DeletionTimestamp = &now
+	w.must(w.client.CoreV1().Pods("ns").Update(w.t.Context(), pod, metav1.UpdateOptions{}))
+}
+
+// says waits until the Pod's condition has the status, and a text in it.
+func (w *world) says(name string, status corev1.ConditionStatus, text string) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		pod, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		c := condition(pod)
+		if c == nil || c.Status != status || !strings.Contains(c.Reason+": "+c.Message, text) {
+			return fmt.Sprintf("pod %s says %+v, wanted %s %q", name, c, status, text)
+		}
+		return ""
+	})
+}
+
+func (w *world) gone(name string) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		if _, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), name, metav1.GetOptions{}); err == nil {
+			return "pod " + name + " is still there"
+		}
+		return ""
+	})
+}
+
+func (w *world) node() *corev1.Node {
+	node, err := w.client.CoreV1().Nodes().Get(w.t.Context(), "n1", metav1.GetOptions{})
+	if err != nil {
+		return &corev1.Node{}
+	}
+	return node
+}
+
+func (w *world) registered(names ...string) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		c, err := w.client.StorageV1().CSINodes().Get(w.t.Context(), "n1", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		var got []string
+		for _, d := range c.Spec.Drivers {
+			got = append(got, d.Name)
+		}
+		if strings.Join(got, " ") != strings.Join(names, " ") {
+			return fmt.Sprintf("registered are %v, wanted %v", got, names)
+		}
+		return ""
+	})
+}
