@@ -16,7 +16,9 @@ GOLANGCI_VERSION := v2.15.0
 # A checkout of another owner has no version that go could ask git for.
 export GOFLAGS := $(if $(GOFLAGS),$(GOFLAGS),-buildvcs=false)
 
-PROGRAM := CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+# grpcnotrace: the tracing pages of gRPC pull in html/template, which keeps the
+# linker from leaving out what is not used (61 MB instead of 34).
+PROGRAM := CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 LINTER  := bin/golangci-lint-$(GOLANGCI_VERSION)
 
 ##@ To use it

@@ -308,12 +308,14 @@ func TestMountAtIsRefused(t *testing.T) {
 func TestOneAgentAtATime(t *testing.T) {
 	w := newWorld(t)
 	w.run()
-	eventually(t, func() string {
-		if _, err := lock(w.dir); !errors.Is(err, errLocked) {
-			return "not locked"
-		}
-		return ""
-	})
+	w.registered()
+	if _, err := lock(w.dir); !errors.Is(err, errLocked) {
+		t.Errorf("got %v", err)
+	}
+	w.stop()
+	unlock, err := lock(w.dir)
+	w.must(nil, err)
+	unlock()
 }
 
 // TestLostJournal: the record was torn; the node's own word and the directories

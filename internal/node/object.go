@@ -151,9 +151,12 @@ func (o *object) writeIDs(ctx context.Context, node *corev1.Node, ids, labels ma
 		}
 		value = string(text)
 	}
-	return o.patch(ctx, map[string]any{"metadata": map[string]any{
-		"resourceVersion": node.ResourceVersion, "labels": labels, "annotations": map[string]any{volume.AnnLegacyNodeID: value},
-	}})
+	metadata := map[string]any{"resourceVersion": node.ResourceVersion, "annotations": map[string]any{volume.AnnLegacyNodeID: value}}
+	if len(labels) > 0 {
+		// A null would take every label of the Node away.
+		metadata["labels"] = labels
+	}
+	return o.patch(ctx, map[string]any{"metadata": metadata})
 }
 
 func nodeIDs(node *corev1.Node) (map[string]string, error) {

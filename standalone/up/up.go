@@ -53,6 +53,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
+	notify := supervisor()
 	server, err := apiserver.Start(ctx, apiserver.Options{DataDir: o.DataDir, Listen: o.Listen, RBAC: app.RBAC()})
 	if err != nil {
 		return err
@@ -66,12 +67,28 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	ready := func() {
-		_, _ = daemon.SdNotify(false, daemon.SdNotifyReady)
+		notify(daemon.SdNotifyReady)
 		screen(o, server, time.Since(begin))
 	}
 	err = app.RunParts(ctx, o.Log, o.parts(server, ready))
-	_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
+	notify(daemon.SdNotifyStopping)
 	return err
+}
+
+// supervisor returns the way to tell systemd, or whoever started us, how far
+// we are. The API server's library would say that all is ready as soon as it
+// listens: the socket's name is hidden from it.
+func supervisor() (notify func(state string)) {
+	const key = "NOTIFY_SOCKET"
+	socket := os.Getenv(key)
+	_ = os.Unsetenv(key)
+	return func(state string) {
+		if socket == "" {
+			return
+		}
+		_ = os.Setenv(key, socket)
+		_, _ = daemon.SdNotify(true, state)
+	}
 }
 
 // parts are what runs on top of the API server, in start order.
@@ -85,15 +102,17 @@ func (o Options) parts(server *apiserver.Server, ready func()) []app.Part {
 				Drivers:   drivers, Log: o.Log,
 			}, ready)
 		}},
+		// The driver before the agent: on the way down the agent goes first and
+		// does not see the driver go away.
+		{Name: "bundled driver", Run: func(ctx context.Context) error {
+			return app.LocalDriver(ctx, app.DriverOptions{NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Log: o.Log})
+		}},
 		{Name: "node agent", Run: func(ctx context.Context) error {
 			config, err := server.ClientConfig("system:node:"+o.Node, "system:nodes")
 			if err != nil {
 				return fmt.Errorf("identity of node %s: %w", o.Node, err)
 			}
 			return app.Node(ctx, app.NodeOptions{Name: o.Node, RootDir: o.nodeRoot(), Config: config, Drivers: drivers, Log: o.Log})
-		}},
-		{Name: "bundled driver", Run: func(ctx context.Context) error {
-			return app.LocalDriver(ctx, app.DriverOptions{NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Log: o.Log})
 		}},
 	}
 }

@@ -1,0 +1,219 @@
+package node
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+func TestRegistrationWritesTheObjects(t *testing.T) {
+	w := newWorld(t)
+	d := newFakeDriver(driverName, w.dir)
+	w.run()
+	d.start(t)
+	w.registered(driverName)
+	node := w.node()
+	c, err := w.client.StorageV1().CSINodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	w.must(nil, err)
+	entry := c.Spec.Drivers[0]
+	if entry.NodeID != "id-"+driverName || entry.TopologyKeys[0] != "topology.example/zone" || *entry.Allocatable.Count != 7 {
+		t.Errorf("entry is %+v", entry)
+	}
+	if c.OwnerReferences[0].UID != node.UID || c.OwnerReferences[0].Kind != "Node" {
+		t.Errorf("owner is %+v", c.OwnerReferences)
+	}
+	if node.Labels["topology.example/zone"] != "z1" || node.Labels[corev1.LabelHostname] != "n1" {
+		t.Errorf("labels are %v", node.Labels)
+	}
+	if node.Annotations[volume.AnnLegacyNodeID] != `{"d.example":"id-d.example"}` || node.Annotations[volume.AnnControllerManagedAttach] != "true" {
+		t.Errorf("annotations are %v", node.Annotations)
+	}
+	if node.Status.Conditions[0].Type != corev1.NodeReady || node.Status.Conditions[0].Status != corev1.ConditionTrue {
+		t.Errorf("conditions are %v", node.Status.Conditions)
+	}
+	eventually(t, func() string {
+		if told := d.answers(); len(told) != 1 || !told[0].PluginRegistered {
+			return "the driver was not told"
+		}
+		return ""
+	})
+	d.stop()
+	w.registered()
+	eventually(t, func() string {
+		node := w.node()
+		if _, ok := node.Annotations[volume.AnnLegacyNodeID]; ok {
+			return "the annotation stays"
+		}
+		if node.Labels["topology.example/zone"] != "z1" {
+			return "the label went"
+		}
+		return ""
+	})
+}
+
+// TestRegistrationReplaces: what a driver says the second time stands alone
+// (S1-007).
+func TestRegistrationReplaces(t *testing.T) {
+	w := newWorld(t)
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	d.stop()
+	w.registered()
+	d.topology = map[string]string{"topology.example/rack": "r1"}
+	d.start(t)
+	w.registered(driverName)
+	c, err := w.client.StorageV1().CSINodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	w.must(nil, err)
+	if keys := c.Spec.Drivers[0].TopologyKeys; len(keys) != 1 || keys[0] != "topology.example/rack" {
+		t.Errorf("keys are %v", keys)
+	}
+}
+
+func TestRegistrationIsRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(d *fakeDriver)
+		want   string
+	}{
+		"another name":       {func(d *fakeDriver) { d.registerAs = "other.example" }, "calls itself"},
+		"topology collision": {func(d *fakeDriver) { d.topology = map[string]string{"zone": "z2"} }, `detected topology value collision: driver reported "zone":"z2" but existing label is "zone":"z1"`},
+		"node unknown": {func(d *fakeDriver) {
+			d.hook = func(context.Context, string) error { return status.Error(codes.Internal, "no idea") }
+		}, "no idea"},
+		"no node id": {func(d *fakeDriver) {
+			d.topology = map[string]string{"k": strings.Repeat("x", 5000)}
+		}, "topology of 5001 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"zone": "z1"}}})
+			d := newFakeDriver(driverName, w.dir)
+			c.change(d)
+			d.start(t)
+			w.run()
+			eventually(t, func() string {
+				for _, a := range d.answers() {
+					if !a.PluginRegistered && strings.Contains(a.Error, c.want) {
+						return ""
+					}
+				}
+				return "the driver was not told " + c.want
+			})
+			w.registered()
+			w.eventSaid("RegistrationRefused", d.socket())
+		})
+	}
+}
+
+// TestNodeInfoFailsLater: the entries of a driver that does not know its node
+// any more go (S1-008).
+func TestNodeInfoFailsLater(t *testing.T) {
+	w := newWorld(t)
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	w.stop()
+	d.setHook(func(context.Context, string) error { return status.Error(codes.Internal, "no") })
+	w.run()
+	w.registered()
+	d.setHook(nil)
+	w.registered(driverName)
+}
+
+// TestSecondSocketOfADriver waits until the first one is gone.
+func TestSecondSocketOfADriver(t *testing.T) {
+	w := newWorld(t)
+	first, second := newFakeDriver(driverName, w.dir), newFakeDriver("x.example", w.dir)
+	first.start(t)
+	w.run()
+	w.registered(driverName)
+	second.registerAs = driverName
+	second.start(t)
+	eventually(t, func() string {
+		for _, a := range second.answers() {
+			if strings.Contains(a.Error, "is registered by") {
+				return ""
+			}
+		}
+		return "the second was not refused"
+	})
+	w.registered(driverName)
+}
+
+// TestHangingRegistration: a socket that never answers keeps nobody waiting.
+func TestHangingRegistration(t *testing.T) {
+	w := newWorld(t)
+	dir := filepath.Join(w.dir, "plugins_registry")
+	w.must(nil, os.MkdirAll(dir, 0o700))
+	l, err := net.Listen("unix", filepath.Join(dir, "a-reg.sock"))
+	w.must(nil, err)
+	defer l.Close()
+	slow := newFakeDriver("b.example", w.dir)
+	slow.setHook(func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() })
+	slow.start(t)
+	newFakeDriver(driverName, w.dir).start(t)
+	w.run()
+	w.registered(driverName)
+}
+
+// TestDriverReturns: a driver that dies without tidying up, and comes back at
+// the same sockets, goes on.
+func TestDriverReturns(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	d.stop()
+	w.terminate("p")
+	d.start(t)
+	w.gone("p")
+	w.registered(driverName)
+	w.empty()
+}
+
+// TestNodeDeleted: somebody deletes the Node under its agent.
+func TestNodeDeleted(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.must(nil, w.client.StorageV1().CSINodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
+	w.must(nil, w.client.CoreV1().Nodes().Delete(t.Context(), "n1", metav1.DeleteOptions{}))
+	w.registered(driverName)
+	eventually(t, func() string {
+		if len(w.node().Status.VolumesInUse) != 1 || w.node().Labels["topology.example/zone"] != "z1" {
+			return "the node is not as it was"
+		}
+		return ""
+	})
+}
+
+// TestForeignCSINode: one that belongs to an earlier Node of the same name is
+// made anew (S1-018).
+func TestForeignCSINode(t *testing.T) {
+	old := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{{Kind: "Node", Name: "n1", UID: "earlier"}}}}
+	old.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "old.example", NodeID: "x"}}
+	w := newWorld(t, old)
+	w.run()
+	newFakeDriver(driverName, w.dir).start(t)
+	w.registered(driverName)
+}
