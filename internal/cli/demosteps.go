@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -27,8 +28,8 @@ import (
 // What the demo makes.
 const (
 	demoClaim  = "demo"
-	demoSize   = "64Mi"
-	demoGrown  = "128Mi"
+	demoSize   = "320Mi"
+	demoGrown  = "640Mi"
 	demoNode   = "node1"
 	demoSecond = "node2"
 	demoFile   = "greeting"
@@ -74,17 +75,52 @@ func (d *demo) start(ctx context.Context) (string, error) {
 }
 
 func (d *demo) claim(ctx context.Context) (string, error) {
+	class, why, err := d.class(ctx)
+	if err != nil {
+		return "", err
+	}
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: demoClaim},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(demoSize)}},
+			StorageClassName: class,
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(demoSize)}},
 		},
 	}
 	if _, err := d.client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim, metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
 		return "", err
 	}
-	return demoSize + " of the default class", nil
+	return demoSize + " of " + why, nil
+}
+
+// class chooses the claim's class: the default one, unless this process could
+// not show that its volumes grow while they are mounted. The kernel lets ext4
+// do so only with CAP_SYS_RESOURCE, which some containers and virtual machines
+// withhold even from root.
+func (d *demo) class(ctx context.Context) (name *string, why string, err error) {
+	if mayGrowExt4() {
+		return nil, "the default class", nil
+	}
+	c := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "demo-xfs"}, Provisioner: volume.LocalDriver,
+		Parameters:           map[string]string{"csi.storage.k8s.io/fstype": "xfs"},
+		AllowVolumeExpansion: ptr.To(true), VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	}
+	if _, err := d.client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
+		return nil, "", err
+	}
+	return &c.Name, "class demo-xfs (ext4 would not grow online: CAP_SYS_RESOURCE is missing here)", nil
+}
+
+// mayGrowExt4 says whether this process, and so its children, has
+// CAP_SYS_RESOURCE.
+func mayGrowExt4() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		return false
+	}
+	return caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 // mount makes a Pod that uses the claim and waits until it is mounted. With no

@@ -2,8 +2,10 @@ package mount
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 )
@@ -111,5 +113,55 @@ func Grow(ctx context.Context, device, target, fsType string) error {
 		return err
 	}
 	args := f.grow(device, target)
-	return tool(ctx, args[0], args[1:]...)
+	out, err := toolOutput(ctx, args[0], args[1:]...)
+	if err != nil && strings.Contains(out, "Permission denied to resize") {
+		return fmt.Errorf("grow %s: %w", device, ErrGrowLater)
+	}
+	return err
+}
+
+// GrowUnmounted fits a filesystem that is not mounted to the size of its
+// device, if it is smaller and of a type that grows so. Grow does the rest.
+func GrowUnmounted(ctx context.Context, device, fsType string) error {
+	if fsType != "ext4" {
+		return nil
+	}
+	has, err := ext4Size(device)
+	if err != nil {
+		return err
+	}
+	size, err := DeviceSize(device)
+	if err != nil || has+ext4Slack > size {
+		return err
+	}
+	// resize2fs wants to see a check that is newer than the last mount.
+	var exit *exec.ExitError
+	if err := tool(ctx, "e2fsck", "-f", "-p", device); err != nil && (!errors.As(err, &exit) || exit.ExitCode() > 1) {
+		return err
+	}
+	return tool(ctx, "resize2fs", device)
+}
+
+// ext4Slack is what of a device ext4 may leave unused: less than any growth.
+const ext4Slack = 64 << 10
+
+// ext4Size reads the size of a filesystem from its superblock, at byte 1024:
+// the number of blocks in two halves at 0x4 and 0x150, and the block size as a
+// power of two at 0x18 (Linux, Documentation/filesystems/ext4/super.rst).
+func ext4Size(device string) (int64, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return 0, fmt.Errorf("size of filesystem on %s: %w", device, err)
+	}
+	defer f.Close()
+	var b [0x154]byte
+	if _, err := f.ReadAt(b[:], 1024); err != nil {
+		return 0, fmt.Errorf("size of filesystem on %s: %w", device, err)
+	}
+	blocks := uint64(binary.LittleEndian.Uint32(b[0x4:])) | uint64(binary.LittleEndian.Uint32(b[0x150:]))<<32
+	shift := binary.LittleEndian.Uint32(b[0x18:])
+	if binary.LittleEndian.Uint16(b[0x38:]) != 0xEF53 || shift > 6 || blocks > 1<<50 {
+		return 0, fmt.Errorf("size of filesystem on %s: no ext4 superblock", device)
+	}
+	return int64(blocks << (10 + shift)), nil
 }

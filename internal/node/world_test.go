@@ -15,7 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
@@ -38,6 +40,18 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	w := &world{t: t, dir: dir, client: fake.NewClientset(objects...)}
+	// The caches trim what they receive; what the tests read must not change
+	// with it.
+	w.client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		all, err := w.client.Tracker().Watch(a.GetResource(), a.GetNamespace())
+		if err != nil {
+			return true, nil, err
+		}
+		return true, watch.Filter(all, func(e watch.Event) (watch.Event, bool) {
+			e.Object = e.Object.DeepCopyObject()
+			return e, true
+		}), nil
+	})
 	return w
 }
 

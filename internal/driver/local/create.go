@@ -313,7 +313,8 @@ func failure(err error) error {
 	for is, c := range map[error]codes.Code{
 		errMissing: codes.NotFound, errID: codes.NotFound, mount.ErrUnknownFS: codes.InvalidArgument,
 		mount.ErrNotPlain: codes.InvalidArgument, mount.ErrNotPermitted: codes.FailedPrecondition, mount.ErrNoLoop: codes.ResourceExhausted,
-		context.Canceled: codes.Canceled, context.DeadlineExceeded: codes.DeadlineExceeded,
+		mount.ErrGrowLater: codes.FailedPrecondition,
+		context.Canceled:   codes.Canceled, context.DeadlineExceeded: codes.DeadlineExceeded,
 	} {
 		if errors.Is(err, is) {
 			code = c

@@ -81,17 +81,18 @@ func (n *node) stageFilesystem(ctx context.Context, v record, device, fsType str
 	if err := mount.Format(ctx, device, fsType); err != nil {
 		return err
 	}
+	if err := mount.GrowUnmounted(ctx, device, fsType); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(target, 0o750); err != nil {
 		return fmt.Errorf("stage %s: %w", v.ID, err)
 	}
 	if err := mount.Device(ctx, device, target, fsType, r.GetVolumeCapability().GetMount().GetMountFlags()); err != nil {
 		return err
 	}
-	if v.Source == "" {
-		return nil
-	}
-	// A copy into a larger volume brings a filesystem of the source's size.
-	if err := mount.Grow(ctx, device, target, fsType); err != nil {
+	// The volume may have grown while it was not mounted, or be a copy of a
+	// smaller one.
+	if err := mount.Grow(ctx, device, target, fsType); err != nil && !errors.Is(err, mount.ErrGrowLater) {
 		return errors.Join(err, mount.Unmount(target))
 	}
 	return nil
