@@ -18,14 +18,15 @@ export GOFLAGS := $(if $(GOFLAGS),$(GOFLAGS),-buildvcs=false)
 
 # grpcnotrace: the tracing pages of gRPC pull in html/template, which keeps the
 # linker from leaving out what is not used (61 MB instead of 34).
-PROGRAM := CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+PROGRAM := CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=$(VERSION) $${api-}"
 LINTER  := bin/golangci-lint-$(GOLANGCI_VERSION)
 
 ##@ To use it
 .PHONY: build
 build: ## build bin/volplane and bin/volplaned
 	$(PROGRAM) -o bin/volplane ./cmd/volplane
-	cd standalone && $(PROGRAM) -o ../bin/volplaned ./cmd/volplaned
+	cd standalone && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && minor=$${v#v1.} && k=k8s.io/component-base/version && \
+	api="-X $$k.gitVersion=$$v -X $$k.gitMajor=1 -X $$k.gitMinor=$${minor%%.*}" && $(PROGRAM) -o ../bin/volplaned ./cmd/volplaned
 
 .PHONY: demo
 demo: deps build ## play a volume's whole life in a temporary directory (needs root)

@@ -3,79 +3,147 @@ package csi
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// Limits of the CSI specification for fields that do not say otherwise.
+// Limits of the CSI specification in bytes. A condition's message is text for
+// people; it is not refused for being longer than an identifier.
 const (
 	maxString = 128
 	maxNodeID = 256
+	maxText   = 4 << 10
 	maxMap    = 4 << 10
 )
 
-// checkAnswer refuses an answer that breaks the specification. The call has
-// had its effect nevertheless, so the outcome is unknown: DataLoss would be
-// final, Unknown is not.
-func checkAnswer(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	if err := invoke(ctx, method, req, reply, cc, opts...); err != nil {
-		return err
-	}
-	if problem := answerProblem(reply); problem != "" {
-		return status.Error(codes.Unknown, "the driver's answer breaks the CSI specification: "+problem)
-	}
-	return nil
+// madeHere are the beginnings of messages that gRPC makes on our side when it
+// cannot read an answer. The codes look like a final no of the driver, which
+// may have done its work nevertheless.
+var madeHere = []string{
+	"grpc: received ",
+	"grpc: failed to unmarshal the received message",
+	"cardinality violation",
+	"stream terminated by RST_STREAM",
+	"server closed the stream without sending trailers",
+	"transport: malformed grpc-status",
+	"malformed header",
+	"unexpected HTTP status code",
 }
 
+// checkAnswer refuses an answer that breaks the specification. What the call
+// did is not known then.
+func checkAnswer(next invoker) invoker {
+	return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+		if err := next(ctx, method, req, reply, opts...); err != nil {
+			return unreadable(err)
+		}
+		if problem := answerProblem(reply); problem != "" {
+			return refuse(codes.Unknown, ErrAnswer, problem)
+		}
+		return nil
+	}
+}
+
+func unreadable(err error) error {
+	s, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	for _, begin := range madeHere {
+		if strings.HasPrefix(s.Message(), begin) {
+			return refuse(codes.Unknown, ErrAnswer, line(s.Message()))
+		}
+	}
+	return err
+}
+
+// answerProblem returns what is wrong with an answer, or "".
 func answerProblem(reply any) string {
+	missing := ""
 	switch r := reply.(type) {
 	case *csipb.CreateVolumeResponse:
-		return volumeProblem(r.GetVolume())
-	case *csipb.ControllerPublishVolumeResponse:
-		return mapProblem("publish_context", r.GetPublishContext())
-	case *csipb.ControllerExpandVolumeResponse:
-		if r.GetCapacityBytes() < 0 {
-			return "negative capacity"
-		}
+		missing = required("volume id", r.GetVolume().GetVolumeId())
+	case *csipb.ControllerGetVolumeResponse:
+		missing = required("volume id", r.GetVolume().GetVolumeId())
+	case *csipb.CreateSnapshotResponse:
+		missing = required("snapshot id", r.GetSnapshot().GetSnapshotId())
 	case *csipb.NodeGetInfoResponse:
-		switch id := r.GetNodeId(); {
-		case id == "":
-			return "no node id"
-		case len(id) > maxNodeID:
-			return fmt.Sprintf("node id of %d bytes", len(id))
-		}
-		return mapProblem("topology", r.GetAccessibleTopology().GetSegments())
+		missing = required("node id", r.GetNodeId())
+	}
+	if m, ok := reply.(proto.Message); ok && missing == "" {
+		return messageProblem(m.ProtoReflect())
+	}
+	return missing
+}
+
+func required(what, value string) string {
+	if value == "" {
+		return "no " + what
 	}
 	return ""
 }
 
-func volumeProblem(v *csipb.Volume) string {
-	switch {
-	case v.GetVolumeId() == "":
-		return "no volume id"
-	case len(v.GetVolumeId()) > maxString:
-		return fmt.Sprintf("volume id of %d bytes", len(v.GetVolumeId()))
-	case v.GetCapacityBytes() < 0:
-		return "negative capacity"
-	}
-	for _, t := range v.GetAccessibleTopology() {
-		if p := mapProblem("topology", t.GetSegments()); p != "" {
-			return p
+// messageProblem looks for a field that is too long, or negative where CSI
+// only knows sizes and counts.
+func messageProblem(m protoreflect.Message) string {
+	problem := ""
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsMap():
+			problem = mapProblem(f, v.Map())
+		case f.IsList():
+			for i := 0; i < v.List().Len() && problem == ""; i++ {
+				problem = valueProblem(f, v.List().Get(i))
+			}
+		default:
+			problem = valueProblem(f, v)
 		}
-	}
-	return mapProblem("volume_context", v.GetVolumeContext())
+		return problem == ""
+	})
+	return problem
 }
 
-func mapProblem(name string, m map[string]string) string {
-	size := 0
-	for k, v := range m {
-		size += len(k) + len(v)
+func valueProblem(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
+	switch f.Kind() {
+	case protoreflect.MessageKind:
+		return messageProblem(v.Message())
+	case protoreflect.StringKind:
+		if n := len(v.String()); n > limit(f) {
+			return fmt.Sprintf("%s of %d bytes, %d are allowed", f.Name(), n, limit(f))
+		}
+	case protoreflect.Int64Kind, protoreflect.Int32Kind:
+		if v.Int() < 0 && f.Parent().FullName() != "google.protobuf.Timestamp" {
+			return "negative " + string(f.FullName().Parent().Name()) + "." + string(f.Name())
+		}
 	}
+	return ""
+}
+
+func limit(f protoreflect.FieldDescriptor) int {
+	switch f.Name() {
+	case "node_id":
+		return maxNodeID
+	case "message":
+		return maxText
+	default:
+		return maxString
+	}
+}
+
+func mapProblem(f protoreflect.FieldDescriptor, m protoreflect.Map) string {
+	size := 0
+	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+		size += len(k.String()) + len(v.String())
+		return size <= maxMap
+	})
 	if size > maxMap {
-		return fmt.Sprintf("%s of %d bytes", name, size)
+		return fmt.Sprintf("%s of more than %d bytes", f.Name(), maxMap)
 	}
 	return ""
 }

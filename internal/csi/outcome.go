@@ -1,7 +1,9 @@
 package csi
 
 import (
+	"errors"
 	"strings"
+	"unicode"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -10,19 +12,19 @@ import (
 )
 
 // OutcomeOf says what is known of the effect of a call that ended with err.
-// After Canceled, DeadlineExceeded, Unavailable, Aborted, and an error that is
-// no gRPC status, the effect may exist or may still appear (S1, the rule of
-// today's sidecars); any other code is the driver's final no.
+// After Canceled, DeadlineExceeded, Unavailable, Aborted, an answer that cannot
+// be used, and an error that is no gRPC status, the effect may exist or may
+// still appear (the rule of today's sidecars); any other code is the driver's
+// final no. It is the rule of CreateVolume, DeleteVolume and expansion.
 func OutcomeOf(err error) volume.Outcome {
 	if err == nil {
 		return volume.Done
 	}
-	s, ok := status.FromError(err)
-	if !ok {
+	if _, ok := status.FromError(err); !ok || errors.Is(err, ErrAnswer) {
 		return volume.Unknown
 	}
-	switch s.Code() {
-	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted, codes.Unknown:
+	switch Code(err) {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted:
 		return volume.Unknown
 	default:
 		return volume.Failed
@@ -32,24 +34,46 @@ func OutcomeOf(err error) volume.Outcome {
 // OutcomeOfNodeCall is OutcomeOf for attach, stage and publish, where a driver
 // that is short of resources may have started nevertheless.
 func OutcomeOfNodeCall(err error) volume.Outcome {
-	if status.Code(err) == codes.ResourceExhausted {
+	if Code(err) == codes.ResourceExhausted {
 		return volume.Unknown
 	}
 	return OutcomeOf(err)
 }
 
-// maxMessage bounds what a driver can make us write into events and status.
+// Code returns the gRPC code of an error, wrapped or not: OK of nil, and
+// Unknown of an error that is no gRPC status.
+func Code(err error) codes.Code {
+	if s, ok := status.FromError(err); ok {
+		return s.Code()
+	}
+	return codes.Unknown
+}
+
+// maxMessage bounds, in bytes, what a driver can make us write into events and
+// status.
 const maxMessage = 512
 
 // Describe returns a driver's error as one short line for events and status.
+// Errors of a Driver hold no secrets of the request.
 func Describe(err error) string {
 	if err == nil {
 		return ""
 	}
 	s := status.Convert(err)
-	text := strings.Join(strings.Fields(strings.ToValidUTF8(s.Message(), "?")), " ")
+	return s.Code().String() + ": " + line(s.Message())
+}
+
+// line makes one short line of printable text.
+func line(text string) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
+	text = strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, text)
 	if len(text) > maxMessage {
 		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
 	}
-	return s.Code().String() + ": " + text
+	return text
 }

@@ -12,7 +12,7 @@ import (
 type Set struct {
 	mu      sync.Mutex
 	drivers map[string]*Driver
-	told    []func(name string)
+	told    []*func(name string)
 }
 
 // NewSet returns an empty set.
@@ -25,7 +25,7 @@ func (s *Set) Put(d *Driver) {
 	told := slices.Clone(s.told)
 	s.mu.Unlock()
 	for _, f := range told {
-		f(d.Name)
+		(*f)(d.Name)
 	}
 }
 
@@ -53,10 +53,15 @@ func (s *Set) Names() []string {
 	return slices.Sorted(maps.Keys(s.drivers))
 }
 
-// Subscribe has f called with the name of each driver that is put from now on.
-// f must not block.
-func (s *Set) Subscribe(f func(name string)) {
+// Subscribe has f called with the name of each driver that is put from now on,
+// until cancel is called. f must not block.
+func (s *Set) Subscribe(f func(name string)) (cancel func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = append(s.told, f)
+	s.told = append(s.told, &f)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.told = slices.DeleteFunc(s.told, func(known *func(name string)) bool { return known == &f })
+	}
 }

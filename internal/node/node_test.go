@@ -241,17 +241,8 @@ func TestSecrets(t *testing.T) {
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
 	w.run()
-	w.wire(driverName, "a")
-	pv, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), "pv-a", metav1.GetOptions{})
-	w.must(nil, err)
-	pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
-	w.must(w.client.CoreV1().PersistentVolumes().Update(t.Context(), pv, metav1.UpdateOptions{}))
-	eventually(t, func() string {
-		pv, err := w.client.CoreV1().PersistentVolumes().Get(t.Context(), "pv-a", metav1.GetOptions{})
-		if err != nil || pv.Spec.CSI.NodeStageSecretRef == nil {
-			return "not written"
-		}
-		return ""
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
 	})
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,8 +30,14 @@ type world struct {
 	t      *testing.T
 	dir    string
 	client *fake.Clientset
-	stop   func()
+	// watching counts the watches that were begun: the API of these tests
+	// forgets what happens between a list and a watch.
+	watching atomic.Int32
+	stop     func()
 }
+
+// kinds is how many kinds of objects an agent watches.
+const kinds = 5
 
 func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	t.Helper()
@@ -47,6 +54,7 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 		if err != nil {
 			return true, nil, err
 		}
+		w.watching.Add(1)
 		return true, watch.Filter(all, func(e watch.Event) (watch.Event, bool) {
 			e.Object = e.Object.DeepCopyObject()
 			return e, true
@@ -67,6 +75,7 @@ func (w *world) run() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	w.watching.Store(0)
 	agent.watcher.RetryMin, agent.watcher.RetryMax = 10*time.Millisecond, 50*time.Millisecond
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Run(ctx) }()
@@ -82,6 +91,12 @@ func (w *world) run() {
 		}
 	}
 	w.t.Cleanup(w.stop)
+	eventually(w.t, func() string {
+		if n := w.watching.Load(); n < kinds {
+			return fmt.Sprintf("%d kinds are watched", n)
+		}
+		return ""
+	})
 }
 
 // eventually fails the test when f does not become empty; f says what is
@@ -104,7 +119,7 @@ func eventually(t *testing.T, f func() string) {
 }
 
 // wire makes a claim and its volume of a driver.
-func (w *world) wire(driver, name string) {
+func (w *world) wire(driver, name string, change ...func(*corev1.PersistentVolume)) {
 	w.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("claim-" + name)}}
@@ -113,6 +128,9 @@ func (w *world) wire(driver, name string) {
 	pv.Spec.AccessModes, pv.Spec.Capacity = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, size
 	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: name, UID: claim.UID}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h-" + name}
+	for _, f := range change {
+		f(pv)
+	}
 	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Create(w.t.Context(), claim, metav1.CreateOptions{}))
 	w.must(w.client.CoreV1().PersistentVolumes().Create(w.t.Context(), pv, metav1.CreateOptions{}))
 }

@@ -207,7 +207,13 @@ func (l *life) eventually(try func() (bool, error)) error {
 
 func (l *life) createClaim() error {
 	return l.eventually(func() (bool, error) {
-		_, err := l.client.CoreV1().PersistentVolumeClaims("default").Create(l.ctx, plane.Claim(l.name, "64Mi"), metav1.CreateOptions{})
+		class, err := plane.GrowingClass(l.ctx, l.client)
+		if err != nil {
+			return false, err
+		}
+		claim := plane.Claim(l.name, "320Mi")
+		claim.Spec.StorageClassName = &class
+		_, err = l.client.CoreV1().PersistentVolumeClaims("default").Create(l.ctx, claim, metav1.CreateOptions{})
 		return err == nil || apierrors.IsAlreadyExists(err), ignoreExists(err)
 	})
 }
@@ -272,14 +278,14 @@ func (l *life) read() error {
 }
 
 func (l *life) grow() error {
-	patch := []byte(`{"spec":{"resources":{"requests":{"storage":"96Mi"}}}}`)
+	patch := []byte(`{"spec":{"resources":{"requests":{"storage":"640Mi"}}}}`)
 	return l.eventually(func() (bool, error) {
 		claim, err := l.client.CoreV1().PersistentVolumeClaims("default").Patch(l.ctx, l.name, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err != nil {
 			return false, err
 		}
 		size := claim.Status.Capacity[corev1.ResourceStorage]
-		return size.Value() >= 96<<20, nil
+		return size.Value() >= 640<<20, nil
 	})
 }
 

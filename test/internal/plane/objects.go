@@ -5,10 +5,13 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 )
 
 // Claim returns a claim of the default class.
@@ -20,6 +23,22 @@ func Claim(name, size string) *corev1.PersistentVolumeClaim {
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
 		},
 	}
+}
+
+// GrowingClass makes sure of a class whose volumes grow while they are mounted
+// wherever the tests run: the kernel lets ext4 do so only with
+// CAP_SYS_RESOURCE.
+func GrowingClass(ctx context.Context, client kubernetes.Interface) (string, error) {
+	class := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "growing"}, Provisioner: "local.volplane.dev",
+		Parameters:           map[string]string{"csi.storage.k8s.io/fstype": "xfs"},
+		AllowVolumeExpansion: ptr.To(true), VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	}
+	_, err := client.StorageV1().StorageClasses().Create(ctx, class, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		err = nil
+	}
+	return class.Name, err
 }
 
 // Pod returns a Pod that uses the claim; node may be empty.

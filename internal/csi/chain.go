@@ -1,0 +1,88 @@
+package csi
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+)
+
+// invoker makes one call; decorator adds something to all calls.
+type (
+	invoker   func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error
+	decorator func(next invoker) invoker
+)
+
+// options is what Options set.
+type options struct {
+	log        *slog.Logger
+	metrics    prometheus.Registerer
+	controller time.Duration
+	fault      func(method string) (before, after error)
+}
+
+// Option changes how a Driver makes its calls.
+type Option func(*options)
+
+// WithLog has each call written to log at level debug (slow ones at info),
+// without secrets.
+func WithLog(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+
+// WithMetrics has the calls measured as csi_sidecar_operations_seconds.
+func WithMetrics(registry prometheus.Registerer) Option {
+	return func(o *options) { o.metrics = registry }
+}
+
+// WithControllerTimeout bounds calls that are neither of the node service nor
+// CreateVolume and whose context has no deadline; the default is 15 s.
+func WithControllerTimeout(limit time.Duration) Option {
+	return func(o *options) { o.controller = limit }
+}
+
+// WithFault is for tests: f is asked at each call for an error to fail with
+// before it is made, and for one to fail with after the driver has done it.
+func WithFault(f func(method string) (before, after error)) Option {
+	return func(o *options) { o.fault = f }
+}
+
+// chain puts the decorators around the connection, the outermost first: the
+// time limit covers the wait for a turn, the records do not, and nothing that
+// is recorded has secrets.
+func (o *options) chain(d *Driver, last invoker) (invoker, error) {
+	all := []decorator{withDeadline(o.controller), serialise}
+	if o.metrics != nil {
+		metrics, err := withMetrics(o.metrics, d)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, metrics)
+	}
+	if o.log != nil {
+		all = append(all, withLog(o.log, d))
+	}
+	all = append(all, hideSecrets, checkAnswer)
+	if o.fault != nil {
+		all = append(all, withFault(o.fault))
+	}
+	for i := len(all) - 1; i >= 0; i-- {
+		last = all[i](last)
+	}
+	return last, nil
+}
+
+func withFault(fault func(method string) (before, after error)) decorator {
+	return func(next invoker) invoker {
+		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+			before, after := fault(method)
+			if before != nil {
+				return before
+			}
+			if err := next(ctx, method, req, reply, opts...); err != nil {
+				return err
+			}
+			return after
+		}
+	}
+}
