@@ -16,7 +16,7 @@ import (
 const (
 	// tick is far shorter than a cluster's: a single member has no rival whose
 	// election it must wait for, and the start waits for its own.
-	tick = 10 * time.Millisecond
+	tick = 20 * time.Millisecond
 	// startLimit bounds a start with a long log to read.
 	startLimit = time.Minute
 	quota      = 2 << 30
@@ -70,7 +70,7 @@ func (o Options) config() *embed.Config {
 	c.ListenPeerUrls, c.AdvertisePeerUrls = nil, []url.URL{peer}
 	c.InitialCluster = name + "=" + peer.String()
 	c.EnableGRPCGateway = false
-	c.TickMs, c.ElectionMs = uint(tick.Milliseconds()), uint(10*tick.Milliseconds())
+	c.TickMs, c.ElectionMs = uint(tick.Milliseconds()), uint(5*tick.Milliseconds())
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "5m"
 	c.QuotaBackendBytes = quota
 	// etcd reports an ordinary stop and a fresh start as errors; what really

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	rtdebug "runtime/debug"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -67,6 +68,8 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	ready := func() {
+		// The start has read far more than idling needs.
+		rtdebug.FreeOSMemory()
 		notify(daemon.SdNotifyReady)
 		screen(o, server, time.Since(begin))
 	}
