@@ -179,7 +179,7 @@ func (d *deed) stage(ctx context.Context) error {
 		return err
 	}
 	before := r.Stage
-	r.Stage = decide.Staging
+	r.Stage, r.GrowRefused = decide.Staging, 0
 	r.StagingPath = stagingPath(d.a.RootDir, r.Driver, r.Handle, r.Volume, r.Block)
 	if err := d.save(); err != nil {
 		return err

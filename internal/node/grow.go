@@ -73,6 +73,8 @@ func (d *deed) expand(ctx context.Context) error {
 		if told := d.tellGrown(ctx, corev1.PersistentVolumeClaimNodeResizeInfeasible); told != nil {
 			return told
 		}
+	case codes.FailedPrecondition:
+		d.rec.GrowRefused, d.dirty = d.f.Facts.Grow, true
 	}
 	return called(d.f.Driver, "NodeExpandVolume", err)
 }

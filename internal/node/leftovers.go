@@ -46,14 +46,8 @@ func (a *Agent) found(driver, handle string) *decide.Record {
 	for _, pv := range a.volumes.By(kube.VolumesByHandle, decide.Key(driver, handle)) {
 		r.Volume, r.Block = pv.Name, isBlock(pv)
 		staging = stagingPath(a.RootDir, driver, handle, pv.Name, r.Block)
-		paths, err := filepath.Glob(targetPath(a.RootDir, "*", pv.Name, r.Block))
-		if err != nil {
-			continue
-		}
-		for _, path := range paths {
-			if uid, ok := csiPath(a.RootDir, path); ok {
-				r.Targets = append(r.Targets, a.foundTarget(uid, path))
-			}
+		for _, uid := range a.foundPods(pv.Name, r.Block) {
+			r.Targets = append(r.Targets, a.foundTarget(uid, targetPath(a.RootDir, uid, pv.Name, r.Block)))
 		}
 	}
 	if _, err := os.Lstat(staging); err == nil {
@@ -63,6 +57,26 @@ func (a *Agent) found(driver, handle string) *decide.Record {
 		return nil
 	}
 	return r
+}
+
+// foundPods returns the UIDs of the Pods that have a directory for a volume.
+func (a *Agent) foundPods(pv string, block bool) []string {
+	parent := filepath.Join(a.RootDir, "pods")
+	if block {
+		parent = filepath.Dir(targetPath(a.RootDir, "x", pv, true))
+	}
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		dir := filepath.Dir(targetPath(a.RootDir, e.Name(), pv, false))
+		if _, err := os.Lstat(dir); block || err == nil {
+			out = append(out, e.Name())
+		}
+	}
+	return out
 }
 
 func (a *Agent) foundTarget(uid, path string) decide.Target {

@@ -282,6 +282,32 @@ func TestGrow(t *testing.T) {
 	}
 }
 
+// TestGrowIsRefused: a driver that cannot grow what is mounted is asked once,
+// and again after the next mount.
+func TestGrowIsRefused(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	d.setHook(func(_ context.Context, call string) error {
+		if strings.HasPrefix(call, "expand:") {
+			return status.Error(codes.FailedPrecondition, "not while it is mounted")
+		}
+		return nil
+	})
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
+		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`), metav1.PatchOptions{}, "status"))
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.eventSaid("FileSystemResizeFailed", "not while it is mounted")
+	w.pod("q", "a")
+	w.says("q", corev1.ConditionTrue, "v-a=")
+	if got := d.history(); strings.Count(got, "expand:") != 1 {
+		t.Errorf("calls: %s", got)
+	}
+}
+
 func TestMountAtIsRefused(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	newFakeDriver(driverName, w.dir).start(t)
@@ -327,7 +353,7 @@ func TestLostJournal(t *testing.T) {
 	w.run()
 	w.gone("p")
 	eventually(t, func() string {
-		if !strings.HasSuffix(d.history(), "unstage:h-a") || len(w.node().Status.VolumesInUse) > 0 {
+		if !strings.HasSuffix(d.history(), "unpublish:h-a unstage:h-a") || len(w.node().Status.VolumesInUse) > 0 {
 			return "calls: " + d.history()
 		}
 		return ""

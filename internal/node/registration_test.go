@@ -92,9 +92,9 @@ func TestRegistrationIsRefused(t *testing.T) {
 		"node unknown": {func(d *fakeDriver) {
 			d.hook = func(context.Context, string) error { return status.Error(codes.Internal, "no idea") }
 		}, "no idea"},
-		"no node id": {func(d *fakeDriver) {
+		"topology too large": {func(d *fakeDriver) {
 			d.topology = map[string]string{"k": strings.Repeat("x", 5000)}
-		}, "topology of 5001 bytes"},
+		}, "topology"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"zone": "z1"}}})

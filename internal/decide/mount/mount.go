@@ -260,7 +260,7 @@ func (p *planner) prepare() (Plan, bool) {
 
 func (p *planner) grow(holder string) Plan {
 	f := p.f
-	if f.Grow > 0 && (f.Record == nil || f.Record.Size < f.Grow) && f.DriverReady && f.Known {
+	if f.growNeeded() {
 		p.do(Grow, "")
 	}
 	switch {
@@ -271,6 +271,15 @@ func (p *planner) grow(holder string) Plan {
 	default:
 		return p.plan(volume.ReasonMounted, "", "volume %s is mounted on node %s", f.Volume, f.Node)
 	}
+}
+
+// growNeeded leaves alone what the driver has refused: CSI forbids to ask again
+// before something has changed, and that is the next mount.
+func (f Facts) growNeeded() bool {
+	if f.Grow <= 0 || !f.DriverReady || !f.Known {
+		return false
+	}
+	return f.Record == nil || f.Record.Size < f.Grow && f.Record.GrowRefused != f.Grow
 }
 
 func (f Facts) stageNeeded(publish bool) bool {

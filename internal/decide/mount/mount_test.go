@@ -118,6 +118,8 @@ func record(words []string) *Record {
 	for _, w := range words {
 		if size, ok := strings.CutPrefix(w, "size="); ok {
 			r.Size, _ = strconv.ParseInt(size, 10, 64)
+		} else if size, ok := strings.CutPrefix(w, "refused="); ok {
+			r.GrowRefused, _ = strconv.ParseInt(size, 10, 64)
 		} else if w == "seen" {
 			r.StagingMounted = true
 		} else {

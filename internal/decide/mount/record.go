@@ -51,6 +51,9 @@ type Record struct {
 	// Size is the volume's size in bytes that the node has last grown it to;
 	// 0 when it never did.
 	Size int64 `json:"size,omitempty"`
+	// GrowRefused is the size that the driver will not grow the volume to as
+	// it is mounted now; 0 when it has not refused.
+	GrowRefused int64 `json:"growRefused,omitempty"`
 	// Boot names the boot of the host in which the phases were reached.
 	Boot string `json:"boot,omitempty"`
 }
