@@ -141,6 +141,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.Caches.Start(ctx); err != nil {
 		return ended(ctx, err)
 	}
+	defer a.Drivers.Subscribe(a.addAll)()
 	if err := a.begin(ctx, aside); err != nil {
 		return ended(ctx, err)
 	}
@@ -172,7 +173,6 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 	a.rebuild(node)
 	a.orphans()
 	a.inUse.start(node.Status.VolumesInUse, a.recorded())
-	a.Drivers.Subscribe(a.addAll)
 	a.addAll("")
 	for _, p := range a.pods.List() {
 		a.podQueue.Add(kube.Key(p))

@@ -4,14 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -230,7 +228,7 @@ func (d *deed) unstage(ctx context.Context) error {
 // table is the truth: what a driver that says "done" left mounted is unmounted
 // here, and "not found" is fine when nothing is mounted.
 func (d *deed) taken(path string, err error) error {
-	if err != nil && status.Code(errors.Unwrap(err)) != codes.NotFound {
+	if err != nil && csi.Code(err) != codes.NotFound {
 		return err
 	}
 	if !d.f.Verify {

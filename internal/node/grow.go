@@ -7,11 +7,11 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
 )
 
@@ -67,7 +67,7 @@ func (d *deed) expand(ctx context.Context) error {
 		request.StagingTargetPath = d.rec.StagingPath
 	}
 	_, err = d.f.driver.NodeClient().NodeExpandVolume(ctx, request)
-	switch status.Code(err) {
+	switch csi.Code(err) {
 	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
 		// The driver will never do it: the user has to ask for another size.
 		if told := d.tellGrown(ctx, corev1.PersistentVolumeClaimNodeResizeInfeasible); told != nil {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,20 +28,20 @@ func TestRegistrationWritesTheObjects(t *testing.T) {
 	c, err := w.client.StorageV1().CSINodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	w.must(nil, err)
 	entry := c.Spec.Drivers[0]
-	if entry.NodeID != "id-"+driverName || entry.TopologyKeys[0] != "topology.example/zone" || *entry.Allocatable.Count != 7 {
-		t.Errorf("entry is %+v", entry)
-	}
-	if c.OwnerReferences[0].UID != node.UID || c.OwnerReferences[0].Kind != "Node" {
-		t.Errorf("owner is %+v", c.OwnerReferences)
-	}
-	if node.Labels["topology.example/zone"] != "z1" || node.Labels[corev1.LabelHostname] != "n1" {
-		t.Errorf("labels are %v", node.Labels)
-	}
-	if node.Annotations[volume.AnnLegacyNodeID] != `{"d.example":"id-d.example"}` || node.Annotations[volume.AnnControllerManagedAttach] != "true" {
-		t.Errorf("annotations are %v", node.Annotations)
-	}
-	if node.Status.Conditions[0].Type != corev1.NodeReady || node.Status.Conditions[0].Status != corev1.ConditionTrue {
-		t.Errorf("conditions are %v", node.Status.Conditions)
+	for what, pair := range map[string][2]string{
+		"node id":     {entry.NodeID, "id-" + driverName},
+		"keys":        {strings.Join(entry.TopologyKeys, " "), "topology.example/zone"},
+		"limit":       {fmt.Sprint(*entry.Allocatable.Count), "7"},
+		"owner":       {c.OwnerReferences[0].Kind + " " + string(c.OwnerReferences[0].UID), "Node " + string(node.UID)},
+		"topology":    {node.Labels["topology.example/zone"], "z1"},
+		"host name":   {node.Labels[corev1.LabelHostname], "n1"},
+		"legacy ids":  {node.Annotations[volume.AnnLegacyNodeID], `{"d.example":"id-d.example"}`},
+		"who mounts":  {node.Annotations[volume.AnnControllerManagedAttach], "true"},
+		"ready state": {string(node.Status.Conditions[0].Type + "=" + corev1.NodeConditionType(node.Status.Conditions[0].Status)), "Ready=True"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s is %q, wanted %q", what, pair[0], pair[1])
+		}
 	}
 	eventually(t, func() string {
 		if told := d.answers(); len(told) != 1 || !told[0].PluginRegistered {
@@ -48,6 +49,16 @@ func TestRegistrationWritesTheObjects(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// TestDriverGoes: its entry and its id go, the topology label stays as with a
+// kubelet.
+func TestDriverGoes(t *testing.T) {
+	w := newWorld(t)
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.registered(driverName)
 	d.stop()
 	w.registered()
 	eventually(t, func() string {
@@ -94,7 +105,7 @@ func TestRegistrationIsRefused(t *testing.T) {
 		}, "no idea"},
 		"topology too large": {func(d *fakeDriver) {
 			d.topology = map[string]string{"k": strings.Repeat("x", 5000)}
-		}, "topology"},
+		}, "segments"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"zone": "z1"}}})
