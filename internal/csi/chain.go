@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 )
 
@@ -18,7 +17,7 @@ type (
 // options is what Options set.
 type options struct {
 	log        *slog.Logger
-	metrics    prometheus.Registerer
+	observe    func(Observation)
 	controller time.Duration
 	fault      func(method string) (before, after error)
 }
@@ -30,10 +29,9 @@ type Option func(*options)
 // without secrets.
 func WithLog(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
-// WithMetrics has the calls measured as csi_sidecar_operations_seconds.
-func WithMetrics(registry prometheus.Registerer) Option {
-	return func(o *options) { o.metrics = registry }
-}
+// WithObserver has f called after each call, for metrics. f must not block and
+// may be called concurrently.
+func WithObserver(f func(Observation)) Option { return func(o *options) { o.observe = f } }
 
 // WithControllerTimeout bounds calls that are neither of the node service nor
 // CreateVolume and whose context has no deadline; the default is 15 s.
@@ -50,14 +48,10 @@ func WithFault(f func(method string) (before, after error)) Option {
 // chain puts the decorators around the connection, the outermost first: the
 // time limit covers the wait for a turn, the records do not, and nothing that
 // is recorded has secrets.
-func (o *options) chain(d *Driver, last invoker) (invoker, error) {
+func (o *options) chain(d *Driver, last invoker) invoker {
 	all := []decorator{withDeadline(o.controller), serialise}
-	if o.metrics != nil {
-		metrics, err := withMetrics(o.metrics, d)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, metrics)
+	if o.observe != nil {
+		all = append(all, withObserver(o.observe, d))
 	}
 	if o.log != nil {
 		all = append(all, withLog(o.log, d))
@@ -69,7 +63,7 @@ func (o *options) chain(d *Driver, last invoker) (invoker, error) {
 	for i := len(all) - 1; i >= 0; i-- {
 		last = all[i](last)
 	}
-	return last, nil
+	return last
 }
 
 func withFault(fault func(method string) (before, after error)) decorator {

@@ -47,10 +47,7 @@ func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
 		set(&o)
 	}
 	d := &Driver{Endpoint: socket, link: newLink(socket)}
-	var err error
-	if d.service.call, err = o.chain(d, d.link.invoke); err != nil {
-		return nil, fmt.Errorf("driver at %s: %w", socket, err)
-	}
+	d.service.call = o.chain(d, d.link.invoke)
 	if err := d.ask(ctx); err != nil {
 		_ = d.link.close()
 		return nil, fmt.Errorf("driver at %s: %w", socket, err)

@@ -2,14 +2,12 @@ package csi
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"path"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 )
 
 // slow is how long a call may take before it is worth a line in the log.
@@ -33,35 +31,24 @@ func withLog(log *slog.Logger, d *Driver) decorator {
 	}
 }
 
-// withMetrics measures each call in seconds under the name and labels of
-// today's sidecars. Drivers that share a registry share the histogram.
-func withMetrics(registry prometheus.Registerer, d *Driver) (decorator, error) {
-	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "csi_sidecar_operations_seconds",
-		Help:    "Duration of calls of CSI drivers, by gRPC status code.",
-		Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600},
-	}, []string{"driver_name", "method_name", "grpc_status_code", "migrated"})
-	if err := registry.Register(seconds); err != nil {
-		var already prometheus.AlreadyRegisteredError
-		if !errors.As(err, &already) {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-		known, ok := already.ExistingCollector.(*prometheus.HistogramVec)
-		if !ok {
-			return nil, fmt.Errorf("register metrics: %w", err)
-		}
-		seconds = known
-	}
+// Observation is what is measured of one call: what the sidecars of today
+// publish as csi_sidecar_operations_seconds.
+type Observation struct {
+	// Driver is the driver's name, empty until it has told it.
+	Driver string
+	// Method is the full name of the call, "/csi.v1.Node/NodeStageVolume".
+	Method string
+	Code   codes.Code
+	Took   time.Duration
+}
+
+func withObserver(observe func(Observation), d *Driver) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 			start := time.Now()
 			err := next(ctx, method, req, reply, opts...)
-			name := d.Name
-			if name == "" {
-				name = "unknown-driver"
-			}
-			seconds.WithLabelValues(name, method, Code(err).String(), "false").Observe(time.Since(start).Seconds())
+			observe(Observation{Driver: d.Name, Method: method, Code: Code(err), Took: time.Since(start)})
 			return err
 		}
-	}, nil
+	}
 }

@@ -1,0 +1,167 @@
+package csitest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+// Config is what a Driver says of itself and of its storage.
+type Config struct {
+	// Name is the driver's; empty is "test.csi.example.com".
+	Name, Version string
+	// NodeID names this node, empty is "node-1"; OtherNodes are further ones
+	// that volumes can be published to.
+	NodeID     string
+	OtherNodes []string
+	// MaxVolumes bounds the volumes published to one node; 0 is no limit.
+	MaxVolumes int64
+	// Segments is where the node is, and all volumes are.
+	Segments map[string]string
+	// Capacity bounds the sum of all volumes in bytes; 0 is no limit.
+	Capacity int64
+	// What the driver can do. A call that needs more is Unimplemented.
+	Plugin     csi.PluginCapabilities
+	Controller csi.ControllerCapabilities
+	Node       csi.NodeCapabilities
+	// Hooks, by method, take the place of what a call of the node service does
+	// to the host: to make or remove a directory or a file.
+	Hooks map[string]func(req any) error
+}
+
+// Full returns a configuration with every capability that Driver has, which is
+// all but snapshots.
+func Full() Config {
+	return Config{
+		Segments: map[string]string{"topology.test/zone": "a"},
+		Plugin:   csi.PluginCapabilities{ControllerService: true, AccessibilityConstraints: true, OnlineExpansion: true},
+		Controller: csi.ControllerCapabilities{
+			CreateDelete: true, PublishUnpublish: true, ListVolumes: true, ListVolumesPublishedNodes: true, GetCapacity: true,
+			Clone: true, PublishReadonly: true, Expand: true, GetVolume: true, Modify: true, SingleNodeMultiWriter: true,
+		},
+		Node: csi.NodeCapabilities{StageUnstage: true, Expand: true, Stats: true, SingleNodeMultiWriter: true},
+	}
+}
+
+// Driver is a CSI driver in memory. It is safe for concurrent use.
+type Driver struct {
+	csipb.UnimplementedIdentityServer
+	csipb.UnimplementedControllerServer
+	csipb.UnimplementedNodeServer
+
+	// Socket is the path of its socket.
+	Socket string
+
+	t      testing.TB
+	config Config
+	script script
+
+	mu      sync.Mutex
+	name    string
+	volumes map[string]*vol
+	// server is nil while the driver is dead; stopped is closed when it dies.
+	server  *grpc.Server
+	stopped chan struct{}
+}
+
+// Start serves a driver until the test ends.
+func Start(t testing.TB, c Config) *Driver {
+	t.Helper()
+	d := &Driver{
+		Socket: filepath.Join(shortDir(t), "csi.sock"), t: t, config: c, volumes: map[string]*vol{},
+		name: orDefault(c.Name, "test.csi.example.com"), script: newScript(),
+	}
+	d.config.NodeID = orDefault(c.NodeID, "node-1")
+	d.config.Version = orDefault(c.Version, "1.0")
+	d.serve()
+	t.Cleanup(d.Kill)
+	return d
+}
+
+// shortDir is a temporary directory with a path that leaves room for a
+// socket's name: the kernel takes 108 bytes.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "csi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func orDefault(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func (d *Driver) serve() {
+	d.t.Helper()
+	listener, err := listen(d.Socket)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnaryInterceptor(d.intercept), grpc.ForceServerCodecV2(rawCodec{}))
+	csipb.RegisterIdentityServer(server, d)
+	csipb.RegisterControllerServer(server, d)
+	csipb.RegisterNodeServer(server, d)
+	d.mu.Lock()
+	d.server, d.stopped = server, make(chan struct{})
+	d.mu.Unlock()
+	go func() { _ = server.Serve(listener) }()
+}
+
+// listen takes the place of a socket that an earlier life left.
+func listen(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove old socket: %w", err)
+	}
+	return net.Listen("unix", path)
+}
+
+// Kill ends the driver as SIGKILL does: calls under way get no answer. Its
+// storage stays. It may be repeated.
+func (d *Driver) Kill() {
+	d.mu.Lock()
+	server, stopped := d.server, d.stopped
+	d.server = nil
+	d.mu.Unlock()
+	if server == nil {
+		return
+	}
+	close(stopped)
+	server.Stop()
+}
+
+// Restart kills the driver and serves it again at the same socket.
+func (d *Driver) Restart() {
+	d.t.Helper()
+	d.Kill()
+	d.serve()
+}
+
+// Rename changes the name that the driver gives from now on.
+func (d *Driver) Rename(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.name = name
+}
+
+// Name returns the name that the driver gives now.
+func (d *Driver) Name() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.name
+}
