@@ -17,24 +17,30 @@ var ErrAccessModes = errors.New("access modes cannot be combined")
 func AccessMode(modes []string, single bool) (csipb.VolumeCapability_AccessMode_Mode, error) {
 	has := func(m string) bool { return slices.Contains(modes, m) }
 	switch {
-	case has("ReadWriteOncePod") && len(modes) > 1:
-		return 0, ErrAccessModes
-	case has("ReadWriteOncePod") && single:
-		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, nil
 	case has("ReadWriteOncePod"):
-		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, nil
+		if len(modes) > 1 {
+			return 0, ErrAccessModes
+		}
+		return either(single, csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER), nil
 	case has("ReadWriteMany"):
 		return csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, nil
-	case has("ReadOnlyMany") && has("ReadWriteOnce"):
-		return 0, ErrAccessModes
 	case has("ReadOnlyMany"):
+		if has("ReadWriteOnce") {
+			return 0, ErrAccessModes
+		}
 		return csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, nil
-	case has("ReadWriteOnce") && single:
-		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, nil
 	case has("ReadWriteOnce"):
-		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, nil
+		return either(single, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), nil
 	}
 	return 0, ErrAccessModes
+}
+
+// either returns the newer mode where the driver knows it.
+func either(single bool, newer csipb.VolumeCapability_AccessMode_Mode) csipb.VolumeCapability_AccessMode_Mode {
+	if single {
+		return newer
+	}
+	return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 }
 
 // Capability returns how a volume is used: as a block device, or as a

@@ -182,13 +182,17 @@ func (p *provisioner) sourceHandle(claim *corev1.PersistentVolumeClaim, d *csi.D
 	if !ok || source.Status.Phase != corev1.ClaimBound {
 		return ""
 	}
-	// Both directions of the reference are checked: a claim alone proves
-	// nothing about whose volume it names (CVE-2019-11255).
 	v, ok := p.volumes.Get(source.Spec.VolumeName)
-	if !ok || v.Spec.CSI == nil || v.Spec.CSI.Driver != d.Name || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != source.UID {
+	if !ok || !owns(source, v) || v.Spec.CSI == nil || v.Spec.CSI.Driver != d.Name {
 		return ""
 	}
 	return v.Spec.CSI.VolumeHandle
+}
+
+// owns looks at both directions of the reference: a claim alone proves nothing
+// about whose volume it names (CVE-2019-11255).
+func owns(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
+	return v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID
 }
 
 func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {

@@ -21,18 +21,16 @@ func Match(claim *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolu
 		selector = labels.Everything()
 	}
 	class, _ := ClassOf(claim)
+	free := func(v *corev1.PersistentVolume) bool {
+		return !late && v.Status.Phase == corev1.VolumeAvailable && selector.Matches(labels.Set(v.Labels)) && VolumeClassOf(v) == class
+	}
 	var best *corev1.PersistentVolume
 	for _, v := range volumes {
-		if !fits(claim, v) || !offers(v, claim.Spec.AccessModes) {
-			continue
-		}
-		if v.Spec.ClaimRef != nil {
+		switch {
+		case !fits(claim, v) || !offers(v, claim.Spec.AccessModes):
+		case v.Spec.ClaimRef != nil:
 			return v
-		}
-		if late || v.Status.Phase != corev1.VolumeAvailable || !selector.Matches(labels.Set(v.Labels)) || VolumeClassOf(v) != class {
-			continue
-		}
-		if best == nil || better(v, best) {
+		case free(v) && (best == nil || better(v, best)):
 			best = v
 		}
 	}

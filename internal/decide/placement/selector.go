@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -42,16 +43,24 @@ func matches(e corev1.NodeSelectorRequirement, labels map[string]string) bool {
 		return has
 	case corev1.NodeSelectorOpDoesNotExist:
 		return !has
-	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-		if !has || len(e.Values) != 1 {
-			return false
-		}
-		have, err1 := strconv.ParseInt(value, 10, 64)
-		want, err2 := strconv.ParseInt(e.Values[0], 10, 64)
-		if err1 != nil || err2 != nil {
-			return false
-		}
-		return e.Operator == corev1.NodeSelectorOpGt && have > want || e.Operator == corev1.NodeSelectorOpLt && have < want
+	case corev1.NodeSelectorOpGt:
+		return has && compare(value, e.Values) > 0
+	case corev1.NodeSelectorOpLt:
+		return has && compare(value, e.Values) < 0
 	}
 	return false
+}
+
+// compare compares a label's value with the one number of an expression; 0 is
+// also the answer when one of them is no number.
+func compare(value string, want []string) int {
+	if len(want) != 1 {
+		return 0
+	}
+	a, err1 := strconv.ParseInt(value, 10, 64)
+	b, err2 := strconv.ParseInt(want[0], 10, 64)
+	if err1 != nil || err2 != nil {
+		return 0
+	}
+	return cmp.Compare(a, b)
 }

@@ -27,7 +27,7 @@ type Intent struct {
 	Source     string                               `json:"source,omitempty"`
 	Requisite  []topology.Segment                   `json:"requisite,omitempty"`
 	Preferred  []topology.Segment                   `json:"preferred,omitempty"`
-	Secrets    Secrets                              `json:"secrets"`
+	Secrets    Secrets                              `json:"secrets,omitzero"`
 	Class      string                               `json:"class,omitempty"`
 	Reclaim    corev1.PersistentVolumeReclaimPolicy `json:"reclaim"`
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -34,7 +33,12 @@ const (
 
 // Secrets are the references that a class's templates resolve to.
 type Secrets struct {
-	Provision, Publish, Stage, Node, Expand, NodeExpand *corev1.SecretReference
+	Provision  *corev1.SecretReference `json:"provision,omitempty"`
+	Publish    *corev1.SecretReference `json:"publish,omitempty"`
+	Stage      *corev1.SecretReference `json:"stage,omitempty"`
+	Node       *corev1.SecretReference `json:"node,omitempty"`
+	Expand     *corev1.SecretReference `json:"expand,omitempty"`
+	NodeExpand *corev1.SecretReference `json:"nodeExpand,omitempty"`
 }
 
 // secrets resolves the templates. The namespace may not depend on the claim's
@@ -85,21 +89,24 @@ func secret(parameters map[string]string, purpose string, claim *corev1.Persiste
 	return &corev1.SecretReference{Name: name, Namespace: namespace}, nil
 }
 
-// expand replaces ${token}; the syntax is that of os.Expand, which today's
-// provisioner uses.
+// expand replaces ${token}. A token without braces, $token, would be ambiguous
+// and is refused like one that is not known.
 func expand(template string, tokens map[string]string) (string, error) {
-	var unknown []string
-	text := os.Expand(template, func(token string) string {
-		v, ok := tokens[token]
-		if !ok {
-			unknown = append(unknown, token)
+	var out strings.Builder
+	for rest := template; ; {
+		before, after, found := strings.Cut(rest, "$")
+		out.WriteString(before)
+		if !found {
+			return out.String(), nil
 		}
-		return v
-	})
-	if len(unknown) > 0 {
-		return "", fmt.Errorf("unknown tokens %q", unknown)
+		token, behind, closed := strings.Cut(strings.TrimPrefix(after, "{"), "}")
+		value, known := tokens[token]
+		if !strings.HasPrefix(after, "{") || !closed || !known {
+			return "", fmt.Errorf("unknown token in %q at %q", template, "$"+after)
+		}
+		out.WriteString(value)
+		rest = behind
 	}
-	return text, nil
 }
 
 // driverParameters are what the driver gets of a class's parameters: all but
@@ -118,6 +125,9 @@ func driverParameters(all map[string]string) (map[string]string, error) {
 		default:
 			out[k] = all[k]
 		}
+	}
+	if len(out) == 0 {
+		return nil, nil
 	}
 	return out, nil
 }

@@ -120,19 +120,27 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 		return Disown, say(volume.ReasonRetained, "", "volume "+v.Name+" is to be retained")
 	case !deletes:
 		return Keep, say(volume.ReasonRetained, "user", "volume "+v.Name+" is retained")
-	case v.Status.Phase != corev1.VolumeReleased && !kept && v.DeletionTimestamp == nil:
+	case v.Status.Phase == corev1.VolumeReleased:
+		return released(f, driver, kept)
+	case !kept && v.DeletionTimestamp == nil:
 		return Adopt, say(volume.ReasonBound, "", "volume "+v.Name+" is to be deleted with its claim")
-	case v.Status.Phase != corev1.VolumeReleased:
-		return Keep, say(volume.ReasonBound, "", "volume "+v.Name+" is in use")
-	case !kept && v.DeletionTimestamp != nil:
-		return Keep, say(volume.ReasonTerminating, "", "volume "+v.Name+" is deleted at the driver, its object is going")
-	case len(f.Attachments) > 0:
-		return Keep, say(volume.ReasonStillAttached, "attach/detach", "volume "+v.Name+" is still attached: "+f.Attachments[0])
-	case !f.Ours:
-		return Keep, say(volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered and cannot delete volume "+v.Name)
-	default:
-		return Delete, say(volume.ReasonDeleting, driver, "volume "+v.Name+" is being deleted")
 	}
+	return Keep, say(volume.ReasonBound, "", "volume "+v.Name+" is in use")
+}
+
+// released decides about a volume that is to be deleted and whose claim has
+// gone.
+func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because) {
+	v := f.Volume
+	switch {
+	case !kept && v.DeletionTimestamp != nil:
+		return Keep, volume.Because{Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is deleted at the driver, its object is going"}
+	case len(f.Attachments) > 0:
+		return Keep, volume.Because{Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0], Next: "attach/detach"}
+	case !f.Ours:
+		return Keep, volume.Because{Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: driver}
+	}
+	return Delete, volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: driver}
 }
 
 // Disowned returns the volume object without the provisioner's finalizer.

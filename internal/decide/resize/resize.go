@@ -54,11 +54,10 @@ func Claim(f Facts) Plan {
 	}
 	want, have := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
 	state := c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
-	node := state == corev1.PersistentVolumeClaimNodeResizePending || state == corev1.PersistentVolumeClaimNodeResizeInProgress
 	switch {
-	case c.Status.Phase != corev1.ClaimBound || v == nil || v.Spec.CSI == nil || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != c.UID:
+	case !isBound(c, v):
 		return say(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
-	case node:
+	case state == corev1.PersistentVolumeClaimNodeResizePending, state == corev1.PersistentVolumeClaimNodeResizeInProgress:
 		return say(volume.ReasonNodeResizePending, "node", "claim "+c.Name+" waits for its node to grow the filesystem")
 	case want.Cmp(have) <= 0:
 		return say(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the size that it requests")
@@ -69,17 +68,19 @@ func Claim(f Facts) Plan {
 	}
 	size := v.Spec.Capacity[corev1.ResourceStorage]
 	p := say(volume.ReasonResizing, v.Spec.CSI.Driver, fmt.Sprintf("volume %s grows from %s to %s", v.Name, size.String(), want.String()))
-	p.Size = want
+	p.Step, p.Size = Begin, want
 	switch {
 	case size.Cmp(want) >= 0:
 		// The volume object was written, the claim was not.
 		p.Step, p.Size = Hand, size
 	case state == corev1.PersistentVolumeClaimControllerResizeInProgress && allocated(c).Cmp(want) == 0:
 		p.Step = Expand
-	default:
-		p.Step = Begin
 	}
 	return p
+}
+
+func isBound(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
+	return c.Status.Phase == corev1.ClaimBound && v != nil && v.Spec.CSI != nil && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID
 }
 
 func allocated(c *corev1.PersistentVolumeClaim) *resource.Quantity {

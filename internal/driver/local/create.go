@@ -153,17 +153,14 @@ func (c *controller) source(s *csipb.VolumeContentSource) (record, error) {
 // have and the pool's disk could ever hold.
 func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
-	if required < 0 || limit < 0 || limit > 0 && limit < required {
+	if required < 0 || limit < 0 || orNone(limit) < required {
 		return 0, status.Errorf(codes.OutOfRange, "between %d and %d bytes there is no size", required, limit)
 	}
 	size := required
 	if size == 0 {
-		size = defaultSize
-		if limit > 0 {
-			size = min(size, limit)
-		}
+		size = min(defaultSize, orNone(limit))
 	}
-	if required < source.Size && r.GetRequiredBytes() > 0 {
+	if required < source.Size && required > 0 {
 		return 0, status.Errorf(codes.OutOfRange, "%d bytes are less than the source's %d", required, source.Size)
 	}
 	size = max(size, source.Size)
@@ -178,10 +175,18 @@ func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) 
 		return 0, status.Errorf(codes.OutOfRange, "%d bytes cannot be had", size)
 	}
 	size = (size + sizeStep - 1) / sizeStep * sizeStep
-	if limit > 0 && size > limit {
+	if size > orNone(limit) {
 		return 0, status.Errorf(codes.OutOfRange, "the least size is %d bytes, more than the limit of %d", size, limit)
 	}
 	return size, c.checkRoom(size)
+}
+
+// orNone returns a limit as a number: 0 is no limit.
+func orNone(limit int64) int64 {
+	if limit == 0 {
+		return math.MaxInt64
+	}
+	return limit
 }
 
 // checkRoom refuses what the pool's disk could not hold even if it were empty.

@@ -1,0 +1,229 @@
+package bind
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+var update = flag.Bool("update", false, "write the decisions into the tables")
+
+// golden compares what was decided with the table of that name.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	class := "fast"
+	c := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u1", Annotations: map[string]string{}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+		},
+	}
+	for _, f := range change {
+		f(c)
+	}
+	return c
+}
+
+func pv(name, size string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	v := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: "fast", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable},
+	}
+	for _, f := range change {
+		f(v)
+	}
+	return v
+}
+
+func refers(namespace, name string, uid types.UID) func(*corev1.PersistentVolume) {
+	return func(v *corev1.PersistentVolume) {
+		v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: namespace, Name: name, UID: uid}
+	}
+}
+
+func class(late bool) *storagev1.StorageClass {
+	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: "d.example.com"}
+	if late {
+		mode := storagev1.VolumeBindingWaitForFirstConsumer
+		c.VolumeBindingMode = &mode
+	}
+	return c
+}
+
+func noClass(c *corev1.PersistentVolumeClaim)    { c.Spec.StorageClassName = nil }
+func emptyClass(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = new(string) }
+func wantsPV(c *corev1.PersistentVolumeClaim)    { c.Spec.VolumeName = "pv" }
+func completed(c *corev1.PersistentVolumeClaim)  { c.Annotations[volume.AnnBindCompleted] = "yes" }
+func ours(c *corev1.PersistentVolumeClaim)       { c.Annotations[volume.AnnBoundByController] = "yes" }
+func onNode(c *corev1.PersistentVolumeClaim)     { c.Annotations[volume.AnnSelectedNode] = "n1" }
+func wasBound(c *corev1.PersistentVolumeClaim)   { c.Status.Phase = corev1.ClaimBound }
+func block(v *corev1.PersistentVolume)           { m := corev1.PersistentVolumeBlock; v.Spec.VolumeMode = &m }
+func slow(v *corev1.PersistentVolume)            { v.Spec.StorageClassName = "slow" }
+func wide(v *corev1.PersistentVolume) {
+	v.Spec.AccessModes = append(v.Spec.AccessModes, corev1.ReadWriteMany)
+}
+func boundByUs(v *corev1.PersistentVolume) { v.Annotations[volume.AnnBoundByController] = "yes" }
+func provisioned(v *corev1.PersistentVolume) {
+	v.Annotations[volume.AnnProvisionedBy] = "d.example.com"
+}
+func reclaim(p corev1.PersistentVolumeReclaimPolicy) func(*corev1.PersistentVolume) {
+	return func(v *corev1.PersistentVolume) { v.Spec.PersistentVolumeReclaimPolicy = p }
+}
+
+func TestClaims(t *testing.T) {
+	all := []*corev1.PersistentVolume{pv("small", "1Gi"), pv("large", "9Gi"), pv("fits", "6Gi"), pv("wide", "5Gi", wide), pv("slow", "5Gi", slow), pv("raw", "5Gi", block)}
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		facts  ClaimFacts
+	}{
+		{"the smallest volume of the tightest access modes that fits is taken", ClaimFacts{Claim: claim(), Class: class(false), Candidates: all}},
+		{"a volume that a user keeps for the claim wins over a better one", ClaimFacts{Claim: claim(), Class: class(false), Candidates: append(all, pv("kept", "50Gi", refers("ns", "data", "")))}},
+		{"a late claim takes nothing but what is kept for it", ClaimFacts{Claim: claim(), Class: class(true), Candidates: all}},
+		{"a late claim with a consumer waits for its node", ClaimFacts{Claim: claim(), Class: class(true), Consumers: []string{"web"}}},
+		{"a late claim with a node is provisioned", ClaimFacts{Claim: claim(onNode), Class: class(true)}},
+		{"nothing fits, so the provisioner is asked in both spellings", ClaimFacts{Claim: claim(), Class: class(false), Candidates: all[:1]}},
+		{"a claim without a class gets the default one", ClaimFacts{Claim: claim(noClass), Default: class(false)}},
+		{"the empty class is no class, not the default", ClaimFacts{Claim: claim(emptyClass), Default: class(false)}},
+		{"a class that does not exist is an error of its user", ClaimFacts{Claim: claim()}},
+		{"a volume asked for by name that is not there is waited for", ClaimFacts{Claim: claim(wantsPV), Class: class(false)}},
+		{"a volume asked for by name is bound", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi")}},
+		{"a volume asked for by name that is too small is not", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "1Gi")}},
+		{"a volume of somebody else is not taken", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", refers("other", "data", "u2"))}},
+		{"a claim of the same name but another UID has no right to it", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", refers("ns", "data", "u0"))}},
+		{"a stop after the first write is made good", ClaimFacts{Claim: claim(), Class: class(false), Candidates: []*corev1.PersistentVolume{pv("pv", "5Gi", refers("ns", "data", "u1"), boundByUs)}}},
+		{"a bound claim whose volume is gone is lost", ClaimFacts{Claim: claim(wantsPV, completed, wasBound)}},
+		{"a bound claim without a volume's name is lost", ClaimFacts{Claim: claim(completed, wasBound)}},
+		{"a bound claim whose volume belongs to another is lost", ClaimFacts{Claim: claim(wantsPV, completed, wasBound), Volume: pv("pv", "5Gi", refers("ns", "b", "u9"))}},
+		{"a bound claim is left alone, a larger volume is a resize's matter", ClaimFacts{Claim: claim(wantsPV, completed, ours, wasBound, func(c *corev1.PersistentVolumeClaim) {
+			c.Status.AccessModes = c.Spec.AccessModes
+		}), Volume: pv("pv", "50Gi", refers("ns", "data", "u1"), func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })}},
+	} {
+		fmt.Fprintf(&out, "# %s\n%s----\n%s\n", c.argues, claimText(c.facts), text(t, Claim(c.facts)))
+	}
+	golden(t, "testdata/claims.txt", out.String())
+}
+
+func TestVolumes(t *testing.T) {
+	bound := claim(wantsPV)
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		facts  VolumeFacts
+	}{
+		{"a volume without a reference is available", VolumeFacts{Volume: pv("pv", "5Gi", func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumePending })}},
+		{"one that a user keeps for a claim is available too", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", ""))}},
+		{"a volume whose claim is bound to it is bound", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1")), Claim: bound}},
+		{"the claim's own decision finishes a link", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1")), Claim: claim()}},
+		{"a volume whose claim is gone is released for deletion", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"))}},
+		{"a retained one is released and kept", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), reclaim(corev1.PersistentVolumeReclaimRetain))}},
+		{"recycling is not supported", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), reclaim(corev1.PersistentVolumeReclaimRecycle))}},
+		{"a provisioned volume whose claim went elsewhere is deleted", VolumeFacts{Volume: pv("pv2", "5Gi", refers("ns", "data", "u1"), provisioned), Claim: bound}},
+		{"a link of ours is undone", VolumeFacts{Volume: pv("pv2", "5Gi", refers("ns", "data", "u1"), boundByUs), Claim: bound}},
+		{"of a user's link only what we added is undone", VolumeFacts{Volume: pv("pv2", "5Gi", refers("ns", "data", "u1")), Claim: bound}},
+	} {
+		v := c.facts.Volume
+		fmt.Fprintf(&out, "# %s\nvolume %s %s %s ref=%s claim=%v\n----\n%s\n", c.argues, v.Name, v.Status.Phase, v.Spec.PersistentVolumeReclaimPolicy, ref(v.Spec.ClaimRef), c.facts.Claim != nil, text(t, Volume(c.facts)))
+	}
+	golden(t, "testdata/volumes.txt", out.String())
+}
+
+func claimText(f ClaimFacts) string {
+	name, named := ClassOf(f.Claim)
+	s := fmt.Sprintf("claim wants %s of class %q (named: %v, exists: %v), volume %q\n", f.Claim.Spec.Resources.Requests.Storage(), name, named, f.Class != nil, f.Claim.Spec.VolumeName)
+	for _, v := range append(f.Candidates, f.Volume) {
+		if v != nil {
+			s += fmt.Sprintf("volume %s %s class=%s modes=%v ref=%s\n", v.Name, v.Spec.Capacity.Storage(), v.Spec.StorageClassName, v.Spec.AccessModes, ref(v.Spec.ClaimRef))
+		}
+	}
+	return s
+}
+
+func ref(r *corev1.ObjectReference) string {
+	if r == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%s/%s/%s", r.Namespace, r.Name, r.UID)
+}
+
+func text(t *testing.T, p Plan) string {
+	t.Helper()
+	if p.Because.Reason == "" || p.Because.Message == "" {
+		t.Error("a plan without a reason")
+	}
+	var b strings.Builder
+	for _, w := range p.Writes {
+		switch {
+		case w.Volume != nil:
+			fmt.Fprintf(&b, "write volume %s: ref=%s ours=%q\n", w.Volume.Name, ref(w.Volume.Spec.ClaimRef), w.Volume.Annotations[volume.AnnBoundByController])
+		case w.VolumeStatus != nil:
+			fmt.Fprintf(&b, "write volume status %s: %s\n", w.VolumeStatus.Name, w.VolumeStatus.Status.Phase)
+		case w.Claim != nil:
+			class, _ := ClassOf(w.Claim)
+			fmt.Fprintf(&b, "write claim: volume=%q class=%q completed=%q ours=%q provisioner=%q/%q\n", w.Claim.Spec.VolumeName, class, w.Claim.Annotations[volume.AnnBindCompleted],
+				w.Claim.Annotations[volume.AnnBoundByController], w.Claim.Annotations[volume.AnnStorageProvisioner], w.Claim.Annotations[volume.AnnBetaStorageProvisioner])
+		case w.ClaimStatus != nil:
+			fmt.Fprintf(&b, "write claim status: %s %s\n", w.ClaimStatus.Status.Phase, w.ClaimStatus.Status.Capacity.Storage())
+		}
+	}
+	fmt.Fprintf(&b, "%s: %s -> %s\n", p.Because.Reason, p.Because.Message, p.Because.Next)
+	return b.String()
+}
+
+// TestMatchKeepsItsPromises: whatever the volumes are, what is matched is large
+// enough, of the right class, and free or kept for the claim.
+func TestMatchKeepsItsPromises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var all []*corev1.PersistentVolume
+		for i := range rapid.IntRange(0, 8).Draw(t, "n") {
+			v := pv(fmt.Sprint("v", i), fmt.Sprintf("%dGi", rapid.IntRange(1, 9).Draw(t, "size")))
+			for name, f := range map[string]func(*corev1.PersistentVolume){"slow": slow, "wide": wide, "block": block, "taken": refers("x", "y", "z"), "kept": refers("ns", "data", "")} {
+				if rapid.IntRange(0, 3).Draw(t, name) == 0 {
+					f(v)
+				}
+			}
+			all = append(all, v)
+		}
+		c := claim()
+		v := Match(c, all, rapid.Bool().Draw(t, "late"))
+		if v == nil {
+			return
+		}
+		if v.Spec.Capacity.Storage().Cmp(*c.Spec.Resources.Requests.Storage()) < 0 || v.Spec.VolumeMode != nil || v.Spec.ClaimRef != nil && v.Spec.ClaimRef.Name != "data" || v.Spec.ClaimRef == nil && v.Spec.StorageClassName != "fast" {
+			t.Fatalf("matched %s", v.Name)
+		}
+	})
+}

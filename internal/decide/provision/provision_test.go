@@ -1,0 +1,230 @@
+package provision
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/volume"
+)
+
+var update = flag.Bool("update", false, "write the decisions into the tables")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+const driver = "d.example.com"
+
+func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
+	class := "fast"
+	c := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u1", Annotations: map[string]string{volume.AnnStorageProvisioner: driver, "team": "red"}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+		},
+	}
+	for _, f := range change {
+		f(c)
+	}
+	return c
+}
+
+func deleting(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }
+func bound(c *corev1.PersistentVolumeClaim)    { c.Spec.VolumeName = "other" }
+func selects(c *corev1.PersistentVolumeClaim)  { c.Spec.Selector = &metav1.LabelSelector{} }
+func unasked(c *corev1.PersistentVolumeClaim)  { c.Annotations = nil }
+func clones(c *corev1.PersistentVolumeClaim) {
+	c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "source"}
+}
+
+func class(parameters map[string]string) *storagev1.StorageClass {
+	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driver, Parameters: parameters}
+}
+
+func lateClass() *storagev1.StorageClass {
+	c, mode := class(nil), storagev1.VolumeBindingWaitForFirstConsumer
+	c.VolumeBindingMode = &mode
+	return c
+}
+
+func saved(uid types.UID) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{UID: uid}}}
+}
+
+func TestClaims(t *testing.T) {
+	in := &Intent{Driver: driver, Name: "pvc-u1"}
+	secret := func(name string) map[string]string {
+		return map[string]string{"csi.storage.k8s.io/provisioner-secret-name": name, "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}"}
+	}
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		facts  ClaimFacts
+	}{
+		{"what CreateVolume will be called with is recorded first", ClaimFacts{Claim: claim(), Class: class(map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs"}), Ours: true}},
+		{"a claim that asks nobody is the binder's", ClaimFacts{Claim: claim(unasked), Class: class(nil), Ours: true}},
+		{"a driver that is not here cannot be asked", ClaimFacts{Claim: claim(), Class: class(nil)}},
+		{"a claim that is going is left alone", ClaimFacts{Claim: claim(deleting), Class: class(nil), Ours: true}},
+		{"a bound claim needs nothing", ClaimFacts{Claim: claim(bound), Class: class(nil), Ours: true}},
+		{"the class has to exist", ClaimFacts{Claim: claim(), Ours: true}},
+		{"a class that changed its provisioner is not ours", ClaimFacts{Claim: claim(), Class: &storagev1.StorageClass{Provisioner: "x"}, Ours: true}},
+		{"a late claim waits for its node", ClaimFacts{Claim: claim(), Class: lateClass(), Ours: true}},
+		{"a selector cannot be provisioned (S4)", ClaimFacts{Claim: claim(selects), Class: class(nil), Ours: true}},
+		{"a source that is not there is an error, not an empty volume", ClaimFacts{Claim: claim(clones), Class: class(nil), Ours: true}},
+		{"a clone names its source", ClaimFacts{Claim: claim(clones), Class: class(nil), Ours: true, SourceHandle: "h9"}},
+		{"an unknown key of Kubernetes' is a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csi.storage.k8s.io/typo": "1"}), Ours: true}},
+		{"two filesystem types are a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fstype": "ext4"}), Ours: true}},
+		{"a secret's template may use the claim's annotations in its name", ClaimFacts{Claim: claim(), Class: class(secret("s-${pvc.annotations['team']}")), Ours: true}},
+		{"an unknown token is a mistake", ClaimFacts{Claim: claim(), Class: class(secret("${pod.name}")), Ours: true}},
+		{"a name that leads elsewhere is a mistake", ClaimFacts{Claim: claim(), Class: class(secret("../x")), Ours: true}},
+		{"no node tells a topology", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Topology: true}},
+		{"a selected node without the driver is given up", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Topology: true, Places: topology.Facts{Driver: driver, Selected: "n1"}}},
+		{"after a crash the call is repeated", ClaimFacts{Claim: claim(), Intent: in, Ours: true}},
+		{"a saved volume ends the intent", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Saved: saved("u1")}},
+		{"a deleted claim's volume is undone, whatever became of the class", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true}},
+		{"a claim that was bound elsewhere too", ClaimFacts{Claim: claim(bound), Intent: in, Ours: true}},
+		{"an intent waits for its driver", ClaimFacts{Claim: claim(deleting), Intent: in}},
+	} {
+		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(c.facts)))
+	}
+	golden(t, "testdata/claims.txt", out.String())
+}
+
+func planText(t *testing.T, p Plan) string {
+	t.Helper()
+	if p.Because.Reason == "" || p.Because.Message == "" {
+		t.Error("a plan without a reason")
+	}
+	step := map[Step]string{Nothing: "nothing", Record: "record", Create: "create", Finish: "finish", Undo: "undo"}[p.Step]
+	s := fmt.Sprintf("%s fault=%v reschedule=%v\n%s: %s -> %s\n", step, p.Fault, p.Reschedule, p.Because.Reason, p.Because.Message, p.Because.Next)
+	if p.Step == Record {
+		c, err := WithIntent(claim(), p.Intent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := IntentOf(c)
+		if diff := cmp.Diff(p.Intent, back); err != nil || diff != "" {
+			t.Errorf("an intent changed on its way through the claim: %v\n%s", err, diff)
+		}
+		s += c.Annotations[volume.AnnIntent] + "\n"
+	}
+	return s + "\n"
+}
+
+func TestVolumes(t *testing.T) {
+	pv := func(phase corev1.PersistentVolumePhase, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+		v := Object(claim(), &Intent{Driver: driver, Name: "pvc-u1", Reclaim: corev1.PersistentVolumeReclaimDelete}, Answer{Handle: "h"})
+		v.Status.Phase = phase
+		for _, f := range change {
+			f(v)
+		}
+		return v
+	}
+	going := func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} }
+	free := func(v *corev1.PersistentVolume) { v.Finalizers = nil }
+	retain := func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	}
+	foreign := func(v *corev1.PersistentVolume) { v.Annotations = nil }
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		facts  VolumeFacts
+	}{
+		{"a released volume is deleted", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true}},
+		{"not while it is attached", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Attachments: []string{"csi-1"}}},
+		{"not without its driver", VolumeFacts{Volume: pv(corev1.VolumeReleased)}},
+		{"not while its claim is bound, even if the object is deleted first", VolumeFacts{Volume: pv(corev1.VolumeBound, going), Ours: true}},
+		{"not twice", VolumeFacts{Volume: pv(corev1.VolumeReleased, going, free), Ours: true}},
+		{"a stop after the finalizer went repeats the deletion", VolumeFacts{Volume: pv(corev1.VolumeReleased, free), Ours: true}},
+		{"a bound volume that is to be deleted one day is kept until then", VolumeFacts{Volume: pv(corev1.VolumeBound, free), Ours: true}},
+		{"a policy that was changed is followed", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain), Ours: true}},
+		{"a retained volume is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain, free), Ours: true}},
+		{"a volume made by hand is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, foreign), Ours: true}},
+	} {
+		reclaim, why := Volume(c.facts)
+		name := map[Reclaim]string{Keep: "keep", Adopt: "adopt", Disown: "disown", Delete: "delete"}[reclaim]
+		fmt.Fprintf(&out, "# %s\n%s\n%s: %s -> %s\n\n", c.argues, name, why.Reason, why.Message, why.Next)
+	}
+	golden(t, "testdata/volumes.txt", out.String())
+}
+
+func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {
+	in := &Intent{Driver: driver, Name: "pvc-u1", Bytes: 100}
+	for _, c := range []struct {
+		argues  string
+		in      *Intent
+		answer  Answer
+		takenBy string
+		ok      bool
+		remove  bool
+	}{
+		{"as asked", in, Answer{Handle: "h", Bytes: 100}, "", true, false},
+		{"larger", in, Answer{Handle: "h", Bytes: 200}, "", true, false},
+		{"of a size that the driver does not tell", in, Answer{Handle: "h"}, "", true, false},
+		{"found again", in, Answer{Handle: "h", Bytes: 100}, "pvc-u1", true, false},
+		{"smaller: ours to delete", in, Answer{Handle: "h", Bytes: 99}, "", false, true},
+		{"another volume's: not ours to delete", in, Answer{Handle: "h", Bytes: 99}, "pv9", false, false},
+		{"empty instead of a copy", &Intent{Bytes: 1, Source: "s"}, Answer{Handle: "h", Bytes: 1}, "", false, true},
+	} {
+		problem, remove := Check(c.in, c.answer, c.takenBy)
+		if (problem == "") != c.ok || remove != c.remove {
+			t.Errorf("%s: %q, remove %v", c.argues, problem, remove)
+		}
+	}
+}
+
+func TestObject(t *testing.T) {
+	in := &Intent{
+		Driver: driver, Name: "pvc-u1", Bytes: 100, Block: true, FSType: "ext4", Class: "fast", Reclaim: corev1.PersistentVolumeReclaimDelete,
+		Secrets: Secrets{Provision: &corev1.SecretReference{Name: "s", Namespace: "n"}},
+	}
+	v := Object(claim(), in, Answer{Handle: "h", Segments: []topology.Segment{{"zone": "a"}}})
+	for what, ok := range map[string]bool{
+		"raw block has no filesystem type":         v.Spec.CSI.FSType == "",
+		"the claim's UID is in the reference":      v.Spec.ClaimRef.UID == "u1",
+		"the deletion's secret is remembered":      v.Annotations[volume.AnnDeletionSecretName] == "s",
+		"the size asked for stands in":             v.Spec.Capacity.Storage().Value() == 100,
+		"the segment became a node affinity":       v.Spec.NodeAffinity != nil,
+		"the driver's volume is kept by finalizer": len(Disowned(v).Finalizers) == len(v.Finalizers)-1,
+		"adopting what is adopted changes nothing": len(Adopted(v).Finalizers) == len(v.Finalizers),
+	} {
+		if !ok {
+			t.Error(what)
+		}
+	}
+}
+
+func FuzzExpand(f *testing.F) {
+	f.Add("${pvc.name}-$x-$$-${")
+	f.Fuzz(func(t *testing.T, template string) {
+		got, err := expand(template, map[string]string{"pvc.name": "data"})
+		if err == nil && strings.Contains(template, "${pvc.name}") && !strings.Contains(got, "data") {
+			t.Errorf("%q became %q", template, got)
+		}
+	})
+}
