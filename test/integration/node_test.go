@@ -1,0 +1,339 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/standalonetest"
+)
+
+// host is a node agent with the bundled driver and real mounts, below a control
+// plane in the test's process. The agent has a node's identity and no more.
+type host struct {
+	t       *testing.T
+	server  *apiserver.Server
+	client  kubernetes.Interface
+	dir     string
+	drivers *csi.Set
+	log     *slog.Logger
+	// stopAgent ends the node agent alone.
+	stopAgent func()
+}
+
+func newHost(t *testing.T) *host {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "node-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	h := &host{t: t, server: standalonetest.Start(t, app.RBAC()...), dir: dir, drivers: csi.NewSet(), log: slog.New(slog.DiscardHandler)}
+	h.client = standalonetest.Client(t, h.server, "")
+	h.classes()
+	h.part(func(ctx context.Context) error {
+		return app.ControlPlane(ctx, app.ControlPlaneOptions{
+			ConfigFor: func(role string) (*rest.Config, error) { return h.server.ClientConfig(app.User(role)) }, Drivers: h.drivers, Log: h.log,
+		}, func() {})
+	})
+	h.part(func(ctx context.Context) error {
+		return app.LocalDriver(ctx, app.DriverOptions{NodeID: "n1", RootDir: dir, PoolDir: filepath.Join(dir, "pool"), Log: h.log})
+	})
+	h.startAgent()
+	return h
+}
+
+// part runs something until the test ends or the returned function is called.
+func (h *host) part(run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil && ctx.Err() == nil {
+			h.t.Error(err)
+		}
+	}
+	h.t.Cleanup(stop)
+	return stop
+}
+
+func (h *host) startAgent() {
+	h.t.Helper()
+	config, err := h.server.ClientConfig("system:node:n1", "system:nodes")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.stopAgent = h.part(func(ctx context.Context) error {
+		return app.Node(ctx, app.NodeOptions{Name: "n1", RootDir: h.dir, Config: config, Drivers: h.drivers, Log: h.log})
+	})
+}
+
+func (h *host) classes() {
+	h.t.Helper()
+	_, err := h.client.StorageV1().CSIDrivers().Create(h.t.Context(), &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: volume.LocalDriver},
+		Spec:       storagev1.CSIDriverSpec{AttachRequired: ptr.To(true), FSGroupPolicy: ptr.To(storagev1.FileFSGroupPolicy)},
+	}, metav1.CreateOptions{})
+	h.must(err)
+	_, err = h.client.StorageV1().StorageClasses().Create(h.t.Context(), &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.LocalDriver, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	}, metav1.CreateOptions{})
+	h.must(err)
+}
+
+func (h *host) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) eventually(f func() string) {
+	h.t.Helper()
+	deadline, tick := time.After(time.Minute), time.NewTicker(20*time.Millisecond)
+	defer tick.Stop()
+	for {
+		missing := f()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-deadline:
+			h.t.Fatal("never: " + missing)
+		case <-tick.C:
+		}
+	}
+}
+
+func (h *host) claim(name string, mode corev1.PersistentVolumeMode) {
+	h.t.Helper()
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	c.Spec.StorageClassName, c.Spec.VolumeMode = ptr.To("local"), &mode
+	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")}
+	_, err := h.client.CoreV1().PersistentVolumeClaims("default").Create(h.t.Context(), c, metav1.CreateOptions{})
+	h.must(err)
+}
+
+func (h *host) pod(name, claim, at string) {
+	h.t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if at != "" {
+		p.Annotations = map[string]string{volume.AnnMountAt: at}
+	}
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: ptr.To[int64](2000)}
+	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}}
+	_, err := h.client.CoreV1().Pods("default").Create(h.t.Context(), p, metav1.CreateOptions{})
+	h.must(err)
+}
+
+// mounted waits until the Pod's volumes are mounted and returns where.
+func (h *host) mounted(name string) (path string) {
+	h.t.Helper()
+	h.eventually(func() string {
+		p, err := h.client.CoreV1().Pods("default").Get(h.t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, c := range p.Status.Conditions {
+			if c.Type == volume.ConditionVolumesMounted && c.Status == corev1.ConditionTrue {
+				path = strings.TrimPrefix(c.Message, "data=")
+				return ""
+			}
+		}
+		return fmt.Sprintf("pod %s says %+v", name, p.Status.Conditions)
+	})
+	return path
+}
+
+func (h *host) remove(pod string) {
+	h.t.Helper()
+	h.must(h.client.CoreV1().Pods("default").Delete(h.t.Context(), pod, metav1.DeleteOptions{}))
+}
+
+func (h *host) gone(pod string) {
+	h.t.Helper()
+	h.eventually(func() string {
+		if _, err := h.client.CoreV1().Pods("default").Get(h.t.Context(), pod, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return "pod " + pod + " is still there"
+		}
+		return ""
+	})
+}
+
+// clean waits until nothing of any volume is left on the host.
+func (h *host) clean() {
+	h.t.Helper()
+	h.eventually(func() string {
+		points, err := mount.Below(h.dir)
+		h.must(err)
+		records, _ := filepath.Glob(filepath.Join(h.dir, "journal", "*.json"))
+		attachments, err := h.client.StorageV1().VolumeAttachments().List(h.t.Context(), metav1.ListOptions{})
+		h.must(err)
+		if len(points)+len(records)+len(attachments.Items) > 0 {
+			return fmt.Sprintf("left: %v %v %d attachments", points, records, len(attachments.Items))
+		}
+		return ""
+	})
+}
+
+// TestNodeMounts follows data through two Pods, a host path, and the group of
+// a Pod.
+func TestNodeMounts(t *testing.T) {
+	h := newHost(t)
+	at := filepath.Join(h.t.TempDir(), "at")
+	h.must(os.Mkdir(at, 0o700))
+	h.claim("c", corev1.PersistentVolumeFilesystem)
+	h.pod("p", "c", at)
+	path := h.mounted("p")
+	h.must(os.WriteFile(filepath.Join(path, "f"), []byte("word"), 0o600))
+	if got, err := os.ReadFile(filepath.Join(at, "f")); err != nil || string(got) != "word" {
+		t.Errorf("at the host path: %q %v", got, err)
+	}
+	var st unix.Stat_t
+	h.must(unix.Stat(path, &st))
+	if st.Gid != 2000 {
+		t.Errorf("group is %d", st.Gid)
+	}
+	h.remove("p")
+	h.gone("p")
+	h.clean()
+	h.pod("q", "c", "")
+	if got, err := os.ReadFile(filepath.Join(h.mounted("q"), "f")); err != nil || string(got) != "word" {
+		t.Errorf("in the second Pod: %q %v", got, err)
+	}
+	h.remove("q")
+	h.gone("q")
+	h.clean()
+}
+
+func TestNodeMountsBlockDevices(t *testing.T) {
+	h := newHost(t)
+	h.claim("c", corev1.PersistentVolumeBlock)
+	h.pod("p", "c", "")
+	size, err := mount.DeviceSize(h.mounted("p"))
+	if err != nil || size != 64<<20 {
+		t.Errorf("size is %d %v", size, err)
+	}
+	h.remove("p")
+	h.gone("p")
+	h.clean()
+}
+
+// TestNodeAgentRestarts: what is wanted stays mounted through it, what is no
+// longer wanted goes, and so does a mount that nobody owns.
+func TestNodeAgentRestarts(t *testing.T) {
+	h := newHost(t)
+	for _, n := range []string{"a", "b"} {
+		h.claim(n, corev1.PersistentVolumeFilesystem)
+		h.pod(n, n, "")
+	}
+	kept := h.mounted("a")
+	h.mounted("b")
+	open, err := os.Create(filepath.Join(kept, "open"))
+	h.must(err)
+	defer open.Close()
+	before, err := mount.Below(kept)
+	h.must(err)
+	h.stopAgent()
+	h.remove("b")
+	orphan := filepath.Join(h.dir, "pods/00000000-0000-0000-0000-000000000000/volumes/kubernetes.io~csi/pv/mount")
+	h.must(os.MkdirAll(orphan, 0o700))
+	h.must(unix.Mount("none", orphan, "tmpfs", 0, ""))
+	h.startAgent()
+	h.gone("b")
+	h.eventually(func() string {
+		if _, mounted, err := mount.At(orphan); err != nil || mounted {
+			return "the orphan is still mounted"
+		}
+		return ""
+	})
+	after, err := mount.Below(kept)
+	h.must(err)
+	if !slices.Equal(before, after) {
+		t.Errorf("the mount of a running consumer changed from %v to %v", before, after)
+	}
+	_, err = open.WriteString("still open")
+	h.must(err)
+	h.must(open.Close())
+	h.remove("a")
+	h.gone("a")
+	h.clean()
+}
+
+// TestNodeMountsAgain what somebody unmounted behind the agent's back, when it
+// starts next.
+func TestNodeMountsAgain(t *testing.T) {
+	h := newHost(t)
+	h.claim("c", corev1.PersistentVolumeFilesystem)
+	h.pod("p", "c", "")
+	path := h.mounted("p")
+	h.stopAgent()
+	h.must(mount.Unmount(path))
+	h.startAgent()
+	h.eventually(func() string {
+		if _, mounted, err := mount.At(path); err != nil || !mounted {
+			return "not mounted"
+		}
+		return ""
+	})
+	h.remove("p")
+	h.gone("p")
+	h.clean()
+}
+
+// TestNodeRefusesAnOccupiedHostPath and says so in the Pod's condition.
+func TestNodeRefusesAnOccupiedHostPath(t *testing.T) {
+	h := newHost(t)
+	at := t.TempDir()
+	h.must(unix.Mount("none", at, "tmpfs", 0, ""))
+	t.Cleanup(func() { _ = unix.Unmount(at, 0) })
+	h.claim("c", corev1.PersistentVolumeFilesystem)
+	h.pod("p", "c", at)
+	h.eventually(func() string {
+		p, err := h.client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
+		h.must(err)
+		for _, c := range p.Status.Conditions {
+			if c.Type == volume.ConditionVolumesMounted && c.Reason == string(volume.ReasonFailedMount) && strings.Contains(c.Message, "something else is mounted there") {
+				return ""
+			}
+		}
+		return fmt.Sprintf("pod says %+v", p.Status.Conditions)
+	})
+	h.remove("p")
+	h.gone("p")
+	h.clean()
+	if _, mounted, err := mount.At(at); err != nil || !mounted {
+		t.Error("the stranger's mount is gone", err)
+	}
+}
