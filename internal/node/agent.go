@@ -153,11 +153,14 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
+// ended returns no error when it only says that the agent was asked to end.
 func ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 // begin makes the Node, and finds what an earlier run left behind.

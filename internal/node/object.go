@@ -46,8 +46,9 @@ var errCollision = errors.New("detected topology value collision")
 // ensure makes the Node when it is missing and sets what is the agent's to
 // set. It may be repeated.
 func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: o.name, Labels: o.wantLabels(),
-		Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"}}}
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: o.name, Labels: o.wantLabels(), Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"},
+	}}
 	_, err := o.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		err = o.patch(ctx, map[string]any{"metadata": map[string]any{"labels": node.Labels, "annotations": node.Annotations}})
@@ -185,8 +186,9 @@ func (o *object) Unregister(ctx context.Context, name string) error {
 		if err := o.csiNode(ctx, node, func(d []storagev1.CSINodeDriver) []storagev1.CSINodeDriver { return without(d, name) }); err != nil {
 			return err
 		}
-		ids, err := nodeIDs(node)
-		if _, ok := ids[name]; !ok || err != nil {
+		// An annotation that cannot be read names no driver.
+		ids, _ := nodeIDs(node)
+		if _, ok := ids[name]; !ok {
 			return nil
 		}
 		delete(ids, name)
