@@ -47,7 +47,7 @@ func layers() []layer {
 	return []layer{
 		{"internal/volume", nil, append(deeds, "time", "k8s.io/api", "k8s.io/apimachinery"), "words, not deeds"},
 		{decidePrefix, []string{"internal/volume", decidePrefix}, append(deeds, "sync"), "decisions are functions of their arguments"},
-		{"internal/csi", []string{"internal/volume", "internal/csi/"}, append(heavy, clientGo), "speaks to drivers only"},
+		{"internal/csi", []string{"internal/volume", "internal/csi"}, append(heavy, clientGo), "speaks to drivers only"},
 		{"internal/mount", []string{"internal/volume", "internal/mount/"}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
 		{"internal/kube", []string{"internal/volume"}, heavy, "a client, whoever the server is"},
 		{"internal/controller/", []string{"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/controller"}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Limits of the CSI specification in bytes. A condition's message is text for
@@ -52,7 +54,7 @@ func checkAnswer(next invoker) invoker {
 
 func unreadable(err error) error {
 	s, ok := status.FromError(err)
-	if !ok {
+	if !ok || OutcomeOf(err) != volume.Failed {
 		return err
 	}
 	for _, begin := range madeHere {

@@ -23,7 +23,8 @@ const maxAnswer = 4 << 20
 // nameLimit bounds the question for the driver's name on a new connection.
 const nameLimit = 10 * time.Second
 
-var errUsedUp = errors.New("connection is lost")
+// errUsedUp is why a connection that was lost is not made again.
+var errUsedUp = errors.New("connection to the driver is used up")
 
 // link is the way to a socket. It connects again when the connection was lost,
 // and lets a call use a connection only after the driver there has told the

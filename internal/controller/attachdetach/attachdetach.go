@@ -16,7 +16,6 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // maxUnmount is how long a node that is not ready may take to unmount before
@@ -210,9 +209,7 @@ func (c *attachDetach) apply(ctx context.Context, f attach.NodeFacts, p attach.N
 		}
 	}
 	for _, b := range p.Blocked {
-		why := b.Because
-		why.Reason = volume.ReasonFailedAttach
-		c.Events.Warn(b.Pod, why)
+		c.Events.Warn(b.Pod, b.Event())
 	}
 	return result, nil
 }

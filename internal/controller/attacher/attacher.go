@@ -19,7 +19,6 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -159,7 +158,7 @@ func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) er
 	}
 	published, err := a.publish(ctx, va.Spec.Attacher, f.Volume, p)
 	if err != nil {
-		return a.failed(ctx, va, "attachError", volume.ReasonFailedAttach, err)
+		return a.failed(ctx, va, false, err)
 	}
 	return a.patchStatus(ctx, va, map[string]any{"attached": true, "attachmentMetadata": published, "attachError": nil})
 }
@@ -214,7 +213,7 @@ func (a *attacher) detach(ctx context.Context, va *storagev1.VolumeAttachment, p
 			_, err = d.ControllerClient().ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: p.Record.Handle, NodeId: p.NodeID, Secrets: secret})
 		}
 		if err != nil {
-			return a.failed(ctx, va, "detachError", volume.ReasonFailedDetach, err)
+			return a.failed(ctx, va, true, err)
 		}
 	}
 	return a.release(ctx, va)
@@ -230,9 +229,12 @@ func (a *attacher) release(ctx context.Context, va *storagev1.VolumeAttachment) 
 
 // failed writes a driver's error where people look for it (S1-059), and an
 // event (S1-060, S1-067), and has the call repeated.
-func (a *attacher) failed(ctx context.Context, va *storagev1.VolumeAttachment, field string, reason volume.Reason, cause error) error {
-	text := csi.Describe(cause)
-	a.Events.Warn(va, volume.Because{Reason: reason, Message: text, Next: va.Spec.Attacher})
+func (a *attacher) failed(ctx context.Context, va *storagev1.VolumeAttachment, detaching bool, cause error) error {
+	text, field := csi.Describe(cause), "attachError"
+	if detaching {
+		field = "detachError"
+	}
+	a.Events.Warn(va, attach.Failed(va, detaching, text))
 	e := storagev1.VolumeError{Time: metav1.Now(), Message: text, ErrorCode: ptr.To(int32(status.Code(cause)))}
 	if err := a.patchStatus(ctx, va, map[string]any{field: e}); err != nil {
 		return err

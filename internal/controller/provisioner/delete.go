@@ -47,8 +47,7 @@ func (p *provisioner) applyVolume(ctx context.Context, v *corev1.PersistentVolum
 	case provision.Keep:
 	}
 	if why.Reason == volume.ReasonStillAttached {
-		why.Reason = volume.ReasonFailedDelete
-		p.Events.Warn(v, why)
+		p.Events.Warn(v, provision.DeleteFailed(v, why.Message))
 	}
 	return nil
 }
@@ -74,7 +73,7 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 		secret = &corev1.SecretReference{Name: name, Namespace: v.Annotations[volume.AnnDeletionSecretNamespace]}
 	}
 	if err := p.remove(ctx, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret); err != nil {
-		p.Events.Warn(v, volume.Because{Reason: volume.ReasonFailedDelete, Message: csi.Describe(err), Next: v.Spec.CSI.Driver})
+		p.Events.Warn(v, provision.DeleteFailed(v, csi.Describe(err)))
 		return err
 	}
 	if live, err = p.updateVolume(ctx, provision.Disowned(live)); err != nil {

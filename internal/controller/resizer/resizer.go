@@ -170,7 +170,7 @@ func (r *resizer) hand(ctx context.Context, claim *corev1.PersistentVolumeClaim,
 	if _, err := r.writeClaim(ctx, resize.Finished(claim, size)); err != nil {
 		return err
 	}
-	r.Events.Note(claim, volume.Because{Reason: volume.ReasonResized, Message: "Resize volume succeeded"})
+	r.Events.Note(claim, resize.Grown(claim))
 	return nil
 }
 

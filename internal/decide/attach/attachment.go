@@ -118,6 +118,17 @@ func detach(f Facts, say func(Step, volume.Reason, string, string) Plan) Plan {
 	return p
 }
 
+// Failed explains a call of the driver that did not work.
+func Failed(a *storagev1.VolumeAttachment, detaching bool, cause string) volume.Because {
+	b := volume.Because{Reason: volume.ReasonFailedAttach, Next: a.Spec.Attacher}
+	deed := "attach to"
+	if detaching {
+		b.Reason, deed = volume.ReasonFailedDetach, "detach from"
+	}
+	b.Message = "volume " + sourceOf(a) + " did not " + deed + " node " + a.Spec.NodeName + ": " + cause
+	return b
+}
+
 // Recorded returns the attachment with the finalizer and all that its detach
 // needs on it, and whether that is a change (S1-053).
 func Recorded(a *storagev1.VolumeAttachment, p Plan) (*storagev1.VolumeAttachment, bool, error) {

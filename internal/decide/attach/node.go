@@ -47,6 +47,13 @@ type Blocked struct {
 	Because volume.Because
 }
 
+// Event is what the Pod is told, under the reason that Kubernetes uses for
+// every volume that is not attached.
+func (b Blocked) Event() volume.Because {
+	b.Because.Reason = volume.ReasonFailedAttach
+	return b.Because
+}
+
 // Detachment is an attachment that nobody wants any more.
 type Detachment struct {
 	Attachment *storagev1.VolumeAttachment

@@ -13,13 +13,7 @@ import (
 // equal ones the first by name. late says that the claim waits for its
 // consumer: then only a volume bound in advance will do. nil is no match.
 func Match(claim *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume, late bool) *corev1.PersistentVolume {
-	selector, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
-	if err != nil {
-		return nil
-	}
-	if claim.Spec.Selector == nil {
-		selector = labels.Everything()
-	}
+	selector := selectorOf(claim)
 	class, _ := ClassOf(claim)
 	free := func(v *corev1.PersistentVolume) bool {
 		return !late && v.Status.Phase == corev1.VolumeAvailable && selector.Matches(labels.Set(v.Labels)) && VolumeClassOf(v) == class
@@ -35,6 +29,19 @@ func Match(claim *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolu
 		}
 	}
 	return best
+}
+
+// selectorOf returns the claim's selector; one that makes no sense selects
+// nothing.
+func selectorOf(claim *corev1.PersistentVolumeClaim) labels.Selector {
+	if claim.Spec.Selector == nil {
+		return labels.Everything()
+	}
+	s, err := metav1.LabelSelectorAsSelector(claim.Spec.Selector)
+	if err != nil {
+		return labels.Nothing()
+	}
+	return s
 }
 
 // fits is what even a volume bound in advance must satisfy.

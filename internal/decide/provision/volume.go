@@ -143,6 +143,11 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 	return Delete, volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: driver}
 }
 
+// DeleteFailed explains a DeleteVolume that did not work.
+func DeleteFailed(v *corev1.PersistentVolume, cause string) volume.Because {
+	return volume.Because{Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted: " + cause, Next: v.Annotations[volume.AnnProvisionedBy]}
+}
+
 // Disowned returns the volume object without the provisioner's finalizer.
 func Disowned(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	c := v.DeepCopy()

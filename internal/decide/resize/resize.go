@@ -79,6 +79,11 @@ func Claim(f Facts) Plan {
 	return p
 }
 
+// Grown explains a resize that is done.
+func Grown(c *corev1.PersistentVolumeClaim) volume.Because {
+	return volume.Because{Reason: volume.ReasonResized, Message: "claim " + c.Name + " has its new size"}
+}
+
 func isBound(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
 	return c.Status.Phase == corev1.ClaimBound && v != nil && v.Spec.CSI != nil && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID
 }

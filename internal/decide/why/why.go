@@ -99,7 +99,7 @@ func (f Facts) class() Link {
 	case bound && f.Class == nil:
 		return link(orNone(subject, name), OK, volume.ReasonNothingToDo, "a bound claim does not need its class", "")
 	case !named && f.DefaultClass == "":
-		return link(orNone(subject, name), Problem, volume.ReasonClassMissing,
+		return link(orNone(subject, name), Problem, volume.ReasonProvisioningFailed,
 			"the claim names no class, and no StorageClass is marked as default", "user")
 	case !named:
 		return link("storageclass/"+f.DefaultClass, Waiting, volume.ReasonDefaultClassAssigned,
@@ -107,7 +107,7 @@ func (f Facts) class() Link {
 	case name == "":
 		return link(orNone(subject, name), OK, volume.ReasonNothingToDo, "the claim wants no class: only volumes made by hand fit", "")
 	case f.Class == nil:
-		return link(subject, Problem, volume.ReasonClassMissing,
+		return link(subject, Problem, volume.ReasonProvisioningFailed,
 			fmt.Sprintf("there is no StorageClass %s", name), "user")
 	case f.Class.Provisioner == volume.NoProvisioner:
 		return link(subject, OK, volume.ReasonNothingToDo, "volumes of this class are made by hand", "")
@@ -171,7 +171,7 @@ func (f Facts) unbound() Link {
 		return f.consumerless(subject)
 	}
 	driver := f.Class.Provisioner
-	if m, ok := f.warning("PersistentVolumeClaim", f.ClaimName, volume.ReasonProvisioningFailed, volume.ReasonReschedule); ok {
+	if m, ok := f.warning("PersistentVolumeClaim", f.ClaimName, volume.ReasonProvisioningFailed); ok {
 		return link(subject, Problem, volume.ReasonProvisioningFailed, m, driver)
 	}
 	if f.Claim.Annotations[volume.AnnIntent] != "" {

@@ -1,0 +1,188 @@
+package csi_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+func created(change func(v *csipb.Volume)) *csipb.CreateVolumeResponse {
+	v := &csipb.Volume{VolumeId: "v", CapacityBytes: 1 << 20}
+	change(v)
+	return &csipb.CreateVolumeResponse{Volume: v}
+}
+
+func hugeMap() map[string]string {
+	m := map[string]string{}
+	for i := range 100 {
+		m[fmt.Sprint(i)] = strings.Repeat("x", 100)
+	}
+	return m
+}
+
+// What the driver did is not known when its answer cannot be used, even where
+// gRPC's own code would be a final one.
+func TestBadAnswersOfCreateVolume(t *testing.T) {
+	for what, answer := range map[string]any{
+		"no answer":         csitest.Raw(nil),
+		"no volume":         &csipb.CreateVolumeResponse{},
+		"no id":             created(func(v *csipb.Volume) { v.VolumeId = "" }),
+		"long id":           created(func(v *csipb.Volume) { v.VolumeId = strings.Repeat("x", 129) }),
+		"negative capacity": created(func(v *csipb.Volume) { v.CapacityBytes = -1 }),
+		"huge context":      created(func(v *csipb.Volume) { v.VolumeContext = hugeMap() }),
+		"huge topology":     created(func(v *csipb.Volume) { v.AccessibleTopology = []*csipb.Topology{{Segments: hugeMap()}} }),
+		"long source": created(func(v *csipb.Volume) {
+			v.ContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: strings.Repeat("x", 1000)}}}
+		}),
+		"no protocol buffer": csitest.Raw("\xff\xff\xff"),
+		"no text":            csitest.Raw("\x0a\x04\x12\x02\xff\xfe"),
+		"5 MiB":              created(func(v *csipb.Volume) { v.VolumeId = strings.Repeat("x", 5<<20) }),
+	} {
+		t.Run(what, func(t *testing.T) {
+			d := csitest.Start(t, csitest.Full())
+			c := dial(t, d)
+			d.OnCall("CreateVolume", once(csitest.Action{Answer: answer}))
+			err := create(t, c, "v")
+			if !errors.Is(err, csi.ErrAnswer) || csi.OutcomeOf(err) != volume.Unknown || csi.OutcomeOfNodeCall(fmt.Errorf("create: %w", err)) != volume.Unknown {
+				t.Errorf("%v, want ErrAnswer and an unknown outcome", err)
+			}
+			if n := len(csi.Describe(err)); n > 600 {
+				t.Errorf("description of %d bytes", n)
+			}
+			if err := create(t, c, "v"); err != nil {
+				t.Errorf("a good answer is refused: %v", err)
+			}
+		})
+	}
+}
+
+func TestBadAnswers(t *testing.T) {
+	for what, test := range map[string]struct {
+		method string
+		answer any
+		call   func(c *csi.Driver) error
+	}{
+		"node id missing": {"NodeGetInfo", &csipb.NodeGetInfoResponse{}, nodeInfo(t)},
+		"node id long":    {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: strings.Repeat("x", 257)}, nodeInfo(t)},
+		"limit negative":  {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", MaxVolumesPerNode: -1}, nodeInfo(t)},
+		"topology huge":   {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", AccessibleTopology: &csipb.Topology{Segments: hugeMap()}}, nodeInfo(t)},
+		"publish context huge": {"ControllerPublishVolume", &csipb.ControllerPublishVolumeResponse{PublishContext: hugeMap()}, func(c *csi.Driver) error {
+			_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience), &csipb.ControllerPublishVolumeRequest{VolumeId: "v"})
+			return err
+		}},
+		"capacity negative": {"GetCapacity", &csipb.GetCapacityResponse{AvailableCapacity: -1}, func(c *csi.Driver) error {
+			_, err := c.ControllerClient().GetCapacity(within(t, patience), &csipb.GetCapacityRequest{})
+			return err
+		}},
+		"expanded to less than nothing": {"ControllerExpandVolume", &csipb.ControllerExpandVolumeResponse{CapacityBytes: -1}, func(c *csi.Driver) error {
+			_, err := c.ControllerClient().ControllerExpandVolume(within(t, patience), &csipb.ControllerExpandVolumeRequest{VolumeId: "v"})
+			return err
+		}},
+		"usage negative": {"NodeGetVolumeStats", &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{{Used: -1}}}, func(c *csi.Driver) error {
+			_, err := c.NodeClient().NodeGetVolumeStats(within(t, patience), &csipb.NodeGetVolumeStatsRequest{VolumeId: "v"})
+			return err
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			d := csitest.Start(t, csitest.Full())
+			c := dial(t, d)
+			d.OnCall(test.method, always(csitest.Action{Answer: test.answer}))
+			if err := test.call(c); !errors.Is(err, csi.ErrAnswer) {
+				t.Errorf("%v, want ErrAnswer", err)
+			}
+		})
+	}
+}
+
+func nodeInfo(t *testing.T) func(c *csi.Driver) error {
+	return func(c *csi.Driver) error {
+		_, err := c.NodeInfo(within(t, patience))
+		return err
+	}
+}
+
+func TestLongestAnswersAreTaken(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	c := dial(t, d)
+	d.OnCall("NodeGetInfo", always(csitest.Action{Answer: &csipb.NodeGetInfoResponse{NodeId: strings.Repeat("x", 256)}}))
+	if _, err := c.NodeInfo(within(t, patience)); err != nil {
+		t.Error(err)
+	}
+	d.OnCall("CreateVolume", always(csitest.Action{Answer: created(func(v *csipb.Volume) {
+		v.VolumeId, v.VolumeContext = strings.Repeat("x", 128), map[string]string{"k": strings.Repeat("x", 4095)}
+	})}))
+	if err := create(t, c, "v"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	plain := errors.New("plain")
+	tests := []struct {
+		err        error
+		want, node volume.Outcome
+	}{
+		{nil, volume.Done, volume.Done},
+		{plain, volume.Unknown, volume.Unknown},
+		{fmt.Errorf("create: %w", status.Error(codes.Aborted, "")), volume.Unknown, volume.Unknown},
+		{fmt.Errorf("create: %w", status.Error(codes.InvalidArgument, "")), volume.Failed, volume.Failed},
+		{fmt.Errorf("create: %w", csi.ErrAnswer), volume.Unknown, volume.Unknown},
+	}
+	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+		want := volume.Failed
+		switch code {
+		case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted:
+			want = volume.Unknown
+		}
+		node := want
+		if code == codes.ResourceExhausted {
+			node = volume.Unknown
+		}
+		tests = append(tests, struct {
+			err        error
+			want, node volume.Outcome
+		}{status.Error(code, "x"), want, node})
+	}
+	for _, test := range tests {
+		if got := csi.OutcomeOf(test.err); got != test.want {
+			t.Errorf("OutcomeOf(%v) = %v, want %v", test.err, got, test.want)
+		}
+		if got := csi.OutcomeOfNodeCall(test.err); got != test.node {
+			t.Errorf("OutcomeOfNodeCall(%v) = %v, want %v", test.err, got, test.node)
+		}
+	}
+}
+
+func TestCode(t *testing.T) {
+	for want, err := range map[codes.Code]error{
+		codes.OK: nil, codes.Unknown: errors.New("plain"), codes.NotFound: fmt.Errorf("x: %w", status.Error(codes.NotFound, "")),
+	} {
+		if got := csi.Code(err); got != want {
+			t.Errorf("Code(%v) = %v, want %v", err, got, want)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	for in, want := range map[string]string{
+		"no room":          "Internal: no room",
+		"a\n\n b\tc":       "Internal: a b c",
+		"\x1b[2J\x00\xffx": "Internal: ?[2J??x",
+	} {
+		if got := csi.Describe(status.Error(codes.Internal, in)); got != want {
+			t.Errorf("Describe(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if got := csi.Describe(nil); got != "" {
+		t.Errorf("Describe(nil) = %q", got)
+	}
+}

@@ -1,0 +1,211 @@
+package csi_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// locked is a log that several goroutines write.
+type locked struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *locked) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestSecretsStayInside(t *testing.T) {
+	const secret, key, token, context = "s3cr3t/\"pass\"\n", "a", "eyJhbGciOi.tok.en", "address-of-storage"
+	d := csitest.Start(t, csitest.Full())
+	log := &locked{}
+	c := dial(t, d, csi.WithLog(slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	encoded := base64.StdEncoding.EncodeToString([]byte(secret))
+	said := "mount -o password=" + secret + " failed: " + strings.TrimSpace(secret) + ", " + encoded + `, "s3cr3t/\"pass\"", ` + token
+	d.OnCall("NodePublishVolume", always(csitest.Action{Err: status.Error(codes.Internal, said)}))
+	_, err := c.NodeClient().NodePublishVolume(within(t, patience), &csipb.NodePublishVolumeRequest{
+		VolumeId: "volume-7", TargetPath: "/t", Secrets: map[string]string{"password": secret, "empty": ""},
+		VolumeContext: map[string]string{
+			"server": context,
+			"csi.storage.k8s.io/serviceAccount.tokens": `{"":{"token":"` + token + `","expirationTimestamp":"2030-01-01T00:00:00Z"}}`,
+		},
+		PublishContext:   map[string]string{"device": context},
+		VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "ext4", []string{"password=" + context}),
+	})
+	if csi.Code(err) != codes.Internal || !strings.Contains(err.Error(), "mount -o password=*** failed") {
+		t.Errorf("%v, want the driver's words without the secret", err)
+	}
+	text := err.Error() + csi.Describe(err) + log.String()
+	for _, hidden := range []string{"s3cr3t", "pass\\\"", encoded, token} {
+		if strings.Contains(text, hidden) {
+			t.Errorf("%q got out: %s", hidden, text)
+		}
+	}
+	if strings.Contains(log.String(), context) {
+		t.Errorf("the log has the values of contexts: %s", log)
+	}
+	for _, seen := range []string{"volume-7", "NodePublishVolume", "password"} {
+		if !strings.Contains(log.String(), seen) {
+			t.Errorf("the log does not have %s: %s", seen, log)
+		}
+	}
+}
+
+// A secret that is a part of our own words must not change what they mean.
+func TestShortSecret(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	c := dial(t, d)
+	d.OnCall("CreateVolume", always(csitest.Action{Answer: &csipb.CreateVolumeResponse{}}))
+	r := newVolume("v")
+	r.Secrets = map[string]string{"key": "i"}
+	if _, err := c.ControllerClient().CreateVolume(within(t, patience), r); csi.OutcomeOf(err) != volume.Unknown {
+		t.Errorf("%v, want an unknown outcome", err)
+	}
+}
+
+func TestOneCallForEachVolume(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	c := dial(t, d)
+	var calls sync.WaitGroup
+	for range 20 {
+		for _, name := range []string{"a", "b"} {
+			calls.Go(func() {
+				if err := create(t, c, name); err != nil {
+					t.Error(err)
+				}
+			})
+			calls.Go(func() {
+				if _, err := c.ControllerClient().ControllerGetVolume(t.Context(), &csipb.ControllerGetVolumeRequest{VolumeId: "id-" + name}); err != nil && csi.Code(err) != codes.NotFound {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	calls.Wait()
+	for _, o := range d.Overlaps() {
+		t.Error(o)
+	}
+}
+
+func TestBusyVolume(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	c := dial(t, d)
+	arrived := make(chan struct{})
+	d.OnCall("CreateVolume", func(n int, _ any) csitest.Action {
+		if n > 1 {
+			return csitest.Action{}
+		}
+		close(arrived)
+		return csitest.Action{Hang: true}
+	})
+	long, giveUp := t.Context(), make(chan error)
+	go func() {
+		_, err := c.ControllerClient().CreateVolume(long, newVolume("v"))
+		giveUp <- err
+	}()
+	<-arrived
+	_, err := c.ControllerClient().CreateVolume(within(t, brief), newVolume("v"))
+	if !errors.Is(err, csi.ErrBusy) || csi.Code(err) != codes.Aborted || csi.OutcomeOf(err) != volume.Unknown {
+		t.Errorf("%v, want ErrBusy and an unknown outcome: the first call may still make the volume", err)
+	}
+	if err := create(t, c, "w"); err != nil {
+		t.Errorf("another volume waits: %v", err)
+	}
+	d.Kill()
+	if err := <-giveUp; csi.OutcomeOf(err) != volume.Unknown {
+		t.Errorf("%v, want an unknown outcome", err)
+	}
+	d.Restart()
+	if err := noticed(t, c); err != nil {
+		t.Errorf("the volume is still busy: %v", err)
+	}
+}
+
+func TestObserverAndFault(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	var mu sync.Mutex
+	var seen []string
+	first := true
+	c := dial(t, d, csi.WithObserver(func(o csi.Observation) {
+		mu.Lock()
+		defer mu.Unlock()
+		if o.Method == csipb.Controller_CreateVolume_FullMethodName {
+			seen = append(seen, o.Driver+" "+o.Code.String())
+		}
+	}), csi.WithFault(func(method string) (before, after error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if method != csipb.Controller_CreateVolume_FullMethodName {
+			return nil, nil
+		}
+		if first {
+			first = false
+			return status.Error(codes.Unavailable, "before"), nil
+		}
+		return nil, status.Error(codes.Unavailable, "after")
+	}))
+	for _, want := range []int{0, 1} {
+		if err := create(t, c, "v"); csi.Code(err) != codes.Unavailable {
+			t.Errorf("%v, want the fault", err)
+		}
+		if n := len(d.Volumes()); n != want {
+			t.Errorf("%d volumes, want %d", n, want)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if want := slices.Repeat([]string{d.Name() + " Unavailable"}, 2); !slices.Equal(seen, want) {
+		t.Errorf("observed %q, want %q", seen, want)
+	}
+}
+
+func TestSet(t *testing.T) {
+	s := csi.NewSet()
+	var told []string
+	cancel := s.Subscribe(func(name string) { told = append(told, name) })
+	s.Subscribe(func(name string) {
+		if _, ok := s.Get(name); !ok {
+			t.Errorf("%s is not there when it is told of", name)
+		}
+	})
+	a, b, newer := &csi.Driver{Name: "a"}, &csi.Driver{Name: "b"}, &csi.Driver{Name: "a"}
+	s.Put(b)
+	s.Put(a)
+	s.Put(newer)
+	cancel()
+	cancel()
+	s.Put(b)
+	if want := []string{"b", "a", "a"}; !slices.Equal(told, want) {
+		t.Errorf("told %q, want %q", told, want)
+	}
+	s.Remove(a)
+	if d, _ := s.Get("a"); d != newer {
+		t.Error("removing the older driver removed the newer one")
+	}
+	s.Remove(newer)
+	if names := s.Names(); !slices.Equal(names, []string{"b"}) {
+		t.Errorf("names %q, want b", names)
+	}
+}

@@ -1,0 +1,204 @@
+package attach
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+var update = flag.Bool("update", false, "write the decisions into the tables")
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+const driver = "d.example.com"
+
+func pv(name string, modes ...corev1.PersistentVolumeAccessMode) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+		AccessModes:            append(modes, corev1.ReadWriteOnce),
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h-" + name}},
+	}}
+}
+
+func pod(name string) *corev1.Pod { return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+
+func node(change ...func(*corev1.Node)) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	for _, f := range change {
+		f(n)
+	}
+	return n
+}
+
+func uses(name string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Status.VolumesInUse = append(n.Status.VolumesInUse, corev1.UniqueVolumeName(volume.UniqueName(driver, "h-"+name)))
+	}
+}
+
+func knows(name string) func(*corev1.Node) {
+	return func(n *corev1.Node) {
+		n.Status.VolumesAttached = append(n.Status.VolumesAttached, corev1.AttachedVolume{Name: corev1.UniqueVolumeName(volume.UniqueName(driver, "h-"+name))})
+	}
+}
+func down(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }
+func outOf(n *corev1.Node) {
+	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}
+}
+
+func attachment(volumeName, nodeName string, change ...func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
+	a := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: NameOf(driver, "h-"+volumeName, nodeName)},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: nodeName, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volumeName}},
+	}
+	for _, f := range change {
+		f(a)
+	}
+	return a
+}
+
+func attached(a *storagev1.VolumeAttachment) { a.Status.Attached = true }
+func going(a *storagev1.VolumeAttachment)    { a.DeletionTimestamp = &metav1.Time{} }
+func held(a *storagev1.VolumeAttachment)     { a.Finalizers = []string{volume.AttacherFinalizer(driver)} }
+func recorded(a *storagev1.VolumeAttachment) {
+	a.Annotations = map[string]string{volume.AnnNodeID: "id1", volume.AnnDetach: `{"handle":"h-pv"}`}
+}
+
+func attachments(all ...*storagev1.VolumeAttachment) []*storagev1.VolumeAttachment { return all }
+
+func TestNodes(t *testing.T) {
+	v, shared := pv("pv"), pv("pv", corev1.ReadWriteMany)
+	known := map[string]*corev1.PersistentVolume{"pv": v}
+	wish := []Wish{{Volume: v, Pod: pod("web")}}
+	elsewhere := attachments(attachment("pv", "n2", attached))
+	late := map[string]bool{NameOf(driver, "h-pv", "n1"): true}
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		facts  NodeFacts
+	}{
+		{"a wanted volume is attached", NodeFacts{Node: node(), Wishes: wish}},
+		{"two Pods want it once", NodeFacts{Node: node(), Wishes: append(wish, wish...)}},
+		{"while the driver works nothing more is done", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1")), Volumes: known}},
+		{"what is attached is published to the node", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"and only once", NodeFacts{Node: node(knows("pv")), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"a driver that needs no attaching gets none", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Needless: true}}}},
+		{"one writer at a time: the second Pod waits and hears for whom", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}}}},
+		{"it waits as well when nobody knows the Pod", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere}}}},
+		{"a volume for many nodes may be on both", NodeFacts{Node: node(), Wishes: []Wish{{Volume: shared, Pod: pod("web"), Elsewhere: elsewhere}}}},
+		{"an unwanted volume is withdrawn from the node and detached", NodeFacts{Node: node(knows("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"not while the node uses it", NodeFacts{Node: node(knows("pv"), uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"a dead node is given time", NodeFacts{Node: node(down, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"but not for ever", NodeFacts{Node: node(down, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Overdue: late}},
+		{"a healthy node is waited for however long it takes", NodeFacts{Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Overdue: late}},
+		{"a node that people call out of service is not waited for", NodeFacts{Node: node(outOf, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"a node that is gone uses nothing", NodeFacts{Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"a volume object that is gone does not hide what it was", NodeFacts{Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached, recorded))}},
+		{"a volume that nobody knows is held while the node uses anything", NodeFacts{Node: node(uses("other")), Attachments: attachments(attachment("pv", "n1", attached))}},
+		{"what is being detached is the attacher's turn", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, going)), Volumes: known}},
+	} {
+		c.facts.Name = "n1"
+		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, nodeText(c.facts.Node, Node(c.facts)))
+	}
+	golden(t, "testdata/nodes.txt", out.String())
+}
+
+func nodeText(n *corev1.Node, p NodePlan) string {
+	var b strings.Builder
+	if p.Publish {
+		fmt.Fprintf(&b, "publish %v\n", p.Attached)
+	}
+	for _, d := range p.Detach {
+		fmt.Fprintf(&b, "detach %s in-use=%v force=%v\n", *d.Attachment.Spec.Source.PersistentVolumeName, InUse(n, d.Unique), d.Force)
+	}
+	for _, a := range p.Attach {
+		fmt.Fprintf(&b, "attach %s to %s by %s\n", *a.Spec.Source.PersistentVolumeName, a.Spec.NodeName, a.Spec.Attacher)
+	}
+	for _, w := range p.Blocked {
+		fmt.Fprintf(&b, "blocked %s\n", w.Pod.Name)
+	}
+	fmt.Fprintf(&b, "%s: %s -> %s\n", p.Because.Reason, p.Because.Message, p.Because.Next)
+	return b.String()
+}
+
+func TestAttachments(t *testing.T) {
+	v, dying := pv("pv"), pv("pv")
+	dying.DeletionTimestamp = &metav1.Time{}
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		facts  Facts
+	}{
+		{"the driver is asked to attach, with what detach will need recorded", Facts{Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1", Ours: true}},
+		{"what is attached is left alone", Facts{Attachment: attachment("pv", "n1", attached), Volume: v, NodeID: "id1", Ours: true}},
+		{"a driver that is not here is waited for", Facts{Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1"}},
+		{"a node without the driver is waited for", Facts{Attachment: attachment("pv", "n1"), Volume: v, Ours: true}},
+		{"a volume that is gone is not attached", Facts{Attachment: attachment("pv", "n1"), NodeID: "id1", Ours: true}},
+		{"nor one that is going", Facts{Attachment: attachment("pv", "n1"), Volume: dying, NodeID: "id1", Ours: true}},
+		{"detach uses the record, though volume and node are gone", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded), Ours: true}},
+		{"an attachment of today's attacher has no record but a volume", Facts{Attachment: attachment("pv", "n1", attached, going, held), Volume: v, NodeID: "id1", Ours: true}},
+		{"without both the driver was never called by us", Facts{Attachment: attachment("pv", "n1", going, held), Ours: true}},
+		{"without our finalizer it is not our turn", Facts{Attachment: attachment("pv", "n1", going), Ours: true}},
+	} {
+		p := Attachment(c.facts)
+		step := map[Step]string{Nothing: "nothing", Attach: "attach", Detach: "detach", Release: "release"}[p.Step]
+		fmt.Fprintf(&out, "# %s\n%s handle=%q node-id=%q\n%s: %s -> %s\n\n", c.argues, step, p.Record.Handle, p.NodeID, p.Because.Reason, p.Because.Message, p.Because.Next)
+	}
+	for _, c := range []struct {
+		argues   string
+		volume   *corev1.PersistentVolume
+		attached bool
+	}{
+		{"a volume that is attached is kept", v, true},
+		{"one that is going is not taken hold of again", dying, true},
+		{"one that is not attached is left alone", v, false},
+	} {
+		got, why := Volume(c.volume, c.attached)
+		fmt.Fprintf(&out, "# %s\nchanged=%v\n%s: %s\n\n", c.argues, got != nil, why.Reason, why.Message)
+	}
+	for _, detaching := range []bool{false, true} {
+		why := Failed(attachment("pv", "n1"), detaching, "Internal: no")
+		fmt.Fprintf(&out, "# a driver that fails is quoted\n%s: %s -> %s\n\n", why.Reason, why.Message, why.Next)
+	}
+	golden(t, "testdata/attachments.txt", out.String())
+}
+
+func TestRecordSurvivesTheAttachment(t *testing.T) {
+	p := Plan{NodeID: "id1", Record: Record{Handle: "h", Secret: &corev1.SecretReference{Name: "s", Namespace: "n"}}}
+	a, changed, err := Recorded(attachment("pv", "n1"), p)
+	if err != nil || !changed {
+		t.Fatal(changed, err)
+	}
+	got, err := RecordOf(a)
+	if diff := cmp.Diff(&p.Record, got); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	if _, changed, _ := Recorded(a, p); changed {
+		t.Error("recording twice is a change")
+	}
+	if len(Released(a).Finalizers) != 0 {
+		t.Error("a released attachment is held")
+	}
+}

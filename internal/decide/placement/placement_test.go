@@ -1,0 +1,170 @@
+package placement
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/volume"
+)
+
+var update = flag.Bool("update", false, "write the decisions into the tables")
+
+const driver = "d.example.com"
+
+func node(name, zone string, pods int, change ...func(*Node)) Node {
+	n := Node{
+		Object: &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone, "cpus": "8"}},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		},
+		CSI:  &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver}}}},
+		Pods: pods, Volumes: map[string]int{},
+	}
+	for _, f := range change {
+		f(&n)
+	}
+	return n
+}
+
+func down(n *Node)     { n.Object.Status.Conditions[0].Status = corev1.ConditionFalse }
+func cordoned(n *Node) { n.Object.Spec.Unschedulable = true }
+func bare(n *Node)     { n.CSI = nil }
+func full(n *Node) {
+	n.CSI.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(1))}
+	n.Volumes[driver] = 1
+}
+func tainted(n *Node) {
+	n.Object.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule}}
+}
+
+func pod(change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web"}}
+	for _, f := range change {
+		f(p)
+	}
+	return p
+}
+
+func tolerant(p *corev1.Pod) {
+	p.Spec.Tolerations = []corev1.Toleration{{Key: "dedicated", Value: "db"}}
+}
+func pinned(p *corev1.Pod)  { p.Spec.NodeName = "n9" }
+func inZoneB(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }
+func bigOnly(p *corev1.Pod) {
+	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "cpus", Operator: corev1.NodeSelectorOpGt, Values: []string{"16"}}}}},
+	}}}
+}
+
+func claim(selected string) *corev1.PersistentVolumeClaim {
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data", Annotations: map[string]string{}}}
+	if selected != "" {
+		c.Annotations[volume.AnnSelectedNode] = selected
+	}
+	return c
+}
+
+func lateClass(allowed ...corev1.TopologySelectorTerm) *storagev1.StorageClass {
+	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driver, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), AllowedTopologies: allowed}
+}
+
+func lateClaim(selected string, allowed ...corev1.TopologySelectorTerm) []Claim {
+	return []Claim{{Name: "data", Object: claim(selected), Class: lateClass(allowed...)}}
+}
+
+func bound(zone string) []Claim {
+	return []Claim{{Name: "data", Object: claim(""), Volume: &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
+		NodeAffinity:           topology.Affinity([]topology.Segment{{"zone": zone}}),
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver}},
+	}}}}
+}
+
+func TestPods(t *testing.T) {
+	two := []Node{node("n1", "a", 3), node("n2", "b", 1)}
+	onlyA := corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a"}}}}
+	dying := claim("")
+	dying.DeletionTimestamp = &metav1.Time{}
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		facts  Facts
+	}{
+		{"without volumes the emptiest node is taken", Facts{Pod: pod(), Nodes: two}},
+		{"a bound volume draws its Pod to where it is", Facts{Pod: pod(), Nodes: two, Claims: bound("a")}},
+		{"a late claim is told the node first", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("")}},
+		{"a promised node is kept", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("n1")}},
+		{"the class's topologies bind", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("", onlyA)}},
+		{"a Pod that named its node has its claims told", Facts{Pod: pod(pinned), Nodes: two, Claims: lateClaim("")}},
+		{"a claim that is not there is waited for", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data"}}}},
+		{"a claim that is going is not used any more", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: dying}}}},
+		{"a claim that binds at once does so first", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: claim("")}}}},
+		{"everything that refuses a node is said", Facts{Pod: pod(), Claims: lateClaim(""), Nodes: []Node{node("n1", "a", 0, down), node("n2", "a", 0, cordoned), node("n3", "a", 0, bare), node("n4", "a", 0, full), node("n5", "a", 0, tainted)}}},
+		{"a taint is tolerated", Facts{Pod: pod(tolerant), Nodes: []Node{node("n5", "a", 0, tainted)}}},
+		{"a selector is followed", Facts{Pod: pod(inZoneB), Nodes: two}},
+		{"so is an affinity", Facts{Pod: pod(bigOnly), Nodes: two}},
+		{"a volume that no node reaches", Facts{Pod: pod(), Nodes: two, Claims: bound("z")}},
+		{"no nodes at all", Facts{Pod: pod()}},
+	} {
+		p := Pod(c.facts)
+		if p.Because.Reason == "" || p.Because.Message == "" {
+			t.Errorf("%s: no reason", c.argues)
+		}
+		fmt.Fprintf(&out, "# %s\nnode=%q bind=%v\n", c.argues, p.Node, p.Bind)
+		for _, s := range p.Select {
+			fmt.Fprintf(&out, "select %s for claim %s\n", s.Annotations[volume.AnnSelectedNode], s.Name)
+		}
+		fmt.Fprintf(&out, "%s: %s -> %s\n\n", p.Because.Reason, p.Because.Message, p.Because.Next)
+	}
+	const name = "testdata/pods.txt"
+	if *update {
+		if err := os.WriteFile(name, []byte(out.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), out.String()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+func TestSelectors(t *testing.T) {
+	n := node("n1", "a", 0).Object
+	for _, c := range []struct {
+		key    string
+		op     corev1.NodeSelectorOperator
+		values []string
+		want   bool
+	}{
+		{"zone", corev1.NodeSelectorOpIn, []string{"a", "b"}, true},
+		{"zone", corev1.NodeSelectorOpNotIn, []string{"a"}, false},
+		{"rack", corev1.NodeSelectorOpNotIn, []string{"a"}, true},
+		{"zone", corev1.NodeSelectorOpExists, nil, true},
+		{"zone", corev1.NodeSelectorOpDoesNotExist, nil, false},
+		{"cpus", corev1.NodeSelectorOpGt, []string{"4"}, true},
+		{"cpus", corev1.NodeSelectorOpLt, []string{"4"}, false},
+		{"zone", corev1.NodeSelectorOpGt, []string{"4"}, false},
+		{"cpus", corev1.NodeSelectorOpLt, nil, false},
+		{"zone", "Nonsense", []string{"a"}, false},
+	} {
+		s := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: c.key, Operator: c.op, Values: c.values}}}}}
+		if got := Selects(s, n); got != c.want {
+			t.Errorf("%s %s %v: %v", c.key, c.op, c.values, got)
+		}
+	}
+	if !Selects(nil, n) || Selects(&corev1.NodeSelector{}, n) {
+		t.Error("no selector must match, one without terms must not")
+	}
+}
