@@ -88,6 +88,9 @@ const (
 	AnnIntent = "volplane.dev/provision-intent"
 	// AnnDetach on a VolumeAttachment keeps all that the detach needs, as JSON.
 	AnnDetach = "volplane.dev/detach"
+	// ResourceIntents is the resource in Domain that whoever writes AnnIntent
+	// must be allowed to "write".
+	ResourceIntents = "provisionintents"
 	// FinalizerIntent keeps a claim while its AnnIntent is unresolved.
 	FinalizerIntent = "volplane.dev/provision-intent"
 )

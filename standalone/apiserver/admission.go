@@ -15,7 +15,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
 
-	"volplane.dev/volplane/standalone/apiserver/hostmount"
+	"volplane.dev/volplane/standalone/apiserver/guard"
 )
 
 // admit puts the plugins in the order in which they see a request.
@@ -26,12 +26,12 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informer
 	setdefault.Register(plugins)
 	storageobjectinuseprotection.Register(plugins)
 	resize.Register(plugins)
-	hostmount.Register(plugins)
+	guard.Register(plugins)
 	facts := initializer.New(client, nil, inf, c.Authorization.Authorizer, utilfeature.DefaultFeatureGate, c.EffectiveVersion, c.DrainedNotify(), nil)
 	var chain []admission.Interface
 	for _, name := range []string{
 		lifecycle.PluginName, noderestriction.PluginName, setdefault.PluginName,
-		storageobjectinuseprotection.PluginName, resize.PluginName, hostmount.PluginName,
+		storageobjectinuseprotection.PluginName, resize.PluginName, guard.PluginName,
 	} {
 		p, err := plugins.InitPlugin(name, nil, facts)
 		if err != nil {

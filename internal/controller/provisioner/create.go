@@ -19,7 +19,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-var errGone = errors.New("driver has gone")
+var (
+	errGone  = errors.New("driver has gone")
+	errFault = errors.New("cannot be provisioned as it is")
+)
 
 // create calls CreateVolume and saves the volume. It is repeated until the
 // driver has given a final answer.
@@ -78,6 +81,15 @@ func (p *provisioner) refuse(ctx context.Context, claim *corev1.PersistentVolume
 // undo learns the id of what CreateVolume may have made by calling it again
 // with the same arguments, and deletes it.
 func (p *provisioner) undo(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent) error {
+	// The cache may not have heard of the volume object yet, whose reclaim
+	// policy decides from when it exists.
+	switch _, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, in.Name, metav1.GetOptions{}); {
+	case err == nil:
+		_, err = p.update(ctx, provision.WithoutIntent(claim, false))
+		return err
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("look for volume %s: %w", in.Name, err)
+	}
 	answer, err := p.call(ctx, in)
 	switch {
 	case err == nil && p.takenBy(in.Driver, answer.Handle, "") == "":

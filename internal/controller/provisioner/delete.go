@@ -47,7 +47,7 @@ func (p *provisioner) applyVolume(ctx context.Context, v *corev1.PersistentVolum
 	case provision.Keep:
 	}
 	if why.Reason == volume.ReasonStillAttached {
-		p.Events.Warn(v, provision.DeleteFailed(v, why.Message))
+		p.Events.Note(v, why)
 	}
 	return nil
 }

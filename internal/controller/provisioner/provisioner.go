@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/controller"
@@ -34,6 +35,7 @@ func Declaration() controller.Declaration {
 			kube.Write("", "persistentvolumeclaims", "update"),
 			kube.Write("", "persistentvolumes", "get", "create", "update", "delete"),
 			kube.Write("", "secrets", "get"),
+			kube.Write(volume.Domain, volume.ResourceIntents, "write"),
 		},
 	}
 }
@@ -60,8 +62,8 @@ func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), attachments: env.Caches.Attachments(),
 	}
 	p.Controller.Reconcile = p.reconcile
-	p.claims.Watch(func(_, c *corev1.PersistentVolumeClaim) {
-		if c != nil {
+	p.claims.Watch(func(before, c *corev1.PersistentVolumeClaim) {
+		if c != nil && !onlyIntent(before, c) {
 			p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
 		}
 	})
@@ -83,6 +85,18 @@ func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	})
 	drivers.Subscribe(p.driverAppeared)
 	return p.Controller
+}
+
+// onlyIntent says whether nothing but the intent differs: the provisioner's own
+// write. To be woken by it would take away the pause before a call that failed
+// is repeated.
+func onlyIntent(before, after *corev1.PersistentVolumeClaim) bool {
+	if before == nil {
+		return false
+	}
+	a, b := provision.WithoutIntent(before, false), provision.WithoutIntent(after, false)
+	a.ResourceVersion = b.ResourceVersion
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 // volumeChanged wakes the volume and the claim whose volume it is.
@@ -222,6 +236,11 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 	if plan.Reschedule {
 		_, err := p.update(ctx, provision.WithoutIntent(claim, true))
 		return err
+	}
+	if plan.Fault {
+		// Not all that can mend it is watched: the source of a clone, the
+		// labels of a node (S4-032, S4-035).
+		return fmt.Errorf("provision claim %s/%s: %w: %s", claim.Namespace, claim.Name, errFault, plan.Because.Message)
 	}
 	return nil
 }

@@ -106,6 +106,10 @@ func resolve(f ClaimFacts) Plan {
 	c, in := f.Claim, f.Intent
 	var p Plan
 	switch {
+	case in.Name != NameOf(c):
+		// A claim's annotations are its user's to write: one that names
+		// another claim's volume must not reach the driver.
+		return fault("user", fmt.Sprintf("the intent of claim %s names volume %.80q, which cannot be its own", c.Name, in.Name))
 	case f.Saved != nil && f.Saved.Spec.ClaimRef != nil && f.Saved.Spec.ClaimRef.UID == c.UID:
 		p = because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved")
 	case !f.Ours:

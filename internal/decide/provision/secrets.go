@@ -45,15 +45,19 @@ type Secrets struct {
 // name or annotations, which are under the claim's user's control.
 func secrets(parameters map[string]string, claim *corev1.PersistentVolumeClaim, pv string) (Secrets, error) {
 	var out Secrets
-	for purpose, into := range map[string]**corev1.SecretReference{
-		purposeProvision: &out.Provision, purposePublish: &out.Publish, purposeStage: &out.Stage,
-		purposeNode: &out.Node, purposeExpand: &out.Expand, purposeNodeExpand: &out.NodeExpand,
+	// In order, so that the same class always gives the same complaint.
+	for _, one := range []struct {
+		purpose string
+		into    **corev1.SecretReference
+	}{
+		{purposeProvision, &out.Provision}, {purposePublish, &out.Publish}, {purposeStage, &out.Stage},
+		{purposeNode, &out.Node}, {purposeExpand, &out.Expand}, {purposeNodeExpand, &out.NodeExpand},
 	} {
-		ref, err := secret(parameters, purpose, claim, pv)
+		ref, err := secret(parameters, one.purpose, claim, pv)
 		if err != nil {
 			return Secrets{}, err
 		}
-		*into = ref
+		*one.into = ref
 	}
 	return out, nil
 }

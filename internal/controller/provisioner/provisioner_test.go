@@ -1,0 +1,123 @@
+package provisioner
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
+)
+
+func TestAClaimGetsItsVolume(t *testing.T) {
+	w := newWorld(t, nil, claim("c"))
+	v := w.saved("pvc-u-c")
+	w.settled("c")
+	if v.Spec.CSI == nil || v.Spec.CSI.VolumeHandle != "id-pvc-u-c" || v.Spec.ClaimRef.UID != "u-c" {
+		t.Errorf("volume is %+v", v.Spec)
+	}
+}
+
+// TestAFinalNoIsNotRepeatedAtOnce: the writes of the intent wake the claim,
+// and must not take the pause between two attempts away.
+func TestAFinalNoIsNotRepeatedAtOnce(t *testing.T) {
+	w := newWorld(t, func(d *driver) {
+		d.answer = func(context.Context, *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+			return nil, status.Error(codes.InvalidArgument, "no such parameter")
+		}
+	}, claim("c"))
+	eventually(t, func() string {
+		if w.driver.calls() == 0 {
+			return "CreateVolume"
+		}
+		return ""
+	})
+	<-time.After(time.Second)
+	// 100 ms, doubled: the first second has room for four repeats.
+	if n := w.driver.calls(); n > 6 {
+		t.Errorf("%d calls of CreateVolume in a second", n)
+	}
+	w.noVolumes()
+}
+
+// TestAnAnswerThatIsTooSmallLeavesNothing (S4-046).
+func TestAnAnswerThatIsTooSmallLeavesNothing(t *testing.T) {
+	w := newWorld(t, func(d *driver) {
+		d.answer = func(_ context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+			r.CapacityRange.RequiredBytes = 1
+			return nil, nil
+		}
+	}, claim("c"))
+	eventually(t, func() string {
+		if len(w.driver.deletions()) == 0 {
+			return "DeleteVolume"
+		}
+		return ""
+	})
+	w.noVolumes()
+}
+
+// TestAClaimDeletedDuringTheCallLeavesNothing: what a hanging CreateVolume
+// made is deleted.
+func TestAClaimDeletedDuringTheCallLeavesNothing(t *testing.T) {
+	c := claim("c")
+	in := &provision.Intent{Driver: driverName, Name: "pvc-u-c", Bytes: 1 << 30, Modes: []string{"ReadWriteOnce"}, Reclaim: corev1.PersistentVolumeReclaimDelete, Class: "fast"}
+	c, err := provision.WithIntent(c, in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := metav1.Now()
+	c.DeletionTimestamp = &now
+	w := newWorld(t, func(d *driver) { d.volumes["id-pvc-u-c"] = 1 << 30 }, c)
+	w.settled("c")
+	if left := w.driver.has(); left != "" {
+		t.Errorf("left at the driver: %s", left)
+	}
+	w.noVolumes()
+}
+
+// TestAForgedIntentDeletesNothingOfOthers: a claim's annotations are its
+// user's to write.
+func TestAForgedIntentDeletesNothingOfOthers(t *testing.T) {
+	in := &provision.Intent{Driver: driverName, Name: "pvc-victim", Bytes: 1 << 40, Modes: []string{"ReadWriteOnce"}, Reclaim: corev1.PersistentVolumeReclaimDelete, Class: "fast"}
+	c, err := provision.WithIntent(claim("c"), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-victim", Annotations: map[string]string{volume.AnnProvisionedBy: driverName}}}
+	victim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "id-pvc-victim"}
+	victim.Status.Phase = corev1.VolumeBound
+	w := newWorld(t, func(d *driver) { d.volumes["id-pvc-victim"] = 1 << 30 }, c, victim)
+	<-time.After(500 * time.Millisecond)
+	if got := w.driver.has(); got != "id-pvc-victim" {
+		t.Errorf("at the driver: %q; deleted: %v", got, w.driver.deletions())
+	}
+}
+
+// TestACloneWaitsForItsSource: a source that is bound later wakes the clone.
+func TestACloneWaitsForItsSource(t *testing.T) {
+	source := claim("source")
+	source.Annotations = nil
+	clone := claim("clone")
+	clone.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "source"}
+	w := newWorld(t, nil, source, clone)
+	<-time.After(200 * time.Millisecond)
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "h"}
+	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "source", UID: "u-source"}
+	if _, err := w.client.CoreV1().PersistentVolumes().Create(context.Background(), v, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	source = w.claim("source")
+	source.Spec.VolumeName, source.Status.Phase = "pv", corev1.ClaimBound
+	if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(context.Background(), source, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.saved("pvc-u-clone")
+}

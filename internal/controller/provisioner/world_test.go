@@ -1,0 +1,263 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const driverName = "d.example"
+
+// driver is a CSI driver that keeps its volumes in memory.
+type driver struct {
+	csipb.UnimplementedIdentityServer
+	csipb.UnimplementedControllerServer
+	csipb.UnimplementedNodeServer
+
+	// answer, when set, is asked before CreateVolume does anything.
+	answer func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error)
+
+	mu      sync.Mutex
+	created int
+	volumes map[string]int64
+	deleted []string
+}
+
+func (d *driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
+	return &csipb.GetPluginInfoResponse{Name: driverName, VendorVersion: "1"}, nil
+}
+
+func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
+	return &csipb.ProbeResponse{}, nil
+}
+
+func (d *driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+	service := &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE}
+	return &csipb.GetPluginCapabilitiesResponse{Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{Service: service}}}}, nil
+}
+
+func (d *driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+	r := &csipb.ControllerGetCapabilitiesResponse{}
+	for _, c := range []csipb.ControllerServiceCapability_RPC_Type{csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csipb.ControllerServiceCapability_RPC_CLONE_VOLUME} {
+		r.Capabilities = append(r.Capabilities, &csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: c}}})
+	}
+	return r, nil
+}
+
+func (d *driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+	d.mu.Lock()
+	d.created++
+	answer := d.answer
+	d.mu.Unlock()
+	if answer != nil {
+		if got, err := answer(ctx, r); got != nil || err != nil {
+			return got, err
+		}
+	}
+	return d.make(r), nil
+}
+
+// make keeps a volume and returns the answer that tells of it.
+func (d *driver) make(r *csipb.CreateVolumeRequest) *csipb.CreateVolumeResponse {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	id := "id-" + r.GetName()
+	if _, ok := d.volumes[id]; !ok {
+		d.volumes[id] = r.GetCapacityRange().GetRequiredBytes()
+	}
+	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: d.volumes[id], ContentSource: r.GetVolumeContentSource()}}
+}
+
+func (d *driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.volumes, r.GetVolumeId())
+	d.deleted = append(d.deleted, r.GetVolumeId())
+	return &csipb.DeleteVolumeResponse{}, nil
+}
+
+func (d *driver) calls() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.created
+}
+
+// has returns the ids of the volumes that exist at the driver.
+func (d *driver) has() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var ids []string
+	for id := range d.volumes {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return strings.Join(ids, " ")
+}
+
+// world is a provisioner with a driver and an API that keeps objects only.
+type world struct {
+	t      *testing.T
+	client *fake.Clientset
+	driver *driver
+}
+
+// newWorld starts a provisioner over the objects. begin, when set, prepares
+// the driver first.
+func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *world {
+	t.Helper()
+	d := &driver{volumes: map[string]int64{}}
+	if begin != nil {
+		begin(d)
+	}
+	w := &world{t: t, driver: d, client: fake.NewClientset(append(objects, class())...)}
+	ctx, cancel := context.WithCancel(context.Background())
+	drivers := csi.NewSet()
+	drivers.Put(serve(ctx, t, d))
+	caches := kube.NewCaches(w.client)
+	c := New(controller.Env{
+		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
+	}, drivers)
+	if err := caches.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+func serve(ctx context.Context, t *testing.T, d *driver) *csi.Driver {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "csi-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "csi.sock")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer()
+	csipb.RegisterIdentityServer(s, d)
+	csipb.RegisterControllerServer(s, d)
+	csipb.RegisterNodeServer(s, d)
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	conn, err := csi.Dial(ctx, socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func class() *storagev1.StorageClass {
+	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driverName}
+}
+
+func claim(name string) *corev1.PersistentVolumeClaim {
+	fast := "fast"
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("u-" + name)}}
+	c.Annotations = map[string]string{volume.AnnStorageProvisioner: driverName}
+	c.Spec.StorageClassName = &fast
+	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	return c
+}
+
+func (w *world) claim(name string) *corev1.PersistentVolumeClaim {
+	w.t.Helper()
+	c, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+// settled waits until a claim carries no intent.
+func (w *world) settled(name string) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		if c := w.claim(name); c.Annotations[volume.AnnIntent] != "" || slices.Contains(c.Finalizers, volume.FinalizerIntent) {
+			return fmt.Sprintf("claim %s still has its intent", name)
+		}
+		return ""
+	})
+}
+
+// saved waits until a volume object exists, and returns it.
+func (w *world) saved(name string) *corev1.PersistentVolume {
+	w.t.Helper()
+	var got *corev1.PersistentVolume
+	eventually(w.t, func() string {
+		var err error
+		if got, err = w.client.CoreV1().PersistentVolumes().Get(context.Background(), name, metav1.GetOptions{}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	return got
+}
+
+func (w *world) noVolumes() {
+	w.t.Helper()
+	all, err := w.client.CoreV1().PersistentVolumes().List(context.Background(), metav1.ListOptions{})
+	if err != nil || len(all.Items) > 0 {
+		w.t.Errorf("%d volume objects, %v; want none", len(all.Items), err)
+	}
+}
+
+// eventually fails the test when f does not become empty; f says what is
+// missing.
+func eventually(t *testing.T, f func() string) {
+	t.Helper()
+	deadline, tick := time.After(10*time.Second), time.NewTicker(2*time.Millisecond)
+	defer tick.Stop()
+	for {
+		missing := f()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatal("never: " + missing)
+		case <-tick.C:
+		}
+	}
+}
+
+// deletions returns the ids that DeleteVolume was called with.
+func (d *driver) deletions() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.deleted)
+}
