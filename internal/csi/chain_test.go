@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -88,6 +89,15 @@ func TestShortSecret(t *testing.T) {
 func TestOneCallForEachVolume(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)
+	// Calls that take a while meet each other.
+	linger := func(int, any) csitest.Action {
+		for range 1000 {
+			runtime.Gosched()
+		}
+		return csitest.Action{}
+	}
+	d.OnCall("CreateVolume", linger)
+	d.OnCall("ControllerGetVolume", linger)
 	var calls sync.WaitGroup
 	for range 20 {
 		for _, name := range []string{"a", "b"} {

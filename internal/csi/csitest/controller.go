@@ -106,8 +106,7 @@ func (d *Driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (
 	defer d.mu.Unlock()
 	id := "id-" + r.GetName()
 	if v := d.volumes[id]; v != nil {
-		limit := r.GetCapacityRange().GetLimitBytes()
-		if v.bytes < r.GetCapacityRange().GetRequiredBytes() || limit > 0 && v.bytes > limit || !proto.Equal(v.source, r.GetVolumeContentSource()) {
+		if !v.fits(r) {
 			return nil, status.Errorf(codes.AlreadyExists, "volume %s is another one", r.GetName())
 		}
 		return &csipb.CreateVolumeResponse{Volume: d.answer(v)}, nil
@@ -126,6 +125,13 @@ func (d *Driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (
 	}
 	d.volumes[id] = v
 	return &csipb.CreateVolumeResponse{Volume: d.answer(v)}, nil
+}
+
+// fits says whether a request can mean a volume that exists.
+func (v *vol) fits(r *csipb.CreateVolumeRequest) bool {
+	limit := r.GetCapacityRange().GetLimitBytes()
+	return v.bytes >= r.GetCapacityRange().GetRequiredBytes() && (limit == 0 || v.bytes <= limit) &&
+		proto.Equal(v.source, r.GetVolumeContentSource())
 }
 
 func (d *Driver) used() int64 {

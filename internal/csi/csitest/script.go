@@ -95,32 +95,34 @@ func (d *Driver) Overlaps() []string {
 	return slices.Clone(d.script.overlaps)
 }
 
-// enter notes a call and returns how it shall go.
+// enter notes a call, and returns how it shall go and what to do at its end.
 func (s *script) enter(method, key string, req any) (Action, func()) {
+	f, n, leave := s.note(method, key, req)
+	if f == nil {
+		return Action{}, leave
+	}
+	return f(n, req), leave
+}
+
+func (s *script) note(method, key string, req any) (f func(int, any) Action, n int, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count[method]++
 	if m, ok := req.(proto.Message); ok && !isQuestion(method) {
 		s.calls = append(s.calls, Call{Method: method, Request: proto.Clone(m)})
 	}
-	leave := func() {}
-	if key != "" {
-		if other, taken := s.busy[key]; taken {
-			s.overlaps = append(s.overlaps, fmt.Sprintf("%s during %s of %s", method, other, key))
-		} else {
-			s.busy[key] = method
-			leave = func() {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				delete(s.busy, key)
-			}
+	leave = func() {}
+	if other, taken := s.busy[key]; taken {
+		s.overlaps = append(s.overlaps, fmt.Sprintf("%s during %s of %s", method, other, key))
+	} else if key != "" {
+		s.busy[key] = method
+		leave = func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.busy, key)
 		}
 	}
-	f, n := s.on[method], s.count[method]
-	if f == nil {
-		return Action{}, leave
-	}
-	return f(n, req), leave
+	return s.on[method], s.count[method], leave
 }
 
 func isQuestion(method string) bool {
