@@ -80,16 +80,32 @@ func attachment(volumeName, nodeName string, change ...func(*storagev1.VolumeAtt
 }
 
 func attached(a *storagev1.VolumeAttachment) { a.Status.Attached = true }
-func going(a *storagev1.VolumeAttachment)    { a.DeletionTimestamp = &metav1.Time{} }
-func held(a *storagev1.VolumeAttachment)     { a.Finalizers = []string{volume.AttacherFinalizer(driver)} }
+func failing(a *storagev1.VolumeAttachment) {
+	a.Status.AttachError = &storagev1.VolumeError{Message: "Internal: no"}
+}
+func renamed(a *storagev1.VolumeAttachment) { a.Name = "by-hand" }
+func going(a *storagev1.VolumeAttachment)   { a.DeletionTimestamp = &metav1.Time{} }
+func held(a *storagev1.VolumeAttachment)    { a.Finalizers = []string{volume.AttacherFinalizer(driver)} }
 func recorded(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnNodeID: "id1", volume.AnnDetach: `{"handle":"h-pv"}`}
+}
+
+func named(a *storagev1.VolumeAttachment) {
+	a.Annotations = map[string]string{volume.AnnNodeID: "id1"}
+}
+func torn(a *storagev1.VolumeAttachment) {
+	a.Annotations = map[string]string{volume.AnnDetach: `{"handle":`}
+}
+func hollow(a *storagev1.VolumeAttachment) {
+	a.Annotations = map[string]string{volume.AnnDetach: `{}`}
 }
 
 func attachments(all ...*storagev1.VolumeAttachment) []*storagev1.VolumeAttachment { return all }
 
 func TestNodes(t *testing.T) {
 	v, shared := pv("pv"), pv("pv", corev1.ReadWriteMany)
+	modeless, twin := pv("pv"), pv("pv")
+	modeless.Spec.AccessModes, twin.Name = nil, "twin"
 	known := map[string]*corev1.PersistentVolume{"pv": v}
 	wish := []Wish{{Volume: v, Pod: pod("web")}}
 	elsewhere := attachments(attachment("pv", "n2", attached))
@@ -117,6 +133,23 @@ func TestNodes(t *testing.T) {
 		{"a node that is gone uses nothing", NodeFacts{Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
 		{"a volume object that is gone does not hide what it was", NodeFacts{Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached, recorded))}},
 		{"a volume that nobody knows is held while the node uses anything", NodeFacts{Node: node(uses("other")), Attachments: attachments(attachment("pv", "n1", attached))}},
+		{"the driver's error reaches the Pod", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", failing)), Volumes: known}},
+		{"an attachment may have any name", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known}},
+		{"what was asked to go is not told to the node again, though a Pod wants it", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Going: late,
+		}},
+		{"a node takes no more volumes than its driver says", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)), Limits: map[string]int{driver: 1},
+		}},
+		{"what is planned counts as well", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: pv("a"), Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}}, Limits: map[string]int{driver: 1},
+		}},
+		{"a driver may have no limit", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)), Limits: map[string]int{"x": 1}}},
+		{"a volume with no access modes may be on many nodes", NodeFacts{Node: node(), Wishes: []Wish{{Volume: modeless, Pod: pod("web"), Elsewhere: elsewhere}}}},
+		{"two volume objects of one volume need it while one of them is wanted", NodeFacts{
+			Node: node(knows("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}}, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"a node that is gone and has nothing", NodeFacts{}},
 		{"what is being detached is the attacher's turn", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, going)), Volumes: known}},
 	} {
 		c.facts.Name = "n1"
@@ -131,13 +164,14 @@ func nodeText(n *corev1.Node, p NodePlan) string {
 		fmt.Fprintf(&b, "publish %v\n", p.Attached)
 	}
 	for _, d := range p.Detach {
-		fmt.Fprintf(&b, "detach %s in-use=%v force=%v\n", *d.Attachment.Spec.Source.PersistentVolumeName, InUse(n, d.Unique), d.Force)
+		fmt.Fprintf(&b, "detach %s in-use=%v force=%v %s\n", *d.Attachment.Spec.Source.PersistentVolumeName, InUse(n, d.Unique), d.Force, d.Because.Reason)
 	}
 	for _, a := range p.Attach {
-		fmt.Fprintf(&b, "attach %s to %s by %s\n", *a.Spec.Source.PersistentVolumeName, a.Spec.NodeName, a.Spec.Attacher)
+		spec := a.Attachment.Spec
+		fmt.Fprintf(&b, "attach %s to %s by %s\n", *spec.Source.PersistentVolumeName, spec.NodeName, spec.Attacher)
 	}
-	for _, w := range p.Blocked {
-		fmt.Fprintf(&b, "blocked %s\n", w.Pod.Name)
+	for _, n := range p.Notices {
+		fmt.Fprintf(&b, "tell %s warn=%v %s: %s\n", n.Pod.Name, n.Warn, n.Event().Reason, n.Because.Message)
 	}
 	fmt.Fprintf(&b, "%s: %s -> %s\n", p.Because.Reason, p.Because.Message, p.Because.Next)
 	return b.String()
@@ -146,6 +180,10 @@ func nodeText(n *corev1.Node, p NodePlan) string {
 func TestAttachments(t *testing.T) {
 	v, dying := pv("pv"), pv("pv")
 	dying.DeletionTimestamp = &metav1.Time{}
+	dyingHeld := dying.DeepCopy()
+	dyingHeld.Finalizers = []string{volume.AttacherFinalizer(driver)}
+	foreign, path := pv("pv"), pv("pv")
+	foreign.Spec.CSI.Driver, path.Spec.CSI = "other.example.com", nil
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -160,10 +198,20 @@ func TestAttachments(t *testing.T) {
 		{"detach uses the record, though volume and node are gone", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded), Ours: true}},
 		{"an attachment of today's attacher has no record but a volume", Facts{Attachment: attachment("pv", "n1", attached, going, held), Volume: v, NodeID: "id1", Ours: true}},
 		{"without both the driver was never called by us", Facts{Attachment: attachment("pv", "n1", going, held), Ours: true}},
+		{"a driver with nothing to do is not called", Facts{Attachment: attachment("pv", "n1"), Volume: v, Ours: true, Trivial: true}},
+		{"a driver is never given another one's volume", Facts{Attachment: attachment("pv", "n1"), Volume: foreign, NodeID: "id1", Ours: true}},
+		{"what is no CSI volume is not attached", Facts{Attachment: attachment("pv", "n1"), Volume: path, NodeID: "id1", Ours: true}},
+		{"today's attacher called the driver and the volume is gone: nobody knows what to detach", Facts{Attachment: attachment("pv", "n1", going, held, named), Ours: true}},
+		{"attached, and nobody knows what", Facts{Attachment: attachment("pv", "n1", attached, going, held), NodeID: "id1", Ours: true}},
+		{"a record that cannot be read is not trusted", Facts{Attachment: attachment("pv", "n1", going, held, torn), NodeID: "id1", Ours: true}},
+		{"nor one of nothing", Facts{Attachment: attachment("pv", "n1", going, held, hollow), NodeID: "id1", Ours: true}},
+		{"another one's volume is not detached either", Facts{Attachment: attachment("pv", "n1", going, held, named), Volume: foreign, Ours: true}},
+		{"to a driver no node means every node: it is never asked that", Facts{Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true}},
+		{"a driver that lost the ability to attach lets go", Facts{Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true, Trivial: true}},
 		{"without our finalizer it is not our turn", Facts{Attachment: attachment("pv", "n1", going), Ours: true}},
 	} {
 		p := Attachment(c.facts)
-		step := map[Step]string{Nothing: "nothing", Attach: "attach", Detach: "detach", Release: "release"}[p.Step]
+		step := map[Step]string{Nothing: "nothing", Mark: "mark", Attach: "attach", Detach: "detach", Release: "release", Refuse: "refuse"}[p.Step]
 		fmt.Fprintf(&out, "# %s\n%s handle=%q node-id=%q\n%s: %s -> %s\n\n", c.argues, step, p.Record.Handle, p.NodeID, p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
 	for _, c := range []struct {
@@ -174,6 +222,8 @@ func TestAttachments(t *testing.T) {
 		{"a volume that is attached is kept", v, true},
 		{"one that is going is not taken hold of again", dying, true},
 		{"one that is not attached is left alone", v, false},
+		{"one that is going is let go when it is not attached any more", dyingHeld, false},
+		{"what is no CSI volume is not touched", path, true},
 	} {
 		got, why := Volume(c.volume, c.attached)
 		fmt.Fprintf(&out, "# %s\nchanged=%v\n%s: %s\n\n", c.argues, got != nil, why.Reason, why.Message)
@@ -200,5 +250,20 @@ func TestRecordSurvivesTheAttachment(t *testing.T) {
 	}
 	if len(Released(a).Finalizers) != 0 {
 		t.Error("a released attachment is held")
+	}
+}
+
+func TestNodeID(t *testing.T) {
+	registered := &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "other", NodeID: "x"}, {Name: driver, NodeID: "new"}}}}
+	old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{volume.AnnLegacyNodeID: `{"` + driver + `":"old"}`}}}
+	torn := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{volume.AnnLegacyNodeID: "{"}}}
+	for _, c := range []struct {
+		csi  *storagev1.CSINode
+		node *corev1.Node
+		want string
+	}{{registered, old, "new"}, {&storagev1.CSINode{}, old, "old"}, {nil, old, "old"}, {nil, torn, ""}, {nil, nil, ""}, {nil, &corev1.Node{}, ""}} {
+		if got := NodeID(c.csi, c.node, driver); got != c.want {
+			t.Errorf("NodeID(%v, %v) = %q, want %q", c.csi, c.node, got, c.want)
+		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // Record is everything that a detach needs, written to the attachment before
 // the attach: the volume object, the Secret's name and the Node may be gone by
-// then.
+// then (S1-121).
 type Record struct {
 	Handle string                  `json:"handle"`
 	Secret *corev1.SecretReference `json:"secret,omitempty"`
@@ -29,6 +29,9 @@ func RecordOf(a *storagev1.VolumeAttachment) (*Record, error) {
 	if err := json.Unmarshal([]byte(text), r); err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", volume.AnnDetach, err)
 	}
+	if r.Handle == "" {
+		return nil, fmt.Errorf("annotation %s names no volume", volume.AnnDetach)
+	}
 	return r, nil
 }
 
@@ -39,6 +42,8 @@ type Step int
 const (
 	// Nothing: it is as it should be, or somebody else's turn.
 	Nothing Step = iota
+	// Mark writes that it is attached: the driver has nothing to do (S1-046).
+	Mark
 	// Attach records what detach needs, calls ControllerPublishVolume and
 	// writes the status.
 	Attach
@@ -46,6 +51,9 @@ const (
 	Detach
 	// Release lets an attachment go for which the driver was never called.
 	Release
+	// Refuse writes why it cannot be attached or detached. It need not be
+	// repeated: what is missing wakes the attachment when it comes.
+	Refuse
 )
 
 // Facts is everything that a decision about one attachment looks at.
@@ -53,11 +61,11 @@ type Facts struct {
 	Attachment *storagev1.VolumeAttachment
 	// Volume is the object that it names; nil when it is gone.
 	Volume *corev1.PersistentVolume
-	// NodeID is the driver's name of the node, from its CSINode; "" when there
-	// is none.
+	// NodeID is the driver's name of the node; "" when it is not known.
 	NodeID string
-	// Ours says that the driver is reached by this process.
-	Ours bool
+	// Ours says that the driver is reached by this process; Trivial that it
+	// neither attaches nor detaches.
+	Ours, Trivial bool
 }
 
 // Plan is the next step and its reason.
@@ -68,12 +76,31 @@ type Plan struct {
 	Because volume.Because
 }
 
+// NodeID returns a driver's name of a node: what the driver registered there,
+// else what an old node wrote on its Node object (S1-050); "" when neither
+// knows the driver.
+func NodeID(c *storagev1.CSINode, n *corev1.Node, driver string) string {
+	if c != nil {
+		for _, d := range c.Spec.Drivers {
+			if d.Name == driver {
+				return d.NodeID
+			}
+		}
+	}
+	var ids map[string]string
+	if n == nil || json.Unmarshal([]byte(n.Annotations[volume.AnnLegacyNodeID]), &ids) != nil {
+		return ""
+	}
+	return ids[driver]
+}
+
+func say(s Step, r volume.Reason, next, message string) Plan {
+	return Plan{Step: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
+}
+
 // Attachment decides about one attachment.
 func Attachment(f Facts) Plan {
 	a := f.Attachment
-	say := func(s Step, r volume.Reason, next, message string) Plan {
-		return Plan{Step: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
-	}
 	finalizer := slices.Contains(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 	switch {
 	case !f.Ours:
@@ -81,39 +108,62 @@ func Attachment(f Facts) Plan {
 	case a.DeletionTimestamp != nil && !finalizer:
 		return say(Nothing, volume.ReasonTerminating, "", "attachment "+a.Name+" is going")
 	case a.DeletionTimestamp != nil:
-		return detach(f, say)
+		return detach(f)
 	case a.Status.Attached:
 		return say(Nothing, volume.ReasonAttached, "", "volume "+sourceOf(a)+" is attached to node "+a.Spec.NodeName)
-	case f.Volume == nil || f.Volume.Spec.CSI == nil:
-		return say(Nothing, volume.ReasonVolumeMissing, "user", "volume "+sourceOf(a)+" does not exist or is no CSI volume")
-	case f.Volume.DeletionTimestamp != nil:
-		return say(Nothing, volume.ReasonTerminating, "provisioner", "volume "+f.Volume.Name+" is being deleted and is not attached any more")
-	case f.NodeID == "":
-		return say(Nothing, volume.ReasonDriverMissing, "node "+a.Spec.NodeName, "driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
+	case f.Trivial:
+		return say(Mark, volume.ReasonAttaching, "", "volume "+sourceOf(a)+" needs no attaching by driver "+a.Spec.Attacher)
 	}
-	p := say(Attach, volume.ReasonAttaching, a.Spec.Attacher, "volume "+f.Volume.Name+" is being attached to node "+a.Spec.NodeName)
-	p.Record = Record{Handle: f.Volume.Spec.CSI.VolumeHandle, Secret: f.Volume.Spec.CSI.ControllerPublishSecretRef}
+	return attach(f)
+}
+
+func attach(f Facts) Plan {
+	a, v := f.Attachment, f.Volume
+	switch {
+	case v == nil || v.Spec.CSI == nil:
+		return say(Refuse, volume.ReasonVolumeMissing, "user", "volume "+sourceOf(a)+" does not exist or is no CSI volume")
+	case v.Spec.CSI.Driver != a.Spec.Attacher:
+		return say(Refuse, volume.ReasonNotMine, "user", "volume "+v.Name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
+	case v.DeletionTimestamp != nil:
+		// S3-010, S3-024.
+		return say(Refuse, volume.ReasonTerminating, "provisioner", "volume "+v.Name+" is being deleted and is not attached any more")
+	case f.NodeID == "":
+		return say(Refuse, volume.ReasonDriverMissing, "node "+a.Spec.NodeName, "driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
+	}
+	p := say(Attach, volume.ReasonAttaching, a.Spec.Attacher, "volume "+v.Name+" is being attached to node "+a.Spec.NodeName)
+	p.Record = recordFrom(v)
 	p.NodeID = f.NodeID
 	return p
 }
 
-func detach(f Facts, say func(Step, volume.Reason, string, string) Plan) Plan {
+func recordFrom(v *corev1.PersistentVolume) Record {
+	return Record{Handle: v.Spec.CSI.VolumeHandle, Secret: v.Spec.CSI.ControllerPublishSecretRef}
+}
+
+func detach(f Facts) Plan {
 	a := f.Attachment
 	p := say(Detach, volume.ReasonDetaching, a.Spec.Attacher, "volume "+sourceOf(a)+" is being detached from node "+a.Spec.NodeName)
 	p.NodeID = a.Annotations[volume.AnnNodeID]
-	if p.NodeID == "" {
+	recorded := p.NodeID != ""
+	if !recorded {
 		p.NodeID = f.NodeID
 	}
 	record, err := RecordOf(a)
 	switch {
 	case err == nil && record != nil:
 		p.Record = *record
-	case f.Volume != nil && f.Volume.Spec.CSI != nil:
-		p.Record = Record{Handle: f.Volume.Spec.CSI.VolumeHandle, Secret: f.Volume.Spec.CSI.ControllerPublishSecretRef}
-	default:
-		// The finalizer and the record are written together: without a record
-		// the driver was never called by us.
+	case f.Volume != nil && f.Volume.Spec.CSI != nil && f.Volume.Spec.CSI.Driver == a.Spec.Attacher:
+		p.Record = recordFrom(f.Volume)
+	case err == nil && !recorded && !a.Status.Attached:
+		// The finalizer comes with the node's id, in today's sidecars too:
+		// without one the driver was never called (S1-053).
 		return say(Release, volume.ReasonDetaching, "", "attachment "+a.Name+" was never attached")
+	default:
+		return say(Refuse, volume.ReasonFailedDetach, "user", "volume "+sourceOf(a)+" is gone and attachment "+a.Name+" does not say what to detach")
+	}
+	if p.NodeID == "" && !f.Trivial {
+		// To a driver no node means all nodes.
+		return say(Refuse, volume.ReasonFailedDetach, "user", "driver "+a.Spec.Attacher+" is not known on node "+a.Spec.NodeName+" and attachment "+a.Name+" does not say from where to detach")
 	}
 	return p
 }

@@ -18,7 +18,8 @@ import (
 type Wish struct {
 	Volume *corev1.PersistentVolume
 	Pod    *corev1.Pod
-	// Needless says that the driver needs no attaching (attachRequired=false).
+	// Needless says that the driver needs no attaching (attachRequired=false,
+	// S1-089).
 	Needless bool
 	// Elsewhere are the attachments of the volume to other nodes, and Holder
 	// the Pod that uses it there, if one is known.
@@ -36,22 +37,33 @@ type NodeFacts struct {
 	// name, by name; one that is missing is gone.
 	Attachments []*storagev1.VolumeAttachment
 	Volumes     map[string]*corev1.PersistentVolume
+	// Going names attachments whose deletion was asked for, though they do not
+	// show it yet.
+	Going map[string]bool
 	// Overdue names attachments that have waited to be detached for longer
 	// than a healthy node needs.
 	Overdue map[string]bool
+	// Limits is how many volumes of a driver the node takes; a driver that is
+	// missing has no limit.
+	Limits map[string]int
 }
 
-// Blocked is a Pod whose volume cannot be attached yet.
-type Blocked struct {
-	Pod     *corev1.Pod
+// Notice is what a Pod is told about one of its volumes.
+type Notice struct {
+	Pod    *corev1.Pod
+	Volume string
+	// Warn says that the Pod cannot go on.
+	Warn    bool
 	Because volume.Because
 }
 
-// Event is what the Pod is told, under the reason that Kubernetes uses for
-// every volume that is not attached.
-func (b Blocked) Event() volume.Because {
-	b.Because.Reason = volume.ReasonFailedAttach
-	return b.Because
+// Event is what the Pod is told: a warning goes under the reason that
+// Kubernetes uses for every volume that is not attached.
+func (n Notice) Event() volume.Because {
+	if n.Warn {
+		n.Because.Reason = volume.ReasonFailedAttach
+	}
+	return n.Because
 }
 
 // Detachment is an attachment that nobody wants any more.
@@ -73,9 +85,15 @@ type NodePlan struct {
 	Attached []corev1.AttachedVolume
 	Publish  bool
 	Detach   []Detachment
-	Attach   []*storagev1.VolumeAttachment
-	Blocked  []Blocked
+	Attach   []Attachable
+	Notices  []Notice
 	Because  volume.Because
+}
+
+// Attachable is an attachment to be made.
+type Attachable struct {
+	Attachment *storagev1.VolumeAttachment
+	Volume     *corev1.PersistentVolume
 }
 
 // NameOf returns the name of the attachment of a volume to a node. It follows
@@ -88,53 +106,106 @@ func NameOf(driver, handle, node string) string {
 // Node decides about all volumes of one node.
 func Node(f NodeFacts) NodePlan {
 	p := NodePlan{Because: volume.Because{Reason: volume.ReasonAttached, Message: "node " + f.Name + " has the volumes that it needs"}}
-	wanted := map[string]bool{}
+	wanted := map[string][]Wish{}
 	if f.Node != nil {
 		for _, w := range f.Wishes {
-			wanted[w.Volume.Name] = true
+			unique := volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle)
+			wanted[unique] = append(wanted[unique], w)
 			p.wish(f, w)
 		}
 	}
 	for _, a := range f.Attachments {
-		name := sourceOf(a)
-		if wanted[name] && a.DeletionTimestamp == nil {
-			p.keep(f, a)
+		wishes := wanted[uniqueOf(f, a)]
+		if len(wishes) > 0 && a.DeletionTimestamp == nil && !f.Going[a.Name] {
+			p.keep(f, a, wishes)
 		} else {
 			p.drop(f, a)
 		}
 	}
 	slices.SortFunc(p.Attached, func(a, b corev1.AttachedVolume) int { return cmp.Compare(a.Name, b.Name) })
+	p.Attached = slices.Compact(p.Attached)
 	p.Publish = f.Node != nil && !slices.Equal(p.Attached, f.Node.Status.VolumesAttached)
-	switch {
-	case len(p.Blocked) > 0:
-		p.Because = p.Blocked[0].Because
-	case len(p.Attach) > 0:
-		p.Because.Reason = volume.ReasonAttaching
-	case len(p.Detach) > 0:
-		p.Because = p.Detach[0].Because
-	}
+	p.explain(f)
 	return p
 }
 
-// wish attaches what is not attached, unless another node stands in the way.
+// explain says what matters most about the node.
+func (p *NodePlan) explain(f NodeFacts) {
+	warning := slices.IndexFunc(p.Notices, func(n Notice) bool { return n.Warn })
+	pending := slices.IndexFunc(f.Wishes, func(w Wish) bool { return !w.Needless && !p.has(w.Volume) })
+	switch {
+	case f.Node == nil:
+		p.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + f.Name + " is gone"}
+	case warning >= 0:
+		p.Because = p.Notices[warning].Because
+	case pending >= 0:
+		v := f.Wishes[pending].Volume
+		p.Because = volume.Because{
+			Reason: volume.ReasonAttaching, Next: v.Spec.CSI.Driver, Message: "volume " + v.Name + " is being attached to node " + f.Name,
+		}
+	case len(p.Detach) > 0:
+		p.Because = p.Detach[0].Because
+	}
+}
+
+// has says whether the node is told that it may mount a volume.
+func (p *NodePlan) has(v *corev1.PersistentVolume) bool {
+	unique := corev1.UniqueVolumeName(volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle))
+	return slices.ContainsFunc(p.Attached, func(a corev1.AttachedVolume) bool { return a.Name == unique })
+}
+
+// wish attaches what is not attached, unless another node or the driver's
+// limit stands in the way.
 func (p *NodePlan) wish(f NodeFacts, w Wish) {
 	v := w.Volume
-	name := NameOf(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, f.Name)
-	there := slices.ContainsFunc(f.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Name == name })
-	planned := slices.ContainsFunc(p.Attach, func(a *storagev1.VolumeAttachment) bool { return a.Name == name })
+	driver := v.Spec.CSI.Driver
+	unique := volume.UniqueName(driver, v.Spec.CSI.VolumeHandle)
+	// An attachment may have any name (S1-052).
+	there := slices.ContainsFunc(f.Attachments, func(a *storagev1.VolumeAttachment) bool { return uniqueOf(f, a) == unique })
+	name := NameOf(driver, v.Spec.CSI.VolumeHandle, f.Name)
+	planned := slices.ContainsFunc(p.Attach, func(a Attachable) bool { return a.Attachment.Name == name })
 	switch {
 	case w.Needless || there || planned:
 	case len(w.Elsewhere) > 0 && !Shareable(v):
-		p.Blocked = append(p.Blocked, Blocked{w.Pod, multiAttach(w)})
+		p.warn(w, multiAttach(w))
+	case p.full(f, driver):
+		p.warn(w, volume.Because{
+			Reason: volume.ReasonFailedAttach, Next: "user",
+			Message: fmt.Sprintf("volume %s cannot be attached: node %s has as many volumes of driver %s as it takes (%d)", v.Name, f.Name, driver, f.Limits[driver]),
+		})
 	default:
-		p.Attach = append(p.Attach, &storagev1.VolumeAttachment{
+		p.Attach = append(p.Attach, Attachable{Volume: v, Attachment: &storagev1.VolumeAttachment{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: storagev1.VolumeAttachmentSpec{
-				Attacher: v.Spec.CSI.Driver, NodeName: f.Name,
+				Attacher: driver, NodeName: f.Name,
 				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name},
 			},
-		})
+		}})
 	}
+}
+
+func (p *NodePlan) warn(w Wish, why volume.Because) {
+	p.Notices = append(p.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Warn: true, Because: why})
+}
+
+// full says whether the node takes no further volume of a driver.
+func (p *NodePlan) full(f NodeFacts, driver string) bool {
+	limit, limited := f.Limits[driver]
+	if !limited {
+		return false
+	}
+	count := 0
+	for _, a := range f.Attachments {
+		if a.Spec.Attacher == driver {
+			count++
+		}
+	}
+	for _, a := range p.Attach {
+		if a.Attachment.Spec.Attacher == driver {
+			count++
+		}
+	}
+	return count >= limit
 }
 
 func multiAttach(w Wish) volume.Because {
@@ -153,10 +224,30 @@ func Shareable(v *corev1.PersistentVolume) bool {
 	return len(v.Spec.AccessModes) == 0 || slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(v.Spec.AccessModes, corev1.ReadOnlyMany)
 }
 
-// keep publishes an attachment to the node as soon as the driver is done.
-func (p *NodePlan) keep(f NodeFacts, a *storagev1.VolumeAttachment) {
+// keep publishes an attachment to the node as soon as the driver is done, and
+// tells the Pods.
+func (p *NodePlan) keep(f NodeFacts, a *storagev1.VolumeAttachment, wishes []Wish) {
+	unique := corev1.UniqueVolumeName(uniqueOf(f, a))
 	if a.Status.Attached {
-		p.Attached = append(p.Attached, corev1.AttachedVolume{Name: corev1.UniqueVolumeName(uniqueOf(f, a))})
+		p.Attached = append(p.Attached, corev1.AttachedVolume{Name: unique})
+		if slices.ContainsFunc(f.Node.Status.VolumesAttached, func(v corev1.AttachedVolume) bool { return v.Name == unique }) {
+			return
+		}
+		for _, w := range wishes {
+			p.Notices = append(p.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Because: volume.Because{
+				Reason: volume.ReasonAttached, Message: "volume " + w.Volume.Name + " is attached to node " + f.Name, Next: "node " + f.Name,
+			}})
+		}
+		return
+	}
+	if a.Status.AttachError == nil {
+		return
+	}
+	for _, w := range wishes {
+		p.warn(w, volume.Because{
+			Reason: volume.ReasonFailedAttach, Next: a.Spec.Attacher,
+			Message: fmt.Sprintf("volume %s is not attached to node %s: %s", w.Volume.Name, f.Name, a.Status.AttachError.Message),
+		})
 	}
 }
 
@@ -170,7 +261,7 @@ func (p *NodePlan) drop(f NodeFacts, a *storagev1.VolumeAttachment) {
 	switch {
 	case f.Node == nil:
 		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + f.Name + " is gone, its volumes are detached", Next: a.Spec.Attacher}
-	case outOfService(f.Node) || !ready(f.Node) && f.Overdue[a.Name]:
+	case outOfService(f.Node) || !Ready(f.Node) && f.Overdue[a.Name]:
 		d.Force = true
 		d.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "node " + f.Name + " is out of service, volume " + sourceOf(a) + " is detached by force", Next: a.Spec.Attacher}
 	case InUse(f.Node, d.Unique):
@@ -212,13 +303,11 @@ func sourceOf(a *storagev1.VolumeAttachment) string {
 	return *a.Spec.Source.PersistentVolumeName
 }
 
-func ready(n *corev1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+// Ready says whether a node says that it works.
+func Ready(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
 }
 
 func outOfService(n *corev1.Node) bool {

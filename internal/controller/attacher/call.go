@@ -1,0 +1,200 @@
+package attacher
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// attach keeps the volume object, then the attachment with all that its detach
+// needs, then calls the driver (S3-011 to S3-013). Whatever the call's outcome
+// is, the finalizers stay: only a detach or a success ends an attach.
+func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) error {
+	va := f.Attachment
+	request, err := a.request(ctx, f.Volume, p)
+	if err != nil {
+		return a.failed(ctx, va, err)
+	}
+	if err := a.keepVolume(ctx, f.Volume, true); err != nil {
+		return err
+	}
+	recorded, changed, err := attach.Recorded(va, p)
+	if err != nil {
+		return err
+	}
+	if changed {
+		if va, err = a.Client.StorageV1().VolumeAttachments().Update(ctx, recorded, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("record attachment %s: %w", recorded.Name, err)
+		}
+		a.attachments.Wrote(va)
+	}
+	d, ok := a.drivers.Get(va.Spec.Attacher)
+	if !ok {
+		return fmt.Errorf("driver %s has gone", va.Spec.Attacher)
+	}
+	answer, err := d.ControllerClient().ControllerPublishVolume(ctx, request)
+	if err != nil {
+		return a.failed(ctx, va, err)
+	}
+	return a.mark(ctx, va, answer.GetPublishContext())
+}
+
+// request resolves all that can fail before the finalizers are written, for
+// they delay the deletion of what they are on.
+func (a *attacher) request(ctx context.Context, v *corev1.PersistentVolume, p attach.Plan) (*csipb.ControllerPublishVolumeRequest, error) {
+	d, ok := a.drivers.Get(v.Spec.CSI.Driver)
+	if !ok {
+		return nil, fmt.Errorf("driver %s has gone", v.Spec.CSI.Driver)
+	}
+	secret, err := kube.SecretData(ctx, a.Client, p.Record.Secret)
+	if err != nil {
+		return nil, err
+	}
+	modes := make([]string, 0, len(v.Spec.AccessModes))
+	for _, m := range v.Spec.AccessModes {
+		modes = append(modes, string(m))
+	}
+	mode, err := csi.AccessMode(modes, d.Controller.SingleNodeMultiWriter)
+	if err != nil {
+		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
+	}
+	block := v.Spec.VolumeMode != nil && *v.Spec.VolumeMode == corev1.PersistentVolumeBlock
+	return &csipb.ControllerPublishVolumeRequest{
+		VolumeId: p.Record.Handle, NodeId: p.NodeID, Secrets: secret, VolumeContext: v.Spec.CSI.VolumeAttributes,
+		Readonly:         v.Spec.CSI.ReadOnly && d.Controller.PublishReadonly,
+		VolumeCapability: csi.Capability(mode, block, v.Spec.CSI.FSType, v.Spec.MountOptions),
+	}, nil
+}
+
+// mark writes that the volume is attached (S1-055 to S1-057).
+func (a *attacher) mark(ctx context.Context, va *storagev1.VolumeAttachment, published map[string]string) error {
+	return a.patchStatus(ctx, va, map[string]any{"attached": true, "attachmentMetadata": published, "attachError": nil})
+}
+
+func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) error {
+	if !f.Trivial {
+		if err := a.unpublish(ctx, f.Attachment, p); err != nil {
+			return a.failed(ctx, f.Attachment, err)
+		}
+	}
+	return a.release(ctx, f.Attachment)
+}
+
+// unpublish calls ControllerUnpublishVolume. A Secret that was deleted must not
+// keep the volume attached for ever; most drivers detach without one (S1-121).
+func (a *attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment, p attach.Plan) error {
+	d, ok := a.drivers.Get(va.Spec.Attacher)
+	if !ok {
+		return fmt.Errorf("driver %s has gone", va.Spec.Attacher)
+	}
+	secret, missing := kube.SecretData(ctx, a.Client, p.Record.Secret)
+	if missing != nil && !apierrors.IsNotFound(missing) {
+		return missing
+	}
+	_, err := d.ControllerClient().ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{
+		VolumeId: p.Record.Handle, NodeId: p.NodeID, Secrets: secret,
+	})
+	if err != nil && missing != nil {
+		return fmt.Errorf("%s; %w", csi.Describe(err), missing)
+	}
+	return err
+}
+
+// release removes our finalizer; only a gone attachment means detached
+// (S1-064, S1-086).
+func (a *attacher) release(ctx context.Context, va *storagev1.VolumeAttachment) error {
+	got, err := a.Client.StorageV1().VolumeAttachments().Update(ctx, attach.Released(va), metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("release attachment %s: %w", va.Name, err)
+	}
+	a.attachments.Wrote(got)
+	return nil
+}
+
+// failed writes a call's error where people look for it, and has the call
+// repeated.
+func (a *attacher) failed(ctx context.Context, va *storagev1.VolumeAttachment, cause error) error {
+	e, detaching := storagev1.VolumeError{Message: csi.Describe(cause)}, va.DeletionTimestamp != nil
+	if _, ok := status.FromError(cause); ok && !detaching {
+		e.ErrorCode = ptr.To(int32(csi.Code(cause)))
+	}
+	if err := a.writeError(ctx, va, attach.Failed(va, detaching, e.Message), e); err != nil {
+		return err
+	}
+	return fmt.Errorf("attachment %s: %w", va.Name, cause)
+}
+
+// refuse writes once why an attachment cannot go on.
+func (a *attacher) refuse(ctx context.Context, va *storagev1.VolumeAttachment, why volume.Because) error {
+	written := va.Status.AttachError
+	if va.DeletionTimestamp != nil {
+		written = va.Status.DetachError
+	}
+	if written != nil && written.Message == why.Message {
+		return nil
+	}
+	return a.writeError(ctx, va, why, storagev1.VolumeError{Message: why.Message})
+}
+
+// writeError records an error in the status (S1-059, S1-066) and as an event
+// (S1-060, S1-067).
+func (a *attacher) writeError(ctx context.Context, va *storagev1.VolumeAttachment, why volume.Because, e storagev1.VolumeError) error {
+	a.Events.Warn(va, why)
+	e.Time = metav1.Now()
+	field := "attachError"
+	if va.DeletionTimestamp != nil {
+		field = "detachError"
+	}
+	return a.patchStatus(ctx, va, map[string]any{field: e})
+}
+
+// patchStatus writes fields of the status; an attachment that is gone needs
+// none.
+func (a *attacher) patchStatus(ctx context.Context, va *storagev1.VolumeAttachment, fields map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"status": fields})
+	if err != nil {
+		return fmt.Errorf("write status of attachment %s: %w", va.Name, err)
+	}
+	got, err := a.Client.StorageV1().VolumeAttachments().Patch(ctx, va.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write status of attachment %s: %w", va.Name, err)
+	}
+	a.attachments.Wrote(got)
+	return nil
+}
+
+func (a *attacher) keepVolume(ctx context.Context, v *corev1.PersistentVolume, attached bool) error {
+	want, _ := attach.Volume(v, attached)
+	if want == nil {
+		return nil
+	}
+	got, err := a.Client.CoreV1().PersistentVolumes().Update(ctx, want, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) && !attached {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("keep volume %s: %w", v.Name, err)
+	}
+	a.volumes.Wrote(got)
+	return nil
+}
