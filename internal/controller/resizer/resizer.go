@@ -2,25 +2,19 @@ package resizer
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/volume"
 )
 
-// infeasiblePause is how long a size that the driver has refused for good is
-// left alone, unless the claim changes.
+// infeasiblePause is how long a size that can never be is left alone, unless
+// the claim changes.
 const infeasiblePause = 5 * time.Minute
 
 // Declaration is what the controller reads and writes.
@@ -38,6 +32,7 @@ func Declaration() controller.Declaration {
 type resizer struct {
 	controller.Env
 	*controller.Controller
+	*memory
 	drivers *csi.Set
 	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
 	volumes *kube.Cache[*corev1.PersistentVolume]
@@ -47,16 +42,17 @@ type resizer struct {
 // caches start.
 func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	r := &resizer{
-		Env: env, drivers: drivers,
+		Env: env, drivers: drivers, memory: newMemory(),
 		Controller: &controller.Controller{Declaration: Declaration(), Workers: 10, RetryMin: 100 * time.Millisecond, Log: env.Log},
 		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(),
 	}
 	r.Controller.Reconcile = r.reconcile
-	r.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
-		// A refusal that we wrote ourselves is no reason to ask again.
-		if after != nil && (before == nil || !sameRequest(before, after) || state(after) != corev1.PersistentVolumeClaimControllerResizeInfeasible) {
-			r.wake(after)
+	r.claims.Watch(r.claimChanged)
+	r.volumes.Watch(func(before, v *corev1.PersistentVolume) {
+		if v == nil || v.Spec.ClaimRef == nil || before != nil && before.Spec.ClaimRef != nil {
+			return
 		}
+		r.Add(controller.Key{Kind: "claim", Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name})
 	})
 	drivers.Subscribe(func(string) {
 		for _, c := range r.claims.List() {
@@ -70,8 +66,19 @@ func (r *resizer) wake(c *corev1.PersistentVolumeClaim) {
 	r.Add(controller.Key{Kind: "claim", Namespace: c.Namespace, Name: c.Name})
 }
 
-func sameRequest(a, b *corev1.PersistentVolumeClaim) bool {
-	return a.Spec.Resources.Requests.Storage().Cmp(*b.Spec.Resources.Requests.Storage()) == 0
+// claimChanged wakes a claim, but not for what the resizer writes while it
+// works: that would defeat the pause between two tries.
+func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
+	switch {
+	case after == nil:
+		r.forget(before.UID)
+	case before == nil || before.UID != after.UID || before.Spec.VolumeName != after.Spec.VolumeName || before.Status.Phase != after.Status.Phase:
+		r.wake(after)
+	case before.Spec.Resources.Requests.Storage().Cmp(*after.Spec.Resources.Requests.Storage()) != 0,
+		before.Status.Capacity.Storage().Cmp(*after.Status.Capacity.Storage()) != 0,
+		state(before) != state(after) && state(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		r.wake(after)
+	}
 }
 
 func state(c *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
@@ -88,7 +95,10 @@ func (r *resizer) reconcile(ctx context.Context, key controller.Key) (controller
 }
 
 func (r *resizer) gather(claim *corev1.PersistentVolumeClaim) resize.Facts {
-	f := resize.Facts{Claim: claim}
+	f := resize.Facts{Claim: claim, Refused: r.wasRefused(claim)}
+	if resize.Infeasible(claim) {
+		f.Due = r.pause(claim) == 0
+	}
 	if claim.Spec.VolumeName == "" {
 		return f
 	}
@@ -106,6 +116,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	claim := f.Claim
 	switch p.Step {
 	case resize.Begin:
+		r.forget(claim.UID)
 		got, err := r.writeClaim(ctx, resize.Begun(claim, p.Size, metav1.Now()))
 		if err != nil {
 			return controller.Result{}, err
@@ -115,83 +126,15 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	case resize.Expand:
 		return r.expand(ctx, claim, f, p.Size)
 	case resize.Hand:
+		r.forget(claim.UID)
 		return controller.Result{}, r.hand(ctx, claim, f.NodeExpands, p.Size)
 	case resize.Nothing:
-		if p.Because.Reason == volume.ReasonFailedResize {
+		if p.Tell {
 			r.Events.Warn(claim, p.Because)
 		}
 	}
+	if resize.Infeasible(claim) {
+		return controller.Result{After: r.pause(claim)}, nil
+	}
 	return controller.Result{}, nil
-}
-
-// expand calls the driver, then writes the volume's size before the claim's:
-// the node trusts the volume.
-func (r *resizer) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim, f resize.Facts, size resource.Quantity) (controller.Result, error) {
-	node := f.NodeExpands
-	if f.Expands {
-		got, err := r.call(ctx, f.Volume, size)
-		if err != nil {
-			return r.failed(ctx, claim, size, err)
-		}
-		node = got.GetNodeExpansionRequired()
-		if bytes := got.GetCapacityBytes(); bytes > size.Value() {
-			size = *resource.NewQuantity(bytes, resource.BinarySI)
-		}
-	}
-	v := f.Volume.DeepCopy()
-	v.Spec.Capacity[corev1.ResourceStorage] = size
-	got, err := r.Client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
-	if err != nil {
-		return controller.Result{}, fmt.Errorf("write size of volume %s: %w", v.Name, err)
-	}
-	r.volumes.Wrote(got)
-	return controller.Result{}, r.hand(ctx, claim, node, size)
-}
-
-func (r *resizer) call(ctx context.Context, v *corev1.PersistentVolume, size resource.Quantity) (*csipb.ControllerExpandVolumeResponse, error) {
-	d, ok := r.drivers.Get(v.Spec.CSI.Driver)
-	if !ok {
-		return nil, fmt.Errorf("driver %s has gone", v.Spec.CSI.Driver)
-	}
-	secret, err := kube.SecretData(ctx, r.Client, v.Spec.CSI.ControllerExpandSecretRef)
-	if err != nil {
-		return nil, err
-	}
-	return d.ControllerClient().ControllerExpandVolume(ctx, &csipb.ControllerExpandVolumeRequest{
-		VolumeId: v.Spec.CSI.VolumeHandle, Secrets: secret, CapacityRange: &csipb.CapacityRange{RequiredBytes: size.Value()},
-	})
-}
-
-func (r *resizer) hand(ctx context.Context, claim *corev1.PersistentVolumeClaim, node bool, size resource.Quantity) error {
-	if node {
-		_, err := r.writeClaim(ctx, resize.Handed(claim, size, metav1.Now()))
-		return err
-	}
-	if _, err := r.writeClaim(ctx, resize.Finished(claim, size)); err != nil {
-		return err
-	}
-	r.Events.Note(claim, resize.Grown(claim))
-	return nil
-}
-
-// failed tells a size that the driver will never give from a call that may
-// work next time.
-func (r *resizer) failed(ctx context.Context, claim *corev1.PersistentVolumeClaim, size resource.Quantity, cause error) (controller.Result, error) {
-	text := csi.Describe(cause)
-	r.Events.Warn(claim, volume.Because{Reason: volume.ReasonFailedResize, Message: text})
-	switch status.Code(cause) {
-	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
-		_, err := r.writeClaim(ctx, resize.Infeasible(claim, size, text, metav1.Now()))
-		return controller.Result{After: infeasiblePause}, err
-	}
-	return controller.Result{}, fmt.Errorf("grow volume of claim %s/%s: %w", claim.Namespace, claim.Name, cause)
-}
-
-func (r *resizer) writeClaim(ctx context.Context, c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
-	got, err := r.Client.CoreV1().PersistentVolumeClaims(c.Namespace).UpdateStatus(ctx, c, metav1.UpdateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("write size of claim %s/%s: %w", c.Namespace, c.Name, err)
-	}
-	r.claims.Wrote(got)
-	return got, nil
 }

@@ -36,47 +36,107 @@ type Facts struct {
 	// that its controller service can grow volumes, NodeExpands that its node
 	// service takes part.
 	Ours, Expands, NodeExpands bool
+	// Refused says that the driver's last answer to the size in the claim's
+	// allocatedResources was a final no: the volume does not have that size.
+	Refused bool
+	// Due says that a size that can never be may be asked for again.
+	Due bool
 }
 
 // Plan is the next step and its reason.
 type Plan struct {
 	Step Step
 	// Size is what the volume is to have.
-	Size    resource.Quantity
+	Size resource.Quantity
+	// Tell says that nobody has told the user yet.
+	Tell    bool
 	Because volume.Because
 }
 
 // Claim decides about one claim.
 func Claim(f Facts) Plan {
 	c, v := f.Claim, f.Volume
-	say := func(r volume.Reason, next, message string) Plan {
-		return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
-	}
 	want, have := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
-	state := c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 	switch {
 	case !isBound(c, v):
-		return say(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
-	case state == corev1.PersistentVolumeClaimNodeResizePending, state == corev1.PersistentVolumeClaimNodeResizeInProgress:
-		return say(volume.ReasonNodeResizePending, "node", "claim "+c.Name+" waits for its node to grow the filesystem")
+		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
+	case c.DeletionTimestamp != nil:
+		return nothing(volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
+	case stateOf(c) == corev1.PersistentVolumeClaimNodeResizePending, stateOf(c) == corev1.PersistentVolumeClaimNodeResizeInProgress:
+		return nothing(volume.ReasonNodeResizePending, "node", "claim "+c.Name+" waits for its node to grow the filesystem")
 	case want.Cmp(have) <= 0:
-		return say(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the size that it requests")
+		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the size that it requests")
 	case !f.Ours:
-		return say(volume.ReasonDriverMissing, v.Spec.CSI.Driver, "driver "+v.Spec.CSI.Driver+" has not registered")
+		return nothing(volume.ReasonDriverMissing, v.Spec.CSI.Driver, "driver "+v.Spec.CSI.Driver+" has not registered")
 	case !f.Expands && !f.NodeExpands:
-		return say(volume.ReasonFailedResize, "user", "driver "+v.Spec.CSI.Driver+" cannot grow volumes")
+		p := nothing(volume.ReasonFailedResize, "user", "driver "+v.Spec.CSI.Driver+" cannot grow volumes")
+		p.Tell = true
+		return p
+	case Infeasible(c) && !f.Due:
+		return nothing(volume.ReasonFailedResize, "user", "claim "+c.Name+" cannot have the size that it requests: "+problem(c))
 	}
+	return grow(f, want)
+}
+
+func nothing(r volume.Reason, next, message string) Plan {
+	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
+}
+
+// Infeasible says whether what the claim requests now was refused for ever.
+// The request of a claim whose node cannot grow the filesystem changes nothing:
+// the volume is larger already.
+func Infeasible(c *corev1.PersistentVolumeClaim) bool {
+	want := c.Spec.Resources.Requests[corev1.ResourceStorage]
+	switch stateOf(c) {
+	case corev1.PersistentVolumeClaimControllerResizeInfeasible:
+		return allocated(c).Cmp(want) == 0
+	case corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		return true
+	}
+	return false
+}
+
+// problem is what the claim's conditions say about a resize.
+func problem(c *corev1.PersistentVolumeClaim) string {
+	for _, k := range c.Status.Conditions {
+		if isResize(k.Type) && k.Message != "" {
+			return k.Message
+		}
+	}
+	return string(stateOf(c))
+}
+
+func grow(f Facts, want resource.Quantity) Plan {
+	c, v := f.Claim, f.Volume
 	size := v.Spec.Capacity[corev1.ResourceStorage]
-	p := say(volume.ReasonResizing, v.Spec.CSI.Driver, fmt.Sprintf("volume %s grows from %s to %s", v.Name, size.String(), want.String()))
+	began := stateOf(c) == corev1.PersistentVolumeClaimControllerResizeInProgress
+	if began && !f.Refused && allocated(c).Cmp(size) > 0 {
+		// The volume may have this size already: a request that changed
+		// meanwhile, and may be smaller, comes after it.
+		want = *allocated(c)
+	}
+	p := nothing(volume.ReasonResizing, v.Spec.CSI.Driver, fmt.Sprintf("volume %s grows from %s to %s", v.Name, size.String(), want.String()))
 	p.Step, p.Size = Begin, want
 	switch {
 	case size.Cmp(want) >= 0:
-		// The volume object was written, the claim was not.
+		// The volume object was written, the claim was not; or a node gets
+		// another chance.
 		p.Step, p.Size = Hand, size
-	case state == corev1.PersistentVolumeClaimControllerResizeInProgress && allocated(c).Cmp(want) == 0:
+		p.Because.Message = fmt.Sprintf("volume %s has grown to %s", v.Name, size.String())
+	case began && allocated(c).Cmp(want) == 0:
 		p.Step = Expand
 	}
 	return p
+}
+
+// Pending explains that the filesystem is the node's turn.
+func Pending(c *corev1.PersistentVolumeClaim) volume.Because {
+	return volume.Because{Reason: volume.ReasonNodeResizePending, Message: "claim " + c.Name + " has a larger volume; the node grows the filesystem", Next: "node"}
+}
+
+// Failed explains a call of the driver that did not work.
+func Failed(c *corev1.PersistentVolumeClaim, driver, cause string) volume.Because {
+	return volume.Because{Reason: volume.ReasonFailedResize, Message: "the volume of claim " + c.Name + " did not grow: " + cause, Next: driver}
 }
 
 // Grown explains a resize that is done.
@@ -86,6 +146,10 @@ func Grown(c *corev1.PersistentVolumeClaim) volume.Because {
 
 func isBound(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
 	return c.Status.Phase == corev1.ClaimBound && v != nil && v.Spec.CSI != nil && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID
+}
+
+func stateOf(c *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
+	return c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
 }
 
 func allocated(c *corev1.PersistentVolumeClaim) *resource.Quantity {
@@ -100,10 +164,22 @@ func Begun(c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1.T
 	return out
 }
 
-// Infeasible returns the claim whose volume the driver will never grow to
-// size.
-func Infeasible(c *corev1.PersistentVolumeClaim, size resource.Quantity, message string, now metav1.Time) *corev1.PersistentVolumeClaim {
+// Impossible returns the claim whose volume the driver will never grow to size.
+func Impossible(c *corev1.PersistentVolumeClaim, size resource.Quantity, message string, now metav1.Time) *corev1.PersistentVolumeClaim {
 	out := stamped(c, corev1.PersistentVolumeClaimControllerResizeInfeasible, size)
+	condition(out, corev1.PersistentVolumeClaimControllerResizeError, message, now)
+	return out
+}
+
+// Refused returns the claim whose volume the driver did not grow this time; nil
+// when the claim says so already.
+func Refused(c *corev1.PersistentVolumeClaim, message string, now metav1.Time) *corev1.PersistentVolumeClaim {
+	for _, k := range c.Status.Conditions {
+		if k.Type == corev1.PersistentVolumeClaimControllerResizeError && k.Message == message {
+			return nil
+		}
+	}
+	out := c.DeepCopy()
 	condition(out, corev1.PersistentVolumeClaimControllerResizeError, message, now)
 	return out
 }
@@ -150,12 +226,14 @@ func condition(c *corev1.PersistentVolumeClaim, t corev1.PersistentVolumeClaimCo
 }
 
 func withoutResize(all []corev1.PersistentVolumeClaimCondition) []corev1.PersistentVolumeClaimCondition {
-	return slices.DeleteFunc(slices.Clone(all), func(c corev1.PersistentVolumeClaimCondition) bool {
-		switch c.Type {
-		case corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending,
-			corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError:
-			return true
-		}
-		return false
-	})
+	return slices.DeleteFunc(slices.Clone(all), func(c corev1.PersistentVolumeClaimCondition) bool { return isResize(c.Type) })
+}
+
+func isResize(t corev1.PersistentVolumeClaimConditionType) bool {
+	switch t {
+	case corev1.PersistentVolumeClaimResizing, corev1.PersistentVolumeClaimFileSystemResizePending,
+		corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError:
+		return true
+	}
+	return false
 }

@@ -36,6 +36,10 @@ func TestClaims(t *testing.T) {
 	changed := Begun(claim("10Gi", "5Gi"), resource.MustParse("8Gi"), now)
 	unbound := claim("10Gi", "5Gi")
 	unbound.Status.Phase = corev1.ClaimPending
+	lowered := Begun(claim("8Gi", "5Gi"), ten, now)
+	nodeRefused := stamped(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimNodeResizeInfeasible, ten)
+	going := claim("10Gi", "5Gi")
+	going.DeletionTimestamp = &now
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -43,7 +47,12 @@ func TestClaims(t *testing.T) {
 	}{
 		{"a larger request begins a resize", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, Expands: true, NodeExpands: true}},
 		{"what is recorded is carried out, also after a crash", Facts{Claim: begun, Volume: pv("5Gi"), Ours: true, Expands: true}},
-		{"a request that changed meanwhile is recorded anew", Facts{Claim: changed, Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"a request that changed meanwhile waits: the volume may have the other size already", Facts{Claim: changed, Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"unless the driver said that it has not", Facts{Claim: changed, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
+		{"or the volume has it by now", Facts{Claim: changed, Volume: pv("8Gi"), Ours: true, Expands: true}},
+		{"a smaller request waits as well", Facts{Claim: lowered, Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"and is begun when the larger one was refused", Facts{Claim: lowered, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
+		{"a claim that is going is left alone", Facts{Claim: going, Volume: pv("5Gi"), Ours: true, Expands: true}},
 		{"a stop between the volume's and the claim's write is made good", Facts{Claim: begun, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true}},
 		{"then it is the node's turn", Facts{Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true}},
 		{"a claim that has what it wants is left alone", Facts{Claim: Finished(begun, ten), Volume: pv("10Gi"), Ours: true, Expands: true}},
@@ -51,7 +60,13 @@ func TestClaims(t *testing.T) {
 		{"a driver that is not here is waited for", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi")}},
 		{"a claim that is not bound has nothing to grow", Facts{Claim: unbound, Volume: pv("5Gi"), Ours: true, Expands: true}},
 		{"nor has one whose volume is another's", Facts{Claim: claim("10Gi", "5Gi"), Ours: true, Expands: true}},
-		{"a refused size may be asked for again", Facts{Claim: Infeasible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"a size that cannot be is not asked for again at once", Facts{Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"but later", Facts{Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Due: true}},
+		{"another size is asked for at once", Facts{Claim: Impossible(changed, resource.MustParse("8Gi"), "no", now), Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"a node that cannot grow the filesystem is left alone for a while", Facts{Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true}},
+		{"and gets another chance", Facts{Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true, Due: true}},
+		{"a driver whose node service does it all", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, NodeExpands: true}},
+		{"a final no is told once and does not end the resize", Facts{Claim: Refused(begun, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
 	} {
 		p := Claim(c.facts)
 		step := map[Step]string{Nothing: "nothing", Begin: "begin", Expand: "expand", Hand: "hand"}[p.Step]
@@ -59,11 +74,17 @@ func TestClaims(t *testing.T) {
 		for _, k := range c.facts.Claim.Status.Conditions {
 			conditions = append(conditions, k.Type)
 		}
-		fmt.Fprintf(&out, "# %s\nclaim state=%q conditions=%v\n----\n%s %s\n%s: %s -> %s\n\n", c.argues, c.facts.Claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage],
+		claim := c.facts.Claim
+		fmt.Fprintf(&out, "# %s\nclaim wants=%s has=%s allocated=%s state=%q conditions=%v\n----\n%s %s\n%s: %s -> %s\n\n", c.argues,
+			claim.Spec.Resources.Requests.Storage(), claim.Status.Capacity.Storage(), claim.Status.AllocatedResources.Storage(), c.facts.Claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage],
 			conditions, step, p.Size.String(), p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
 	why := Grown(claim("10Gi", "10Gi"))
 	fmt.Fprintf(&out, "# the end is told\n%s: %s\n", why.Reason, why.Message)
+	why = Pending(claim("10Gi", "5Gi"))
+	fmt.Fprintf(&out, "\n# so is the node's turn\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
+	why = Failed(claim("10Gi", "5Gi"), "d.example.com", "Internal: no")
+	fmt.Fprintf(&out, "\n# and a driver's error\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
 	const name = "testdata/claims.txt"
 	if *update {
 		if err := os.WriteFile(name, []byte(out.String()), 0o600); err != nil {
@@ -76,5 +97,29 @@ func TestClaims(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), out.String()); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", name, diff)
+	}
+}
+
+func TestClaimsStatus(t *testing.T) {
+	now, ten := metav1.Time{}, resource.MustParse("10Gi")
+	c := claim("10Gi", "5Gi")
+	c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: "Other"}}
+	begun := Begun(c, ten, now)
+	refused := Refused(begun, "no", now)
+	if again := Refused(refused, "no", now); again != nil {
+		t.Error("the same refusal is written twice")
+	}
+	if other := Refused(refused, "never", now); other == nil {
+		t.Error("another refusal is not written")
+	}
+	done := Finished(Handed(refused, ten, now), ten)
+	if len(done.Status.Conditions) != 1 || len(done.Status.AllocatedResourceStatuses) > 0 || done.Status.Capacity.Storage().Cmp(ten) != 0 {
+		t.Errorf("a finished claim has %+v", done.Status)
+	}
+	if len(c.Status.Conditions) != 1 || c.Status.AllocatedResources != nil {
+		t.Errorf("the claim that was asked about changed: %+v", c.Status)
+	}
+	if bare := Finished(&corev1.PersistentVolumeClaim{}, ten); bare.Status.Capacity.Storage().Cmp(ten) != 0 {
+		t.Error("a claim without a capacity gets none")
 	}
 }

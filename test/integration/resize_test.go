@@ -1,0 +1,186 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// growing is a plane with a class whose volumes grow, and a bound claim "c" of
+// 1Gi.
+func growing(t *testing.T, change ...func(*csitest.Config)) *plane {
+	p := newPlane(t, change...)
+	_, err := p.client.StorageV1().StorageClasses().Create(p.ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "grows"}, Provisioner: p.conn.Name, AllowVolumeExpansion: ptr.To(true),
+	}, metav1.CreateOptions{})
+	p.must(err)
+	p.growable("c")
+	return p
+}
+
+func (p *plane) growable(name string) {
+	p.t.Helper()
+	p.wire(name, func(v *corev1.PersistentVolume) { v.Spec.StorageClassName = "grows" })
+}
+
+// asks changes a claim's request. The class may be new to the admission that
+// looks at it.
+func (p *plane) asks(claim, size string) {
+	p.t.Helper()
+	body := fmt.Appendf(nil, `{"spec":{"resources":{"requests":{"storage":%q}}}}`, size)
+	p.eventually(func() string {
+		if _, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, claim, types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// has waits until a claim has a size and a state of its resize, and its volume
+// the size.
+func (p *plane) has(claim, size, volumeSize string, state corev1.ClaimResourceStatus) {
+	p.t.Helper()
+	p.eventually(func() string {
+		c := p.claim(claim)
+		v, err := p.client.CoreV1().PersistentVolumes().Get(p.ctx, c.Spec.VolumeName, metav1.GetOptions{})
+		p.must(err)
+		got := c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
+		if c.Status.Capacity.Storage().Cmp(resource.MustParse(size)) != 0 || v.Spec.Capacity.Storage().Cmp(resource.MustParse(volumeSize)) != 0 || got != state {
+			return fmt.Sprintf("claim %s has %s, its volume %s, state %q, conditions %v", claim, c.Status.Capacity.Storage(), v.Spec.Capacity.Storage(), got, c.Status.Conditions)
+		}
+		return ""
+	})
+}
+
+// asked returns the sizes that the driver was asked for, in MiB.
+func (p *plane) asked() (sizes []int64) {
+	for _, c := range p.driver.Calls() {
+		if r, ok := c.Request.(*csipb.ControllerExpandVolumeRequest); ok {
+			sizes = append(sizes, r.GetCapacityRange().GetRequiredBytes()>>20)
+		}
+	}
+	return sizes
+}
+
+// TestResize goes through both halves; the test is the node.
+func TestResize(t *testing.T) {
+	p := growing(t)
+	p.asks("c", "2Gi")
+	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
+	if k := p.claim("c").Status.Conditions; len(k) != 1 || k[0].Type != corev1.PersistentVolumeClaimFileSystemResizePending {
+		t.Errorf("conditions are %v", k)
+	}
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonNodeResizePending)
+	// A larger request waits for the node.
+	p.asks("c", "3Gi")
+	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, "c", types.MergePatchType,
+		[]byte(`{"status":{"capacity":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":null},"conditions":[]}}`), metav1.PatchOptions{}, "status")
+	p.must(err)
+	p.has("c", "2Gi", "3Gi", corev1.PersistentVolumeClaimNodeResizePending)
+	if got := fmt.Sprint(p.asked()); got != "[2048 3072]" {
+		t.Errorf("the driver was asked for %s", got)
+	}
+}
+
+func TestResizeWithoutTheNode(t *testing.T) {
+	p := growing(t, func(c *csitest.Config) { c.Node.Expand = false })
+	p.asks("c", "2Gi")
+	p.has("c", "2Gi", "2Gi", "")
+	if c := p.claim("c"); len(c.Status.Conditions) > 0 {
+		t.Errorf("conditions are %v", c.Status.Conditions)
+	}
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonResized)
+}
+
+// TestResizeThatCannotBe is told, not asked for again and again, and taken back
+// by a smaller request.
+func TestResizeThatCannotBe(t *testing.T) {
+	p := growing(t, func(c *csitest.Config) { c.Node.Expand = false })
+	p.growable("d")
+	p.driver.OnCall("ControllerExpandVolume", func(_ int, req any) csitest.Action {
+		if req.(*csipb.ControllerExpandVolumeRequest).GetCapacityRange().GetRequiredBytes() > 8<<30 {
+			return csitest.Action{Err: status.Error(codes.OutOfRange, "too large")}
+		}
+		return csitest.Action{}
+	})
+	p.asks("c", "100Gi")
+	p.has("c", "1Gi", "1Gi", corev1.PersistentVolumeClaimControllerResizeInfeasible)
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonFailedResize, "too large")
+	for _, size := range []string{"2Gi", "3Gi", "4Gi"} {
+		p.asks("d", size)
+		p.has("d", size, size, "")
+	}
+	p.asks("c", "5Gi")
+	p.has("c", "5Gi", "5Gi", "")
+	if got := fmt.Sprint(p.asked()); got != "[102400 2048 3072 4096 5120]" {
+		t.Errorf("the driver was asked for %s", got)
+	}
+}
+
+// TestResizeThatMayHaveHappened: the driver grew the volume and lost the
+// answer. A smaller request after that must not make less of the volume than
+// there is.
+func TestResizeThatMayHaveHappened(t *testing.T) {
+	p := growing(t, func(c *csitest.Config) { c.Node.Expand = false })
+	called, answer := make(chan struct{}), make(chan struct{})
+	p.driver.OnCall("ControllerExpandVolume", func(n int, _ any) csitest.Action {
+		if n == 1 {
+			close(called)
+			<-answer
+			return csitest.Action{After: true, Err: status.Error(codes.Unavailable, "gone")}
+		}
+		return csitest.Action{}
+	})
+	p.asks("c", "4Gi")
+	<-called
+	p.asks("c", "2Gi")
+	close(answer)
+	p.has("c", "4Gi", "4Gi", "")
+}
+
+// TestResizeAfterRestart: the controllers stopped while the driver worked.
+func TestResizeAfterRestart(t *testing.T) {
+	p := growing(t)
+	p.driver.OnCall("ControllerExpandVolume", func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
+	p.asks("c", "2Gi")
+	p.eventually(func() string {
+		if len(p.asked()) == 0 {
+			return "the driver is not asked"
+		}
+		return ""
+	})
+	p.stop()
+	p.driver.OnCall("ControllerExpandVolume", nil)
+	p.start()
+	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
+}
+
+// TestResizeThatTheNodeCannot is not handed to the node again at once.
+func TestResizeThatTheNodeCannot(t *testing.T) {
+	p := growing(t)
+	p.asks("c", "2Gi")
+	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
+	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, "c", types.MergePatchType,
+		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizeInfeasible"}}}`), metav1.PatchOptions{}, "status")
+	p.must(err)
+	// Another claim's whole resize leaves time to do the wrong thing.
+	p.growable("d")
+	p.asks("d", "2Gi")
+	p.has("d", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
+	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizeInfeasible)
+	if got := fmt.Sprint(p.asked()); got != "[2048 2048]" {
+		t.Errorf("the driver was asked for %s", got)
+	}
+}
