@@ -99,6 +99,7 @@ func boundByUs(v *corev1.PersistentVolume) { v.Annotations[volume.AnnBoundByCont
 func provisioned(v *corev1.PersistentVolume) {
 	v.Annotations[volume.AnnProvisionedBy] = "d.example.com"
 }
+
 func reclaim(p corev1.PersistentVolumeReclaimPolicy) func(*corev1.PersistentVolume) {
 	return func(v *corev1.PersistentVolume) { v.Spec.PersistentVolumeReclaimPolicy = p }
 }

@@ -43,6 +43,7 @@ func full(n *Node) {
 	n.CSI.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(1))}
 	n.Volumes[driver] = 1
 }
+
 func tainted(n *Node) {
 	n.Object.Spec.Taints = []corev1.Taint{{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoSchedule}}
 }

@@ -50,8 +50,12 @@ func secrets(parameters map[string]string, claim *corev1.PersistentVolumeClaim, 
 		purpose string
 		into    **corev1.SecretReference
 	}{
-		{purposeProvision, &out.Provision}, {purposePublish, &out.Publish}, {purposeStage, &out.Stage},
-		{purposeNode, &out.Node}, {purposeExpand, &out.Expand}, {purposeNodeExpand, &out.NodeExpand},
+		{purposeProvision, &out.Provision},
+		{purposePublish, &out.Publish},
+		{purposeStage, &out.Stage},
+		{purposeNode, &out.Node},
+		{purposeExpand, &out.Expand},
+		{purposeNodeExpand, &out.NodeExpand},
 	} {
 		ref, err := secret(parameters, one.purpose, claim, pv)
 		if err != nil {

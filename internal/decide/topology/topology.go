@@ -61,12 +61,12 @@ func Require(f Facts) (Requirement, error) {
 		return Requirement{}, ErrNone
 	}
 	all = sorted(all)
-	first := 0
-	if own == nil {
-		hash, index := spread(f.Claim)
-		first = int((hash + index) % uint32(len(all)))
-	} else if first = slices.IndexFunc(all, func(s Segment) bool { return contains(own, s) }); first < 0 {
-		return Requirement{}, fmt.Errorf("node %s: %w: it is not in any allowed topology", f.Selected, ErrNode)
+	hash, index := spread(f.Claim)
+	first := int((hash + index) % uint32(len(all)))
+	if own != nil {
+		if first = slices.IndexFunc(all, func(s Segment) bool { return contains(own, s) }); first < 0 {
+			return Requirement{}, fmt.Errorf("node %s: %w: it is not in any allowed topology", f.Selected, ErrNode)
+		}
 	}
 	return Requirement{Requisite: all, Preferred: slices.Concat(all[first:], all[:first])}, nil
 }
