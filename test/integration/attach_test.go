@@ -78,16 +78,7 @@ func TestMultiAttach(t *testing.T) {
 func TestOneWriterAtATime(t *testing.T) {
 	p := newPlane(t)
 	const volumes = 20
-	twice := make(chan string, 100)
-	p.driver.OnCall("ControllerPublishVolume", func(_ int, req any) csitest.Action {
-		id := req.(*csipb.ControllerPublishVolumeRequest).GetVolumeId()
-		for _, v := range p.driver.Volumes() {
-			if v.ID == id && len(v.Nodes) > 0 && v.Nodes[0] != req.(*csipb.ControllerPublishVolumeRequest).GetNodeId() {
-				twice <- id
-			}
-		}
-		return csitest.Action{}
-	})
+	twice := p.secondNodes()
 	for i := range volumes {
 		p.wire(fmt.Sprint("c", i))
 	}
@@ -97,37 +88,19 @@ func TestOneWriterAtATime(t *testing.T) {
 	}
 	seen := map[string]string{}
 	p.eventually(func() string {
-		attached := 0
 		for _, a := range p.attachments() {
 			name := *a.Spec.Source.PersistentVolumeName
 			if node, ok := seen[name]; ok && node != a.Spec.NodeName {
 				t.Fatalf("volume %s has attachments to %s and %s", name, node, a.Spec.NodeName)
 			}
 			seen[name] = a.Spec.NodeName
-			if a.Status.Attached {
-				attached++
-			}
 		}
-		if attached < volumes {
-			return fmt.Sprintf("%d volumes are attached", attached)
-		}
-		return ""
+		return p.fewer(volumes, "")
 	})
 	for i := range volumes {
 		p.removePod(fmt.Sprint("a", i))
 	}
-	p.eventually(func() string {
-		onN2 := 0
-		for _, a := range p.attachments() {
-			if a.Spec.NodeName == "n2" && a.Status.Attached {
-				onN2++
-			}
-		}
-		if onN2 < volumes {
-			return fmt.Sprintf("%d volumes are on n2", onN2)
-		}
-		return ""
-	})
+	p.eventually(func() string { return p.fewer(volumes, "n2") })
 	select {
 	case id := <-twice:
 		t.Errorf("volume %s was attached to two nodes", id)
@@ -137,6 +110,37 @@ func TestOneWriterAtATime(t *testing.T) {
 		p.removePod(fmt.Sprint("b", i))
 	}
 	p.detached()
+}
+
+// secondNodes tells of each volume that the driver is asked to attach while it
+// is attached to another node.
+func (p *plane) secondNodes() <-chan string {
+	twice := make(chan string, 100)
+	p.driver.OnCall("ControllerPublishVolume", func(_ int, req any) csitest.Action {
+		r := req.(*csipb.ControllerPublishVolumeRequest)
+		for _, v := range p.driver.Volumes() {
+			if v.ID == r.GetVolumeId() && len(v.Nodes) > 0 && v.Nodes[0] != r.GetNodeId() {
+				twice <- v.ID
+			}
+		}
+		return csitest.Action{}
+	})
+	return twice
+}
+
+// fewer says, while fewer than that many volumes are attached to the node, or
+// to any node when it is "", how many are.
+func (p *plane) fewer(volumes int, node string) string {
+	attached := 0
+	for _, a := range p.attachments() {
+		if a.Status.Attached && (node == "" || a.Spec.NodeName == node) {
+			attached++
+		}
+	}
+	if attached < volumes {
+		return fmt.Sprintf("%d volumes are attached to %s", attached, node)
+	}
+	return ""
 }
 
 // TestDetachNeedsNobody: the volume object, the Secret, the Node and the

@@ -86,6 +86,7 @@ func failing(a *storagev1.VolumeAttachment) {
 func renamed(a *storagev1.VolumeAttachment) { a.Name = "by-hand" }
 func going(a *storagev1.VolumeAttachment)   { a.DeletionTimestamp = &metav1.Time{} }
 func held(a *storagev1.VolumeAttachment)    { a.Finalizers = []string{volume.AttacherFinalizer(driver)} }
+
 func recorded(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnNodeID: "id1", volume.AnnDetach: `{"handle":"h-pv"}`}
 }
@@ -93,9 +94,11 @@ func recorded(a *storagev1.VolumeAttachment) {
 func named(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnNodeID: "id1"}
 }
+
 func torn(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnDetach: `{"handle":`}
 }
+
 func hollow(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnDetach: `{}`}
 }
