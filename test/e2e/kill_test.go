@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"os"
@@ -199,7 +200,7 @@ func (l *life) eventually(try func() (bool, error)) error {
 		last = err
 		select {
 		case <-l.ctx.Done():
-			return fmt.Errorf("%w; last: %v", l.ctx.Err(), last)
+			return errors.Join(l.ctx.Err(), last)
 		case <-tick.C:
 		}
 	}
