@@ -1,0 +1,176 @@
+package mount
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// disk makes a file of some MiB with a loop device over it.
+func disk(t *testing.T, mib int64) (file, device string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "disk.img")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, mib<<20); err != nil {
+		t.Fatal(err)
+	}
+	device, err := LoopAttach(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := LoopDetach(file); err != nil {
+			t.Error(err)
+		}
+	})
+	return file, device
+}
+
+// mounted mounts the device in a new directory until the test ends.
+func mounted(t *testing.T, device, fsType string) string {
+	t.Helper()
+	target := t.TempDir()
+	if err := Device(t.Context(), device, target, fsType, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Unmount(target); err != nil {
+			t.Error(err)
+		}
+	})
+	return target
+}
+
+func TestLoopIsFoundAgain(t *testing.T) {
+	file, device := disk(t, 8)
+	again, err := LoopAttach(file, false)
+	if err != nil || again != device {
+		t.Errorf("attached again as %s, %v; want %s", again, err, device)
+	}
+	if size, err := DeviceSize(device); err != nil || size != 8<<20 {
+		t.Errorf("size %d, %v", size, err)
+	}
+	if err := LoopDetach(file); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := LoopFind(file); err != nil || left != "" {
+		t.Errorf("still %s after the detach, %v", left, err)
+	}
+}
+
+func TestFormatNeverTakesWhatIsThere(t *testing.T) {
+	_, device := disk(t, 16)
+	if err := Format(t.Context(), device, "ntfs"); !errors.Is(err, ErrUnknownFS) {
+		t.Errorf("unknown type: %v", err)
+	}
+	if err := Format(t.Context(), device, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Format(t.Context(), device, "ext4"); err != nil {
+		t.Errorf("formatting what is formatted: %v", err)
+	}
+	if err := Format(t.Context(), device, "xfs"); !errors.Is(err, ErrNotBlank) {
+		t.Errorf("another type over it: %v", err)
+	}
+}
+
+// TestExt4GrowsUnmounted: where the kernel does not let it grow mounted, ext4
+// grows before it is mounted the next time, and keeps its data.
+func TestExt4GrowsUnmounted(t *testing.T) {
+	file, device := disk(t, 32)
+	if err := Format(t.Context(), device, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	target := mounted(t, device, "ext4")
+	if err := os.WriteFile(filepath.Join(target, "kept"), []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Unmount(target); err != nil {
+		t.Fatal(err)
+	}
+	if err := GrowUnmounted(t.Context(), device, "ext4"); err != nil {
+		t.Fatalf("nothing to grow: %v", err)
+	}
+	if err := os.Truncate(file, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := LoopResize(device); err != nil {
+		t.Fatal(err)
+	}
+	if err := GrowUnmounted(t.Context(), device, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	if size, err := ext4Size(device); err != nil || size != 64<<20 {
+		t.Errorf("the filesystem has %d bytes, %v; want 64 MiB", size, err)
+	}
+	again := mounted(t, device, "ext4")
+	if got, err := os.ReadFile(filepath.Join(again, "kept")); err != nil || string(got) != "data" {
+		t.Errorf("read %q, %v", got, err)
+	}
+}
+
+func TestBindAndUnmountMayBeRepeated(t *testing.T) {
+	source, target := t.TempDir(), t.TempDir()
+	for range 2 {
+		if err := Bind(source, target, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if points, err := Below(target); err != nil || len(points) != 1 || !points[0].ReadOnly {
+		t.Errorf("mounts %v, %v; want one, read-only", points, err)
+	}
+	if err := os.WriteFile(filepath.Join(target, "x"), nil, 0o600); err == nil {
+		t.Error("a read-only bind was written to")
+	}
+	if err := Bind(t.TempDir(), target, false); !errors.Is(err, ErrOccupied) {
+		t.Errorf("another bind over it: %v", err)
+	}
+	if err := Remove(target); err == nil {
+		t.Error("a mount was removed")
+	}
+	for range 2 {
+		if err := Unmount(target); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestRemoveTakesNothingThatHoldsAnything(t *testing.T) {
+	dir := t.TempDir()
+	full, empty := filepath.Join(dir, "full"), filepath.Join(dir, "empty")
+	for path, data := range map[string]string{full: "data", empty: ""} {
+		if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if Remove(full) == nil || Remove(dir) == nil {
+		t.Error("something that holds something was removed")
+	}
+	for range 2 {
+		if err := Remove(empty); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestLinksAreNotFollowed(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(t.TempDir(), link); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"bind":     Bind(t.TempDir(), link, false),
+		"unmount":  Unmount(link),
+		"remove":   Remove(link),
+		"relative": Unmount("somewhere"),
+		"dots":     Unmount(dir + "/../x"),
+	} {
+		if !errors.Is(err, ErrNotPlain) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
