@@ -54,11 +54,27 @@ func (p *provisioner) save(ctx context.Context, claim *corev1.PersistentVolumeCl
 	case apierrors.IsInvalid(err):
 		// It can never be saved: seed 004 wants the asset deleted then.
 		return p.refuse(ctx, claim, in, a, "the volume object is refused: "+err.Error(), true)
-	case err != nil && !apierrors.IsAlreadyExists(err):
+	case apierrors.IsAlreadyExists(err):
+		return p.saved(ctx, claim, in, a)
+	case err != nil:
 		return fmt.Errorf("save volume %s: %w", in.Name, err)
-	case err == nil:
-		p.volumes.Wrote(got)
-		p.Events.Note(claim, volume.Because{Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name})
+	}
+	p.volumes.Wrote(got)
+	p.Events.Note(claim, volume.Because{Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name})
+	_, err = p.update(ctx, provision.WithoutIntent(claim, false))
+	return err
+}
+
+// saved ends the intent if the volume object that exists is the one we would
+// have written. One of a stranger must not hide what the driver made for us.
+func (p *provisioner) saved(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, a provision.Answer) error {
+	v, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, in.Name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("look at volume %s: %w", in.Name, err)
+	}
+	same := v.Spec.CSI != nil && v.Spec.CSI.Driver == in.Driver && v.Spec.CSI.VolumeHandle == a.Handle
+	if !same || !owns(claim, v) {
+		return p.refuse(ctx, claim, in, a, "another volume object has the name "+in.Name, !same)
 	}
 	_, err = p.update(ctx, provision.WithoutIntent(claim, false))
 	return err

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/provision"
@@ -120,4 +121,29 @@ func TestACloneWaitsForItsSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.saved("pvc-u-clone")
+}
+
+// TestAStrangersVolumeObjectHidesNothing: somebody else makes an object of the
+// volume's name while the driver works. It is no proof that ours is saved.
+func TestAStrangersVolumeObjectHidesNothing(t *testing.T) {
+	client := make(chan *world, 1)
+	w := newWorld(t, func(d *driver) {
+		d.answer = func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+			w := <-client
+			defer func() { client <- w }()
+			_, err := w.client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: r.GetName()}}, metav1.CreateOptions{})
+			if err != nil && !apierrors.IsAlreadyExists(err) {
+				t.Error(err)
+			}
+			return nil, nil
+		}
+	}, claim("c"))
+	client <- w
+	w.settled("c")
+	eventually(t, func() string {
+		if w.driver.calls() == 0 || w.driver.has() != "" {
+			return "the driver's volume to be deleted"
+		}
+		return ""
+	})
 }
