@@ -78,44 +78,69 @@ func TestMultiAttach(t *testing.T) {
 func TestOneWriterAtATime(t *testing.T) {
 	p := newPlane(t)
 	const volumes = 20
-	each := func(f func(name string)) {
-		for i := range volumes {
-			f(fmt.Sprint(i))
-		}
+	twice := p.secondNodes()
+	for i := range volumes {
+		p.wire(fmt.Sprint("c", i))
 	}
-	each(func(n string) { p.wire("c" + n) })
-	each(func(n string) {
-		p.pod("a"+n, "n1", "c"+n)
-		p.pod("b"+n, "n2", "c"+n)
+	for i := range volumes {
+		p.pod(fmt.Sprint("a", i), "n1", fmt.Sprint("c", i))
+		p.pod(fmt.Sprint("b", i), "n2", fmt.Sprint("c", i))
+	}
+	seen := map[string]string{}
+	p.eventually(func() string {
+		for _, a := range p.attachments() {
+			name := *a.Spec.Source.PersistentVolumeName
+			if node, ok := seen[name]; ok && node != a.Spec.NodeName {
+				t.Fatalf("volume %s has attachments to %s and %s", name, node, a.Spec.NodeName)
+			}
+			seen[name] = a.Spec.NodeName
+		}
+		return p.fewer(volumes, "")
 	})
-	p.onOneNodeEach(volumes, "")
-	each(func(n string) { p.removePod("a" + n) })
-	p.onOneNodeEach(volumes, "n2")
-	each(func(n string) { p.removePod("b" + n) })
+	for i := range volumes {
+		p.removePod(fmt.Sprint("a", i))
+	}
+	p.eventually(func() string { return p.fewer(volumes, "n2") })
+	select {
+	case id := <-twice:
+		t.Errorf("volume %s was attached to two nodes", id)
+	default:
+	}
+	for i := range volumes {
+		p.removePod(fmt.Sprint("b", i))
+	}
 	p.detached()
 }
 
-// onOneNodeEach waits until so many volumes are attached, to a node or to any,
-// and fails when one of them is seen on two.
-func (p *plane) onOneNodeEach(volumes int, node string) {
-	p.t.Helper()
-	p.eventually(func() string {
-		attached, seen := 0, map[string]string{}
-		for _, a := range p.attachments() {
-			name := *a.Spec.Source.PersistentVolumeName
-			if other, ok := seen[name]; ok {
-				p.t.Fatalf("volume %s has attachments to %s and %s", name, other, a.Spec.NodeName)
-			}
-			seen[name] = a.Spec.NodeName
-			if a.Status.Attached && (node == "" || node == a.Spec.NodeName) {
-				attached++
+// secondNodes tells of each volume that the driver is asked to attach while it
+// is attached to another node.
+func (p *plane) secondNodes() <-chan string {
+	twice := make(chan string, 100)
+	p.driver.OnCall("ControllerPublishVolume", func(_ int, req any) csitest.Action {
+		r := req.(*csipb.ControllerPublishVolumeRequest)
+		for _, v := range p.driver.Volumes() {
+			if v.ID == r.GetVolumeId() && len(v.Nodes) > 0 && v.Nodes[0] != r.GetNodeId() {
+				twice <- v.ID
 			}
 		}
-		if attached < volumes {
-			return fmt.Sprintf("%d volumes are attached to node %q", attached, node)
-		}
-		return ""
+		return csitest.Action{}
 	})
+	return twice
+}
+
+// fewer says, while fewer than that many volumes are attached to the node, or
+// to any node when it is "", how many are.
+func (p *plane) fewer(volumes int, node string) string {
+	attached := 0
+	for _, a := range p.attachments() {
+		if a.Status.Attached && (node == "" || a.Spec.NodeName == node) {
+			attached++
+		}
+	}
+	if attached < volumes {
+		return fmt.Sprintf("%d volumes are attached to %s", attached, node)
+	}
+	return ""
 }
 
 // TestDetachNeedsNobody: the volume object, the Secret, the Node and the
