@@ -1,0 +1,135 @@
+package attachdetach
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestForceDetach: a node that does not answer has six minutes to unmount what
+// nobody wants any more, a node that answers has for ever.
+func TestForceDetach(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		ready  corev1.ConditionStatus
+		waited time.Duration
+		gone   bool
+	}{
+		{"dead and early", corev1.ConditionUnknown, maxUnmount - time.Second, false},
+		{"dead and late", corev1.ConditionUnknown, maxUnmount, true},
+		{"alive and late", corev1.ConditionTrue, maxUnmount, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var moved atomic.Int64
+			now := func() time.Time { return time.Unix(1e9, moved.Load()) }
+			reconcile, exists := unwanted(t, c.ready, now)
+			if left := reconcile(); left != maxUnmount {
+				t.Errorf("the first look waits for %s", left)
+			}
+			moved.Store(int64(c.waited))
+			if left := reconcile(); left != 0 && left != maxUnmount-c.waited {
+				t.Errorf("the second look waits for %s", left)
+			}
+			if exists() == c.gone {
+				t.Errorf("attachment exists: %v", !c.gone)
+			}
+		})
+	}
+}
+
+// unwanted is a node that says that it uses a volume which no Pod wants. It
+// returns a look at the node, which tells when the next one is due, and whether
+// the attachment is there.
+func unwanted(t *testing.T, ready corev1.ConditionStatus, now func() time.Time) (reconcile func() time.Duration, exists func() bool) {
+	t.Helper()
+	name := "pv"
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+	node.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName("d", "h"))}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "u"}}
+	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}}
+	client := fake.NewClientset(node, pv, va)
+	caches := kube.NewCaches(client)
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)}, now)
+	if err := caches.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	reconcile = func() time.Duration {
+		t.Helper()
+		result, err := c.Reconcile(ctx, controller.Key{Kind: "node", Name: "n1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.After
+	}
+	return reconcile, func() bool {
+		_, err := client.StorageV1().VolumeAttachments().Get(ctx, "va", metav1.GetOptions{})
+		return !apierrors.IsNotFound(err)
+	}
+}
+
+func never() bool { return false }
+
+func TestReservations(t *testing.T) {
+	m := newMemory()
+	if m.take("v", "n1", func() bool { return true }) {
+		t.Error("a volume that is seen elsewhere was reserved")
+	}
+	for range 2 {
+		if !m.take("v", "n1", never) {
+			t.Error("a reservation does not hold for its own node")
+		}
+	}
+	if m.take("v", "n2", never) {
+		t.Error("a reservation is for one node")
+	}
+	m.free("v", "n2")
+	if m.take("v", "n2", never) {
+		t.Error("a node ended another one's reservation")
+	}
+	if freed := m.freeUnwanted("n1", map[string]bool{"v": true}); len(freed) > 0 {
+		t.Errorf("%v is still wanted", freed)
+	}
+	if freed := m.freeUnwanted("n1", nil); len(freed) != 1 || !m.take("v", "n2", never) {
+		t.Errorf("freed %v; want v for n2", freed)
+	}
+}
+
+func TestWaits(t *testing.T) {
+	m, start := newMemory(), time.Unix(1e9, 0)
+	m.wait("u", start)
+	m.wantedAgain("u")
+	if left := m.wait("u", start.Add(time.Hour)); left != maxUnmount || m.overdue("u", start.Add(time.Hour)) {
+		t.Errorf("a wait that begins anew lasts %s", left)
+	}
+	m.goes("u")
+	if m.shown("u"); m.isGoing("u") || m.overdue("u", start.Add(24*time.Hour)) {
+		t.Error("an attachment that is gone is remembered")
+	}
+}
+
+func TestNews(t *testing.T) {
+	m := newMemory()
+	if !m.news("pod", "v", "no") || m.news("pod", "v", "no") || !m.news("pod", "w", "no") || !m.news("pod", "v", "never") {
+		t.Error("each warning is news once, for each volume")
+	}
+	if m.forgetPod("pod"); len(m.told) > 0 {
+		t.Error("a Pod that is gone is remembered")
+	}
+}
