@@ -10,7 +10,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -22,29 +21,37 @@ type Claim struct {
 	Class  *storagev1.StorageClass
 	// Volume is the one that the claim is bound to; nil when it is not.
 	Volume *corev1.PersistentVolume
+	// Available are volumes that a claim without one might be bound to.
+	Available []*corev1.PersistentVolume
+	// Holder is the other Pod that uses a claim which only one Pod may use.
+	Holder string
 }
 
 // Node is one node that the Pod might go to.
 type Node struct {
 	Object *corev1.Node
 	CSI    *storagev1.CSINode
-	// Pods is how many Pods are there.
+	// Pods is how many Pods are there or on their way.
 	Pods int
-	// Volumes is how many volumes of a driver are there, by driver.
-	Volumes map[string]int
+	// Volumes are the handles of the volumes that are there or on their way, by
+	// driver; they need only be known where a driver has a limit.
+	Volumes map[string]map[string]bool
 }
 
 // Facts is everything that a decision about one Pod looks at.
 type Facts struct {
 	Pod    *corev1.Pod
 	Claims []Claim
-	Nodes  []Node
+	// Nodes are all nodes; of a Pod that named its node itself, only that one.
+	Nodes []Node
 }
 
 // Plan is what is written for the Pod.
 type Plan struct {
-	// Select are late-binding claims that Node is written to.
-	Select []*corev1.PersistentVolumeClaim
+	// Reserve are volumes that now refer to late-binding claims, Select
+	// late-binding claims that Node is written to.
+	Reserve []*corev1.PersistentVolume
+	Select  []*corev1.PersistentVolumeClaim
 	// Node is where the Pod goes; Bind says that it may go now, because all
 	// its claims are bound.
 	Node    string
@@ -56,71 +63,117 @@ type Plan struct {
 // late-binding claims told.
 func Pod(f Facts) Plan {
 	for _, c := range f.Claims {
-		switch {
-		case c.Object == nil:
-			return waits(volume.ReasonClaimMissing, "user", fmt.Sprintf("persistentvolumeclaim %q not found", c.Name))
-		case c.Object.DeletionTimestamp != nil:
-			return waits(volume.ReasonTerminating, "user", fmt.Sprintf("persistentvolumeclaim %q is being deleted", c.Name))
-		case c.Volume == nil && !late(c):
-			return waits(volume.ReasonWaitForBind, "binder", fmt.Sprintf("persistentvolumeclaim %q is not bound yet", c.Name))
+		if p := unready(c); p != nil {
+			return *p
 		}
 	}
 	node, why := choose(f)
-	if node == "" {
+	if node == nil {
 		return why
 	}
-	p := Plan{Node: node, Bind: true, Because: volume.Because{Reason: volume.ReasonPlaced, Message: "Successfully assigned " + f.Pod.Namespace + "/" + f.Pod.Name + " to " + node}}
+	name := node.Object.Name
+	p := Plan{Node: name, Bind: f.Pod.Spec.NodeName == ""}
+	p.Because = volume.Because{Reason: volume.ReasonPlaced, Message: "Successfully assigned " + f.Pod.Namespace + "/" + f.Pod.Name + " to " + name}
+	// A Pod that named its node is there, whatever the node lacks; volumes are
+	// then made for it and none of the available ones is chosen.
+	volumes, _ := settle(f, *node)
 	for _, c := range f.Claims {
 		if c.Volume != nil {
 			continue
 		}
 		p.Bind = false
-		p.Because = volume.Because{Reason: volume.ReasonWaitForBind, Message: fmt.Sprintf("persistentvolumeclaim %q is being bound for node %s", c.Name, node), Next: "provisioner"}
-		if c.Object.Annotations[volume.AnnSelectedNode] != node {
-			o := c.Object.DeepCopy()
-			if o.Annotations == nil {
-				o.Annotations = map[string]string{}
-			}
-			o.Annotations[volume.AnnSelectedNode] = node
-			p.Select = append(p.Select, o)
+		p.Because = volume.Because{Reason: volume.ReasonWaitForBind, Message: fmt.Sprintf("persistentvolumeclaim %q is being bound for node %s", c.Name, name), Next: "provisioner"}
+		if v := volumes[c.Name]; v != nil {
+			p.Reserve = append(p.Reserve, reserved(v, c.Object))
+			p.Because.Next = "binder"
+		} else if told := c.Object.Annotations[volume.AnnSelectedNode]; told != name && (told == "" || f.Pod.Spec.NodeName == "") {
+			p.Select = append(p.Select, selected(c.Object, name))
 		}
 	}
-	p.Bind = p.Bind && f.Pod.Spec.NodeName == ""
 	return p
+}
+
+// unready returns why a claim keeps its Pod from any node; nil is nothing.
+func unready(c Claim) *Plan {
+	var p Plan
+	switch {
+	case c.Object == nil:
+		p = waits(volume.ReasonClaimMissing, "user", fmt.Sprintf("persistentvolumeclaim %q not found", c.Name))
+	case c.Object.DeletionTimestamp != nil:
+		p = waits(volume.ReasonTerminating, "user", fmt.Sprintf("persistentvolumeclaim %q is being deleted", c.Name))
+	case c.Object.Status.Phase == corev1.ClaimLost:
+		p = waits(volume.ReasonClaimLost, "user", fmt.Sprintf("persistentvolumeclaim %q has lost its volume", c.Name))
+	case c.Holder != "":
+		p = waits(volume.ReasonInUse, "pod "+c.Holder, fmt.Sprintf("persistentvolumeclaim %q is for one pod and pod %s uses it", c.Name, c.Holder))
+	case c.Volume == nil && !late(c):
+		p = waits(volume.ReasonWaitForBind, "binder", fmt.Sprintf("persistentvolumeclaim %q is not bound yet", c.Name))
+	default:
+		return nil
+	}
+	return &p
 }
 
 func waits(r volume.Reason, next, message string) Plan {
 	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
-// late says whether an unbound claim waits for a node to be chosen.
-func late(c Claim) bool { return c.Object.Spec.VolumeName == "" && bind.BindsLate(c.Class) }
+// late says whether an unbound claim waits for a node to be chosen. One that a
+// volume refers to is about to be bound.
+func late(c Claim) bool {
+	return c.Object.Spec.VolumeName == "" && bind.BindsLate(c.Class) &&
+		!slices.ContainsFunc(c.Available, func(v *corev1.PersistentVolume) bool { return v.Spec.ClaimRef != nil })
+}
+
+func selected(c *corev1.PersistentVolumeClaim, node string) *corev1.PersistentVolumeClaim {
+	o := c.DeepCopy()
+	if o.Annotations == nil {
+		o.Annotations = map[string]string{}
+	}
+	o.Annotations[volume.AnnSelectedNode] = node
+	return o
+}
+
+func reserved(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+	o := v.DeepCopy()
+	if o.Annotations == nil {
+		o.Annotations = map[string]string{}
+	}
+	o.Annotations[volume.AnnBoundByController] = "yes"
+	o.Spec.ClaimRef = bind.Reference(c)
+	return o
+}
+
+// maxNamed is how many nodes a refusal names.
+const maxNamed = 10
 
 // choose returns the node with the fewest Pods that everything fits on, of
 // equal ones the first by name; a node that a claim was promised before is
 // kept, so that a volume under way is not left behind.
-func choose(f Facts) (string, Plan) {
-	if f.Pod.Spec.NodeName != "" {
-		return f.Pod.Spec.NodeName, Plan{}
-	}
+func choose(f Facts) (*Node, Plan) {
 	nodes := slices.Clone(f.Nodes)
 	slices.SortFunc(nodes, func(a, b Node) int {
 		return cmp.Or(cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Object.Name, b.Object.Name))
 	})
 	var refused []string
-	for _, n := range nodes {
-		why := refuses(f, n)
-		if why == "" {
-			return n.Object.Name, Plan{}
+	for i := range nodes {
+		why := ""
+		if f.Pod.Spec.NodeName == "" {
+			why = refuses(f, nodes[i])
 		}
-		refused = append(refused, n.Object.Name+": "+why)
+		if why == "" {
+			return &nodes[i], Plan{}
+		}
+		refused = append(refused, nodes[i].Object.Name+": "+why)
 	}
 	slices.Sort(refused)
 	message := fmt.Sprintf("0/%d nodes are available", len(nodes))
+	if more := len(refused) - maxNamed; more > 0 {
+		refused = append(refused[:maxNamed], fmt.Sprintf("and %d more", more))
+	}
 	if len(refused) > 0 {
 		message += ": " + strings.Join(refused, "; ")
 	}
-	return "", waits(volume.ReasonFailedPlacing, "user", message)
+	return nil, waits(volume.ReasonFailedPlacing, "user", message)
 }
 
 // refuses names what keeps the Pod from a node; "" is nothing.
@@ -129,7 +182,7 @@ func refuses(f Facts, n Node) string {
 	switch {
 	case n.Object.DeletionTimestamp != nil, n.Object.Spec.Unschedulable:
 		return "it is unschedulable"
-	case !ready(n.Object):
+	case !Ready(n.Object):
 		return "it is not ready"
 	}
 	for k, v := range f.Pod.Spec.NodeSelector {
@@ -143,59 +196,12 @@ func refuses(f Facts, n Node) string {
 	if t := untolerated(f.Pod, n.Object); t != "" {
 		return "the pod does not tolerate taint " + t
 	}
-	for _, c := range f.Claims {
-		if why := refusesClaim(c, n); why != "" {
-			return why
-		}
-	}
-	return ""
+	_, why := settle(f, n)
+	return why
 }
 
-func refusesClaim(c Claim, n Node) string {
-	if c.Volume != nil {
-		if a := c.Volume.Spec.NodeAffinity; a != nil && !Selects(a.Required, n.Object) {
-			return "volume " + c.Volume.Name + " is not reachable there"
-		}
-		if s := c.Volume.Spec.CSI; s != nil {
-			return refusesDriver(s.Driver, n)
-		}
-		return ""
-	}
-	if chosen := c.Object.Annotations[volume.AnnSelectedNode]; chosen != "" && chosen != n.Object.Name {
-		return fmt.Sprintf("claim %s is promised to node %s", c.Name, chosen)
-	}
-	allowed := topology.Flatten(c.Class.AllowedTopologies)
-	if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(s topology.Segment) bool { return within(s, n.Object.Labels) }) {
-		return "class " + c.Class.Name + " does not allow volumes there"
-	}
-	return refusesDriver(c.Class.Provisioner, n)
-}
-
-func refusesDriver(driver string, n Node) string {
-	if n.CSI != nil {
-		for _, d := range n.CSI.Spec.Drivers {
-			if d.Name != driver {
-				continue
-			}
-			if d.Allocatable != nil && d.Allocatable.Count != nil && n.Volumes[driver] >= int(*d.Allocatable.Count) {
-				return fmt.Sprintf("driver %s has its limit of %d volumes there", driver, *d.Allocatable.Count)
-			}
-			return ""
-		}
-	}
-	return "driver " + driver + " is not registered there"
-}
-
-func within(s topology.Segment, labels map[string]string) bool {
-	for k, v := range s {
-		if labels[k] != v {
-			return false
-		}
-	}
-	return true
-}
-
-func ready(n *corev1.Node) bool {
+// Ready says whether a node says that it works.
+func Ready(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
@@ -218,5 +224,11 @@ func tolerates(o corev1.Toleration, t *corev1.Taint) bool {
 	if o.Effect != "" && o.Effect != t.Effect || o.Key != "" && o.Key != t.Key {
 		return false
 	}
-	return o.Operator == corev1.TolerationOpExists || o.Key != "" && o.Value == t.Value
+	switch o.Operator {
+	case corev1.TolerationOpExists:
+		return true
+	case "", corev1.TolerationOpEqual:
+		return o.Key != "" && o.Value == t.Value
+	}
+	return false
 }

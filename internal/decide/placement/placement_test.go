@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -28,7 +29,7 @@ func node(name, zone string, pods int, change ...func(*Node)) Node {
 			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 		},
 		CSI:  &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver}}}},
-		Pods: pods, Volumes: map[string]int{},
+		Pods: pods, Volumes: map[string]map[string]bool{},
 	}
 	for _, f := range change {
 		f(&n)
@@ -41,7 +42,17 @@ func cordoned(n *Node) { n.Object.Spec.Unschedulable = true }
 func bare(n *Node)     { n.CSI = nil }
 func full(n *Node) {
 	n.CSI.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(1))}
-	n.Volumes[driver] = 1
+	n.Volumes[driver] = map[string]bool{"h": true}
+}
+
+func going(n *Node) { n.Object.DeletionTimestamp = &metav1.Time{} }
+func roomForOne(n *Node) {
+	full(n)
+	n.Volumes[driver] = nil
+}
+func others(n *Node) { n.CSI.Spec.Drivers[0].Name = "other" }
+func avoided(n *Node) {
+	n.Object.Spec.Taints = []corev1.Taint{{Key: "dedicated", Effect: corev1.TaintEffectPreferNoSchedule}}
 }
 
 func tainted(n *Node) {
@@ -58,6 +69,19 @@ func pod(change ...func(*corev1.Pod)) *corev1.Pod {
 
 func tolerant(p *corev1.Pod) {
 	p.Spec.Tolerations = []corev1.Toleration{{Key: "dedicated", Value: "db"}}
+}
+
+func tolerantOfAll(p *corev1.Pod) {
+	p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+}
+
+func tolerantOfOthers(p *corev1.Pod) {
+	p.Spec.Tolerations = []corev1.Toleration{
+		{Key: "dedicated", Value: "web"},
+		{Key: "other", Value: "db"},
+		{Key: "dedicated", Value: "db", Effect: corev1.TaintEffectNoExecute},
+		{Key: "dedicated", Value: "db", Operator: "Lt"},
+	}
 }
 func pinned(p *corev1.Pod)  { p.Spec.NodeName = "n9" }
 func inZoneB(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }
@@ -86,8 +110,59 @@ func lateClaim(selected string, allowed ...corev1.TopologySelectorTerm) []Claim 
 func bound(zone string) []Claim {
 	return []Claim{{Name: "data", Object: claim(""), Volume: &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
 		NodeAffinity:           topology.Affinity([]topology.Segment{{"zone": zone}}),
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver}},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"}},
 	}}}}
+}
+
+// available is a volume of the class that no claim has.
+func available(name, zone, size string) *corev1.PersistentVolume {
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeSpec{
+			StorageClassName: "fast", Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+			NodeAffinity: topology.Affinity([]topology.Segment{{"zone": zone}}),
+		},
+		Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable},
+	}
+}
+
+func static(volumes ...*corev1.PersistentVolume) []Claim {
+	c := lateClaim("")
+	c[0].Object.Spec.StorageClassName = ptr.To("fast")
+	c[0].Object.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("6Gi")}
+	c[0].Available = volumes
+	return c
+}
+
+func byHand(claims []Claim) []Claim {
+	for _, c := range claims {
+		c.Class.Provisioner = volume.NoProvisioner
+	}
+	return claims
+}
+
+func promised(claims []Claim, node string) []Claim {
+	claims[0].Object.Annotations = map[string]string{volume.AnnSelectedNode: node}
+	return claims
+}
+
+func small(claims []Claim) []Claim {
+	claims[0].Name, claims[0].Object.Name = "small", "small"
+	claims[0].Object.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	return claims
+}
+
+func lost() *corev1.PersistentVolumeClaim {
+	c := claim("")
+	c.Status.Phase = corev1.ClaimLost
+	return c
+}
+
+func manyCordoned() (all []Node) {
+	for i := range 12 {
+		all = append(all, node(fmt.Sprintf("n%02d", i), "a", 0, cordoned))
+	}
+	return all
 }
 
 func TestPods(t *testing.T) {
@@ -105,7 +180,31 @@ func TestPods(t *testing.T) {
 		{"a late claim is told the node first", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("")}},
 		{"a promised node is kept", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("n1")}},
 		{"the class's topologies bind", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("", onlyA)}},
-		{"a Pod that named its node has its claims told", Facts{Pod: pod(pinned), Nodes: two, Claims: lateClaim("")}},
+		{"a promise to a node that is gone is void", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("n7")}},
+		{"a Pod that named its node has its claims told", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0, down)}, Claims: lateClaim("")}},
+		{"but not when another Pod has told them another node", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: lateClaim("n1")}},
+		{"a Pod whose claims are bound and that named its node needs nothing", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: bound("a")}},
+		{"a Pod that named a node that is not there", Facts{Pod: pod(pinned), Claims: lateClaim("")}},
+		{"a volume that is there is reserved for a late claim", Facts{Pod: pod(), Nodes: two, Claims: static(available("s", "b", "10Gi"), available("m", "b", "7Gi"))}},
+		{"one elsewhere is not worth a fuller node", Facts{Pod: pod(), Nodes: two, Claims: static(available("s", "a", "10Gi"))}},
+		{"a class without a provisioner has only such volumes", Facts{Pod: pod(), Nodes: two, Claims: byHand(static(available("s", "c", "10Gi")))}},
+		{"a volume is not given to two claims, and the smaller claim gets the smaller one", Facts{Pod: pod(), Nodes: two, Claims: byHand(append(
+			static(available("s", "a", "10Gi"), available("m", "a", "7Gi")), small(static(available("s", "a", "10Gi"), available("m", "a", "7Gi")))...))}},
+		{"one volume for two claims is not enough", Facts{Pod: pod(), Nodes: two, Claims: byHand(append(static(available("s", "a", "10Gi")), small(static(available("s", "a", "10Gi")))...))}},
+		{"a volume that refers to the claim is the binder's turn", Facts{Pod: pod(), Nodes: two, Claims: static(reserved(available("s", "a", "10Gi"), claim("")))}},
+		{"what is promised to a node is made there", Facts{Pod: pod(), Nodes: two, Claims: promised(static(available("s", "b", "10Gi")), "n1")}},
+		{"a claim that lost its volume", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: lost()}}}},
+		{"a claim for one Pod is waited for", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: claim(""), Holder: "db"}}}},
+		{"a volume that is there already does not count twice", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, full)}, Claims: bound("a")}},
+		{"two volumes need room for two", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, roomForOne)}, Claims: append(lateClaim(""), small(lateClaim(""))...)}},
+		{"one has it", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, roomForOne)}, Claims: lateClaim("")}},
+		{"another driver is no driver", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, others)}, Claims: lateClaim("")}},
+		{"a node that is going takes nobody", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, going)}}},
+		{"a volume of no driver goes with its affinity", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: claim(""), Volume: &corev1.PersistentVolume{}}}}},
+		{"many refusals are not all named", Facts{Pod: pod(), Nodes: manyCordoned()}},
+		{"a preference is none here", Facts{Pod: pod(), Nodes: []Node{node("n5", "a", 0, avoided)}}},
+		{"everything is tolerated", Facts{Pod: pod(tolerantOfAll), Nodes: []Node{node("n5", "a", 0, tainted)}}},
+		{"other taints are tolerated", Facts{Pod: pod(tolerantOfOthers), Nodes: []Node{node("n5", "a", 0, tainted)}}},
 		{"a claim that is not there is waited for", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data"}}}},
 		{"a claim that is going is not used any more", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: dying}}}},
 		{"a claim that binds at once does so first", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: claim("")}}}},
@@ -121,6 +220,9 @@ func TestPods(t *testing.T) {
 			t.Errorf("%s: no reason", c.argues)
 		}
 		fmt.Fprintf(&out, "# %s\nnode=%q bind=%v\n", c.argues, p.Node, p.Bind)
+		for _, v := range p.Reserve {
+			fmt.Fprintf(&out, "reserve %s for claim %s\n", v.Name, v.Spec.ClaimRef.Name)
+		}
 		for _, s := range p.Select {
 			fmt.Fprintf(&out, "select %s for claim %s\n", s.Annotations[volume.AnnSelectedNode], s.Name)
 		}

@@ -1,0 +1,121 @@
+package placement
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/placement"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+func (p *placer) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+	pod, ok := p.pods.Get(key.Namespace + "/" + key.Name)
+	if !ok || !mine(pod) {
+		return controller.Result{}, nil
+	}
+	plan := p.choose(pod)
+	if err := p.apply(ctx, pod, plan); err != nil {
+		p.arrived(pod.UID)
+		return controller.Result{}, err
+	}
+	return controller.Result{}, nil
+}
+
+// mine says whether a Pod is to be placed, or has a node and claims that may
+// have to be told.
+func mine(pod *corev1.Pod) bool {
+	switch {
+	case pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 || finished(pod):
+		return false
+	case pod.Spec.NodeName == "":
+		return pod.Spec.SchedulerName == corev1.DefaultSchedulerName
+	}
+	return len(kube.ClaimNames(pod)) > 0
+}
+
+func (p *placer) choose(pod *corev1.Pod) placement.Plan {
+	p.choosing.Lock()
+	defer p.choosing.Unlock()
+	plan := placement.Pod(p.gather(pod))
+	if pod.Spec.NodeName == "" {
+		p.place(pod, plan.Node)
+	}
+	return plan
+}
+
+func (p *placer) apply(ctx context.Context, pod *corev1.Pod, plan placement.Plan) error {
+	for _, v := range plan.Reserve {
+		got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
+		if err != nil {
+			return fmt.Errorf("reserve volume %s: %w", v.Name, err)
+		}
+		p.volumes.Wrote(got)
+	}
+	for _, c := range plan.Select {
+		got, err := p.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, c, metav1.UpdateOptions{})
+		if err != nil {
+			return fmt.Errorf("select node for claim %s/%s: %w", c.Namespace, c.Name, err)
+		}
+		p.claims.Wrote(got)
+	}
+	switch {
+	case plan.Bind:
+		return p.bind(ctx, pod, plan)
+	case pod.Spec.NodeName != "" || plan.Node != "":
+		return nil
+	}
+	return p.refuse(ctx, pod, plan.Because)
+}
+
+func (p *placer) bind(ctx context.Context, pod *corev1.Pod, plan placement.Plan) error {
+	err := p.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: plan.Node},
+	}, metav1.CreateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("bind pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	p.Events.Note(pod, plan.Because)
+	return nil
+}
+
+// refuse says on the Pod why it has no node yet, once for each reason.
+func (p *placer) refuse(ctx context.Context, pod *corev1.Pod, why volume.Because) error {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message == why.Message {
+			return nil
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why.Message, LastTransitionTime: metav1.Now(),
+	}}}})
+	if err != nil {
+		return fmt.Errorf("write condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	got, err := p.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	p.pods.Wrote(got)
+	if why.Reason == volume.ReasonWaitForBind {
+		// A claim takes its moment: nothing to worry about yet.
+		p.Events.Note(pod, why)
+	} else {
+		p.Events.Warn(pod, why)
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package placement
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/placement"
+	"volplane.dev/volplane/internal/kube"
+)
+
+func (p *placer) gather(pod *corev1.Pod) placement.Facts {
+	f := placement.Facts{Pod: pod}
+	for _, name := range kube.ClaimNames(pod) {
+		f.Claims = append(f.Claims, p.claim(pod, name))
+	}
+	if pod.Spec.NodeName != "" {
+		if n, ok := p.nodes.Get(pod.Spec.NodeName); ok {
+			f.Nodes = []placement.Node{{Object: n}}
+		}
+		return f
+	}
+	coming := p.onTheWay(pod.UID)
+	for _, n := range p.nodes.List() {
+		f.Nodes = append(f.Nodes, p.node(n, coming[n.Name]))
+	}
+	return f
+}
+
+func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
+	c, key := placement.Claim{Name: name}, pod.Namespace+"/"+name
+	c.Object, _ = p.claims.Get(key)
+	if c.Object == nil {
+		return c
+	}
+	if class, _ := bind.ClassOf(c.Object); class != "" {
+		c.Class, _ = p.classes.Get(class)
+	}
+	if slices.Contains(c.Object.Spec.AccessModes, corev1.ReadWriteOncePod) {
+		c.Holder = p.holder(pod, key)
+	}
+	switch {
+	case c.Object.Status.Phase == corev1.ClaimBound:
+		c.Volume, _ = p.volumes.Get(c.Object.Spec.VolumeName)
+	case bind.BindsLate(c.Class):
+		c.Available = append(p.volumes.By(kube.VolumesByClaim, key), p.available(c.Class.Name)...)
+	}
+	return c
+}
+
+// holder returns the Pod that has a claim which is for one Pod.
+func (p *placer) holder(pod *corev1.Pod, claim string) string {
+	for _, other := range p.pods.By(kube.PodsByClaim, claim) {
+		if other.UID != pod.UID && (other.Spec.NodeName != "" || p.isPlaced(other.UID)) && !finished(other) {
+			return other.Name
+		}
+	}
+	return ""
+}
+
+// available returns the volumes of a class that no claim has.
+func (p *placer) available(class string) []*corev1.PersistentVolume {
+	var out []*corev1.PersistentVolume
+	for _, name := range p.freeOf(class) {
+		if v, ok := p.volumes.Get(name); ok && v.Spec.ClaimRef == nil && v.Status.Phase == corev1.VolumeAvailable {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func (p *placer) node(n *corev1.Node, coming []*corev1.Pod) placement.Node {
+	pods := p.pods.By(kube.PodsByNode, n.Name)
+	node := placement.Node{Object: n, Pods: len(pods) + len(coming)}
+	node.CSI, _ = p.csiNodes.Get(n.Name)
+	if limited(node.CSI) {
+		node.Volumes = p.volumesOn(n.Name, append(pods, coming...))
+	}
+	return node
+}
+
+func limited(n *storagev1.CSINode) bool {
+	return n != nil && slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Allocatable != nil && d.Allocatable.Count != nil })
+}
+
+// volumesOn returns the volumes that are attached to a node, or will be for the
+// Pods there.
+func (p *placer) volumesOn(node string, pods []*corev1.Pod) map[string]map[string]bool {
+	out := map[string]map[string]bool{}
+	add := func(driver, handle string) {
+		if out[driver] == nil {
+			out[driver] = map[string]bool{}
+		}
+		out[driver][handle] = true
+	}
+	for _, a := range p.attachments.By(kube.AttachmentsByNode, node) {
+		add(a.Spec.Attacher, p.handle(a))
+	}
+	for _, pod := range pods {
+		if finished(pod) {
+			continue
+		}
+		for _, name := range kube.ClaimNames(pod) {
+			c := p.claim(pod, name)
+			switch {
+			case c.Volume != nil && c.Volume.Spec.CSI != nil:
+				add(c.Volume.Spec.CSI.Driver, c.Volume.Spec.CSI.VolumeHandle)
+			case c.Volume == nil && c.Object != nil && c.Class != nil:
+				add(c.Class.Provisioner, "claim/"+string(c.Object.UID))
+			}
+		}
+	}
+	return out
+}
+
+// handle returns the handle of an attached volume, or a name in its place.
+func (p *placer) handle(a *storagev1.VolumeAttachment) string {
+	name := a.Spec.Source.PersistentVolumeName
+	if name == nil {
+		return "attachment/" + a.Name
+	}
+	if v, ok := p.volumes.Get(*name); ok && v.Spec.CSI != nil {
+		return v.Spec.CSI.VolumeHandle
+	}
+	return "volume/" + *name
+}

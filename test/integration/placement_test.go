@@ -1,0 +1,170 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// lateClass makes a class whose claims wait for their consumers.
+func (p *plane) lateClass(name, provisioner string) {
+	p.t.Helper()
+	_, err := p.client.StorageV1().StorageClasses().Create(p.ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	}, metav1.CreateOptions{})
+	p.must(err)
+}
+
+func (p *plane) lateClaim(name, class string, mode corev1.PersistentVolumeAccessMode) {
+	p.t.Helper()
+	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{mode},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}, metav1.CreateOptions{})
+	p.must(err)
+}
+
+// placed waits until a Pod has a node, and returns it.
+func (p *plane) placed(name string) (node string) {
+	p.t.Helper()
+	p.eventually(func() string {
+		pod, err := p.client.CoreV1().Pods("default").Get(p.ctx, name, metav1.GetOptions{})
+		p.must(err)
+		if node = pod.Spec.NodeName; node == "" {
+			return fmt.Sprintf("pod %s has no node: %+v", name, pod.Status.Conditions)
+		}
+		return ""
+	})
+	return node
+}
+
+// unplaced waits until a Pod says that it has no node, and why.
+func (p *plane) unplaced(name, why string) {
+	p.t.Helper()
+	p.eventually(func() string {
+		pod, err := p.client.CoreV1().Pods("default").Get(p.ctx, name, metav1.GetOptions{})
+		p.must(err)
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && c.Message == why {
+				return ""
+			}
+		}
+		return fmt.Sprintf("pod %s is on node %q, conditions %+v", name, pod.Spec.NodeName, pod.Status.Conditions)
+	})
+}
+
+// TestPlacement: the Pod comes first, then its claim, which is bound on the
+// node that was chosen for the Pod.
+func TestPlacement(t *testing.T) {
+	p := newPlane(t)
+	p.pod("web", "", "c")
+	p.unplaced("web", `persistentvolumeclaim "c" not found`)
+	p.tells("Pod", "web", volume.ReasonClaimMissing, `"c"`)
+	p.lateClass("late", p.conn.Name)
+	p.lateClaim("c", "late", corev1.ReadWriteOnce)
+	node := p.placed("web")
+	c := p.claim("c")
+	if c.Annotations[volume.AnnSelectedNode] != node || c.Status.Phase != corev1.ClaimBound {
+		t.Errorf("claim is %s with annotations %v, the pod is on %s", c.Status.Phase, c.Annotations, node)
+	}
+	p.tells("Pod", "web", volume.ReasonPlaced, node)
+	p.mayMount(node, p.driver.Volumes()[0].ID)
+}
+
+// TestPlacementSpreads Pods that come together, although none of them has a
+// node yet when the next is looked at.
+func TestPlacementSpreads(t *testing.T) {
+	p := newPlane(t)
+	p.lateClass("late", p.conn.Name)
+	count := map[string]int{}
+	for i := range 6 {
+		name := fmt.Sprint("p", i)
+		p.lateClaim(name, "late", corev1.ReadWriteOnce)
+		p.pod(name, "", name)
+	}
+	for i := range 6 {
+		count[p.placed(fmt.Sprint("p", i))]++
+	}
+	if count["n1"] != 3 || count["n2"] != 3 {
+		t.Errorf("pods are %v", count)
+	}
+}
+
+// TestPlacementByVolumes: volumes made by hand, each on one node, are reserved
+// for claims that wait for their consumers.
+func TestPlacementByVolumes(t *testing.T) {
+	p := newPlane(t)
+	p.lateClass("byhand", volume.NoProvisioner)
+	p.lateClaim("c", "byhand", corev1.ReadWriteOnce)
+	p.pod("web", "", "c")
+	p.unplaced("web", "0/2 nodes are available: n1: no volume of class byhand for claim c is available there; n2: no volume of class byhand for claim c is available there")
+	_, err := p.client.CoreV1().PersistentVolumes().Create(p.ctx, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk"}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		StorageClassName: "byhand", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/disk"}},
+		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}}},
+		}}}},
+	}}, metav1.CreateOptions{})
+	p.must(err)
+	if node := p.placed("web"); node != "n2" || p.claim("c").Spec.VolumeName != "disk" {
+		t.Errorf("pod is on %s, claim has %s", node, p.claim("c").Spec.VolumeName)
+	}
+}
+
+// TestOnePodAtATime: a claim for one Pod is not given to a second one, on any
+// node, until the first is gone.
+func TestOnePodAtATime(t *testing.T) {
+	p := newPlane(t)
+	p.lateClass("late", p.conn.Name)
+	p.lateClaim("c", "late", corev1.ReadWriteOncePod)
+	p.pod("first", "", "c")
+	p.placed("first")
+	p.pod("second", "", "c")
+	p.unplaced("second", `persistentvolumeclaim "c" is for one pod and pod first uses it`)
+	p.removePod("first")
+	p.placed("second")
+}
+
+// TestPlacementLimit: a node takes as many volumes as the driver says, and the
+// next Pod goes there when there is room.
+func TestPlacementLimit(t *testing.T) {
+	p := newPlane(t)
+	for _, n := range []string{"n1", "n2"} {
+		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, n, metav1.DeleteOptions{}))
+		_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: n},
+			Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{
+				Name: p.conn.Name, NodeID: "id-" + n, Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)},
+			}}},
+		}, metav1.CreateOptions{})
+		p.must(err)
+	}
+	p.lateClass("late", p.conn.Name)
+	for _, name := range []string{"a", "b", "c"} {
+		p.lateClaim(name, "late", corev1.ReadWriteOnce)
+	}
+	p.pod("a", "", "a")
+	p.pod("b", "", "b")
+	if a, b := p.placed("a"), p.placed("b"); a == b {
+		t.Errorf("both pods are on %s", a)
+	}
+	p.pod("c", "", "c")
+	limit := "driver " + p.conn.Name + " has its limit of 1 volumes there"
+	p.unplaced("c", fmt.Sprintf("0/2 nodes are available: n1: %s; n2: %s", limit, limit))
+	freed := p.placed("a")
+	p.removePod("a")
+	if c := p.placed("c"); c != freed {
+		t.Errorf("the pod is on %s, room was on %s", c, freed)
+	}
+}
