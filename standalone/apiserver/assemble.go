@@ -3,8 +3,10 @@ package apiserver
 import (
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
+	"github.com/emicklei/go-restful/v3"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	extensionsoptions "k8s.io/apiextensions-apiserver/pkg/cmd/server/options"
@@ -24,6 +26,8 @@ import (
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/kube-openapi/pkg/builder3"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"volplane.dev/volplane/standalone/apiserver/openapi"
@@ -55,7 +59,7 @@ func assemble(ca *pki.Authority, l net.Listener, endpoint string) (*assembly, *g
 	if a.etcd, a.factory, err = store(c, endpoint); err != nil {
 		return nil, nil, err
 	}
-	if err := authenticate(c, ca, a.informers); err != nil {
+	if a.identities, err = authenticate(c, ca, a.informers); err != nil {
 		return nil, nil, err
 	}
 	if err := authorize(c, a.informers); err != nil {
@@ -71,11 +75,11 @@ func assemble(ca *pki.Authority, l net.Listener, endpoint string) (*assembly, *g
 }
 
 func (a *assembly) complete() (*assembly, *genericapiserver.GenericAPIServer, error) {
-	crds, err := a.extensions()
-	if err != nil {
+	var err error
+	if a.crds, err = a.extensions(); err != nil {
 		return nil, nil, err
 	}
-	server, err := a.config.Complete(a.informers).New("volplane", crds.GenericAPIServer)
+	server, err := a.config.Complete(a.informers).New("volplane", a.crds.GenericAPIServer)
 	if err != nil {
 		return nil, nil, fmt.Errorf("assemble server: %w", err)
 	}
@@ -89,7 +93,11 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener) error 
 	if !ok {
 		return fmt.Errorf("listener at %s is not a TCP listener", l.Addr())
 	}
-	leaf, err := ca.Server("localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", "::1", address.IP.String())
+	hosts, err := names(address.IP)
+	if err != nil {
+		return err
+	}
+	leaf, err := ca.Server(hosts...)
 	if err != nil {
 		return err
 	}
@@ -106,6 +114,48 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener) error 
 	}
 	c.LoopbackClientConfig.ContentType = mediaType
 	c.LoopbackClientConfig.DisableCompression = true
+	return nil
+}
+
+// names are what a client may call the server that listens at ip. A server that
+// listens everywhere is known by each address of the host.
+func names(ip net.IP) ([]string, error) {
+	all := []string{"localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", "::1", ip.String()}
+	if !ip.IsUnspecified() {
+		return all, nil
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of this host: %w", err)
+	}
+	for _, a := range own {
+		if n, ok := a.(*net.IPNet); ok {
+			all = append(all, n.IP.String())
+		}
+	}
+	return all, nil
+}
+
+// describe adds CustomResourceDefinitions, and what they define, to what the
+// server says of itself at /openapi/v3: each of the two servers describes its
+// own groups only, and an aggregator that would join them there is none. Call
+// it after PrepareRun, which makes the descriptions, and before hooks run.
+func (a *assembly) describe(server *genericapiserver.GenericAPIServer) error {
+	crds := a.crds.GenericAPIServer
+	for _, ws := range crds.Handler.GoRestfulContainer.RegisteredWebServices() {
+		path := strings.TrimPrefix(ws.RootPath(), "/")
+		if path != "apis/"+apiextensionsv1.SchemeGroupVersion.String() {
+			continue
+		}
+		spec, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}), a.config.OpenAPIV3Config)
+		if err != nil {
+			return fmt.Errorf("describe custom resources: %w", err)
+		}
+		server.OpenAPIV3VersionedService.UpdateGroupVersion(path, spec)
+	}
+	crds.OpenAPIV3VersionedService = server.OpenAPIV3VersionedService
+	// Nobody can reach its description in version 2.
+	crds.OpenAPIVersionedService = nil
 	return nil
 }
 

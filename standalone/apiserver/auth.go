@@ -8,8 +8,10 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
@@ -31,27 +33,31 @@ import (
 const issuer = "https://kubernetes.default.svc"
 
 // authenticate accepts client certificates of the authority and service
-// account tokens signed by it, and nobody else.
-func authenticate(c *genericapiserver.Config, ca *pki.Authority, inf informers.SharedInformerFactory) error {
+// account tokens signed by it, and returns what knows them. Without either one
+// may only ask whether the server is well, as supervisors do.
+func authenticate(c *genericapiserver.Config, ca *pki.Authority, inf informers.SharedInformerFactory) (authenticator.Request, error) {
 	clientCA, err := dynamiccertificates.NewStaticCAContent("client-ca", ca.CertPEM())
 	if err != nil {
-		return fmt.Errorf("certificate authority for clients: %w", err)
+		return nil, fmt.Errorf("certificate authority for clients: %w", err)
 	}
 	if err := c.Authentication.ApplyClientCert(clientCA, c.SecureServing); err != nil {
-		return fmt.Errorf("certificate authority for clients: %w", err)
+		return nil, fmt.Errorf("certificate authority for clients: %w", err)
 	}
 	audiences := authenticator.Audiences{issuer}
 	keys, err := serviceaccount.StaticPublicKeysGetter([]any{&ca.ServiceAccountKey.PublicKey})
 	if err != nil {
-		return fmt.Errorf("key of service account tokens: %w", err)
+		return nil, fmt.Errorf("key of service account tokens: %w", err)
 	}
 	tokens := serviceaccount.JWTTokenAuthenticator([]string{issuer}, keys, audiences, serviceaccount.NewValidator(owners{inf}))
 	c.Authentication.APIAudiences = audiences
-	c.Authentication.Authenticator = group.NewAuthenticatedGroupAdder(authnunion.New(
+	identities := group.NewAuthenticatedGroupAdder(authnunion.New(
 		x509.NewDynamic(clientCA.VerifyOptions, x509.CommonNameUserConversion),
 		bearertoken.New(tokens),
 	))
-	return nil
+	// Who shows a wrong identity is refused, not taken for nobody.
+	c.Authentication.Authenticator = authnunion.NewFailOnError(identities, anonymous.NewAuthenticator(
+		[]apiserver.AnonymousAuthCondition{{Path: "/healthz"}, {Path: "/livez"}, {Path: "/readyz"}}))
+	return identities, nil
 }
 
 func tokenIssuer(key *ecdsa.PrivateKey) (serviceaccount.TokenGenerator, error) {

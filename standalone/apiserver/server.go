@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -57,7 +58,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			_ = l.Close()
 		}
 	}()
-	s.address = l.Addr().String()
+	s.address = local(l.Addr())
 	if s.ca, err = pki.Open(filepath.Join(o.DataDir, "pki")); err != nil {
 		return nil, err
 	}
@@ -84,13 +85,17 @@ func (s *Server) serve(ctx context.Context, l net.Listener) error {
 	if err := a.hooks(generic); err != nil {
 		return err
 	}
+	prepared := generic.PrepareRun()
+	if err := a.describe(generic); err != nil {
+		return err
+	}
 	// The server outlives the context of its start: it ends by Stop, after
 	// everything that depends on it.
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	s.cancel = cancel
 	go func() {
 		defer close(s.done)
-		s.err = generic.PrepareRun().RunWithContext(own)
+		s.err = prepared.RunWithContext(own)
 	}()
 	return nil
 }
@@ -134,7 +139,16 @@ const (
 	adminGroup = "system:masters"
 )
 
-// Addr returns the host:port where the server listens.
+// local returns the way to a listener from this host: nobody can connect to
+// the address that means every address.
+func local(a net.Addr) string {
+	if t, ok := a.(*net.TCPAddr); ok && t.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(t.Port))
+	}
+	return a.String()
+}
+
+// Addr returns the host:port at which this host reaches the server.
 func (s *Server) Addr() string { return s.address }
 
 // AdminKubeconfig returns the path of the administrator's kubeconfig.

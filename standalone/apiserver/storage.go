@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"time"
 
+	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -91,7 +93,7 @@ func (a *assembly) providers() ([]provider, error) {
 	}}
 	return []provider{
 		core,
-		authenticationrest.RESTStorageProvider{Authenticator: c.Authentication.Authenticator, APIAudiences: c.Authentication.APIAudiences},
+		authenticationrest.RESTStorageProvider{Authenticator: a.identities, APIAudiences: c.Authentication.APIAudiences},
 		authorizationrest.RESTStorageProvider{Authorizer: c.Authorization.Authorizer, RuleResolver: c.RuleResolver},
 		coordinationrest.RESTStorageProvider{},
 		rbacrest.RESTStorageProvider{Authorizer: c.Authorization.Authorizer},
@@ -161,8 +163,14 @@ func (p coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSour
 	s["persistentvolumeclaims"], s["persistentvolumeclaims/status"] = claims, claimStatus
 	s["nodes"], s["nodes/status"] = nodes.Node, nodes.Status
 	s["pods"], s["pods/status"], s["pods/binding"] = pods.Pod, pods.Status, pods.Binding
-	delete(s, "resourcequotas")
-	delete(s, "resourcequotas/status")
+	// What is taken away is not known to the server, which ends the others:
+	// its watch would go on for ever.
+	for _, name := range []string{"resourcequotas", "resourcequotas/status"} {
+		if unused, ok := s[name]; ok {
+			unused.Destroy()
+			delete(s, name)
+		}
+	}
 	return info, nil
 }
 
@@ -173,4 +181,7 @@ type assembly struct {
 	etcd      *genericoptions.EtcdOptions
 	factory   *serverstorage.DefaultStorageFactory
 	informers informers.SharedInformerFactory
+	crds      *extensions.CustomResourceDefinitions
+	// identities knows who somebody is, and knows nobody as anonymous.
+	identities authenticator.Request
 }

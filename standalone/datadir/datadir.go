@@ -24,6 +24,7 @@ const minFree = 128 << 20
 var (
 	ErrInUse = errors.New("data directory in use")
 	ErrNewer = errors.New("data directory of a newer version")
+	ErrOpen  = errors.New("data directory open to others")
 	ErrFull  = errors.New("data directory full")
 )
 
@@ -37,8 +38,15 @@ type Dir struct {
 // Open makes the directory when it does not exist and takes it for this
 // process until Close or the process's end.
 func Open(path string) (*Dir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory: %w; give another one with --data-dir, or start as root", err)
+	}
+	if err := private(path); err != nil {
+		return nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -52,8 +60,26 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
+// private refuses a directory in which others could put their own certificate
+// authority in the place of ours. It does not change the mode: the directory
+// may be /tmp by mistake.
+func private(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	if info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%w: others may write to %s (mode %04o); run chmod go-w on it, or give another directory with --data-dir", ErrOpen, path, info.Mode().Perm())
+	}
+	return nil
+}
+
 func (d *Dir) take() error {
-	if err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		return fmt.Errorf("lock data directory %s: %w; give one on a local filesystem with --data-dir", d.Path, err)
+	}
+	if err != nil {
 		return fmt.Errorf("%w: %s is held by %s; stop it, or give another directory with --data-dir", ErrInUse, d.Path, d.holder())
 	}
 	if err := d.checkFormat(); err != nil {
@@ -69,7 +95,7 @@ func (d *Dir) take() error {
 	if err := d.lock.Truncate(0); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
-	_, err := d.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
+	_, err = d.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
 	return err
 }
 

@@ -20,8 +20,14 @@ const (
 	// startLimit bounds a start with a long log to read.
 	startLimit = time.Minute
 	quota      = 2 << 30
-	name       = "volplane"
+	// socketNameLimit is what the kernel takes as the name of a unix socket.
+	socketNameLimit = 107
+	name            = "volplane"
 )
+
+// ErrTooLong says that the directory's path leaves no room for the socket's
+// name. Another attempt with the same path ends the same way.
+var ErrTooLong = errors.New("path too long")
 
 // Options says where etcd keeps its data.
 type Options struct {
@@ -35,6 +41,9 @@ type Server struct{ etcd *embed.Etcd }
 
 // Start runs etcd over a directory and returns when it serves.
 func Start(ctx context.Context, o Options) (*Server, error) {
+	if n := len(o.socket()); n > socketNameLimit {
+		return nil, fmt.Errorf("%w: the socket %s has a name of %d bytes, %d are possible; give a shorter --data-dir", ErrTooLong, o.socket(), n, socketNameLimit)
+	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}

@@ -1,0 +1,137 @@
+package apiserver_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"net/http"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	extensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/standalonetest"
+)
+
+func TestRightsEndWhereTheRolesEnd(t *testing.T) {
+	s := standalonetest.Start(t, app.RBAC()...)
+	ctx := t.Context()
+	node, nobody := standalonetest.Client(t, s, "system:node:a", "system:nodes"), standalonetest.Client(t, s, "nobody")
+	granted := func(ctx context.Context) (bool, error) {
+		_, err := node.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
+		return err == nil, nil
+	}
+	if err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 10*time.Second, true, granted); err != nil {
+		t.Errorf("claims are not readable for a node: %v", err)
+	}
+	_, secrets := nobody.CoreV1().Secrets("default").List(ctx, metav1.ListOptions{})
+	_, nodeSecrets := node.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
+	_, attachments := node.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	for what, err := range map[string]error{
+		"secrets for a user without a role": secrets, "all secrets for a node": nodeSecrets, "all attachments for a node": attachments,
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v, want forbidden", what, err)
+		}
+	}
+}
+
+func TestOnlyHealthIsPublic(t *testing.T) {
+	s := standalonetest.Start(t)
+	for path, want := range map[string]int{
+		"/healthz": http.StatusOK, "/livez": http.StatusOK, "/readyz": http.StatusOK,
+		"/readyz/etcd": http.StatusUnauthorized, "/version": http.StatusUnauthorized, "/metrics": http.StatusUnauthorized,
+		"/api": http.StatusUnauthorized, "/openapi/v2": http.StatusUnauthorized, "/debug/pprof/": http.StatusUnauthorized,
+	} {
+		if got := status(t, s, path, ""); got != want {
+			t.Errorf("%s without an identity: %d, want %d", path, got, want)
+		}
+	}
+	if got := status(t, s, "/readyz", "forged"); got != http.StatusUnauthorized {
+		t.Errorf("/readyz with a wrong identity: %d, want %d", got, http.StatusUnauthorized)
+	}
+	// A review asks about a token in a request that has no path.
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: " "}}
+	got, err := standalonetest.Client(t, s, "").AuthenticationV1().TokenReviews().Create(t.Context(), review, metav1.CreateOptions{})
+	if err != nil || got.Status.Authenticated {
+		t.Errorf("review of an empty token: %+v, %v; want nobody", got.Status, err)
+	}
+}
+
+// status asks for a path with a bearer token, or with nothing.
+func status(t *testing.T, s *apiserver.Server, path, token string) int {
+	t.Helper()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(s.AdminConfig().CAData)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.Addr()+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	answer, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	return answer.StatusCode
+}
+
+func TestCustomResourcesAreDescribed(t *testing.T) {
+	s := standalonetest.Start(t)
+	config := s.AdminConfig()
+	config.ContentType, config.AcceptContentTypes = "application/json", "application/json"
+	c, err := extensionsclient.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "widgets.test.volplane.dev"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "test.volplane.dev", Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+			}},
+		},
+	}
+	if _, err := c.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	missing := []string{"not asked yet"}
+	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+		data, err := c.Discovery().RESTClient().Get().AbsPath("/openapi/v3").DoRaw(ctx)
+		if err != nil {
+			return false, err
+		}
+		var described struct{ Paths map[string]any }
+		if err := json.Unmarshal(data, &described); err != nil {
+			return false, err
+		}
+		missing = nil
+		for _, group := range []string{
+			"api/v1", "apis/storage.k8s.io/v1", "apis/coordination.k8s.io/v1", "apis/events.k8s.io/v1", "apis/rbac.authorization.k8s.io/v1",
+			"apis/authentication.k8s.io/v1", "apis/authorization.k8s.io/v1", "apis/apiextensions.k8s.io/v1", "apis/test.volplane.dev/v1",
+		} {
+			if described.Paths[group] == nil {
+				missing = append(missing, group)
+			}
+		}
+		return len(missing) == 0, nil
+	})
+	if err != nil {
+		t.Errorf("not described: %v (%v)", missing, err)
+	}
+}

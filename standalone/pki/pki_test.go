@@ -1,0 +1,111 @@
+package pki_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+
+	"volplane.dev/volplane/standalone/pki"
+)
+
+func TestAuthorityLastsInPrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pki")
+	first, second := open(t, dir), open(t, dir)
+	if string(first.CertPEM()) != string(second.CertPEM()) || !first.ServiceAccountKey.Equal(second.ServiceAccountKey) {
+		t.Error("a second opening made another authority")
+	}
+	err := filepath.Walk(dir, func(name string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %04o, want nothing for others", name, info.Mode().Perm())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestIdentitiesSayWhoAndForWhat(t *testing.T) {
+	a := open(t, filepath.Join(t.TempDir(), "pki"))
+	client, err := a.Client("system:node:n", "system:nodes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := a.Server("localhost", "127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := verify(t, a, client, x509.ExtKeyUsageClientAuth); c.Subject.CommonName != "system:node:n" || !slices.Equal(c.Subject.Organization, []string{"system:nodes"}) {
+		t.Errorf("subject %v", c.Subject)
+	}
+	c := verify(t, a, server, x509.ExtKeyUsageServerAuth)
+	for _, host := range []string{"localhost", "127.0.0.1"} {
+		if err := c.VerifyHostname(host); err != nil {
+			t.Error(err)
+		}
+	}
+	if c.VerifyHostname("elsewhere") == nil {
+		t.Error("the certificate speaks for a host it was not issued for")
+	}
+}
+
+func TestKubeconfigIsComplete(t *testing.T) {
+	a := open(t, filepath.Join(t.TempDir(), "pki"))
+	identity, err := a.Client("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := a.Kubeconfig("https://127.0.0.1:1", "u", identity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := clientcmd.RESTConfigFromKubeConfig(data)
+	if err != nil || c.Host != "https://127.0.0.1:1" || string(c.CertData) != string(identity.Cert) || string(c.CAData) != string(a.CertPEM()) {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+func TestDamageIsNotReplaced(t *testing.T) {
+	for _, name := range []string{"ca.key", "ca.crt", "service-account.key"} {
+		dir := filepath.Join(t.TempDir(), "pki")
+		open(t, dir)
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("damaged"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := pki.Open(dir); err == nil {
+			t.Errorf("a damaged %s is not noticed", name)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != "damaged" {
+			t.Errorf("%s was replaced: %v", name, err)
+		}
+	}
+}
+
+func verify(t *testing.T, a *pki.Authority, l pki.Leaf, usage x509.ExtKeyUsage) *x509.Certificate {
+	t.Helper()
+	pair, err := tls.X509KeyPair(l.Cert, l.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(a.CertPEM())
+	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
+		t.Error(err)
+	}
+	return pair.Leaf
+}
+
+func open(t *testing.T, dir string) *pki.Authority {
+	t.Helper()
+	a, err := pki.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
