@@ -2,6 +2,7 @@ package volplane_test
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -215,5 +216,27 @@ func TestExamples(t *testing.T) {
 	}
 	if found == 0 {
 		t.Error("there are no examples")
+	}
+}
+
+// TestReasonsInDocuments wants the first word of each row of the table in
+// docs/why.md to be reasons.
+func TestReasonsInDocuments(t *testing.T) {
+	words := slices.Sorted(maps.Values(reasons(t)))
+	rows := 0
+	for line := range strings.Lines(readText(t, "docs/why.md")) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 || strings.HasPrefix(cells[1], "---") || strings.TrimSpace(cells[1]) == "Reason" {
+			continue
+		}
+		rows++
+		for word := range strings.SplitSeq(cells[1], ",") {
+			if word = strings.TrimSpace(word); !slices.Contains(words, word) {
+				t.Errorf("docs/why.md: %s is no reason of internal/volume", word)
+			}
+		}
+	}
+	if rows < 10 {
+		t.Errorf("docs/why.md: found %d rows; has the form of the table changed?", rows)
 	}
 }

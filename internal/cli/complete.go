@@ -36,6 +36,14 @@ func (s *shell) completeObjects(cmd *cobra.Command, args []string, word string) 
 	return []string{"pvc", "pv", "pod", "sc", "node", "volumeattachment", "csinode", "csidriver"}, directive
 }
 
+// completeExplained offers the types that why explains, and then names.
+func (s *shell) completeExplained(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 && !strings.Contains(word, "/") {
+		return explained(), cobra.ShellCompDirectiveNoFileComp
+	}
+	return s.completeObjects(cmd, args, word)
+}
+
 // names returns the names of all objects of a type; none when the server does
 // not answer in time.
 func (s *shell) names(ctx context.Context, kind string) []string {

@@ -8,191 +8,176 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/volume"
 )
 
-// gathering collects the facts about one claim or volume with plain reads.
-type gathering struct {
+// reading collects the objects that an explanation needs with plain reads.
+type reading struct {
 	client kubernetes.Interface
-	facts  why.Facts
+	why.Objects
 }
 
-// claimFacts returns the facts about a claim, which need not exist.
-func claimFacts(ctx context.Context, client kubernetes.Interface, ns, claim string) (why.Facts, error) {
-	g := gathering{client: client, facts: why.Facts{Namespace: ns, ClaimName: claim}}
-	var err error
-	if g.facts.Claim, err = found(client.CoreV1().PersistentVolumeClaims(ns).Get(ctx, claim, metav1.GetOptions{})); err != nil {
-		return g.facts, fmt.Errorf("get claim %s: %w", claim, err)
+// readAll reads everything of one namespace, or of all when ns is empty, with
+// the volumes and nodes of the cluster.
+func readAll(ctx context.Context, client kubernetes.Interface, ns string) (why.Objects, error) {
+	r := reading{client: client}
+	return r.Objects, in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.warnings(ns))
+}
+
+// readClaim reads what concerns one claim.
+func readClaim(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Objects, error) {
+	r := reading{client: client}
+	if err := in(ctx, r.claims(ns, name)); err != nil {
+		return r.Objects, err
 	}
-	if c := g.facts.Claim; c != nil && c.Spec.VolumeName != "" {
-		if err := g.volume(ctx, c.Spec.VolumeName); err != nil {
-			return g.facts, err
+	var volumes []read
+	for _, c := range r.Claims {
+		if c.Spec.VolumeName != "" {
+			volumes = append(volumes, r.volumes(c.Spec.VolumeName))
 		}
 	}
-	return g.facts, g.around(ctx)
+	err := in(ctx, append(volumes, r.attachments, r.pods(ns), r.cluster, r.warnings(ns))...)
+	return r.Objects, err
 }
 
-// volumeFacts returns the facts about a volume and the claim it belongs to.
-func volumeFacts(ctx context.Context, client kubernetes.Interface, name string) (why.Facts, error) {
-	g := gathering{client: client}
-	if err := g.volume(ctx, name); err != nil {
-		return g.facts, err
+// readVolume reads what concerns one volume.
+func readVolume(ctx context.Context, client kubernetes.Interface, name string) (why.Objects, error) {
+	r := reading{client: client}
+	if err := in(ctx, r.volumes(name)); err != nil {
+		return r.Objects, err
 	}
-	if v := g.facts.Volume; v != nil && v.Spec.ClaimRef != nil && v.Status.Phase == corev1.VolumeBound {
-		return claimFacts(ctx, client, v.Spec.ClaimRef.Namespace, v.Spec.ClaimRef.Name)
-	}
-	return g.facts, g.around(ctx)
-}
-
-func (g *gathering) volume(ctx context.Context, name string) error {
-	var err error
-	if g.facts.Volume, err = found(g.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})); err != nil {
-		return fmt.Errorf("get volume %s: %w", name, err)
-	}
-	all, err := g.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list attachments: %w", err)
-	}
-	for _, a := range all.Items {
-		if n := a.Spec.Source.PersistentVolumeName; n != nil && *n == name {
-			g.facts.Attachments = append(g.facts.Attachments, a)
+	for _, v := range r.Volumes {
+		if ref := v.Spec.ClaimRef; ref != nil && v.Status.Phase == corev1.VolumeBound {
+			return readClaim(ctx, client, ref.Namespace, ref.Name)
 		}
 	}
-	return nil
+	err := in(ctx, r.attachments, r.cluster, r.warnings(metav1.NamespaceDefault))
+	return r.Objects, err
 }
 
-// around reads what the claim and the volume refer to.
-func (g *gathering) around(ctx context.Context) error {
-	for _, read := range []func(context.Context) error{g.classes, g.driver, g.pods, g.nodes, g.warnings} {
-		if err := read(ctx); err != nil {
+// read adds some objects to a reading.
+type read func(context.Context) error
+
+func in(ctx context.Context, reads ...read) error {
+	for _, r := range reads {
+		if err := r(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (g *gathering) classes(ctx context.Context) error {
-	list, err := g.client.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
+// named selects one object, or all when name is empty.
+func named(name string) metav1.ListOptions {
+	if name == "" {
+		return metav1.ListOptions{}
+	}
+	return metav1.ListOptions{FieldSelector: "metadata.name=" + name}
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, 0, len(items))
+	for i := range items {
+		out = append(out, &items[i])
+	}
+	return out
+}
+
+func (r *reading) claims(ns, name string) read {
+	return func(ctx context.Context) error {
+		list, err := r.client.CoreV1().PersistentVolumeClaims(ns).List(ctx, named(name))
+		if err != nil {
+			return fmt.Errorf("list claims: %w", err)
+		}
+		r.Claims = pointers(list.Items)
+		return nil
+	}
+}
+
+func (r *reading) volumes(name string) read {
+	return func(ctx context.Context) error {
+		list, err := r.client.CoreV1().PersistentVolumes().List(ctx, named(name))
+		if err != nil {
+			return fmt.Errorf("list volumes: %w", err)
+		}
+		r.Volumes = pointers(list.Items)
+		return nil
+	}
+}
+
+func (r *reading) attachments(ctx context.Context) error {
+	list, err := r.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list attachments: %w", err)
+	}
+	r.Attachments = pointers(list.Items)
+	return nil
+}
+
+func (r *reading) pods(ns string) read {
+	return func(ctx context.Context) error {
+		list, err := r.client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return fmt.Errorf("list pods: %w", err)
+		}
+		for _, p := range pointers(list.Items) {
+			r.Pods = append(r.Pods, why.Consumer{Pod: p, Claims: kube.ClaimNames(p)})
+		}
+		return nil
+	}
+}
+
+// cluster reads what has no namespace and is not many.
+func (r *reading) cluster(ctx context.Context) error {
+	classes, err := r.client.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list classes: %w", err)
 	}
-	wanted := ""
-	switch c := g.facts.Claim; {
-	case c != nil && c.Annotations[volume.AnnBetaStorageClass] != "":
-		wanted = c.Annotations[volume.AnnBetaStorageClass]
-	case c != nil && c.Spec.StorageClassName != nil:
-		wanted = *c.Spec.StorageClassName
-	case g.facts.Volume != nil:
-		wanted = g.facts.Volume.Spec.StorageClassName
-	}
-	for i := range list.Items {
-		class := &list.Items[i]
-		if class.Annotations[volume.AnnDefaultClass] == "true" || class.Annotations[volume.AnnBetaDefaultClass] == "true" {
-			g.facts.DefaultClass = class.Name
-		}
-		if class.Name == wanted {
-			g.facts.Class = class
-		}
-	}
-	return nil
-}
-
-func (g *gathering) driver(ctx context.Context) error {
-	name := ""
-	switch {
-	case g.facts.Volume != nil && g.facts.Volume.Spec.CSI != nil:
-		name = g.facts.Volume.Spec.CSI.Driver
-	case g.facts.Class != nil && g.facts.Class.Provisioner != volume.NoProvisioner:
-		name = g.facts.Class.Provisioner
-	}
-	if name == "" {
-		return nil
-	}
-	var err error
-	if g.facts.Driver, err = found(g.client.StorageV1().CSIDrivers().Get(ctx, name, metav1.GetOptions{})); err != nil {
-		return fmt.Errorf("get driver %s: %w", name, err)
-	}
-	return nil
-}
-
-func (g *gathering) pods(ctx context.Context) error {
-	if g.facts.ClaimName == "" {
-		return nil
-	}
-	list, err := g.client.CoreV1().Pods(g.facts.Namespace).List(ctx, metav1.ListOptions{})
+	drivers, err := r.client.StorageV1().CSIDrivers().List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("list pods: %w", err)
+		return fmt.Errorf("list drivers: %w", err)
 	}
-	for i := range list.Items {
-		if slices.Contains(kube.ClaimNames(&list.Items[i]), g.facts.ClaimName) {
-			g.facts.Pods = append(g.facts.Pods, list.Items[i])
-		}
-	}
-	return nil
-}
-
-func (g *gathering) nodes(ctx context.Context) error {
-	nodes, err := g.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	nodes, err := r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
-	csiNodes, err := g.client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
+	csiNodes, err := r.client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list CSINodes: %w", err)
 	}
-	g.facts.Nodes, g.facts.CSINodes = nodes.Items, csiNodes.Items
+	r.Classes, r.Drivers = pointers(classes.Items), pointers(drivers.Items)
+	r.Nodes, r.CSINodes = pointers(nodes.Items), pointers(csiNodes.Items)
 	return nil
 }
 
-// warnings reads the warnings of the claim's namespace, and those about
-// volumes, which the API keeps in namespace default.
-func (g *gathering) warnings(ctx context.Context) error {
+// warnings reads the warnings of a namespace, and those about volumes, which
+// the API keeps in namespace default.
+func (r *reading) warnings(ns string) read {
 	spaces := []string{metav1.NamespaceDefault}
-	if ns := g.facts.Namespace; ns != "" && ns != metav1.NamespaceDefault {
+	switch ns {
+	case metav1.NamespaceAll:
+		spaces = []string{metav1.NamespaceAll}
+	case metav1.NamespaceDefault:
+	default:
 		spaces = append(spaces, ns)
 	}
-	for _, ns := range spaces {
-		list, err := g.client.CoreV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning})
-		if err != nil {
-			return fmt.Errorf("list events: %w", err)
-		}
-		for i := range list.Items {
-			if g.concerns(&list.Items[i]) {
-				g.facts.Warnings = append(g.facts.Warnings, list.Items[i])
+	return func(ctx context.Context) error {
+		for _, ns := range spaces {
+			list, err := r.client.CoreV1().Events(ns).List(ctx, metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning})
+			if err != nil {
+				return fmt.Errorf("list events: %w", err)
 			}
+			r.Warnings = append(r.Warnings, pointers(list.Items)...)
 		}
+		slices.SortStableFunc(r.Warnings, func(a, b *corev1.Event) int { return seen(a).Compare(seen(b)) })
+		return nil
 	}
-	slices.SortStableFunc(g.facts.Warnings, func(a, b corev1.Event) int { return seen(&a).Compare(seen(&b)) })
-	return nil
-}
-
-// concerns says whether the event is about one of the objects as they are now,
-// not about an earlier one of the same name.
-func (g *gathering) concerns(e *corev1.Event) bool {
-	uid := e.InvolvedObject.UID
-	if c := g.facts.Claim; c != nil && c.UID == uid {
-		return true
-	}
-	if v := g.facts.Volume; v != nil && v.UID == uid {
-		return true
-	}
-	return slices.ContainsFunc(g.facts.Pods, func(p corev1.Pod) bool { return p.UID == uid })
 }
 
 func seen(e *corev1.Event) time.Time {
 	return cmp.Or(e.LastTimestamp.Time, e.EventTime.Time, e.CreationTimestamp.Time)
-}
-
-// found turns "not found" into nil.
-func found[T any](o *T, err error) (*T, error) {
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	return o, err
 }

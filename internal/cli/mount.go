@@ -69,7 +69,7 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	ctx, cancel := within(ctx, m.timeout)
 	defer cancel()
 	pod := mountPod(ns, claim, dir, node)
-	why := func(ctx context.Context) string { return s.answer(ctx, client, ns, claim, pod.Name) }
+	why := func(ctx context.Context) string { return s.answer(ctx, client, ns, pod.Name) }
 	err = progress(ctx, s.Err, why, func(ctx context.Context) error { return mountWith(ctx, client, pod) })
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("claim %s is not mounted after %s: %s\nThe request stays; undo it with 'volplane umount %s'", claim, m.timeout, why(context.WithoutCancel(ctx)), dir)
@@ -189,7 +189,7 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 	ctx, cancel := within(ctx, m.timeout)
 	defer cancel()
 	claim := claimOf(pod)
-	why := func(ctx context.Context) string { return s.answer(ctx, client, pod.Namespace, claim, pod.Name) }
+	why := func(ctx context.Context) string { return s.answer(ctx, client, pod.Namespace, pod.Name) }
 	err = progress(ctx, s.Err, why, func(ctx context.Context) error { return deletePod(ctx, client, pod) })
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s is still mounted after %s: %s", dir, m.timeout, why(context.WithoutCancel(ctx)))

@@ -3,63 +3,78 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/decide/why"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
 func (s *shell) whyCommand() *cobra.Command {
-	var output string
+	var q question
 	c := &cobra.Command{
-		Use:   "why TYPE/NAME | TYPE NAME",
+		Use:   "why [TYPE/NAME | TYPE NAME]",
 		Short: "Tell who waits for whom, and why",
-		Long: `Tell who waits for whom, and why: the way from the claim over its class,
-volume and attachment to its mounts, and the first step of it that does not
-hold. Types: pvc, pv, pod, volumeattachment.
+		Long: `Tell who waits for whom, and why.
+
+Of one object: the way from the claim over its class, volume and attachment to
+its mounts, and the first step of it that does not hold. Types: pvc, pv, pod,
+volumeattachment, node. Without an object: every cause of waiting in the
+namespace, and all that it holds up.
 
 Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
-		Example: `  volplane why pvc/data
+		Example: `  volplane why -A
+  volplane why pvc/data
   volplane why pod reader -n web -o json`,
-		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: s.completeObjects,
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: s.completeExplained,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.why(cmd.Context(), args, output)
+			return s.why(cmd.Context(), q, args)
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "", "form of the output: json or yaml")
+	f := c.Flags()
+	f.BoolVarP(&q.all, "all-namespaces", "A", false, "the causes of all namespaces")
+	f.StringVarP(&q.output, "output", "o", "", "form of the output: json or yaml")
 	return c
 }
 
-func (s *shell) why(ctx context.Context, args []string, output string) error {
-	if output != "" && output != "json" && output != "yaml" {
-		return fmt.Errorf("unknown output %q: use json or yaml", output)
+// question is what is asked of why.
+type question struct {
+	all    bool
+	output string
+}
+
+func (s *shell) why(ctx context.Context, q question, args []string) error {
+	switch {
+	case q.output != "" && q.output != "json" && q.output != "yaml":
+		return fmt.Errorf("unknown output %q: use json or yaml", q.output)
+	case len(args) == 0:
+		return s.whyAnything(ctx, q)
+	case q.all:
+		return errors.New("--all-namespaces asks for all causes: leave out " + strings.Join(args, " "))
 	}
-	kind, name, ok := strings.Cut(strings.Join(args, "/"), "/")
-	if !ok || name == "" || strings.Contains(name, "/") {
-		return fmt.Errorf("name one object, for example: volplane why pvc/data")
-	}
-	explain, ok := explainers()[strings.ToLower(kind)]
-	if !ok {
-		return fmt.Errorf("cannot explain a %q: use pvc, pv, pod or volumeattachment", kind)
+	kind, name, explain, err := oneObject(args)
+	if err != nil {
+		return err
 	}
 	client, ns, err := s.client()
 	if err != nil {
 		return err
 	}
-	chain, err := explain(ctx, client, ns, name)
+	chain, found, err := explain(ctx, client, ns, name)
 	if err != nil {
 		return err
 	}
-	if err := s.printChain(chain, output); err != nil {
+	if !found {
+		return fmt.Errorf("there is no %s/%s; for those of all namespaces: volplane get %s -A", kind, name, kind)
+	}
+	if err := s.printChain(chain, q.output); err != nil {
 		return err
 	}
 	if !chain.Healthy() {
@@ -68,8 +83,48 @@ func (s *shell) why(ctx context.Context, args []string, output string) error {
 	return nil
 }
 
-// explainer gathers the facts about one object and explains it.
-type explainer func(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, error)
+// oneObject reads the type and the name of an object that can be explained.
+func oneObject(args []string) (kind, name string, explain explainer, err error) {
+	kind, name, ok := strings.Cut(strings.Join(args, "/"), "/")
+	if !ok || name == "" || strings.Contains(name, "/") {
+		return "", "", nil, errors.New("name one object, for example: volplane why pvc/data")
+	}
+	explain, ok = explainers()[strings.ToLower(kind)]
+	if !ok {
+		return "", "", nil, fmt.Errorf("cannot explain a %q: use %s", kind, strings.Join(explained(), ", "))
+	}
+	return kind, name, explain, nil
+}
+
+// whyAnything tells every cause of waiting.
+func (s *shell) whyAnything(ctx context.Context, q question) error {
+	client, ns, err := s.client()
+	if err != nil {
+		return err
+	}
+	if q.all {
+		ns = metav1.NamespaceAll
+	}
+	objects, err := readAll(ctx, client, ns)
+	if err != nil {
+		return err
+	}
+	causes := why.Causes(objects)
+	if err := s.printCauses(causes, objects, q); err != nil {
+		return err
+	}
+	if len(causes) > 0 {
+		return errProblem
+	}
+	return nil
+}
+
+// explained returns the types that can be explained, by their short names.
+func explained() []string { return []string{"pvc", "pv", "pod", "volumeattachment", "node"} }
+
+// explainer reads what concerns an object and explains it; false when there is
+// no such object.
+type explainer func(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, bool, error)
 
 func explainers() map[string]explainer {
 	return map[string]explainer{
@@ -77,87 +132,65 @@ func explainers() map[string]explainer {
 		"pv": explainVolume, "persistentvolume": explainVolume, "persistentvolumes": explainVolume,
 		"po": explainPod, "pod": explainPod, "pods": explainPod,
 		"va": explainAttachment, "volumeattachment": explainAttachment, "volumeattachments": explainAttachment,
-		"volumeattachment.storage.k8s.io": explainAttachment,
+		"volumeattachment.storage.k8s.io": explainAttachment, "volumeattachments.storage.k8s.io": explainAttachment,
+		"no": explainNode, "node": explainNode, "nodes": explainNode,
 	}
 }
 
-func explainClaim(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, error) {
-	facts, err := claimFacts(ctx, client, ns, name)
+func explainClaim(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, bool, error) {
+	o, err := readClaim(ctx, client, ns, name)
 	if err != nil {
-		return why.Chain{}, err
+		return why.Chain{}, false, err
 	}
-	return why.Explain(facts), nil
+	c, ok := why.Claim(o, ns, name)
+	return c, ok, nil
 }
 
-func explainVolume(ctx context.Context, client kubernetes.Interface, _, name string) (why.Chain, error) {
-	facts, err := volumeFacts(ctx, client, name)
+func explainVolume(ctx context.Context, client kubernetes.Interface, _, name string) (why.Chain, bool, error) {
+	o, err := readVolume(ctx, client, name)
 	if err != nil {
-		return why.Chain{}, err
+		return why.Chain{}, false, err
 	}
-	return why.Join("pv/"+name, why.Explain(facts)), nil
+	c, ok := why.Volume(o, name)
+	return c, ok, nil
 }
 
-func explainAttachment(ctx context.Context, client kubernetes.Interface, _, name string) (why.Chain, error) {
-	a, err := client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+func explainPod(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, bool, error) {
+	o, err := readAll(ctx, client, ns)
 	if err != nil {
-		return why.Chain{}, err
+		return why.Chain{}, false, err
 	}
-	if a.Spec.Source.PersistentVolumeName == nil {
-		return why.Chain{}, fmt.Errorf("attachment %s names no volume", name)
-	}
-	chain, err := explainVolume(ctx, client, "", *a.Spec.Source.PersistentVolumeName)
-	return why.Join("volumeattachment/"+name, chain), err
+	c, ok := why.Pod(o, ns, name)
+	return c, ok, nil
 }
 
-// explainPod joins the chains of all claims that the Pod uses.
-func explainPod(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, error) {
-	pod, err := client.CoreV1().Pods(ns).Get(ctx, name, metav1.GetOptions{})
+func explainAttachment(ctx context.Context, client kubernetes.Interface, _, name string) (why.Chain, bool, error) {
+	o, err := readAll(ctx, client, metav1.NamespaceAll)
 	if err != nil {
-		return why.Chain{}, err
+		return why.Chain{}, false, err
 	}
-	var chains []why.Chain
-	var last why.Facts
-	for _, claim := range kube.ClaimNames(pod) {
-		facts, err := claimFacts(ctx, client, ns, claim)
-		if err != nil {
-			return why.Chain{}, err
-		}
-		facts.OnlyPod = name
-		last = facts
-		chains = append(chains, why.Explain(facts))
-	}
-	if len(chains) == 0 {
-		facts, err := claimFacts(ctx, client, ns, "")
-		if err != nil {
-			return why.Chain{}, err
-		}
-		last = facts
-	}
-	joined := why.Join("pod/"+name, chains...)
-	if !tells(joined, pod) {
-		joined.Links = append(joined.Links, why.Pod(last, pod))
-	}
-	return joined, nil
+	c, ok := why.Attachment(o, name)
+	return c, ok, nil
 }
 
-func tells(c why.Chain, p *corev1.Pod) bool {
-	for _, l := range c.Links {
-		if l.Subject == "pod/"+p.Name {
-			return true
-		}
+func explainNode(ctx context.Context, client kubernetes.Interface, _, name string) (why.Chain, bool, error) {
+	o, err := readAll(ctx, client, metav1.NamespaceAll)
+	if err != nil {
+		return why.Chain{}, false, err
 	}
-	return false
+	c, ok := why.Node(o, name)
+	return c, ok, nil
 }
 
 // explanation is a chain as programs read it.
 type explanation struct {
-	Subject string      `json:"subject"`
-	Healthy bool        `json:"healthy"`
-	Answer  explained   `json:"answer"`
-	Links   []explained `json:"links"`
+	Subject string    `json:"subject"`
+	Healthy bool      `json:"healthy"`
+	Answer  linkOut   `json:"answer"`
+	Links   []linkOut `json:"links"`
 }
 
-type explained struct {
+type linkOut struct {
 	Subject string        `json:"subject"`
 	State   why.State     `json:"state"`
 	Reason  volume.Reason `json:"reason"`
@@ -165,19 +198,50 @@ type explained struct {
 	Next    string        `json:"next,omitempty"`
 }
 
-func linkOut(l why.Link) explained {
-	return explained{l.Subject, l.State, l.Because.Reason, l.Because.Message, l.Because.Next}
+// causeOut is a cause of waiting as programs read it.
+type causeOut struct {
+	linkOut `json:",inline"`
+	Waits   []waitOut `json:"waits"`
+}
+
+type waitOut struct {
+	Namespace string `json:"namespace,omitempty"`
+	Subject   string `json:"subject"`
+}
+
+func outOf(l why.Link) linkOut {
+	return linkOut{l.Subject, l.State, l.Because.Reason, l.Because.Message, l.Because.Next}
 }
 
 func (s *shell) printChain(c why.Chain, output string) error {
 	if output == "" {
 		return why.Render(s.Out, c)
 	}
-	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), Answer: linkOut(c.Answer())}
+	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), Answer: outOf(c.Answer())}
 	for _, l := range c.Links {
-		e.Links = append(e.Links, linkOut(l))
+		e.Links = append(e.Links, outOf(l))
 	}
 	return s.printValue(e, output)
+}
+
+func (s *shell) printCauses(causes []why.Cause, o why.Objects, q question) error {
+	switch {
+	case q.output != "":
+		out := make([]causeOut, 0, len(causes))
+		for _, c := range causes {
+			next := causeOut{linkOut: outOf(c.Link)}
+			for _, w := range c.Waits {
+				next.Waits = append(next.Waits, waitOut(w))
+			}
+			out = append(out, next)
+		}
+		return s.printValue(map[string]any{"causes": out}, q.output)
+	case len(causes) == 0:
+		_, err := fmt.Fprintf(s.Out, "Nothing waits: %d claims, %d pods, %d volumes and %d nodes are as they should be.\n",
+			len(o.Claims), len(o.Pods), len(o.Volumes), len(o.Nodes))
+		return err
+	}
+	return why.RenderCauses(s.Out, causes, q.all)
 }
 
 // printValue writes any value as JSON or YAML.
@@ -193,15 +257,14 @@ func (s *shell) printValue(v any, output string) error {
 	return err
 }
 
-// answer returns one line about the claim as one Pod uses it; what cannot be
-// found out is not told.
-func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, claim, pod string) string {
-	facts, err := claimFacts(ctx, client, ns, claim)
-	if err != nil {
+// answer returns one line about a Pod and its claims; what cannot be found out
+// is not told.
+func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, pod string) string {
+	chain, found, err := explainPod(ctx, client, ns, pod)
+	if err != nil || !found {
 		return ""
 	}
-	facts.OnlyPod = pod
-	return why.Headline(why.Explain(facts))
+	return why.Headline(chain)
 }
 
 // reason returns one line about what an object that is being deleted waits
@@ -209,7 +272,7 @@ func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, cla
 func (s *shell) reason(ctx context.Context, v doomed) string {
 	if explain, ok := explainers()[strings.ToLower(v.mapping.GroupVersionKind.Kind)]; ok {
 		if client, _, err := s.client(); err == nil {
-			if chain, err := explain(ctx, client, v.ns, v.name); err == nil {
+			if chain, found, err := explain(ctx, client, v.ns, v.name); err == nil && found {
 				return why.Headline(chain)
 			}
 		}

@@ -63,6 +63,8 @@ const (
 	ReasonFailedDetach        Reason = "FailedDetachVolume"
 	ReasonStillMounted        Reason = "StillMounted"
 	ReasonNodeGone            Reason = "NodeGone"
+	ReasonNodeReady           Reason = "NodeReady"
+	ReasonRegistered          Reason = "Registered"
 	ReasonJournalTorn         Reason = "JournalTorn"
 	ReasonMounting            Reason = "Mounting"
 	ReasonMounted             Reason = "Mounted"

@@ -12,7 +12,7 @@ import (
 
 // attachments tells, for each node, whether the volume is attached where it is
 // wanted and only there.
-func (f Facts) attachments() []Link {
+func (f facts) attachments() []Link {
 	if f.Volume == nil || f.Volume.Spec.CSI == nil || f.Driver != nil && f.Driver.Spec.AttachRequired != nil && !*f.Driver.Spec.AttachRequired {
 		return nil
 	}
@@ -21,8 +21,8 @@ func (f Facts) attachments() []Link {
 	for _, node := range wanted {
 		out = append(out, f.attached(node))
 	}
-	for i := range f.Attachments {
-		if a := &f.Attachments[i]; !slices.Contains(wanted, a.Spec.NodeName) && f.OnlyPod == "" {
+	for _, a := range f.Attachments {
+		if !slices.Contains(wanted, a.Spec.NodeName) && f.OnlyPod == "" {
 			out = append(out, f.leaving(a))
 		}
 	}
@@ -30,7 +30,7 @@ func (f Facts) attachments() []Link {
 }
 
 // wanted returns the nodes of the Pods that are told of, each once.
-func (f Facts) wanted() []string {
+func (f facts) wanted() []string {
 	var out []string
 	for _, p := range f.told() {
 		if n := p.Spec.NodeName; n != "" && !slices.Contains(out, n) {
@@ -42,7 +42,7 @@ func (f Facts) wanted() []string {
 
 func attachmentSubject(node string) string { return "attachment/" + node }
 
-func (f Facts) attached(node string) Link {
+func (f facts) attached(node string) Link {
 	subject, driver := attachmentSubject(node), f.driverName()
 	a := f.attachment(node)
 	if a != nil && a.DeletionTimestamp != nil {
@@ -67,23 +67,18 @@ func (f Facts) attached(node string) Link {
 	return link(subject, Waiting, volume.ReasonAttaching, "driver "+driver+" is attaching the volume to node "+node, driver)
 }
 
-func (f Facts) attachment(node string) *storagev1.VolumeAttachment {
-	for i := range f.Attachments {
-		if f.Attachments[i].Spec.NodeName == node {
-			return &f.Attachments[i]
-		}
-	}
-	return nil
+func (f facts) attachment(node string) *storagev1.VolumeAttachment {
+	return first(f.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node })
 }
 
 // heldElsewhere tells of a volume that only one node may have while another
 // one has it.
-func (f Facts) heldElsewhere(node string) (Link, bool) {
+func (f facts) heldElsewhere(node string) (Link, bool) {
 	if !f.oneNode() {
 		return Link{}, false
 	}
-	for i := range f.Attachments {
-		other := f.Attachments[i].Spec.NodeName
+	for _, a := range f.Attachments {
+		other := a.Spec.NodeName
 		if other == node {
 			continue
 		}
@@ -100,7 +95,7 @@ func (f Facts) heldElsewhere(node string) (Link, bool) {
 	return Link{}, false
 }
 
-func (f Facts) oneNode() bool {
+func (f facts) oneNode() bool {
 	for _, m := range f.Volume.Spec.AccessModes {
 		if m == corev1.ReadWriteMany || m == corev1.ReadOnlyMany {
 			return false
@@ -110,7 +105,7 @@ func (f Facts) oneNode() bool {
 }
 
 // leaving tells of an attachment that is, or ought to be, on its way out.
-func (f Facts) leaving(a *storagev1.VolumeAttachment) Link {
+func (f facts) leaving(a *storagev1.VolumeAttachment) Link {
 	node, driver := a.Spec.NodeName, f.driverName()
 	subject := attachmentSubject(node)
 	switch {
@@ -124,17 +119,28 @@ func (f Facts) leaving(a *storagev1.VolumeAttachment) Link {
 	return link(subject, Waiting, volume.ReasonStillAttached, "no Pod on node "+node+" uses the volume any more", "attachdetach")
 }
 
-func (f Facts) inUse(node string) bool {
+// alone tells of an attachment whose volume is not known.
+func alone(a *storagev1.VolumeAttachment) Link {
+	subject, node, driver := "volumeattachment/"+a.Name, a.Spec.NodeName, a.Spec.Attacher
+	switch {
+	case a.Status.DetachError != nil:
+		return link(subject, Problem, volume.ReasonFailedDetach, a.Status.DetachError.Message, driver)
+	case a.DeletionTimestamp != nil:
+		return link(subject, Waiting, volume.ReasonDetaching, "driver "+driver+" is detaching a volume from node "+node, driver)
+	case a.Status.Attached:
+		return link(subject, OK, volume.ReasonAttached, "attached to node "+node, "")
+	case a.Status.AttachError != nil:
+		return link(subject, Problem, volume.ReasonFailedAttach, a.Status.AttachError.Message, driver)
+	}
+	return link(subject, Waiting, volume.ReasonAttaching, "driver "+driver+" is attaching a volume to node "+node, driver)
+}
+
+func (f facts) inUse(node string) bool {
 	csi := f.Volume.Spec.CSI
 	n := f.node(node)
 	return n != nil && slices.Contains(n.Status.VolumesInUse, corev1.UniqueVolumeName(volume.UniqueName(csi.Driver, csi.VolumeHandle)))
 }
 
-func (f Facts) node(name string) *corev1.Node {
-	for i := range f.Nodes {
-		if f.Nodes[i].Name == name {
-			return &f.Nodes[i]
-		}
-	}
-	return nil
+func (f facts) node(name string) *corev1.Node {
+	return first(f.Nodes, func(n *corev1.Node) bool { return n.Name == name })
 }

@@ -1,8 +1,9 @@
-// Package why explains the state of a claim, a volume or a consumer: which
-// link of the chain from the claim to the mounted path is the first that does
-// not hold, and who acts next.
+// Package why explains the state of a claim, a volume, a consumer or a node:
+// which link of the chain from the claim to the mounted path is the first that
+// does not hold, and who acts next; or all causes of waiting in a cluster.
 //
-// Life cycle: the caller gathers Facts with plain reads, Explain turns them
-// into a Chain, and Render writes the chain for people. Nothing here reads or
-// changes anything, so an explanation may be repeated at will.
+// Life cycle: the caller reads Objects; Claim, Volume, Attachment, Pod or Node
+// turns them into a Chain, Causes into a list; Render and RenderCauses write
+// them for people. Nothing here reads or changes anything, so an explanation
+// may be repeated at will.
 package why

@@ -9,7 +9,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-func (f Facts) mounts() []Link {
+func (f facts) mounts() []Link {
 	var out []Link
 	for _, p := range f.told() {
 		out = append(out, f.mounted(p))
@@ -17,10 +17,7 @@ func (f Facts) mounts() []Link {
 	return out
 }
 
-// Pod tells of a consumer by itself, whatever it uses.
-func Pod(f Facts, p *corev1.Pod) Link { return f.mounted(p) }
-
-func (f Facts) mounted(p *corev1.Pod) Link {
+func (f facts) mounted(p *corev1.Pod) Link {
 	subject, node := "pod/"+p.Name, p.Spec.NodeName
 	if finished(p) {
 		return link(subject, OK, volume.ReasonNotInUse, "the Pod has ended ("+string(p.Status.Phase)+")", "")
@@ -31,11 +28,11 @@ func (f Facts) mounted(p *corev1.Pod) Link {
 		}
 		return link(subject, Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
 	}
-	if l, down := f.nodeDown(subject, node); down {
+	if l, down := f.nodeDown(node); down {
 		return l
 	}
 	if p.DeletionTimestamp != nil {
-		if m, ok := f.warning("Pod", p.Name, volume.ReasonFailedUnmount); ok {
+		if m, ok := f.warning(p, volume.ReasonFailedUnmount); ok {
 			return link(subject, Problem, volume.ReasonFailedUnmount, m, "node "+node)
 		}
 		return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted", "node "+node)
@@ -44,7 +41,7 @@ func (f Facts) mounted(p *corev1.Pod) Link {
 }
 
 // condition repeats what the node agent says of the Pod's mounts.
-func (f Facts) condition(p *corev1.Pod) Link {
+func (f facts) condition(p *corev1.Pod) Link {
 	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
 	for _, c := range p.Status.Conditions {
 		if c.Type != volume.ConditionVolumesMounted {
@@ -60,14 +57,15 @@ func (f Facts) condition(p *corev1.Pod) Link {
 			return link(subject, Waiting, reason, c.Message, node)
 		}
 	}
-	if m, ok := f.warning("Pod", p.Name, volume.ReasonFailedMount); ok {
+	if m, ok := f.warning(p, volume.ReasonFailedMount); ok {
 		return link(subject, Problem, volume.ReasonFailedMount, m, node)
 	}
 	return link(subject, Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
 }
 
-func (f Facts) nodeDown(subject, name string) (Link, bool) {
-	n := f.node(name)
+// nodeDown tells of a node that does nothing, whatever waits for it.
+func (f facts) nodeDown(name string) (Link, bool) {
+	subject, n := "node/"+name, f.node(name)
 	if n == nil {
 		return link(subject, Problem, volume.ReasonNodeGone, "there is no node "+name, "user"), true
 	}
@@ -81,7 +79,7 @@ func (f Facts) nodeDown(subject, name string) (Link, bool) {
 }
 
 // resize tells of a claim that asks for more than it has.
-func (f Facts) resize() []Link {
+func (f facts) resize() []Link {
 	c := f.Claim
 	want, have := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
 	if want.Cmp(have) <= 0 {
@@ -101,13 +99,13 @@ func (f Facts) resize() []Link {
 		f.hasCondition(corev1.PersistentVolumeClaimFileSystemResizePending):
 		return []Link{f.nodeResize(subject, growth)}
 	}
-	if m, ok := f.warning("PersistentVolumeClaim", f.ClaimName, volume.ReasonFailedResize); ok {
+	if m, ok := f.warning(f.Claim, volume.ReasonFailedResize); ok {
 		return []Link{link(subject, Problem, volume.ReasonFailedResize, m, driver)}
 	}
 	return []Link{link(subject, Waiting, volume.ReasonResizing, "driver "+driver+" grows the volume "+growth, driver)}
 }
 
-func (f Facts) nodeResize(subject, growth string) Link {
+func (f facts) nodeResize(subject, growth string) Link {
 	for _, p := range f.users() {
 		if p.Spec.NodeName != "" {
 			return link(subject, Waiting, volume.ReasonNodeResizePending,
@@ -117,7 +115,7 @@ func (f Facts) nodeResize(subject, growth string) Link {
 	return link(subject, Waiting, volume.ReasonNodeResizePending, "the file system grows "+growth+" when a Pod mounts it", "user")
 }
 
-func (f Facts) hasCondition(t corev1.PersistentVolumeClaimConditionType) bool {
+func (f facts) hasCondition(t corev1.PersistentVolumeClaimConditionType) bool {
 	for _, c := range f.Claim.Status.Conditions {
 		if c.Type == t && c.Status == corev1.ConditionTrue {
 			return true
@@ -127,7 +125,7 @@ func (f Facts) hasCondition(t corev1.PersistentVolumeClaimConditionType) bool {
 }
 
 // resizeMessage returns the cause that the claim's conditions give.
-func (f Facts) resizeMessage(otherwise string) string {
+func (f facts) resizeMessage(otherwise string) string {
 	for _, c := range f.Claim.Status.Conditions {
 		if (c.Type == corev1.PersistentVolumeClaimControllerResizeError || c.Type == corev1.PersistentVolumeClaimNodeResizeError) && c.Message != "" {
 			return c.Message

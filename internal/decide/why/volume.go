@@ -9,7 +9,7 @@ import (
 )
 
 // volumeAlone tells of a volume that no existing claim is asked about with.
-func (f Facts) volumeAlone() Link {
+func (f facts) volumeAlone() Link {
 	v := f.Volume
 	if v == nil {
 		return link("pv/<none>", Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
@@ -31,9 +31,9 @@ func (f Facts) volumeAlone() Link {
 }
 
 // released tells what happens to a volume whose claim is gone.
-func (f Facts) released(subject string) Link {
+func (f facts) released(subject string) Link {
 	v := f.Volume
-	if m, ok := f.warning("PersistentVolume", v.Name, volume.ReasonFailedDelete); ok {
+	if m, ok := f.warning(v, volume.ReasonFailedDelete); ok {
 		return link(subject, Problem, volume.ReasonFailedDelete, m, orText(f.driverName(), "user"))
 	}
 	if v.Status.Phase == corev1.VolumeFailed {

@@ -1,8 +1,7 @@
 package why
 
 import (
-	"fmt"
-	"strings"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -10,9 +9,72 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Explain returns the chain from the claim to its mounts, as far as it exists.
-// Without a claim it begins with the volume.
-func Explain(f Facts) Chain {
+// Claim returns the chain from a claim to its mounts, as far as it exists; false
+// when there is no such claim.
+func Claim(o Objects, ns, name string) (Chain, bool) {
+	f := index(o).claim(ns, name)
+	return f.chain(), f.Claim != nil
+}
+
+// Volume returns the chain of the claim that a volume is bound to, or what
+// becomes of a volume without one; false when there is no such volume.
+func Volume(o Objects, name string) (Chain, bool) {
+	c := index(o)
+	v := c.volumes[name]
+	if v == nil {
+		return Chain{}, false
+	}
+	return about("pv/"+name, c.volume(v).chain()), true
+}
+
+// Attachment returns the chain of the volume that is attached, or what becomes
+// of the attachment of a volume that is gone; false when there is no such
+// attachment.
+func Attachment(o Objects, name string) (Chain, bool) {
+	a := first(o.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Name == name })
+	if a == nil {
+		return Chain{}, false
+	}
+	subject, l := "volumeattachment/"+name, alone(a)
+	if v := a.Spec.Source.PersistentVolumeName; v != nil {
+		if c, ok := Volume(o, *v); ok {
+			return about(subject, c), true
+		}
+		if l.State == OK {
+			l = link(subject, Waiting, volume.ReasonStillAttached, "volume "+*v+", which is attached to node "+a.Spec.NodeName+", does not exist any more", "attachdetach")
+		}
+	}
+	return Chain{Subject: subject, Links: []Link{l}}, true
+}
+
+// Pod returns the chains of all claims that a Pod uses, and what the Pod waits
+// for by itself; false when there is no such Pod.
+func Pod(o Objects, ns, name string) (Chain, bool) {
+	i := slices.IndexFunc(o.Pods, func(p Consumer) bool { return p.Pod.Namespace == ns && p.Pod.Name == name })
+	if i < 0 {
+		return Chain{}, false
+	}
+	return index(o).consumer(o.Pods[i]), true
+}
+
+// consumer joins the chains of the claims of a Pod; the Pod itself is told once.
+func (c cluster) consumer(p Consumer) Chain {
+	joined, last := Chain{Subject: "pod/" + p.Pod.Name}, c.all().mounted(p.Pod)
+	for _, claim := range p.Claims {
+		f := c.claim(p.Pod.Namespace, claim)
+		f.OnlyPod = p.Pod.Name
+		for _, l := range f.chain().Links {
+			if l != last {
+				joined.Links = append(joined.Links, l)
+			}
+		}
+	}
+	joined.Links = append(joined.Links, last)
+	return joined
+}
+
+// chain explains the claim, or the volume when there is no claim.
+func (f facts) chain() Chain {
 	if f.ClaimName == "" {
 		c := Chain{Links: []Link{f.volumeAlone()}}
 		c.Subject = c.Links[0].Subject
@@ -33,188 +95,5 @@ func Explain(f Facts) Chain {
 	return c
 }
 
-func (f Facts) claim() Link {
-	subject, c := "pvc/"+f.ClaimName, f.Claim
-	switch {
-	case c == nil:
-		return link(subject, Problem, volume.ReasonClaimMissing,
-			fmt.Sprintf("there is no claim %s in namespace %s", f.ClaimName, f.Namespace), "user")
-	case c.DeletionTimestamp != nil:
-		return f.deleting(subject)
-	case c.Status.Phase == corev1.ClaimLost:
-		return link(subject, Problem, volume.ReasonClaimLost,
-			fmt.Sprintf("volume %s, which the claim was bound to, is lost", c.Spec.VolumeName), "user")
-	}
-	request := c.Spec.Resources.Requests[corev1.ResourceStorage]
-	modes := make([]string, 0, len(c.Spec.AccessModes))
-	for _, m := range c.Spec.AccessModes {
-		modes = append(modes, string(m))
-	}
-	state, reason := "waits for a volume of ", volume.ReasonBinding
-	if c.Status.Phase == corev1.ClaimBound {
-		state, reason = "asks for ", volume.ReasonBound
-	}
-	return link(subject, OK, reason, state+request.String()+", "+strings.Join(modes, ", "), "")
-}
-
-// deleting says which finalizer of the claim waits for whom.
-func (f Facts) deleting(subject string) Link {
-	terminating := func(message, next string) Link {
-		return link(subject, Waiting, volume.ReasonTerminating, "the claim is being deleted; "+message, next)
-	}
-	for _, finalizer := range f.Claim.Finalizers {
-		switch finalizer {
-		case volume.FinalizerClaimProtection:
-			if users := f.users(); len(users) > 0 {
-				return terminating("it stays until no Pod uses it: "+podNames(users)+" ("+finalizer+")", "pod "+users[0].Name)
-			}
-			return terminating("no Pod uses it any more ("+finalizer+")", "protection")
-		case volume.FinalizerIntent:
-			return terminating("the call that may have made its volume is being settled first ("+finalizer+")", "provisioner")
-		}
-	}
-	if len(f.Claim.Finalizers) > 0 {
-		return terminating("finalizer "+f.Claim.Finalizers[0]+" is held by somebody else", "owner of "+f.Claim.Finalizers[0])
-	}
-	return terminating("nothing holds it", "api server")
-}
-
-func podNames(pods []*corev1.Pod) string {
-	var names []string
-	for _, p := range pods {
-		name := "pod " + p.Name
-		if p.Spec.NodeName != "" {
-			name += " on node " + p.Spec.NodeName
-		}
-		names = append(names, name)
-	}
-	return strings.Join(names, ", ")
-}
-
-func (f Facts) class() Link {
-	name, named := className(f.Claim)
-	subject := "storageclass/" + name
-	bound := f.Claim.Status.Phase == corev1.ClaimBound
-	switch {
-	case bound && f.Class == nil:
-		return link(orNone(subject, name), OK, volume.ReasonNothingToDo, "a bound claim does not need its class", "")
-	case !named && f.DefaultClass == "":
-		return link(orNone(subject, name), Problem, volume.ReasonProvisioningFailed,
-			"the claim names no class, and no StorageClass is marked as default", "user")
-	case !named:
-		return link("storageclass/"+f.DefaultClass, Waiting, volume.ReasonDefaultClassAssigned,
-			"the claim names no class; the default one will be assigned", "binder")
-	case name == "":
-		return link(orNone(subject, name), OK, volume.ReasonNothingToDo, "the claim wants no class: only volumes made by hand fit", "")
-	case f.Class == nil:
-		return link(subject, Problem, volume.ReasonProvisioningFailed,
-			fmt.Sprintf("there is no StorageClass %s", name), "user")
-	case f.Class.Provisioner == volume.NoProvisioner:
-		return link(subject, OK, volume.ReasonNothingToDo, "volumes of this class are made by hand", "")
-	case !bound && !f.registered(f.Class.Provisioner, ""):
-		return link(subject, Problem, volume.ReasonDriverMissing,
-			fmt.Sprintf("driver %s is not registered on any node", f.Class.Provisioner), f.Class.Provisioner)
-	}
-	return link(subject, OK, volume.ReasonNothingToDo, "driver "+f.Class.Provisioner, "")
-}
-
-func orNone(subject, name string) string {
-	if name == "" {
-		return "storageclass/<none>"
-	}
-	return subject
-}
-
-// binding tells of the claim's volume.
-func (f Facts) binding() Link {
-	c := f.Claim
-	subject := "pv/" + c.Spec.VolumeName
-	switch {
-	case c.Spec.VolumeName == "":
-		return f.unbound()
-	case f.Volume == nil && c.Status.Phase == corev1.ClaimBound:
-		return link(subject, Problem, volume.ReasonClaimLost, "the claim is bound to volume "+c.Spec.VolumeName+", which does not exist", "user")
-	case f.Volume == nil:
-		return link(subject, Waiting, volume.ReasonVolumeMissing, "the claim asks for volume "+c.Spec.VolumeName+", which does not exist", "user")
-	case f.Volume.Spec.ClaimRef != nil && !f.isClaim(f.Volume.Spec.ClaimRef):
-		ref := f.Volume.Spec.ClaimRef
-		return link(subject, Problem, volume.ReasonClaimMisbound,
-			fmt.Sprintf("volume %s belongs to claim %s/%s", f.Volume.Name, ref.Namespace, ref.Name), "user")
-	case f.Volume.DeletionTimestamp != nil:
-		return link(subject, Waiting, volume.ReasonTerminating, "volume "+f.Volume.Name+" is being deleted and stays while the claim is bound to it", "user")
-	case c.Status.Phase != corev1.ClaimBound:
-		return f.unfinished(subject)
-	}
-	capacity := f.Volume.Spec.Capacity[corev1.ResourceStorage]
-	return link(subject, OK, volume.ReasonBound, capacity.String()+" of driver "+orText(f.driverName(), "none"), "")
-}
-
-func (f Facts) unfinished(subject string) Link {
-	if m, ok := f.warning("PersistentVolumeClaim", f.ClaimName, volume.ReasonVolumeMismatch); ok {
-		return link(subject, Problem, volume.ReasonVolumeMismatch, m, "user")
-	}
-	return link(subject, Waiting, volume.ReasonBinding, "claim and volume are being bound", "binder")
-}
-
-func (f Facts) isClaim(r *corev1.ObjectReference) bool {
-	return r.Namespace == f.Claim.Namespace && r.Name == f.Claim.Name && (r.UID == "" || r.UID == f.Claim.UID)
-}
-
-// unbound tells what a claim without a volume waits for.
-func (f Facts) unbound() Link {
-	const subject = "pv/<none>"
-	if f.Class == nil || f.Class.Provisioner == volume.NoProvisioner {
-		return link(subject, Waiting, volume.ReasonFailedBinding,
-			"no volume that was made by hand fits the claim, and none is made by itself", "user")
-	}
-	if f.Claim.Annotations[volume.AnnSelectedNode] == "" && f.late() {
-		return f.consumerless(subject)
-	}
-	driver := f.Class.Provisioner
-	if m, ok := f.warning("PersistentVolumeClaim", f.ClaimName, volume.ReasonProvisioningFailed); ok {
-		return link(subject, Problem, volume.ReasonProvisioningFailed, m, driver)
-	}
-	if f.Claim.Annotations[volume.AnnIntent] != "" {
-		return link(subject, Waiting, volume.ReasonProvisioning, "driver "+driver+" is making the volume", driver)
-	}
-	return link(subject, Waiting, volume.ReasonExternalProvisioning, "the provisioner has not asked driver "+driver+" yet", "provisioner")
-}
-
-func (f Facts) late() bool {
-	return f.Class.VolumeBindingMode != nil && *f.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
-}
-
-// consumerless tells which consumer a late-binding claim waits for.
-func (f Facts) consumerless(subject string) Link {
-	users := f.told()
-	if len(users) == 0 {
-		return link(subject, Waiting, volume.ReasonWaitForFirstConsumer,
-			fmt.Sprintf("class %s makes the volume when the first Pod uses the claim, and none does", f.Class.Name), "user")
-	}
-	p := users[0]
-	if m, bad := unplaced(p); bad {
-		return link(subject, Problem, volume.ReasonWaitForPodScheduled, "pod "+p.Name+" finds no node: "+m, "user")
-	}
-	if p.Spec.NodeName != "" {
-		return link(subject, Waiting, volume.ReasonWaitForPodScheduled,
-			"the node of pod "+p.Name+" has to be written on the claim", "binder")
-	}
-	return link(subject, Waiting, volume.ReasonWaitForPodScheduled, "pod "+p.Name+" has no node yet", "placement")
-}
-
-// unplaced returns why placement found no node for the Pod.
-func unplaced(p *corev1.Pod) (string, bool) {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return orText(c.Message, c.Reason), true
-		}
-	}
-	return "", false
-}
-
-func orText(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
-}
+// about returns the chain under another subject.
+func about(subject string, c Chain) Chain { return Chain{Subject: subject, Links: c.Links} }

@@ -1,79 +1,224 @@
 package why_test
 
 import (
+	"flag"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// bound returns a claim, bound, used by one Pod on n1 that has it mounted.
-func bound() why.Facts {
-	attached := storagev1.VolumeAttachment{Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1"}, Status: storagev1.VolumeAttachmentStatus{Attached: true}}
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p1"}, Spec: corev1.PodSpec{NodeName: "n1"}}
-	pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue, Message: "data=/m"}}
-	f := why.Facts{Namespace: "ns", ClaimName: "data", Claim: &corev1.PersistentVolumeClaim{}, Volume: &corev1.PersistentVolume{}}
-	f.Claim.Name, f.Claim.Namespace, f.Claim.Spec.VolumeName, f.Claim.Status.Phase = "data", "ns", "pv", corev1.ClaimBound
-	f.Volume.Name, f.Volume.Spec.CSI = "pv", &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
-	f.Attachments, f.Pods = []storagev1.VolumeAttachment{attached}, []corev1.Pod{pod}
-	f.Nodes = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, {ObjectMeta: metav1.ObjectMeta{Name: "n2"}}}
-	return f
+var update = flag.Bool("update", false, "write the explanations into the golden files")
+
+const driver = "d.example.com"
+
+// scene is a small cluster: claim data of class fast, bound to volume v1, which
+// is attached to node n1 and mounted there for pod web; node n2 is empty.
+type scene struct {
+	claim      *corev1.PersistentVolumeClaim
+	volume     *corev1.PersistentVolume
+	class      *storagev1.StorageClass
+	driver     *storagev1.CSIDriver
+	attachment *storagev1.VolumeAttachment
+	pod        *corev1.Pod
+	n1         *corev1.Node
+	csi1       *storagev1.CSINode
+	all        why.Objects
 }
 
-func TestAnswer(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		change func(*why.Facts)
-		state  why.State
-		reason volume.Reason
-		text   string
-		next   string
-	}{
-		{"mounted", func(*why.Facts) {}, why.OK, volume.ReasonMounted, "data=/m", ""},
-		{"no claim", func(f *why.Facts) { f.Claim = nil }, why.Problem, volume.ReasonClaimMissing, "no claim data", "user"},
-		{"held by another node", func(f *why.Facts) {
-			f.Pods = append(f.Pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p2"}, Spec: corev1.PodSpec{NodeName: "n2"}})
-		}, why.Waiting, volume.ReasonMultiAttach, "node n1 has it for pod p1", "pod p1"},
-		{"claim deleted while used", func(f *why.Facts) {
-			now := metav1.Now()
-			f.Claim.DeletionTimestamp, f.Claim.Finalizers = &now, []string{volume.FinalizerClaimProtection}
-		}, why.Waiting, volume.ReasonTerminating, "pod p1 on node n1", "pod p1"},
-		{"attach fails", func(f *why.Facts) {
-			f.Attachments[0].Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "boom"}}
-			f.CSINodes = []storagev1.CSINode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "d"}}}}}
-		}, why.Problem, volume.ReasonFailedAttach, "boom", "d"},
-		{"driver not on the node", func(f *why.Facts) { f.Attachments = nil }, why.Problem, volume.ReasonDriverMissing, "not registered on node n1", "d"},
-		{"late class without a consumer", func(f *why.Facts) {
-			late := storagev1.VolumeBindingWaitForFirstConsumer
-			name := "local"
-			f.Class = &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "d", VolumeBindingMode: &late}
-			f.CSINodes = []storagev1.CSINode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "d"}}}}}
-			f.Pods, f.Attachments, f.Volume = nil, nil, nil
-			f.Claim.Spec.VolumeName, f.Claim.Spec.StorageClassName, f.Claim.Status.Phase = "", &name, corev1.ClaimPending
-		}, why.Waiting, volume.ReasonWaitForFirstConsumer, "first Pod", "user"},
+func newScene() *scene {
+	s := &scene{
+		claim:      &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "uid-data", Annotations: map[string]string{}}},
+		volume:     &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v1", UID: "uid-v1"}},
+		class:      &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driver, AllowVolumeExpansion: ptr.To(true)},
+		driver:     &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}},
+		attachment: attachment("a1", "n1"),
+		pod:        pod("web", "n1"),
+		n1:         node("n1"),
+		csi1:       csiNode("n1"),
+	}
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	s.claim.Spec = corev1.PersistentVolumeClaimSpec{
+		StorageClassName: ptr.To("fast"), VolumeName: "v1", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources: corev1.VolumeResourceRequirements{Requests: size},
+	}
+	s.claim.Status.Phase, s.claim.Status.Capacity = corev1.ClaimBound, size
+	s.volume.Spec = corev1.PersistentVolumeSpec{
+		Capacity: size, AccessModes: s.claim.Spec.AccessModes, StorageClassName: "fast",
+		ClaimRef:               &corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h1"}},
+	}
+	s.volume.Spec.PersistentVolumeReclaimPolicy, s.volume.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
+	s.attachment.Status.Attached = true
+	s.mounted(corev1.ConditionTrue, string(volume.ReasonMounted), "data=/m")
+	s.all = why.Objects{
+		Claims: []*corev1.PersistentVolumeClaim{s.claim}, Volumes: []*corev1.PersistentVolume{s.volume},
+		Classes: []*storagev1.StorageClass{s.class}, Drivers: []*storagev1.CSIDriver{s.driver},
+		Attachments: []*storagev1.VolumeAttachment{s.attachment}, Pods: []why.Consumer{{Pod: s.pod, Claims: []string{"data"}}},
+		Nodes: []*corev1.Node{s.n1, node("n2")}, CSINodes: []*storagev1.CSINode{s.csi1, csiNode("n2")},
+	}
+	return s
+}
+
+func node(name string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+}
+
+func csiNode(name string) *storagev1.CSINode {
+	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "id-" + name}}}}
+}
+
+func pod(name, node string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: node}}
+}
+
+func attachment(name, node string) *storagev1.VolumeAttachment {
+	return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{
+		NodeName: node, Attacher: driver, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("v1")},
+	}}
+}
+
+func now() *metav1.Time { t := metav1.Now(); return &t }
+
+// mounted sets what the node agent says of the Pod's volumes.
+func (s *scene) mounted(status corev1.ConditionStatus, reason, message string) {
+	s.pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: status, Reason: reason, Message: message}}
+}
+
+// use adds a second consumer of the claim.
+func (s *scene) use(p *corev1.Pod) {
+	s.all.Pods = append(s.all.Pods, why.Consumer{Pod: p, Claims: []string{"data"}})
+}
+
+// unbound makes the claim one that nothing was done for, and that nobody uses.
+func (s *scene) unbound() {
+	s.claim.Spec.VolumeName, s.claim.Status = "", corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+	s.all.Volumes, s.all.Attachments, s.all.Pods = nil, nil, nil
+}
+
+// late makes the claim of a class that waits for the first consumer.
+func (s *scene) late() {
+	s.unbound()
+	s.class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+}
+
+// released takes the claim and its consumer away.
+func (s *scene) released() {
+	s.all.Claims, s.all.Pods, s.volume.Status.Phase = nil, nil, corev1.VolumeReleased
+}
+
+func (s *scene) detached() { s.all.Attachments = nil }
+
+func (s *scene) warn(uid types.UID, reason volume.Reason, message string) {
+	s.all.Warnings = append(s.all.Warnings, &corev1.Event{InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: string(reason), Message: message})
+}
+
+func (s *scene) wants(size string) {
+	s.claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+}
+
+func (s *scene) resizing(status corev1.ClaimResourceStatus) {
+	s.wants("2Gi")
+	s.claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: status}
+}
+
+// row is one scene and the object that is asked about.
+type row struct {
+	name   string
+	ask    string
+	change func(*scene)
+}
+
+func TestExplanations(t *testing.T) {
+	for file, rows := range map[string][]row{
+		"claims.txt": claimRows(), "attachments.txt": attachmentRows(), "consumers.txt": consumerRows(),
+		"growth.txt": growthRows(), "volumes.txt": volumeRows(), "nodes.txt": nodeRows(),
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			f := bound()
-			c.change(&f)
-			chain := why.Explain(f)
-			got := chain.Answer()
-			if got.State != c.state || got.Because.Reason != c.reason || !strings.Contains(got.Because.Message, c.text) || got.Because.Next != c.next {
-				t.Errorf("got %+v", got)
+		var b strings.Builder
+		for _, r := range rows {
+			s := newScene()
+			r.change(s)
+			chain, ok := ask(s.all, r.ask)
+			if !ok {
+				t.Fatalf("%s: there is no %s", r.name, r.ask)
 			}
-			var b strings.Builder
+			b.WriteString("# " + r.name + "\n")
 			if err := why.Render(&b, chain); err != nil {
 				t.Fatal(err)
 			}
-			for line := range strings.Lines(b.String()) {
-				if len([]rune(line)) > 81 {
-					t.Errorf("line of more than 80 columns: %s", line)
-				}
-			}
-		})
+			b.WriteString("\n")
+		}
+		golden(t, file, b.String())
 	}
+}
+
+func ask(o why.Objects, subject string) (why.Chain, bool) {
+	switch kind, name, _ := strings.Cut(subject, "/"); kind {
+	case "pvc":
+		return why.Claim(o, "ns", name)
+	case "pv":
+		return why.Volume(o, name)
+	case "pod":
+		return why.Pod(o, "ns", name)
+	case "volumeattachment":
+		return why.Attachment(o, name)
+	default:
+		return why.Node(o, name)
+	}
+}
+
+// golden compares the text with a file, and each line with the width of a
+// terminal.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	path := "testdata/" + file
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+	for line := range strings.Lines(got) {
+		if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 && !strings.HasPrefix(line, "# ") {
+			t.Errorf("%s: line of more than 80 columns: %s", path, line)
+		}
+	}
+}
+
+func TestWhatIsNotThere(t *testing.T) {
+	for _, subject := range []string{"pvc/other", "pv/other", "pod/other", "volumeattachment/other", "node/other"} {
+		if c, ok := ask(newScene().all, subject); ok {
+			t.Errorf("%s is explained: %+v", subject, c)
+		}
+	}
+}
+
+func TestCauses(t *testing.T) {
+	var b strings.Builder
+	for _, r := range causeRows() {
+		s := newScene()
+		r.change(s)
+		b.WriteString("# " + r.name + "\n")
+		if err := why.RenderCauses(&b, why.Causes(s.all), true); err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString("\n")
+	}
+	golden(t, "causes.txt", b.String())
 }

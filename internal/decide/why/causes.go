@@ -1,0 +1,118 @@
+package why
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Cause is a link that does not hold, and all objects that wait because of it.
+type Cause struct {
+	Link
+	// Waits are the objects that wait.
+	Waits []Held
+}
+
+// Held is an object that waits, "type/name"; Namespace is empty for an object
+// without one.
+type Held struct{ Namespace, Subject string }
+
+// Causes returns what does not hold anywhere, first what most objects wait for.
+// Each claim, Pod and node is looked at, and each volume without a claim; each
+// counts for the first of its links that does not hold.
+func Causes(o Objects) []Cause {
+	all, g := index(o), grouping{at: map[group]int{}}
+	for _, c := range o.Claims {
+		g.add(c.Namespace, all.claim(c.Namespace, c.Name).chain())
+	}
+	for _, p := range o.Pods {
+		if !finished(p.Pod) {
+			g.add(p.Pod.Namespace, all.consumer(p))
+		}
+	}
+	for _, v := range o.Volumes {
+		if v.Status.Phase != corev1.VolumeBound {
+			g.add("", all.volume(v).chain())
+		}
+	}
+	for _, n := range o.Nodes {
+		g.add("", all.node(n))
+	}
+	slices.SortStableFunc(g.causes, func(a, b Cause) int {
+		return cmp.Or(len(b.Waits)-len(a.Waits), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Waits[0].Namespace, b.Waits[0].Namespace))
+	})
+	return g.causes
+}
+
+// grouping joins the objects that wait for the same.
+type grouping struct {
+	causes []Cause
+	at     map[group]int
+}
+
+// group is what makes two links the same cause; the namespace only counts for
+// links about what is in one.
+type group struct {
+	namespace string
+	link      Link
+}
+
+func (g *grouping) add(ns string, c Chain) {
+	l := c.Answer()
+	if l.State == OK {
+		return
+	}
+	key := group{link: l}
+	if strings.HasPrefix(l.Subject, "pvc/") || strings.HasPrefix(l.Subject, "pod/") {
+		key.namespace = ns
+	}
+	i, ok := g.at[key]
+	if !ok {
+		i, g.at[key] = len(g.causes), len(g.causes)
+		g.causes = append(g.causes, Cause{Link: l})
+	}
+	g.causes[i].Waits = append(g.causes[i].Waits, Held{ns, c.Subject})
+}
+
+// RenderCauses writes the causes for people; spaces says to name the namespaces.
+func RenderCauses(w io.Writer, causes []Cause, spaces bool) error {
+	var b strings.Builder
+	for i, c := range causes {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		subject, waits := c.Subject, make([]string, 0, len(c.Waits))
+		for _, w := range c.Waits {
+			name := w.Subject
+			if spaces && w.Namespace != "" {
+				name += " (" + w.Namespace + ")"
+			}
+			if w.Subject == c.Subject {
+				subject = name
+				continue
+			}
+			waits = append(waits, name)
+		}
+		fmt.Fprintf(&b, "%s  %s  %s\n", subject, c.State, c.Because.Reason)
+		text := c.Because.Message
+		if c.Because.Next != "" {
+			text = strings.TrimRight(text, ".") + ". Next: " + c.Because.Next + "."
+		}
+		paragraph(&b, text)
+		if len(waits) > 0 {
+			paragraph(&b, "Held up: "+strings.Join(waits, ", "))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func paragraph(b *strings.Builder, text string) {
+	for _, line := range wrap(text, width-3) {
+		b.WriteString("   " + line + "\n")
+	}
+}

@@ -1,0 +1,50 @@
+package why
+
+import "volplane.dev/volplane/internal/volume"
+
+// State says whether a link of the chain holds.
+type State string
+
+// The states of a link.
+const (
+	// OK means that the link holds.
+	OK State = "ok"
+	// Waiting means that somebody is expected to act, and may do so by itself.
+	Waiting State = "waiting"
+	// Problem means that it will not get better without a cause being removed.
+	Problem State = "problem"
+)
+
+// Link is one step of the chain.
+type Link struct {
+	// Subject is the object that the link is about, "type/name".
+	Subject string
+	State   State
+	Because volume.Because
+}
+
+// Chain is the explanation of one object.
+type Chain struct {
+	// Subject is what was asked about, "type/name".
+	Subject string
+	// Links go from the claim to the mount; there is at least one.
+	Links []Link
+}
+
+// Answer returns the first link that does not hold, or the last link when all
+// of them do.
+func (c Chain) Answer() Link {
+	for _, l := range c.Links {
+		if l.State != OK {
+			return l
+		}
+	}
+	return c.Links[len(c.Links)-1]
+}
+
+// Healthy says whether all links hold.
+func (c Chain) Healthy() bool { return c.Answer().State == OK }
+
+func link(subject string, s State, r volume.Reason, message, next string) Link {
+	return Link{Subject: subject, State: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
+}

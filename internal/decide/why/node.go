@@ -1,0 +1,68 @@
+package why
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Node returns whether a node is there and ready, which drivers have registered
+// on it, and every attachment and Pod there that is not as it should be; false
+// when there is no such node.
+func Node(o Objects, name string) (Chain, bool) {
+	c := index(o)
+	n := c.all().node(name)
+	if n == nil {
+		return Chain{}, false
+	}
+	chain := c.node(n)
+	if !chain.Healthy() {
+		return chain, true // all that is there waits for the node
+	}
+	for _, a := range o.Attachments {
+		if l := alone(a); a.Spec.NodeName == name && l.State != OK {
+			chain.Links = append(chain.Links, l)
+		}
+	}
+	for _, p := range o.Pods {
+		if p.Pod.Spec.NodeName != name || finished(p.Pod) {
+			continue
+		}
+		if l := c.consumer(p).Answer(); l.State != OK {
+			chain.Links = append(chain.Links, Link{Subject: "pod/" + p.Pod.Name, State: l.State, Because: l.Because})
+		}
+	}
+	return chain, true
+}
+
+// node tells of the node by itself.
+func (c cluster) node(n *corev1.Node) Chain {
+	f, name := c.all(), n.Name
+	subject := "node/" + name
+	l, down := f.nodeDown(name)
+	if !down {
+		l = link(subject, OK, volume.ReasonNodeReady, fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
+	}
+	return Chain{Subject: subject, Links: append([]Link{l}, f.drivers(name)...)}
+}
+
+// drivers tells of each driver on a node; a node without any is no use for
+// volumes.
+func (f facts) drivers(node string) []Link {
+	n := first(f.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == node })
+	if n == nil || len(n.Spec.Drivers) == 0 {
+		return []Link{link("csinode/"+node, Problem, volume.ReasonDriverMissing, "no driver has registered on the node", "user")}
+	}
+	var out []Link
+	for _, d := range n.Spec.Drivers {
+		message := "registered as " + d.NodeID
+		if d.Allocatable != nil && d.Allocatable.Count != nil {
+			message += fmt.Sprintf(", takes %d volumes", *d.Allocatable.Count)
+		}
+		out = append(out, link("csidriver/"+d.Name, OK, volume.ReasonRegistered, message, ""))
+	}
+	return out
+}

@@ -1,0 +1,250 @@
+package why_test
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/volume"
+)
+
+func claimRows() []row {
+	return []row{
+		{"a claim that is mounted", "pvc/data", func(*scene) {}},
+		{"no class by that name", "pvc/data", func(s *scene) { s.unbound(); s.all.Classes = nil }},
+		{"no class named and none is the default", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.StorageClassName = nil }},
+		{"no class named, and a default one", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.claim.Spec.StorageClassName, s.class.Annotations = nil, map[string]string{volume.AnnDefaultClass: "true"}
+		}},
+		{"no class wanted, no volume fits", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.StorageClassName = ptr.To("") }},
+		{"the driver is nowhere", "pvc/data", func(s *scene) { s.unbound(); s.all.CSINodes = nil }},
+		{"the provisioner has not begun", "pvc/data", (*scene).unbound},
+		{"the driver is making the volume", "pvc/data", func(s *scene) { s.unbound(); s.claim.Annotations[volume.AnnIntent] = "{}" }},
+		{"the driver refuses", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.warn("uid-data", volume.ReasonProvisioningFailed, "rpc error: code = ResourceExhausted desc = pool is full")
+		}},
+		{"a warning about an earlier claim of the same name is not heard", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.warn("uid-before", volume.ReasonProvisioningFailed, "boom")
+		}},
+		{"a late class and nobody uses the claim", "pvc/data", (*scene).late},
+		{"a late class and a Pod without a node", "pvc/data", func(s *scene) { s.late(); s.use(pod("web", "")) }},
+		{"a late class and a Pod that finds no node", "pvc/data", func(s *scene) {
+			s.late()
+			p := pod("web", "")
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available: n1: the node is not ready; n2: the node is cordoned"}}
+			s.use(p)
+		}},
+		{"a late class and a Pod that named its node", "pvc/data", func(s *scene) { s.late(); s.use(pod("web", "n1")) }},
+		{"a late class whose volumes are made by hand", "pvc/data", func(s *scene) { s.late(); s.class.Provisioner = volume.NoProvisioner }},
+		{"a named volume that does not exist", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.VolumeName = "v9" }},
+		{"a named volume that is another claim's", "pvc/data", func(s *scene) {
+			s.claim.Status.Phase, s.volume.Spec.ClaimRef = corev1.ClaimPending, &corev1.ObjectReference{Namespace: "ns", Name: "other"}
+		}},
+		{"a named volume that does not fit", "pvc/data", func(s *scene) {
+			s.claim.Status.Phase = corev1.ClaimPending
+			s.warn("uid-data", volume.ReasonVolumeMismatch, `Cannot bind to requested volume "v1": requested PV is too small`)
+		}},
+		{"a volume that is just being bound", "pvc/data", func(s *scene) { s.claim.Status.Phase = corev1.ClaimPending }},
+		{"a bound claim whose volume is gone", "pvc/data", func(s *scene) { s.all.Volumes = nil }},
+		{"a lost claim", "pvc/data", func(s *scene) { s.claim.Status.Phase, s.all.Volumes = corev1.ClaimLost, nil }},
+		{"the volume is being deleted under the claim", "pvc/data", func(s *scene) { s.volume.DeletionTimestamp = now() }},
+		{"deleted while a Pod uses it", "pvc/data", func(s *scene) {
+			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerClaimProtection}
+		}},
+		{"deleted and not used", "pvc/data", func(s *scene) {
+			s.claim.DeletionTimestamp, s.claim.Finalizers, s.all.Pods = now(), []string{volume.FinalizerClaimProtection}, nil
+		}},
+		{"deleted while its volume may be in the making", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerIntent}
+		}},
+		{"deleted and held by a stranger", "pvc/data", func(s *scene) {
+			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{"example.com/keep"}
+		}},
+	}
+}
+
+func attachmentRows() []row {
+	return []row{
+		{"another node has the volume", "pod/other", func(s *scene) { s.use(pod("other", "n2")) }},
+		{"the node of a Pod that has ended still has it", "pod/other", func(s *scene) {
+			s.pod.Status.Phase = corev1.PodSucceeded
+			s.use(pod("other", "n2"))
+		}},
+		{"several nodes may have it", "pod/other", func(s *scene) {
+			s.volume.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+			s.use(pod("other", "n2"))
+		}},
+		{"nobody has asked yet", "pvc/data", (*scene).detached},
+		{"the driver is at it", "pvc/data", func(s *scene) { s.attachment.Status.Attached = false }},
+		{"the driver refuses", "pvc/data", func(s *scene) {
+			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no such disk"}}
+		}},
+		{"the driver is not on the node", "pvc/data", func(s *scene) { s.detached(); s.csi1.Spec.Drivers = nil }},
+		{"the driver needs no attaching", "pvc/data", func(s *scene) { s.detached(); s.driver.Spec.AttachRequired = ptr.To(false) }},
+		{"nobody uses it and the node still has it mounted", "pvc/data", func(s *scene) {
+			s.all.Pods = nil
+			s.n1.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(driver, "h1"))}
+		}},
+		{"nobody uses it", "pvc/data", func(s *scene) { s.all.Pods = nil }},
+		{"it is being detached", "volumeattachment/a1", func(s *scene) { s.all.Pods, s.attachment.DeletionTimestamp = nil, now() }},
+		{"it cannot be detached", "volumeattachment/a1", func(s *scene) {
+			s.all.Pods = nil
+			s.attachment.Status.DetachError = &storagev1.VolumeError{Message: "device is busy"}
+		}},
+		{"the volume is gone, its attachment is not", "volumeattachment/a1", func(s *scene) { s.all.Volumes = nil }},
+		{"the same, being detached", "volumeattachment/a1", func(s *scene) { s.all.Volumes, s.attachment.DeletionTimestamp = nil, now() }},
+		{"the same, not to be detached", "volumeattachment/a1", func(s *scene) {
+			s.all.Volumes, s.attachment.Status.DetachError = nil, &storagev1.VolumeError{Message: "device is busy"}
+		}},
+		{"a volume written in a Pod is being attached", "volumeattachment/a1", func(s *scene) {
+			s.attachment.Spec.Source, s.attachment.Status.Attached = storagev1.VolumeAttachmentSource{}, false
+		}},
+		{"and cannot be", "volumeattachment/a1", func(s *scene) {
+			s.attachment.Spec.Source = storagev1.VolumeAttachmentSource{}
+			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no such disk"}}
+		}},
+	}
+}
+
+func consumerRows() []row {
+	return []row{
+		{"a Pod whose volumes are mounted", "pod/web", func(*scene) {}},
+		{"a Pod that names a claim that does not exist", "pod/web", func(s *scene) { s.all.Claims = nil }},
+		{"a Pod without claims that finds no node", "pod/other", func(s *scene) {
+			p := pod("other", "")
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available"}}
+			s.all.Pods = append(s.all.Pods, why.Consumer{Pod: p})
+		}},
+		{"a Pod without a node", "pod/web", func(s *scene) { s.detached(); s.pod.Spec.NodeName = "" }},
+		{"a Pod that has ended", "pod/web", func(s *scene) { s.pod.Status.Phase = corev1.PodFailed }},
+		{"the node is gone", "pod/web", func(s *scene) { s.all.Nodes = s.all.Nodes[1:] }},
+		{"the node is not ready", "pod/web", func(s *scene) {
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "the agent has stopped"}
+		}},
+		{"the node has said nothing", "pod/web", func(s *scene) { s.pod.Status.Conditions = nil }},
+		{"the node is mounting", "pod/web", func(s *scene) {
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonMounting), "driver d.example.com is staging volume v1")
+		}},
+		{"the mount fails", "pod/web", func(s *scene) {
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "volume v1: rpc error: code = Internal desc = bad superblock")
+		}},
+		{"a node agent without the condition says it by event", "pod/web", func(s *scene) {
+			s.pod.Status.Conditions = nil
+			s.warn("uid-web", volume.ReasonFailedMount, "MountVolume.SetUp failed: bad superblock")
+		}},
+		{"a Pod that is being deleted", "pod/web", func(s *scene) { s.pod.DeletionTimestamp = now() }},
+		{"and cannot be unmounted", "pod/web", func(s *scene) {
+			s.pod.DeletionTimestamp = now()
+			s.warn("uid-web", volume.ReasonFailedUnmount, "target is busy")
+		}},
+	}
+}
+
+func growthRows() []row {
+	return []row{
+		{"the driver grows the volume", "pvc/data", func(s *scene) { s.wants("2Gi") }},
+		{"the driver refuses for now", "pvc/data", func(s *scene) { s.wants("2Gi"); s.warn("uid-data", volume.ReasonFailedResize, "pool is full") }},
+		{"the class forbids it", "pvc/data", func(s *scene) { s.wants("2Gi"); s.class.AllowVolumeExpansion = nil }},
+		{"the driver cannot", "pvc/data", func(s *scene) { s.resizing(corev1.PersistentVolumeClaimControllerResizeInfeasible) }},
+		{"the file system grows", "pvc/data", func(s *scene) { s.resizing(corev1.PersistentVolumeClaimNodeResizePending) }},
+		{"the file system would grow if somebody mounted it", "pvc/data", func(s *scene) {
+			s.resizing(corev1.PersistentVolumeClaimNodeResizePending)
+			s.all.Pods, s.all.Attachments = nil, nil
+		}},
+		{"the file system cannot", "pvc/data", func(s *scene) {
+			s.resizing(corev1.PersistentVolumeClaimNodeResizeInfeasible)
+			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "resize2fs: bad magic number"}}
+		}},
+	}
+}
+
+func volumeRows() []row {
+	return []row{
+		{"a bound volume is explained with its claim", "pv/v1", func(*scene) {}},
+		{"a volume that is free", "pv/v1", func(s *scene) {
+			s.released()
+			s.detached()
+			s.volume.Status.Phase, s.volume.Spec.ClaimRef = corev1.VolumeAvailable, nil
+		}},
+		{"a volume that nobody has looked at", "pv/v1", func(s *scene) { s.released(); s.detached(); s.volume.Status.Phase = "" }},
+		{"a bound volume that names no claim", "pv/v1", func(s *scene) { s.volume.Spec.ClaimRef = nil; s.detached() }},
+		{"the claim is gone, the volume still attached", "pv/v1", (*scene).released},
+		{"the claim is gone, the driver deletes the volume", "pv/v1", func(s *scene) { s.released(); s.detached() }},
+		{"the claim is gone and the data kept", "pv/v1", func(s *scene) {
+			s.released()
+			s.detached()
+			s.volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+		}},
+		{"the driver refuses to delete it", "pv/v1", func(s *scene) {
+			s.released()
+			s.detached()
+			s.warn("uid-v1", volume.ReasonFailedDelete, "volume has snapshots")
+		}},
+		{"it could not be reclaimed", "pv/v1", func(s *scene) {
+			s.released()
+			s.detached()
+			s.volume.Status.Phase, s.volume.Status.Message = corev1.VolumeFailed, "recycling is not supported"
+		}},
+	}
+}
+
+func nodeRows() []row {
+	return []row{
+		{"a node that is well", "node/n1", func(s *scene) {
+			s.n1.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "x"}}
+			s.csi1.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(32))}
+		}},
+		{"a node without drivers", "node/n1", func(s *scene) { s.all.CSINodes = nil }},
+		{"a node that is not ready, whoever is there", "node/n1", func(s *scene) {
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+		}},
+		{"what is wrong with its attachments and Pods", "node/n1", func(s *scene) {
+			s.attachment.DeletionTimestamp = now()
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "bad superblock")
+		}},
+	}
+}
+
+func causeRows() []row {
+	return []row{
+		{"nothing waits", "", func(*scene) {}},
+		{"one cause holds up several, in the order of how many", "", func(s *scene) {
+			s.all.Classes = nil
+			s.unbound()
+			for i := range 3 {
+				c := s.claim.DeepCopy()
+				c.Name, c.UID = fmt.Sprintf("more%d", i), c.UID+"-more"
+				s.all.Claims = append(s.all.Claims, c)
+			}
+			s.use(pod("web", ""))
+			s.all.CSINodes = s.all.CSINodes[1:]
+		}},
+		{"a Pod that names a missing claim", "", func(s *scene) { s.all.Claims = nil; s.released(); s.use(pod("web", "n1")); s.detached() }},
+		{"a volume that cannot be deleted", "", func(s *scene) {
+			s.released()
+			s.detached()
+			s.warn("uid-v1", volume.ReasonFailedDelete, "volume has snapshots")
+		}},
+		{"what has no namespace may hold up several of them", "", func(s *scene) {
+			s.unbound()
+			s.all.Classes = nil
+			c := s.claim.DeepCopy()
+			c.ObjectMeta = metav1.ObjectMeta{Namespace: "other", Name: "data"}
+			s.all.Claims = append(s.all.Claims, c)
+		}},
+		{"a node holds up its Pods", "", func(s *scene) {
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+		}},
+		{"a Pod that has ended waits for nothing", "", func(s *scene) {
+			s.pod.Status.Phase, s.all.Claims, s.all.Volumes, s.all.Attachments = corev1.PodSucceeded, nil, nil, nil
+		}},
+	}
+}
