@@ -63,6 +63,9 @@ func podNames(pods []*corev1.Pod) string {
 		if p.Spec.NodeName != "" {
 			name += " on node " + p.Spec.NodeName
 		}
+		if dir := p.Annotations[volume.AnnMountAt]; dir != "" {
+			name += " at " + dir
+		}
 		names = append(names, name)
 	}
 	return strings.Join(names, ", ")

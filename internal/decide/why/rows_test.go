@@ -58,6 +58,10 @@ func claimRows() []row {
 		{"deleted while a Pod uses it", "pvc/data", func(s *scene) {
 			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerClaimProtection}
 		}},
+		{"deleted while it is mounted at a path of the host", "pvc/data", func(s *scene) {
+			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerClaimProtection}
+			s.pod.Name, s.pod.Annotations = "mount-337ee6bf6f", map[string]string{volume.AnnMountAt: "/srv/data"}
+		}},
 		{"deleted and not used", "pvc/data", func(s *scene) {
 			s.claim.DeletionTimestamp, s.claim.Finalizers, s.all.Pods = now(), []string{volume.FinalizerClaimProtection}, nil
 		}},
