@@ -62,7 +62,7 @@ func (f facts) attached(node string) Link {
 	case a == nil:
 		return link(subject, Waiting, volume.ReasonAttaching, "the volume has not been asked to attach to node "+node+" yet", "attachdetach")
 	case a.Status.AttachError != nil:
-		return link(subject, Problem, volume.ReasonFailedAttach, a.Status.AttachError.Message, driver)
+		return link(subject, Problem, volume.ReasonFailedAttach, a.Status.AttachError.Message, blame(a.Status.AttachError.Message, driver))
 	}
 	return link(subject, Waiting, volume.ReasonAttaching, "driver "+driver+" is attaching the volume to node "+node, driver)
 }
@@ -82,15 +82,14 @@ func (f facts) heldElsewhere(node string) (Link, bool) {
 		if other == node {
 			continue
 		}
-		message := fmt.Sprintf("only one node may have the volume, and node %s has it", other)
-		next := "attachdetach"
+		message, actor := fmt.Sprintf("only one node may have the volume, and node %s has it", other), "attachdetach"
 		for _, p := range f.users() {
 			if p.Spec.NodeName == other {
-				message, next = message+" for pod "+p.Name, "pod "+p.Name
+				message, actor = message+" for pod "+p.Name, "pod "+p.Name
 				break
 			}
 		}
-		return link(attachmentSubject(node), Waiting, volume.ReasonMultiAttach, message, next), true
+		return link(attachmentSubject(node), Waiting, volume.ReasonMultiAttach, message, actor), true
 	}
 	return Link{}, false
 }
@@ -110,7 +109,7 @@ func (f facts) leaving(a *storagev1.VolumeAttachment) Link {
 	subject := attachmentSubject(node)
 	switch {
 	case a.Status.DetachError != nil:
-		return link(subject, Problem, volume.ReasonFailedDetach, a.Status.DetachError.Message, driver)
+		return link(subject, Problem, volume.ReasonFailedDetach, a.Status.DetachError.Message, blame(a.Status.DetachError.Message, driver))
 	case a.DeletionTimestamp != nil:
 		return link(subject, Waiting, volume.ReasonDetaching, "driver "+driver+" is detaching the volume from node "+node, driver)
 	case f.inUse(node):
@@ -124,13 +123,13 @@ func alone(a *storagev1.VolumeAttachment) Link {
 	subject, node, driver := "volumeattachment/"+a.Name, a.Spec.NodeName, a.Spec.Attacher
 	switch {
 	case a.Status.DetachError != nil:
-		return link(subject, Problem, volume.ReasonFailedDetach, a.Status.DetachError.Message, driver)
+		return link(subject, Problem, volume.ReasonFailedDetach, a.Status.DetachError.Message, blame(a.Status.DetachError.Message, driver))
 	case a.DeletionTimestamp != nil:
 		return link(subject, Waiting, volume.ReasonDetaching, "driver "+driver+" is detaching a volume from node "+node, driver)
 	case a.Status.Attached:
 		return link(subject, OK, volume.ReasonAttached, "attached to node "+node, "")
 	case a.Status.AttachError != nil:
-		return link(subject, Problem, volume.ReasonFailedAttach, a.Status.AttachError.Message, driver)
+		return link(subject, Problem, volume.ReasonFailedAttach, a.Status.AttachError.Message, blame(a.Status.AttachError.Message, driver))
 	}
 	return link(subject, Waiting, volume.ReasonAttaching, "driver "+driver+" is attaching a volume to node "+node, driver)
 }

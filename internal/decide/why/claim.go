@@ -156,7 +156,7 @@ func (f facts) unbound() Link {
 	}
 	driver := f.Class.Provisioner
 	if m, ok := f.warning(f.Claim, volume.ReasonProvisioningFailed); ok {
-		return link(subject, Problem, volume.ReasonProvisioningFailed, m, driver)
+		return link(subject, Problem, volume.ReasonProvisioningFailed, m, blame(m, driver))
 	}
 	if f.Claim.Annotations[volume.AnnIntent] != "" {
 		return link(subject, Waiting, volume.ReasonProvisioning, "driver "+driver+" is making the volume", driver)

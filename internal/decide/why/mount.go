@@ -33,7 +33,7 @@ func (f facts) mounted(p *corev1.Pod) Link {
 	}
 	if p.DeletionTimestamp != nil {
 		if m, ok := f.warning(p, volume.ReasonFailedUnmount); ok {
-			return link(subject, Problem, volume.ReasonFailedUnmount, m, "node "+node)
+			return link(subject, Problem, volume.ReasonFailedUnmount, m, blame(m, "node "+node))
 		}
 		return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted", "node "+node)
 	}
@@ -52,13 +52,13 @@ func (f facts) condition(p *corev1.Pod) Link {
 		case c.Status == corev1.ConditionTrue:
 			return link(subject, OK, volume.ReasonMounted, orText(c.Message, "all volumes are mounted"), "")
 		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonDriverMissing, reason == volume.ReasonClaimMissing:
-			return link(subject, Problem, reason, c.Message, node)
+			return link(subject, Problem, reason, c.Message, blame(c.Message, node))
 		default:
 			return link(subject, Waiting, reason, c.Message, node)
 		}
 	}
 	if m, ok := f.warning(p, volume.ReasonFailedMount); ok {
-		return link(subject, Problem, volume.ReasonFailedMount, m, node)
+		return link(subject, Problem, volume.ReasonFailedMount, m, blame(m, node))
 	}
 	return link(subject, Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
 }
@@ -100,7 +100,7 @@ func (f facts) resize() []Link {
 		return []Link{f.nodeResize(subject, growth)}
 	}
 	if m, ok := f.warning(f.Claim, volume.ReasonFailedResize); ok {
-		return []Link{link(subject, Problem, volume.ReasonFailedResize, m, driver)}
+		return []Link{link(subject, Problem, volume.ReasonFailedResize, m, blame(m, driver))}
 	}
 	return []Link{link(subject, Waiting, volume.ReasonResizing, "driver "+driver+" grows the volume "+growth, driver)}
 }

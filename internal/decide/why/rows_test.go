@@ -29,6 +29,10 @@ func claimRows() []row {
 			s.unbound()
 			s.warn("uid-data", volume.ReasonProvisioningFailed, "rpc error: code = ResourceExhausted desc = pool is full")
 		}},
+		{"the driver is out of order", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.warn("uid-data", volume.ReasonProvisioningFailed, "driver d.example.com made no volume: Internal: disk on fire")
+		}},
 		{"a warning about an earlier claim of the same name is not heard", "pvc/data", func(s *scene) {
 			s.unbound()
 			s.warn("uid-before", volume.ReasonProvisioningFailed, "boom")

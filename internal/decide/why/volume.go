@@ -34,7 +34,7 @@ func (f facts) volumeAlone() Link {
 func (f facts) released(subject string) Link {
 	v := f.Volume
 	if m, ok := f.warning(v, volume.ReasonFailedDelete); ok {
-		return link(subject, Problem, volume.ReasonFailedDelete, m, orText(f.driverName(), "user"))
+		return link(subject, Problem, volume.ReasonFailedDelete, m, blame(m, f.driverName()))
 	}
 	if v.Status.Phase == corev1.VolumeFailed {
 		return link(subject, Problem, volume.ReasonFailedDelete, orText(v.Status.Message, "reclaiming the volume failed"), orText(f.driverName(), "user"))
