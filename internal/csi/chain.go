@@ -19,7 +19,7 @@ type options struct {
 	log        *slog.Logger
 	observe    func(Observation)
 	controller time.Duration
-	fault      func(method string) (before, after error)
+	fault      func(method string, call func() error) error
 }
 
 // Option changes how a Driver makes its calls.
@@ -39,9 +39,9 @@ func WithControllerTimeout(limit time.Duration) Option {
 	return func(o *options) { o.controller = limit }
 }
 
-// WithFault is for tests: f is asked at each call for an error to fail with
-// before it is made, and for one to fail with after the driver has done it.
-func WithFault(f func(method string) (before, after error)) Option {
+// WithFault is for tests: f stands in the place of each call, makes it or not,
+// and returns how it went.
+func WithFault(f func(method string, call func() error) error) Option {
 	return func(o *options) { o.fault = f }
 }
 
@@ -66,17 +66,10 @@ func (o *options) chain(d *Driver, last invoker) invoker {
 	return last
 }
 
-func withFault(fault func(method string) (before, after error)) decorator {
+func withFault(fault func(method string, call func() error) error) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
-			before, after := fault(method)
-			if before != nil {
-				return before
-			}
-			if err := next(ctx, method, req, reply, opts...); err != nil {
-				return err
-			}
-			return after
+			return fault(method, func() error { return next(ctx, method, req, reply, opts...) })
 		}
 	}
 }

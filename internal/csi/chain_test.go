@@ -164,17 +164,18 @@ func TestObserverAndFault(t *testing.T) {
 		if o.Method == csipb.Controller_CreateVolume_FullMethodName {
 			seen = append(seen, o.Driver+" "+o.Code.String())
 		}
-	}), csi.WithFault(func(method string) (before, after error) {
-		mu.Lock()
-		defer mu.Unlock()
+	}), csi.WithFault(func(method string, call func() error) error {
 		if method != csipb.Controller_CreateVolume_FullMethodName {
-			return nil, nil
+			return call()
 		}
 		if first {
 			first = false
-			return status.Error(codes.Unavailable, "before"), nil
+			return status.Error(codes.Unavailable, "before")
 		}
-		return nil, status.Error(codes.Unavailable, "after")
+		if err := call(); err != nil {
+			t.Error(err)
+		}
+		return status.Error(codes.Unavailable, "after")
 	}))
 	for _, want := range []int{0, 1} {
 		if err := create(t, c, "v"); csi.Code(err) != codes.Unavailable {

@@ -1,0 +1,105 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+)
+
+// patience is how long a scenario may take on a busy machine; a scenario takes
+// far less than a second.
+const patience = time.Minute
+
+// scenario is a story that ends well whenever the control plane dies.
+type scenario struct {
+	name string
+	// prepare makes what the story needs, before the control plane runs.
+	prepare func(ctx context.Context, w *world) error
+	// play is what users and nodes do, and waits for what they wait for.
+	play func(ctx context.Context, w *world) error
+	// left is how many volumes are there at the end; clean removes them.
+	left  int
+	clean func(ctx context.Context, w *world) error
+}
+
+func TestEveryStep(t *testing.T) {
+	for _, s := range scenarios() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			steps := s.once(t, w, newFuse(0, false))
+			if len(steps) < 2 {
+				t.Fatalf("%d steps: %v", len(steps), steps)
+			}
+			survived := 0
+			for at := 1; at <= len(steps); at++ {
+				for _, after := range []bool{false, true} {
+					f := newFuse(at, after)
+					s.once(t, w, f)
+					if f.isDead() {
+						survived++
+					}
+				}
+			}
+			t.Logf("%d steps, %d deaths survived: %v", len(steps), survived, steps)
+			// A repeated write more or less is the nature of the thing.
+			if survived < len(steps) {
+				t.Errorf("only %d deaths: did the control plane do what it was to?", survived)
+			}
+			for _, o := range w.driver.Overlaps() {
+				t.Error(o)
+			}
+		})
+	}
+}
+
+// once plays the scenario with one death, and returns the steps of the life
+// that died.
+func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must := func(doing string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("death at step %d, after it: %v: %s: %v\nsteps: %v", f.at, f.after, doing, err, f.steps())
+		}
+	}
+	if s.prepare != nil {
+		must("prepare", s.prepare(ctx, w))
+	}
+	stop, err := w.run(f)
+	must("start", err)
+	played := make(chan error, 1)
+	go func() { played <- s.end(ctx, w) }()
+	select {
+	case err = <-played:
+		must("play", err)
+	case <-f.blown:
+		must("stop", stop())
+		stop, err = w.run(newFuse(0, false))
+		must("start again", err)
+		must("play", <-played)
+	}
+	steps := f.steps()
+	if s.clean != nil {
+		must("clean", s.clean(ctx, w))
+		must("clean", w.settled(ctx, 0))
+	}
+	must("stop", stop())
+	select {
+	case fault := <-w.faults:
+		must("watch the driver", fmt.Errorf("%s", fault))
+	default:
+	}
+	return steps
+}
+
+// end plays the story and waits until all is at rest.
+func (s scenario) end(ctx context.Context, w *world) error {
+	if err := s.play(ctx, w); err != nil {
+		return err
+	}
+	return w.settled(ctx, s.left)
+}

@@ -1,0 +1,10 @@
+// Package crash ends the control plane at each of its steps.
+//
+// A step is one effect on the outside: a write to the API or a call that
+// changes something at the driver. A scenario is played once to count its
+// steps. Then it is played again for each of them, twice: the control plane
+// dies just before the step, and just after it, when the effect is there and
+// its answer is not. A new control plane, which knows only what the API and the
+// driver know, has to bring the scenario to the same end, and nothing may be
+// lost, left or done twice.
+package crash

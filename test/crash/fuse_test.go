@@ -1,0 +1,116 @@
+package crash
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+var errDead = errors.New("the control plane is dead")
+
+// fuse counts the effects of one life of the control plane and ends it at one
+// of them. From then on nothing of that life has an effect any more.
+type fuse struct {
+	// at is the effect that it ends at, the first is 1; 0 is none. after says
+	// that this effect still happens, though nobody hears of it.
+	at    int
+	after bool
+	// blown is closed at the end.
+	blown chan struct{}
+
+	mu    sync.Mutex
+	names []string
+	dead  bool
+}
+
+func newFuse(at int, after bool) *fuse {
+	return &fuse{at: at, after: after, blown: make(chan struct{})}
+}
+
+// effect is asked before an effect. An error says that it must not happen; last
+// that it is the last one, whose answer is lost.
+func (f *fuse) effect(name string) (last bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.dead {
+		return false, errDead
+	}
+	f.names = append(f.names, name)
+	if len(f.names) != f.at {
+		return false, nil
+	}
+	f.dead = true
+	if f.after {
+		return true, nil
+	}
+	close(f.blown)
+	return false, errDead
+}
+
+// steps returns the effects so far.
+func (f *fuse) steps() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.names...)
+}
+
+func (f *fuse) isDead() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dead
+}
+
+// step has an effect happen, or not.
+func (f *fuse) step(name string, happen func() error) error {
+	last, err := f.effect(name)
+	if err != nil {
+		return err
+	}
+	err = happen()
+	if last {
+		// Done or refused: nobody hears of it.
+		close(f.blown)
+		return errDead
+	}
+	return err
+}
+
+// api lets requests that write pass the fuse. Events are news, not state: they
+// are no steps of their own.
+func (f *fuse) api(next http.RoundTripper) http.RoundTripper {
+	return roundTrip(func(r *http.Request) (*http.Response, error) {
+		if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") {
+			if f.isDead() {
+				return nil, errDead
+			}
+			return next.RoundTrip(r)
+		}
+		var answer *http.Response
+		err := f.step(r.Method+" "+r.URL.Path, func() (err error) {
+			answer, err = next.RoundTrip(r) //nolint:bodyclose // the caller does, or the lines below
+			return err
+		})
+		if err != nil && answer != nil {
+			_ = answer.Body.Close()
+			answer = nil
+		}
+		return answer, err
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// driver lets calls pass the fuse that change something at the driver.
+func (f *fuse) driver(method string, call func() error) error {
+	switch name := method[strings.LastIndex(method, "/")+1:]; name {
+	case "CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerExpandVolume":
+		return f.step(name, call)
+	}
+	if f.isDead() {
+		return errDead
+	}
+	return call()
+}

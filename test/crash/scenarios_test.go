@@ -1,0 +1,232 @@
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+func scenarios() []scenario {
+	immediate, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
+	return []scenario{
+		{name: "a claim comes and goes", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
+		{name: "a claim is deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(false), makeClaim, noClaim)},
+		{name: "a claim and its class are deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(true), makeClaim, noClaim)},
+		{name: "the driver is full", prepare: classOf(immediate), play: play(fullAtFirst, makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
+		{name: "the driver does not say how it went", prepare: classOf(immediate), play: play(vagueAtFirst, makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
+		{
+			name: "the data is kept", prepare: keepingClass, play: play(makeClaim, claimIs(corev1.ClaimBound), deleteClaim, volumeIs(corev1.VolumeReleased)),
+			left: 1, clean: removeKept,
+		},
+		{name: "the volume is deleted first", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), deleteVolume, deleteClaim)},
+		{name: "a consumer comes and goes", prepare: classOf(late), play: play(makeClaim, makePod("a", ""), mayMount("a"), removePod("a"), deleteClaim)},
+		{
+			name: "a consumer moves to another node", prepare: classOf(late),
+			play: play(makeClaim, makePod("a", "n1"), mayMount("a"), makePod("b", "n2"), removePod("a"), mayMount("b"), removePod("b"), deleteClaim),
+		},
+		{name: "a claim grows", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), grow, deleteClaim)},
+	}
+}
+
+// act is one thing that users or nodes do, or wait for.
+type act func(ctx context.Context, w *world) error
+
+func play(acts ...act) act {
+	return func(ctx context.Context, w *world) error {
+		for i, a := range acts {
+			if err := a(ctx, w); err != nil {
+				return fmt.Errorf("act %d: %w", i+1, err)
+			}
+		}
+		return nil
+	}
+}
+
+func classOf(mode storagev1.VolumeBindingMode) act {
+	return makeClass(mode, corev1.PersistentVolumeReclaimDelete)
+}
+
+func keepingClass(ctx context.Context, w *world) error {
+	return makeClass(storagev1.VolumeBindingImmediate, corev1.PersistentVolumeReclaimRetain)(ctx, w)
+}
+
+func makeClass(mode storagev1.VolumeBindingMode, reclaim corev1.PersistentVolumeReclaimPolicy) act {
+	return func(ctx context.Context, w *world) error {
+		_, err := w.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: w.driver.Name(), VolumeBindingMode: &mode, ReclaimPolicy: &reclaim, AllowVolumeExpansion: ptr.To(true),
+		}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	}
+}
+
+func makeClaim(ctx context.Context, w *world) error {
+	_, err := w.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "c"},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// once has the driver do something at the first call of a method, whichever
+// life makes it.
+func (w *world) once(method string, do func() csitest.Action) {
+	var done atomic.Bool
+	w.driver.OnCall(method, func(int, any) csitest.Action {
+		if done.Swap(true) {
+			return csitest.Action{}
+		}
+		return do()
+	})
+}
+
+// deletedOnTheWay has the user delete the claim, and perhaps its class, while
+// CreateVolume is under way.
+func deletedOnTheWay(classToo bool) act {
+	return func(ctx context.Context, w *world) error {
+		w.once("CreateVolume", func() csitest.Action {
+			err := w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, "c", metav1.DeleteOptions{})
+			if classToo {
+				err = errors.Join(err, w.client.StorageV1().StorageClasses().Delete(ctx, class, metav1.DeleteOptions{}))
+			}
+			if err != nil {
+				w.faults <- err.Error()
+			}
+			return csitest.Action{}
+		})
+		return nil
+	}
+}
+
+func fullAtFirst(_ context.Context, w *world) error {
+	w.once("CreateVolume", func() csitest.Action { return csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")} })
+	return nil
+}
+
+// vagueAtFirst has the driver make the volume and say that it did not get to
+// an end.
+func vagueAtFirst(_ context.Context, w *world) error {
+	w.once("CreateVolume", func() csitest.Action {
+		return csitest.Action{After: true, Err: status.Error(codes.DeadlineExceeded, "it takes long")}
+	})
+	return nil
+}
+
+func grow(ctx context.Context, w *world) error {
+	patch := []byte(`{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`)
+	if _, err := w.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, "c", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		return err
+	}
+	want := resource.MustParse("2Gi")
+	return w.until(ctx, func() (string, error) {
+		vs := w.driver.Volumes()
+		if len(vs) != 1 || vs[0].Bytes != want.Value() {
+			return fmt.Sprintf("the driver has %+v", vs), nil
+		}
+		v, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+		if err != nil || len(v.Items) != 1 || v.Items[0].Spec.Capacity.Storage().Cmp(want) != 0 {
+			return "the volume object does not say its size", err
+		}
+		return "", nil
+	})
+}
+
+func deleteClaim(ctx context.Context, w *world) error {
+	return errors.Join(w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, "c", metav1.DeleteOptions{}), noClaim(ctx, w))
+}
+
+func deleteVolume(ctx context.Context, w *world) error {
+	name, err := w.volumeName(ctx)
+	if err != nil {
+		return err
+	}
+	return w.client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{})
+}
+
+// removeKept does what an administrator does with a kept volume: the object,
+// and then the storage.
+func removeKept(ctx context.Context, w *world) error {
+	patch := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+	name, err := w.volumeName(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = w.client.CoreV1().PersistentVolumes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+func (w *world) volumeName(ctx context.Context) (string, error) {
+	all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	if len(all.Items) != 1 {
+		return "", fmt.Errorf("there are %d volumes", len(all.Items))
+	}
+	return all.Items[0].Name, nil
+}
+
+func makePod(name, node string) act {
+	return func(ctx context.Context, w *world) error {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}}
+		pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+		_, err := w.client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
+		return err
+	}
+}
+
+// mayMount waits until the node of a Pod may mount the volume, and says for the
+// node that it does.
+func mayMount(pod string) act {
+	return func(ctx context.Context, w *world) error {
+		var node *corev1.Node
+		err := w.until(ctx, func() (string, error) {
+			p, err := w.client.CoreV1().Pods(space).Get(ctx, pod, metav1.GetOptions{})
+			if err != nil || p.Spec.NodeName == "" {
+				return "pod " + pod + " has no node", err
+			}
+			if node, err = w.client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{}); err != nil || len(node.Status.VolumesAttached) == 0 {
+				return "node " + p.Spec.NodeName + " may mount nothing", err
+			}
+			return "", nil
+		})
+		if err != nil {
+			return err
+		}
+		return w.says(ctx, node.Name, map[string]any{"volumesInUse": []corev1.UniqueVolumeName{node.Status.VolumesAttached[0].Name}})
+	}
+}
+
+// removePod does what the agent of the Pod's node does at last, and then says
+// that nothing is mounted there.
+func removePod(pod string) act {
+	return func(ctx context.Context, w *world) error {
+		p, err := w.client.CoreV1().Pods(space).Get(ctx, pod, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if err := w.client.CoreV1().Pods(space).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+			return err
+		}
+		return w.says(ctx, p.Spec.NodeName, map[string]any{"volumesInUse": []string{}})
+	}
+}

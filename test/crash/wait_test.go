@@ -1,0 +1,86 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// until asks again and again until there is nothing that is not yet so.
+func (w *world) until(ctx context.Context, notYet func() (string, error)) error {
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	last := ""
+	for {
+		missing, err := notYet()
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %s", ctx.Err(), last)
+		case err != nil:
+			return err
+		case missing == "":
+			return nil
+		}
+		last = missing
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func claimIs(phase corev1.PersistentVolumeClaimPhase) act {
+	return func(ctx context.Context, w *world) error {
+		return w.until(ctx, func() (string, error) {
+			c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, "c", metav1.GetOptions{})
+			if err != nil || c.Status.Phase == phase {
+				return "", err
+			}
+			return fmt.Sprintf("the claim is %s, not %s", c.Status.Phase, phase), nil
+		})
+	}
+}
+
+func volumeIs(phase corev1.PersistentVolumePhase) act {
+	return func(ctx context.Context, w *world) error {
+		return w.until(ctx, func() (string, error) {
+			all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+			if err != nil || len(all.Items) == 1 && all.Items[0].Status.Phase == phase {
+				return "", err
+			}
+			return fmt.Sprintf("no volume is %s", phase), nil
+		})
+	}
+}
+
+func noClaim(ctx context.Context, w *world) error {
+	return w.until(ctx, func() (string, error) {
+		c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, "c", metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return "", nil
+		case err != nil:
+			return "", err
+		}
+		return fmt.Sprintf("the claim is there, with finalizers %v", c.Finalizers), nil
+	})
+}
+
+// settled waits until as many volumes are left as shall be, and API and driver
+// agree.
+func (w *world) settled(ctx context.Context, left int) error {
+	return w.until(ctx, func() (string, error) {
+		all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return "", err
+		}
+		if n := len(w.driver.Volumes()); len(all.Items) != left || n != left {
+			return fmt.Sprintf("%d volumes are left and %d at the driver, not %d", len(all.Items), n, left), nil
+		}
+		return w.wrong(ctx)
+	})
+}
