@@ -54,6 +54,7 @@ func layers() []layer {
 		{"internal/controller", []string{"internal/volume", "internal/kube"}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
 		{"internal/node", []string{"internal/volume", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/"}, heavy, "the node agent meets controllers through the API only"},
 		{"internal/driver/local", []string{"internal/volume", "internal/mount"}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
+		{"internal/golden", nil, append(heavy, clientGo), "for tests only"},
 		{"internal/cli", []string{"internal/volume", decidePrefix, "internal/kube", "internal/app"}, heavy, "the command line joins nothing"},
 		{"internal/app", []string{anyInternal}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{"internal/cli", "internal/app", "internal/csi"}, heavy, "main is boring"},

@@ -71,6 +71,12 @@ func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
 	}
 	stop, err := w.run(f)
 	must("start", err)
+	alive := true
+	defer func() {
+		if alive {
+			_ = stop() // the test has failed
+		}
+	}()
 	played := make(chan error, 1)
 	go func() { played <- s.end(ctx, w) }()
 	select {
@@ -87,6 +93,7 @@ func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
 		must("clean", s.clean(ctx, w))
 		must("clean", w.settled(ctx, 0))
 	}
+	alive = false
 	must("stop", stop())
 	select {
 	case fault := <-w.faults:

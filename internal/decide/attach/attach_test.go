@@ -1,9 +1,7 @@
 package attach
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -12,26 +10,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
-
-var update = flag.Bool("update", false, "write the decisions into the tables")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
-}
 
 const driver = "d.example.com"
 
@@ -158,7 +139,7 @@ func TestNodes(t *testing.T) {
 		c.facts.Name = "n1"
 		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, nodeText(c.facts.Node, Node(c.facts)))
 	}
-	golden(t, "testdata/nodes.txt", out.String())
+	golden.Equal(t, "testdata/nodes.txt", out.String())
 }
 
 func nodeText(n *corev1.Node, p NodePlan) string {
@@ -235,7 +216,7 @@ func TestAttachments(t *testing.T) {
 		why := Failed(attachment("pv", "n1"), detaching, "Internal: no")
 		fmt.Fprintf(&out, "# a driver that fails is quoted\n%s: %s -> %s\n\n", why.Reason, why.Message, why.Next)
 	}
-	golden(t, "testdata/attachments.txt", out.String())
+	golden.Equal(t, "testdata/attachments.txt", out.String())
 }
 
 func TestRecordSurvivesTheAttachment(t *testing.T) {

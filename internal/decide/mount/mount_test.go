@@ -2,7 +2,6 @@ package mount
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,9 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
-)
 
-var update = flag.Bool("update", false, "write the decisions into the tables")
+	"volplane.dev/volplane/internal/golden"
+)
 
 // TestVolume plays the tables in testdata: cases are separated by empty lines;
 // each is a sentence, facts, "----", and the plan.
@@ -29,16 +28,7 @@ func TestVolume(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := play(t, string(data))
-		if *update {
-			if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			continue
-		}
-		if diff := cmp.Diff(string(data), got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		golden.Equal(t, name, play(t, string(data)))
 	}
 }
 

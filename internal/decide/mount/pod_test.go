@@ -2,14 +2,13 @@ package mount
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,19 +28,7 @@ func TestReasons(t *testing.T) {
 	line("grown", Grown("pv", "n"))
 	line("torn", Torn("/j/x"))
 	line("refused", Refused("/r/x.sock", "the cause"))
-	const name = "testdata/reasons/pods.txt"
-	if *update {
-		if err := os.WriteFile(name, []byte(got.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	golden.Equal(t, "testdata/reasons/pods.txt", got.String())
 }
 
 func uses(line func(string, volume.Because)) {

@@ -1,13 +1,10 @@
 package placement
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,10 +12,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
-
-var update = flag.Bool("update", false, "write the decisions into the tables")
 
 const driver = "d.example.com"
 
@@ -228,19 +224,7 @@ func TestPods(t *testing.T) {
 		}
 		fmt.Fprintf(&out, "%s: %s -> %s\n\n", p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
-	const name = "testdata/pods.txt"
-	if *update {
-		if err := os.WriteFile(name, []byte(out.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), out.String()); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
+	golden.Equal(t, "testdata/pods.txt", out.String())
 }
 
 func TestSelectors(t *testing.T) {

@@ -1,19 +1,16 @@
 package resize
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-)
 
-var update = flag.Bool("update", false, "write the decisions into the tables")
+	"volplane.dev/volplane/internal/golden"
+)
 
 func claim(want, have string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
@@ -85,19 +82,7 @@ func TestClaims(t *testing.T) {
 	fmt.Fprintf(&out, "\n# so is the node's turn\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
 	why = Failed(claim("10Gi", "5Gi"), "d.example.com", "Internal: no")
 	fmt.Fprintf(&out, "\n# and a driver's error\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
-	const name = "testdata/claims.txt"
-	if *update {
-		if err := os.WriteFile(name, []byte(out.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), out.String()); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
+	golden.Equal(t, "testdata/claims.txt", out.String())
 }
 
 func TestClaimsStatus(t *testing.T) {

@@ -1,12 +1,9 @@
 package why_test
 
 import (
-	"flag"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,10 +12,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
-
-var update = flag.Bool("update", false, "write the explanations into the golden files")
 
 const driver = "d.example.com"
 
@@ -158,7 +154,7 @@ func TestExplanations(t *testing.T) {
 			}
 			b.WriteString("\n")
 		}
-		golden(t, file, b.String())
+		equal(t, file, b.String())
 	}
 }
 
@@ -177,26 +173,14 @@ func ask(o why.Objects, subject string) (why.Chain, bool) {
 	}
 }
 
-// golden compares the text with a file, and each line with the width of a
+// equal compares the text with a file, and each line with the width of a
 // terminal.
-func golden(t *testing.T, file, got string) {
+func equal(t *testing.T, file, got string) {
 	t.Helper()
-	path := "testdata/" + file
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", path, diff)
-	}
+	golden.Equal(t, "testdata/"+file, got)
 	for line := range strings.Lines(got) {
 		if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 && !strings.HasPrefix(line, "# ") {
-			t.Errorf("%s: line of more than 80 columns: %s", path, line)
+			t.Errorf("%s: line of more than 80 columns: %s", file, line)
 		}
 	}
 }
@@ -220,5 +204,5 @@ func TestCauses(t *testing.T) {
 		}
 		b.WriteString("\n")
 	}
-	golden(t, "causes.txt", b.String())
+	equal(t, "causes.txt", b.String())
 }

@@ -1,0 +1,36 @@
+// Package golden compares what tests get with files that people have read.
+//
+// Life cycle: a test calls Equal; with UPDATE_GOLDEN=1 in the environment the
+// file is written anew instead, and its difference is read before it is
+// committed.
+package golden
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Equal fails the test when got is not the content of the file, a path below
+// the package's folder.
+func Equal(t testing.TB, file, got string) {
+	t.Helper()
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // part of the source tree
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil { //nolint:gosec // part of the source tree
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v: write it with UPDATE_GOLDEN=1", err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", file, diff)
+	}
+}
