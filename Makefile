@@ -44,9 +44,13 @@ install: build ## install programs, systemd unit and completions below PREFIX (/
 
 ##@ To change it
 .PHONY: test
-test: deps build bin/kubectl ## run every test of all modules (needs root)
+test: deps build bin/kubectl bin/kube-controller-manager ## run every test of all modules (needs root)
 	@if [ "$$(id -u)" != 0 ]; then echo 'error: the tests mount file systems: run them as root, or `make unit` without' >&2; exit 1; fi
 	.ci/gotest $(MODULES)
+
+.PHONY: differential
+differential: bin/kube-controller-manager ## compare the binder with Kubernetes' own in DIFFERENTIAL=2000 sequences
+	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=60m -v -run TestBinderIsKubernetes ./kube
 
 .PHONY: unit
 unit: ## run the quick tests: no root, no API server
@@ -76,10 +80,11 @@ clean: ## remove what was built
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@/ { print substr($$0, 5) ":" } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-# An unmodified kubectl for the tests, of the version that the API server has.
-bin/kubectl: test/go.mod
+# Unmodified programs of Kubernetes for the tests, of the version that the API
+# server has.
+bin/kubectl bin/kube-controller-manager: test/go.mod
 	cd test && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../bin/kubectl k8s.io/kubernetes/cmd/kubectl
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../$@ k8s.io/kubernetes/cmd/$(@F)
 
 $(LINTER):
 	GOBIN=$(CURDIR)/bin GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -18,14 +19,16 @@ type ControlPlaneOptions struct {
 	// ConfigFor returns the way to the API server for a role of Declarations
 	// or ReaderRole.
 	ConfigFor func(role string) (*rest.Config, error)
+	// Roles are the names of the controllers that run; empty is all of them.
+	Roles []string
 	// Drivers are the CSI drivers that this process reaches.
 	Drivers *csi.Set
 	// Log receives what is worth telling.
 	Log *slog.Logger
 }
 
-// ControlPlane runs all controllers until ctx ends. It calls ready once, when
-// the caches are full and every controller works.
+// ControlPlane runs controllers until ctx ends. It calls ready once, when the
+// caches are full and every controller works.
 func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) error {
 	reader, err := clientFor(o, controller.Declaration{Name: ReaderRole}, false)
 	if err != nil {
@@ -34,6 +37,9 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	caches := kube.NewCaches(reader)
 	var parts []Part
 	for _, m := range members() {
+		if len(o.Roles) > 0 && !slices.Contains(o.Roles, m.Name) {
+			continue
+		}
 		client, err := clientFor(o, m.Declaration, true)
 		if err != nil {
 			return err

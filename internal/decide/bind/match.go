@@ -8,9 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Match returns the volume that serves the claim best: one that is bound to it
-// in advance, else the smallest within the tightest set of access modes; of
-// equal ones the first by name. late says that the claim waits for its
+// Match returns the volume that serves the claim best: those that are bound to
+// it in advance come first, then those with the tightest set of access modes,
+// then the smallest; of equal ones it is the first by name. late says that the claim waits for its
 // consumer: then only a volume bound in advance will do. nil is no match.
 func Match(claim *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume, late bool) *corev1.PersistentVolume {
 	selector := selectorOf(claim)
@@ -20,11 +20,8 @@ func Match(claim *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolu
 	}
 	var best *corev1.PersistentVolume
 	for _, v := range volumes {
-		switch {
-		case !fits(claim, v) || !offers(v, claim.Spec.AccessModes):
-		case v.Spec.ClaimRef != nil:
-			return v
-		case free(v) && (best == nil || better(v, best)):
+		usable := fits(claim, v) && offers(v, claim.Spec.AccessModes) && (v.Spec.ClaimRef != nil || free(v))
+		if usable && (best == nil || better(v, best)) {
 			best = v
 		}
 	}
@@ -75,6 +72,9 @@ func Mismatch(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) s
 }
 
 func better(a, b *corev1.PersistentVolume) bool {
+	if reserved := a.Spec.ClaimRef != nil; reserved != (b.Spec.ClaimRef != nil) {
+		return reserved
+	}
 	if la, lb := len(a.Spec.AccessModes), len(b.Spec.AccessModes); la != lb {
 		return la < lb
 	}

@@ -1,0 +1,137 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestOurProvisionerTheirBinder has volplane make and delete volumes for the
+// binder of Kubernetes, as a sidecar in a cluster does.
+func TestOurProvisionerTheirBinder(t *testing.T) {
+	s := newSide(t, "both")
+	driver, drivers := startDriver(t)
+	s.theirs(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
+	s.ours(t, drivers, "provisioner")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	fast, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
+	comesAndGoes(ctx, t, s.client, driver, "fast", fast, func() {})
+	comesAndGoes(ctx, t, s.client, driver, "late", late, func() { selectNode(ctx, t, s.client, "late") })
+	made := 0
+	for _, m := range driver.Methods() {
+		if m == "CreateVolume" || m == "DeleteVolume" {
+			made++
+		}
+	}
+	if made != 4 {
+		t.Errorf("%d calls made and deleted two volumes: %v", made, driver.Methods())
+	}
+}
+
+// comesAndGoes follows a claim of a new class until nothing is left of it.
+func comesAndGoes(ctx context.Context, t *testing.T, c kubernetes.Interface, driver *csitest.Driver, name string, mode storagev1.VolumeBindingMode, schedule func()) {
+	t.Helper()
+	_, err := c.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: driver.Name(), VolumeBindingMode: &mode}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims := c.CoreV1().PersistentVolumeClaims("default")
+	if _, err := claims.Create(ctx, claimOf(name, name), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	schedule()
+	eventually(ctx, t, func() string {
+		c, err := claims.Get(ctx, name, metav1.GetOptions{})
+		if err != nil || c.Status.Phase != corev1.ClaimBound {
+			return fmt.Sprintf("claim %s is not bound: %v", name, err)
+		}
+		return ""
+	})
+	if n := len(driver.Volumes()); n != 1 {
+		t.Fatalf("the driver has %d volumes", n)
+	}
+	if err := claims.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, func() string {
+		all, err := c.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+		if err != nil || len(all.Items)+len(driver.Volumes()) > 0 {
+			return fmt.Sprintf("volumes are left: %d, at the driver %d: %v", len(all.Items), len(driver.Volumes()), err)
+		}
+		return ""
+	})
+}
+
+func startDriver(t *testing.T) (*csitest.Driver, *csi.Set) {
+	t.Helper()
+	config := csitest.Full()
+	config.Segments, config.Plugin.AccessibilityConstraints = nil, false
+	driver := csitest.Start(t, config)
+	d, err := csi.Dial(t.Context(), driver.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	drivers := csi.NewSet()
+	drivers.Put(d)
+	return driver, drivers
+}
+
+func claimOf(name, class string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
+		StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+	}}
+}
+
+// selectNode does what the scheduler does.
+func selectNode(ctx context.Context, t *testing.T, c kubernetes.Interface, claim string) {
+	t.Helper()
+	if _, err := c.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	err := again(func() error {
+		pvc, err := c.CoreV1().PersistentVolumeClaims("default").Get(ctx, claim, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		metav1.SetMetaDataAnnotation(&pvc.ObjectMeta, volume.AnnSelectedNode, "n1")
+		_, err = c.CoreV1().PersistentVolumeClaims("default").Update(ctx, pvc, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits until there is nothing that is not yet so.
+func eventually(ctx context.Context, t *testing.T, notYet func() string) {
+	t.Helper()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		missing := notYet()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			t.Fatal(missing)
+		}
+	}
+}
