@@ -2,7 +2,9 @@ package local
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"strconv"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -26,19 +28,9 @@ func (c *controller) ControllerPublishVolume(_ context.Context, r *csipb.Control
 		return nil, failure(err)
 	}
 	if !c.pool.knowsNode(r.GetNodeId()) {
-		return nil, status.Errorf(codes.NotFound, "node %.128q is not served by this driver", r.GetNodeId())
+		return nil, status.Errorf(codes.NotFound, "node %.128q: no driver serves it with pool %s; start one there first", r.GetNodeId(), c.pool.dir)
 	}
-	_, err := c.pool.change(volumes, r.GetVolumeId(), func(v *record) error {
-		switch {
-		case slices.Contains(v.Nodes, r.GetNodeId()):
-		case len(v.Nodes) > 0:
-			return status.Errorf(codes.FailedPrecondition, "volume %s is published to node %s", v.ID, v.Nodes[0])
-		default:
-			v.Nodes = append(v.Nodes, r.GetNodeId())
-		}
-		return nil
-	})
-	if err != nil {
+	if err := c.pool.publish(r.GetVolumeId(), r.GetNodeId()); err != nil {
 		return nil, failure(err)
 	}
 	return &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"pool": c.pool.id}}, nil
@@ -50,11 +42,8 @@ func (c *controller) ControllerUnpublishVolume(_ context.Context, r *csipb.Contr
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id")
 	}
-	_, err := c.pool.change(volumes, r.GetVolumeId(), func(v *record) error {
-		v.Nodes = slices.DeleteFunc(v.Nodes, func(n string) bool { return r.GetNodeId() == "" || n == r.GetNodeId() })
-		return nil
-	})
-	if err != nil && status.Code(failure(err)) != codes.NotFound {
+	err := c.pool.unpublish(r.GetVolumeId(), r.GetNodeId())
+	if err != nil && !errors.Is(err, errMissing) && !errors.Is(err, errID) {
 		return nil, failure(err)
 	}
 	return &csipb.ControllerUnpublishVolumeResponse{}, nil
@@ -76,6 +65,18 @@ func (c *controller) ValidateVolumeCapabilities(_ context.Context, r *csipb.Vali
 	}}, nil
 }
 
+// publishedTo is the answer to whoever wants what another node uses.
+func publishedTo(v record) error {
+	return status.Errorf(codes.FailedPrecondition, "volume %s is published to node %.128q; unpublish it there first", v.ID, v.Node)
+}
+
+func publishedNodes(v record) []string {
+	if v.Node == "" {
+		return nil
+	}
+	return []string{v.Node}
+}
+
 // ListVolumes lists all volumes and the nodes they are published to.
 func (c *controller) ListVolumes(_ context.Context, r *csipb.ListVolumesRequest) (*csipb.ListVolumesResponse, error) {
 	all, err := c.pool.list(volumes)
@@ -89,7 +90,7 @@ func (c *controller) ListVolumes(_ context.Context, r *csipb.ListVolumesRequest)
 	out := &csipb.ListVolumesResponse{NextToken: next}
 	for _, v := range some {
 		out.Entries = append(out.Entries, &csipb.ListVolumesResponse_Entry{
-			Volume: c.describe(v), Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: v.Nodes},
+			Volume: c.describe(v), Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: publishedNodes(v)},
 		})
 	}
 	return out, nil
@@ -104,7 +105,7 @@ func (c *controller) ControllerGetVolume(_ context.Context, r *csipb.ControllerG
 	if err != nil {
 		return nil, failure(err)
 	}
-	return &csipb.ControllerGetVolumeResponse{Volume: c.describe(v), Status: &csipb.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: v.Nodes}}, nil
+	return &csipb.ControllerGetVolumeResponse{Volume: c.describe(v), Status: &csipb.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: publishedNodes(v)}}, nil
 }
 
 // ListSnapshots lists all snapshots, those of a volume, or one.
@@ -132,11 +133,39 @@ func (c *controller) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest)
 	if t := r.GetAccessibleTopology(); t != nil && t.GetSegments()[volume.TopologyPool] != c.pool.id {
 		return &csipb.GetCapacityResponse{}, nil
 	}
+	if all := r.GetVolumeCapabilities(); len(all) > 0 {
+		if _, err := checkCapabilities(all); err != nil {
+			return &csipb.GetCapacityResponse{}, nil //nolint:nilerr // of what cannot be made there is room for none
+		}
+	}
 	usage, err := mount.Stat(c.pool.dir)
 	if err != nil {
 		return nil, failure(err)
 	}
 	return &csipb.GetCapacityResponse{AvailableCapacity: usage.Available, MaximumVolumeSize: wrapperspb.Int64(usage.Total)}, nil
+}
+
+// page cuts one page out of entries; tokens are positions.
+func page[T any](entries []T, token string, most int32) ([]T, string, error) {
+	start := 0
+	if token != "" {
+		var err error
+		if start, err = strconv.Atoi(token); err != nil || start < 0 || start > len(entries) {
+			return nil, "", status.Errorf(codes.Aborted, "starting token %.40q is not one of ours; start the list again without one", token)
+		}
+	}
+	if most < 0 {
+		return nil, "", status.Errorf(codes.InvalidArgument, "%d entries cannot be had", most)
+	}
+	end := len(entries)
+	if most > 0 {
+		end = min(end, start+int(most))
+	}
+	next := ""
+	if end < len(entries) {
+		next = strconv.Itoa(end)
+	}
+	return slices.Clone(entries[start:end]), next, nil
 }
 
 // ControllerGetCapabilities says what the controller service can do.

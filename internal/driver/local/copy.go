@@ -23,39 +23,47 @@ func copyImage(ctx context.Context, from string, to *os.File) error {
 		return fmt.Errorf("copy image: %w", err)
 	}
 	defer source.Close()
+	// What is not on the disk yet may not count as data.
+	if err := source.Sync(); err != nil {
+		return fmt.Errorf("copy image: %w", err)
+	}
 	if unix.IoctlFileClone(int(to.Fd()), int(source.Fd())) == nil {
 		return nil
 	}
+	err = eachData(ctx, source, func(at, length int64) error {
+		_, err := io.Copy(io.NewOffsetWriter(to, at), io.NewSectionReader(source, at, length))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("copy image: %w", err)
+	}
+	return nil
+}
+
+// eachData calls do for every piece of a file that is not a hole, in steps.
+func eachData(ctx context.Context, f *os.File, do func(at, length int64) error) error {
 	for at := int64(0); ; {
-		start, err := source.Seek(at, unix.SEEK_DATA)
+		start, err := f.Seek(at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
 			return nil // only a hole is left
 		}
 		if err != nil {
-			return fmt.Errorf("copy image: %w", err)
-		}
-		end, err := source.Seek(start, unix.SEEK_HOLE)
-		if err != nil {
-			return fmt.Errorf("copy image: %w", err)
-		}
-		if err := copyRange(ctx, source, to, start, end); err != nil {
 			return err
+		}
+		end, err := f.Seek(start, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		for at = start; at < end; at += copyStep {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := do(at, min(copyStep, end-at)); err != nil {
+				return err
+			}
 		}
 		at = end
 	}
-}
-
-func copyRange(ctx context.Context, from, to *os.File, start, end int64) error {
-	for at := start; at < end; at += copyStep {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("copy image: %w", err)
-		}
-		n := min(copyStep, end-at)
-		if _, err := io.Copy(io.NewOffsetWriter(to, at), io.NewSectionReader(from, at, n)); err != nil {
-			return fmt.Errorf("copy image: %w", err)
-		}
-	}
-	return nil
 }
 
 // frozen runs f while no write can reach the image's filesystem, if it is
@@ -73,6 +81,10 @@ func frozen(image string, f func() error) error {
 		return err
 	}
 	if target == "" {
+		// A raw device: what was written to it may not be in the image yet.
+		if err := syncDevice(device); err != nil {
+			return err
+		}
 		return f()
 	}
 	thaw, err := mount.Freeze(target)
@@ -80,39 +92,4 @@ func frozen(image string, f func() error) error {
 		return err
 	}
 	return errors.Join(f(), thaw())
-}
-
-// mountedAt returns a path where a device's filesystem is mounted, or "".
-func mountedAt(device string) (string, error) {
-	points, err := mount.Below("/")
-	if err != nil {
-		return "", err
-	}
-	for _, p := range points {
-		if p.Source == device {
-			return p.Path, nil
-		}
-	}
-	return "", nil
-}
-
-// used says whether anything on this host shows the device: its filesystem or
-// the device itself.
-func used(device string) (bool, error) {
-	points, err := mount.Below("/")
-	if err != nil {
-		return false, err
-	}
-	for _, p := range points {
-		if shows(p, device) {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
-// shows says whether a mount is of the device's filesystem or of the device
-// itself.
-func shows(p mount.Point, device string) bool {
-	return p.Source == device || p.Type == "devtmpfs" && p.Root == device[len("/dev"):]
 }

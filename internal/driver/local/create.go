@@ -3,16 +3,15 @@ package local
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"os"
-	"slices"
+	"strings"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
@@ -24,6 +23,8 @@ const (
 	sizeStep  = 1 << 20
 	defaultFS = "ext4"
 	maxName   = 128
+	// reserved begins the parameters that describe the claim, not the volume.
+	reserved = "csi.storage.k8s.io/"
 )
 
 // controller is the CSI controller service.
@@ -32,10 +33,17 @@ type controller struct {
 	pool *pool
 }
 
-// CreateVolume makes a volume, or finds the one that an equal call has made.
+// CreateVolume makes a volume, or finds the one that an equal call has made:
+// also when the source of that one is gone by now.
 func (c *controller) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
-	if r.GetName() == "" || len(r.GetName()) > maxName {
-		return nil, status.Errorf(codes.InvalidArgument, "name of %d bytes, want 1 to %d", len(r.GetName()), maxName)
+	if err := checkName(r.GetName()); err != nil {
+		return nil, err
+	}
+	if err := checkParameters(r.GetParameters()); err != nil {
+		return nil, err
+	}
+	if len(r.GetMutableParameters()) > 0 {
+		return nil, status.Error(codes.InvalidArgument, "this driver cannot modify volumes; take the attributes class out of the claim")
 	}
 	fsType, err := checkCapabilities(r.GetVolumeCapabilities())
 	if err != nil {
@@ -44,32 +52,48 @@ func (c *controller) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequ
 	if err := c.checkTopology(r.GetAccessibilityRequirements()); err != nil {
 		return nil, err
 	}
-	source, err := c.source(r.GetVolumeContentSource())
-	if err != nil {
-		return nil, err
-	}
 	id := volumes.idOf(r.GetName())
-	if there, err := c.pool.get(volumes, id); err == nil {
-		return c.created(there, r, source)
+	there, err := c.pool.get(volumes, id)
+	switch {
+	case err == nil:
+		return c.created(there, r)
+	case !errors.Is(err, errMissing):
+		return nil, failure(err)
 	}
-	size, err := c.size(r.GetCapacityRange(), fsType, source)
-	if err != nil {
-		return nil, err
-	}
-	want := record{ID: id, Name: r.GetName(), Size: size, Source: source.ID, Created: time.Now().UnixNano()}
-	made, err := c.pool.add(volumes, want, func(image *os.File) error { return c.fill(ctx, image, source) })
+	made, err := c.create(ctx, id, fsType, r)
 	if err != nil {
 		return nil, failure(err)
 	}
-	return c.created(made, r, source)
+	return c.created(made, r)
+}
+
+// create makes a new volume, while its source is held.
+func (c *controller) create(ctx context.Context, id, fsType string, r *csipb.CreateVolumeRequest) (record, error) {
+	source, release, err := c.source(ctx, r.GetVolumeContentSource())
+	if err != nil {
+		return source, err
+	}
+	defer release()
+	size, err := c.size(r.GetCapacityRange(), fsType, source)
+	if err != nil {
+		return source, err
+	}
+	want := record{ID: id, Name: r.GetName(), Size: size, Source: source.ID, Created: time.Now().UnixNano()}
+	return c.pool.add(ctx, volumes, want, func(image *os.File) error {
+		if err := c.fill(ctx, image, source); err != nil {
+			return err
+		}
+		return distinguish(ctx, image.Name(), fsType)
+	})
 }
 
 // created answers with a volume that exists, unless it is not what was asked
 // for.
-func (c *controller) created(v record, r *csipb.CreateVolumeRequest, source record) (*csipb.CreateVolumeResponse, error) {
+func (c *controller) created(v record, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+	_, source := sourceOf(r.GetVolumeContentSource())
 	want := r.GetCapacityRange()
-	if v.Size < want.GetRequiredBytes() || want.GetLimitBytes() > 0 && v.Size > want.GetLimitBytes() || v.Source != source.ID {
-		return nil, status.Errorf(codes.AlreadyExists, "volume %s exists with %d bytes and source %q", v.ID, v.Size, v.Source)
+	if v.Size < want.GetRequiredBytes() || want.GetLimitBytes() > 0 && v.Size > want.GetLimitBytes() || v.Source != source {
+		return nil, status.Errorf(codes.AlreadyExists, "volume %s exists with %d bytes and source %q; delete it first or choose another name", v.ID, v.Size, v.Source)
 	}
 	out := c.describe(v)
 	out.ContentSource = r.GetVolumeContentSource()
@@ -85,6 +109,24 @@ func (p *pool) topology() *csipb.Topology {
 	return &csipb.Topology{Segments: map[string]string{volume.TopologyPool: p.id}}
 }
 
+func checkName(name string) error {
+	if name == "" || len(name) > maxName {
+		return status.Errorf(codes.InvalidArgument, "name %.40q of %d bytes, want 1 to %d", name, len(name), maxName)
+	}
+	return nil
+}
+
+// checkParameters refuses what this driver does not know: a parameter that is
+// misspelt in a class must not be passed over in silence.
+func checkParameters(all map[string]string) error {
+	for key := range all {
+		if !strings.HasPrefix(key, reserved) {
+			return status.Errorf(codes.InvalidArgument, "parameter %.128q is not known; this driver has none, take it out of the class", key)
+		}
+	}
+	return nil
+}
+
 // checkCapabilities refuses what one host's files cannot be, and returns the
 // filesystem's type; "" for raw block.
 func checkCapabilities(all []*csipb.VolumeCapability) (string, error) {
@@ -97,7 +139,7 @@ func checkCapabilities(all []*csipb.VolumeCapability) (string, error) {
 		case csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
 			csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 		default:
-			return "", status.Errorf(codes.InvalidArgument, "access mode %s: a local volume is on one node at a time", c.GetAccessMode().GetMode())
+			return "", status.Errorf(codes.InvalidArgument, "access mode %s: a local volume is on one node at a time; ask for ReadWriteOnce or ReadWriteOncePod", c.GetAccessMode().GetMode())
 		}
 		switch {
 		case c.GetBlock() != nil:
@@ -108,7 +150,7 @@ func checkCapabilities(all []*csipb.VolumeCapability) (string, error) {
 				fsType = defaultFS
 			}
 			if _, err := mount.SmallestFS(fsType); err != nil {
-				return "", status.Error(codes.InvalidArgument, err.Error())
+				return "", status.Errorf(codes.InvalidArgument, "filesystem type %.40q is not supported; there are ext4, xfs and btrfs", fsType)
 			}
 		}
 	}
@@ -127,58 +169,81 @@ func (c *controller) checkTopology(r *csipb.TopologyRequirement) error {
 	return status.Errorf(codes.ResourceExhausted, "this driver makes volumes in pool %s only, which is not among the requested ones", c.pool.id)
 }
 
-// source returns the volume or snapshot that the new volume starts as.
-func (c *controller) source(s *csipb.VolumeContentSource) (record, error) {
-	var r record
-	var err error
-	switch {
-	case s == nil:
-	case s.GetSnapshot() != nil:
-		r, err = c.pool.get(snapshots, s.GetSnapshot().GetSnapshotId())
-	case s.GetVolume() != nil:
-		r, err = c.pool.get(volumes, s.GetVolume().GetVolumeId())
-	default:
-		err = errors.New("content source is neither a snapshot nor a volume")
+// sourceOf returns the kind and the id of a source; "" when there is none.
+func sourceOf(s *csipb.VolumeContentSource) (kind, string) {
+	if s.GetSnapshot() != nil {
+		return snapshots, s.GetSnapshot().GetSnapshotId()
 	}
-	switch {
-	case errors.Is(err, errMissing), errors.Is(err, errID):
-		return r, status.Error(codes.NotFound, err.Error())
-	case err != nil:
-		return r, status.Error(codes.InvalidArgument, err.Error())
+	return volumes, s.GetVolume().GetVolumeId()
+}
+
+// source takes the volume or snapshot that the new volume starts as. A volume
+// is held alone, so that it is neither mounted nor grown nor frozen twice while
+// it is copied.
+func (c *controller) source(ctx context.Context, s *csipb.VolumeContentSource) (record, func(), error) {
+	if s == nil {
+		return record{}, func() {}, nil
 	}
-	return r, nil
+	if s.GetSnapshot() == nil && s.GetVolume() == nil {
+		return record{}, nil, status.Error(codes.InvalidArgument, "content source is neither a snapshot nor a volume")
+	}
+	k, id := sourceOf(s)
+	how := unix.LOCK_EX
+	if k == snapshots {
+		how = unix.LOCK_SH
+	}
+	return c.pool.hold(ctx, k, id, how, holdLimit)
 }
 
 // size chooses a size within the range that the filesystem and the source can
 // have and the pool's disk could ever hold.
 func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
-	if required < 0 || limit < 0 || orNone(limit) < required {
-		return 0, status.Errorf(codes.OutOfRange, "between %d and %d bytes there is no size", required, limit)
+	if err := checkRange(r); err != nil {
+		return 0, err
 	}
 	size := required
 	if size == 0 {
-		size = min(defaultSize, orNone(limit))
+		size = min(defaultSize, orNone(limit)/sizeStep*sizeStep)
 	}
 	if required < source.Size && required > 0 {
-		return 0, status.Errorf(codes.OutOfRange, "%d bytes are less than the source's %d", required, source.Size)
+		return 0, status.Errorf(codes.OutOfRange, "%d bytes are less than the %d of source %s; ask for as many", required, source.Size, source.ID)
 	}
-	size = max(size, source.Size)
+	// A volume of no bytes would be one that nothing can be done with.
+	size = max(size, source.Size, sizeStep)
 	if fsType != "" {
-		smallest, err := mount.SmallestFS(fsType)
+		smallest, err := smallestFS(fsType)
 		if err != nil {
-			return 0, status.Error(codes.InvalidArgument, err.Error())
+			return 0, failure(err)
 		}
 		size = max(size, smallest)
 	}
 	if size > math.MaxInt64-sizeStep {
-		return 0, status.Errorf(codes.OutOfRange, "%d bytes cannot be had", size)
+		return 0, status.Errorf(codes.OutOfRange, "%d bytes cannot be had; ask for less", size)
 	}
 	size = (size + sizeStep - 1) / sizeStep * sizeStep
 	if size > orNone(limit) {
-		return 0, status.Errorf(codes.OutOfRange, "the least size is %d bytes, more than the limit of %d", size, limit)
+		return 0, status.Errorf(codes.OutOfRange, "the least size is %d bytes, more than the limit of %d; raise the limit", size, limit)
 	}
 	return size, c.checkRoom(size)
+}
+
+// smallestFS is the least size of a filesystem that can grow: the kernel does
+// not resize btrfs to less than 256 MiB, not even to the size that it has.
+func smallestFS(fsType string) (int64, error) {
+	smallest, err := mount.SmallestFS(fsType)
+	if fsType == "btrfs" {
+		smallest = max(smallest, 256<<20)
+	}
+	return smallest, err
+}
+
+func checkRange(r *csipb.CapacityRange) error {
+	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
+	if required < 0 || limit < 0 || orNone(limit) < required {
+		return status.Errorf(codes.OutOfRange, "between %d and %d bytes there is no size", required, limit)
+	}
+	return nil
 }
 
 // orNone returns a limit as a number: 0 is no limit.
@@ -197,17 +262,20 @@ func (c *controller) checkRoom(size int64) error {
 		return failure(err)
 	}
 	if size > usage.Total {
-		return status.Errorf(codes.OutOfRange, "%d bytes are more than the pool's disk has (%d)", size, usage.Total)
+		return status.Errorf(codes.OutOfRange, "%d bytes are more than the disk of pool %s has (%d); ask for less", size, c.pool.dir, usage.Total)
 	}
 	return nil
 }
 
+// fill copies a source that is held, as it is at one moment.
 func (c *controller) fill(ctx context.Context, image *os.File, source record) error {
 	switch {
 	case source.ID == "":
 		return nil
 	case snapshots.checkID(source.ID) == nil:
 		return copyImage(ctx, c.pool.image(snapshots, source.ID), image)
+	case c.pool.formatting(source.ID):
+		return nil // never mounted: there is nothing in it
 	default:
 		from := c.pool.image(volumes, source.ID)
 		return frozen(from, func() error { return copyImage(ctx, from, image) })
@@ -215,137 +283,53 @@ func (c *controller) fill(ctx context.Context, image *os.File, source record) er
 }
 
 // DeleteVolume deletes a volume that nobody uses.
-func (c *controller) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
+func (c *controller) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id")
 	}
-	err := c.pool.remove(volumes, r.GetVolumeId(), func(v record) error {
-		if len(v.Nodes) > 0 {
-			return status.Errorf(codes.FailedPrecondition, "volume %s is published to node %s", v.ID, v.Nodes[0])
-		}
-		device, err := mount.LoopFind(c.pool.image(volumes, v.ID))
-		if err != nil {
-			return err
-		}
-		if device != "" {
-			return status.Errorf(codes.FailedPrecondition, "volume %s is in use as %s", v.ID, device)
-		}
-		return nil
-	})
-	if errors.Is(err, errMissing) || errors.Is(err, errID) {
-		err = nil
+	_, release, err := c.pool.hold(ctx, volumes, r.GetVolumeId(), unix.LOCK_EX, holdLimit)
+	if err == nil {
+		defer release()
+		err = c.pool.remove(volumes, r.GetVolumeId(), func(v record) error {
+			if v.Node != "" {
+				return publishedTo(v)
+			}
+			// A device that a killed driver has left serves nobody: the
+			// volume is published to no node.
+			return c.pool.giveBack(ctx, v.ID)
+		})
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, errMissing) && !errors.Is(err, errID) {
 		return nil, failure(err)
 	}
 	return &csipb.DeleteVolumeResponse{}, nil
 }
 
-// CreateSnapshot copies a volume as it is at one moment.
-func (c *controller) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequest) (*csipb.CreateSnapshotResponse, error) {
-	if r.GetName() == "" || r.GetSourceVolumeId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no name or no source volume")
-	}
-	v, err := c.pool.get(volumes, r.GetSourceVolumeId())
-	if err != nil {
-		return nil, failure(err)
-	}
-	id := snapshots.idOf(r.GetName())
-	made, err := c.pool.get(snapshots, id)
-	if errors.Is(err, errMissing) {
-		want := record{ID: id, Name: r.GetName(), Size: v.Size, Source: v.ID, Created: time.Now().UnixNano()}
-		made, err = c.pool.add(snapshots, want, func(image *os.File) error { return c.fill(ctx, image, v) })
-	}
-	if err != nil {
-		return nil, failure(err)
-	}
-	if made.Source != v.ID {
-		return nil, status.Errorf(codes.AlreadyExists, "snapshot %s exists of volume %s", made.ID, made.Source)
-	}
-	return &csipb.CreateSnapshotResponse{Snapshot: describeSnapshot(made)}, nil
-}
-
-func describeSnapshot(s record) *csipb.Snapshot {
-	return &csipb.Snapshot{SnapshotId: s.ID, SourceVolumeId: s.Source, SizeBytes: s.Size, ReadyToUse: true, CreationTime: timestamppb.New(time.Unix(0, s.Created))}
-}
-
-// DeleteSnapshot deletes a snapshot; volumes made from it live on.
-func (c *controller) DeleteSnapshot(_ context.Context, r *csipb.DeleteSnapshotRequest) (*csipb.DeleteSnapshotResponse, error) {
-	if r.GetSnapshotId() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no snapshot id")
-	}
-	err := c.pool.remove(snapshots, r.GetSnapshotId(), func(record) error { return nil })
-	if err != nil && !errors.Is(err, errMissing) && !errors.Is(err, errID) {
-		return nil, failure(err)
-	}
-	return &csipb.DeleteSnapshotResponse{}, nil
-}
-
 // ControllerExpandVolume makes a volume larger; the node fits the device and
 // the filesystem to it.
-func (c *controller) ControllerExpandVolume(_ context.Context, r *csipb.ControllerExpandVolumeRequest) (*csipb.ControllerExpandVolumeResponse, error) {
+func (c *controller) ControllerExpandVolume(ctx context.Context, r *csipb.ControllerExpandVolumeRequest) (*csipb.ControllerExpandVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetCapacityRange() == nil {
 		return nil, status.Error(codes.InvalidArgument, "no volume id or no capacity range")
 	}
-	v, err := c.pool.change(volumes, r.GetVolumeId(), func(v *record) error {
-		if v.Size >= r.GetCapacityRange().GetRequiredBytes() {
-			return nil
-		}
-		size, err := c.size(r.GetCapacityRange(), "", *v)
-		if err != nil {
-			return err
-		}
-		// The file grows before the record says so: a driver killed in
-		// between finds a larger file, which does no harm.
-		if err := os.Truncate(c.pool.image(volumes, v.ID), size); err != nil {
-			return fmt.Errorf("grow image: %w", err)
-		}
-		v.Size = size
-		return nil
-	})
+	v, release, err := c.pool.hold(ctx, volumes, r.GetVolumeId(), unix.LOCK_EX, holdLimit)
 	if err != nil {
 		return nil, failure(err)
 	}
-	return &csipb.ControllerExpandVolumeResponse{CapacityBytes: v.Size, NodeExpansionRequired: true}, nil
-}
-
-// failure gives an error of the pool or the kernel its gRPC code.
-func failure(err error) error {
-	if _, ok := status.FromError(err); ok {
-		return err
+	defer release()
+	if err := checkRange(r.GetCapacityRange()); err != nil {
+		return nil, err
 	}
-	code := codes.Internal
-	for is, c := range map[error]codes.Code{
-		errMissing: codes.NotFound, errID: codes.NotFound, mount.ErrUnknownFS: codes.InvalidArgument,
-		mount.ErrNotPlain: codes.InvalidArgument, mount.ErrNotPermitted: codes.FailedPrecondition, mount.ErrNoLoop: codes.ResourceExhausted,
-		mount.ErrGrowLater: codes.FailedPrecondition,
-		context.Canceled:   codes.Canceled, context.DeadlineExceeded: codes.DeadlineExceeded,
-	} {
-		if errors.Is(err, is) {
-			code = c
+	size := v.Size
+	if r.GetCapacityRange().GetRequiredBytes() > size {
+		if size, err = c.size(r.GetCapacityRange(), "", v); err != nil {
+			return nil, err
 		}
 	}
-	return status.Error(code, err.Error())
-}
-
-// page cuts one page out of entries; tokens are positions.
-func page[T any](entries []T, token string, most int32) ([]T, string, error) {
-	start := 0
-	if token != "" {
-		if _, err := fmt.Sscanf(token, "%d", &start); err != nil || start < 0 || start > len(entries) {
-			return nil, "", status.Errorf(codes.Aborted, "starting token %.40q is not one of ours", token)
-		}
+	if limit := r.GetCapacityRange().GetLimitBytes(); size > orNone(limit) {
+		return nil, status.Errorf(codes.OutOfRange, "volume %s has %d bytes, more than the limit of %d; volumes never shrink", v.ID, size, limit)
 	}
-	if most < 0 {
-		return nil, "", status.Errorf(codes.InvalidArgument, "%d entries cannot be had", most)
+	if err := c.pool.grow(v.ID, size); err != nil {
+		return nil, failure(err)
 	}
-	end := len(entries)
-	if most > 0 {
-		end = min(end, start+int(most))
-	}
-	next := ""
-	if end < len(entries) {
-		next = fmt.Sprint(end)
-	}
-	return slices.Clone(entries[start:end]), next, nil
+	return &csipb.ControllerExpandVolumeResponse{CapacityBytes: size, NodeExpansionRequired: true}, nil
 }

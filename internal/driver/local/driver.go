@@ -13,6 +13,8 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Options says where one instance of the driver works.
@@ -37,7 +39,12 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := thawAll(p); err != nil {
+	defer p.close()
+	if err := p.sweep(); err != nil {
+		// One thing that cannot be deleted must not keep all volumes away.
+		o.Log.Warn("garbage stays in the pool", "driver", volume.LocalDriver, "pool", o.PoolDir, "err", err)
+	}
+	if err := thawAll(ctx, p); err != nil {
 		return err
 	}
 	server := grpc.NewServer()
@@ -66,7 +73,7 @@ func serveAll(ctx context.Context, all []listener) error {
 	var err error
 	for _, l := range all {
 		var socket net.Listener
-		if socket, err = listen(l.socket); err != nil {
+		if socket, err = listen(ctx, l.socket); err != nil {
 			break
 		}
 		started = append(started, l)
@@ -85,8 +92,11 @@ func serveAll(ctx context.Context, all []listener) error {
 }
 
 // listen makes a socket that only its owner may use, in the place of one that
-// a killed driver left.
-func listen(path string) (net.Listener, error) {
+// a killed driver left; where another driver still answers it is an error.
+func listen(ctx context.Context, path string) (net.Listener, error) {
+	if other, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
+		return nil, errors.Join(fmt.Errorf("serve driver: another one answers at %s; stop it first", path), other.Close())
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("serve driver: %w", err)
 	}

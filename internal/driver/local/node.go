@@ -3,12 +3,10 @@ package local
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -22,12 +20,9 @@ type node struct {
 	id   string
 }
 
-// thawAll lets filesystems go that a killed driver has left frozen.
-func thawAll(p *pool) error {
-	points, err := mount.Below("/")
-	if err != nil {
-		return err
-	}
+// thawAll lets filesystems go that a killed driver has left frozen. What
+// another driver is copying is held, and stays frozen.
+func thawAll(ctx context.Context, p *pool) error {
 	all, err := p.list(volumes)
 	if err != nil {
 		return err
@@ -37,58 +32,133 @@ func thawAll(p *pool) error {
 		if err != nil || device == "" {
 			continue
 		}
-		for _, at := range points {
-			if at.Source == device {
-				mount.Thaw(at.Path)
-			}
+		target, err := mountedAt(device)
+		if err != nil || target == "" {
+			continue
+		}
+		if _, release, err := p.hold(ctx, volumes, v.ID, unix.LOCK_EX, 0); err == nil {
+			mount.Thaw(target)
+			release()
 		}
 	}
 	return nil
 }
 
+// mine holds a volume that is published to this node.
+func (n *node) mine(ctx context.Context, id string) (record, func(), error) {
+	v, release, err := n.pool.hold(ctx, volumes, id, unix.LOCK_EX, holdLimit)
+	if err != nil {
+		return v, nil, err
+	}
+	if v.Node != n.id {
+		release()
+		return v, nil, status.Errorf(codes.FailedPrecondition, "volume %s is not published to node %.128q; publish it there first", v.ID, n.id)
+	}
+	return v, release, nil
+}
+
 // NodeStageVolume makes the volume's device appear and mounts its filesystem,
 // made first if the device is blank.
 func (n *node) NodeStageVolume(ctx context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetStagingTargetPath() == "" || r.GetVolumeCapability() == nil {
-		return nil, status.Error(codes.InvalidArgument, "no volume id, staging path or capability")
+	if r.GetVolumeId() == "" || r.GetVolumeCapability() == nil {
+		return nil, status.Error(codes.InvalidArgument, "no volume id or no capability")
+	}
+	if err := checkPath("staging path", r.GetStagingTargetPath()); err != nil {
+		return nil, err
 	}
 	fsType, err := checkCapabilities([]*csipb.VolumeCapability{r.GetVolumeCapability()})
 	if err != nil {
 		return nil, err
 	}
-	v, err := n.mine(r.GetVolumeId())
-	if err != nil {
-		return nil, err
-	}
-	device, err := mount.LoopAttach(n.pool.image(volumes, v.ID), false)
+	v, release, err := n.mine(ctx, r.GetVolumeId())
 	if err != nil {
 		return nil, failure(err)
 	}
+	defer release()
 	if fsType == "" {
-		return &csipb.NodeStageVolumeResponse{}, nil
+		err = n.stageBlock(v)
+	} else {
+		err = n.stageFilesystem(ctx, v, fsType, r)
 	}
-	if err := n.stageFilesystem(ctx, v, device, fsType, r); err != nil {
-		return nil, failure(errors.Join(err, n.giveBack(v.ID, device)))
+	if err != nil {
+		return nil, failure(n.pool.explain(err))
 	}
 	return &csipb.NodeStageVolumeResponse{}, nil
 }
 
-func (n *node) stageFilesystem(ctx context.Context, v record, device, fsType string, r *csipb.NodeStageVolumeRequest) error {
+// stageBlock makes the device appear. From now on nobody knows what is on it:
+// what was left of a filesystem is no reason to begin again.
+func (n *node) stageBlock(v record) error {
+	if err := removeFile(n.pool.formattingPath(v.ID)); err != nil {
+		return err
+	}
+	_, err := n.pool.attach(v)
+	return err
+}
+
+func (n *node) stageFilesystem(ctx context.Context, v record, fsType string, r *csipb.NodeStageVolumeRequest) error {
+	if err := n.pool.restartFormat(ctx, v); err != nil {
+		return err
+	}
+	device, err := n.pool.attach(v)
+	if err != nil {
+		return err
+	}
 	target := r.GetStagingTargetPath()
-	if at, mounted, err := mount.At(target); err != nil || mounted && at.Source == device {
+	at, mounted, err := mount.At(target)
+	switch {
+	case err != nil:
+		return err
+	case mounted && at.Source == device && at.Type != fsType:
+		return status.Errorf(codes.AlreadyExists, "volume %s is at %s as %s, not %s", v.ID, target, at.Type, fsType)
+	case mounted && at.Source == device:
+		return nil
+	}
+	if err := n.mountNew(ctx, v, device, fsType, r); err != nil {
+		if at, _ := shownAt(device); at == "" {
+			err = errors.Join(err, n.pool.giveBack(ctx, v.ID))
+		}
 		return err
 	}
-	if err := mount.Format(ctx, device, fsType); err != nil {
+	return nil
+}
+
+// mountNew mounts at a staging path where nothing is; what it makes for that
+// goes again when it fails.
+func (n *node) mountNew(ctx context.Context, v record, device, fsType string, r *csipb.NodeStageVolumeRequest) error {
+	made, err := makeDir(r.GetStagingTargetPath())
+	if err == nil {
+		err = n.mountAt(ctx, v, device, fsType, r)
+	}
+	if err != nil && made {
+		err = errors.Join(err, mount.Remove(r.GetStagingTargetPath()))
+	}
+	return err
+}
+
+func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *csipb.NodeStageVolumeRequest) error {
+	target, options := r.GetStagingTargetPath(), r.GetVolumeCapability().GetMount().GetMountFlags()
+	if err := n.pool.format(ctx, v, device, fsType); err != nil {
 		return err
 	}
-	if err := mount.GrowUnmounted(ctx, device, fsType); err != nil {
+	elsewhere, err := mountedAt(device)
+	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(target, 0o750); err != nil {
-		return fmt.Errorf("stage %s: %w", v.ID, err)
+	if elsewhere == "" {
+		if err := mount.GrowUnmounted(ctx, device, fsType); err != nil {
+			return err
+		}
 	}
-	if err := mount.Device(ctx, device, target, fsType, r.GetVolumeCapability().GetMount().GetMountFlags()); err != nil {
+	if fsType == "xfs" {
+		// A clone has the identity of its source; both are of use at once.
+		options = append(slices.Clone(options), "nouuid")
+	}
+	if err := mount.Device(ctx, device, target, fsType, options); err != nil {
 		return err
+	}
+	if slices.Contains(options, "ro") {
+		return nil
 	}
 	// The volume may have grown while it was not mounted, or be a copy of a
 	// smaller one.
@@ -98,201 +168,112 @@ func (n *node) stageFilesystem(ctx context.Context, v record, device, fsType str
 	return nil
 }
 
-// mine returns a volume that is published to this node.
-func (n *node) mine(id string) (record, error) {
-	v, err := n.pool.get(volumes, id)
-	if err != nil {
-		return v, failure(err)
-	}
-	if !slices.Contains(v.Nodes, n.id) {
-		return v, status.Errorf(codes.FailedPrecondition, "volume %s is not published to node %s", v.ID, n.id)
-	}
-	return v, nil
-}
-
-// giveBack detaches the loop device unless something still shows it.
-func (n *node) giveBack(id, device string) error {
-	if device == "" {
-		return nil
-	}
-	busy, err := used(device)
-	if err != nil || busy {
-		return err
-	}
-	return mount.LoopDetach(n.pool.image(volumes, id))
-}
-
 // NodeUnstageVolume undoes NodeStageVolume.
-func (n *node) NodeUnstageVolume(_ context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetStagingTargetPath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no staging path")
+func (n *node) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no volume id")
 	}
-	v, err := n.pool.get(volumes, r.GetVolumeId())
+	if err := checkPath("staging path", r.GetStagingTargetPath()); err != nil {
+		return nil, err
+	}
+	v, release, err := n.pool.hold(ctx, volumes, r.GetVolumeId(), unix.LOCK_EX, holdLimit)
 	if err != nil {
 		return nil, failure(err)
 	}
-	if err := mount.Unmount(r.GetStagingTargetPath()); err != nil {
+	defer release()
+	if err := n.takeAway(v, r.GetStagingTargetPath()); err != nil {
 		return nil, failure(err)
 	}
-	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
-	if err == nil {
-		err = n.giveBack(v.ID, device)
-	}
-	if err != nil {
+	if err := n.pool.giveBack(ctx, v.ID); err != nil {
 		return nil, failure(err)
 	}
 	return &csipb.NodeUnstageVolumeResponse{}, nil
 }
 
-// NodePublishVolume shows the staged volume at a target path.
-func (n *node) NodePublishVolume(_ context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetTargetPath() == "" || r.GetVolumeCapability() == nil {
-		return nil, status.Error(codes.InvalidArgument, "no volume id, target path or capability")
-	}
-	if r.GetStagingTargetPath() == "" {
-		return nil, status.Error(codes.FailedPrecondition, "no staging path: the volume has to be staged first")
-	}
-	v, err := n.mine(r.GetVolumeId())
-	if err != nil {
-		return nil, err
-	}
+// takeAway unmounts the volume at path, and nothing but that volume.
+func (n *node) takeAway(v record, path string) error {
 	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
 	if err != nil {
-		return nil, failure(err)
-	}
-	if device == "" {
-		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is not staged", v.ID)
-	}
-	if err := singleWriter(r, device); err != nil {
-		return nil, failure(err)
-	}
-	source := r.GetStagingTargetPath()
-	if r.GetVolumeCapability().GetBlock() != nil {
-		source, err = device, makeFile(r.GetTargetPath())
-	} else {
-		err = n.makeTarget(r, v, device)
-	}
-	if err == nil {
-		err = mount.Bind(source, r.GetTargetPath(), r.GetReadonly())
-	}
-	if err != nil {
-		return nil, failure(err)
-	}
-	return &csipb.NodePublishVolumeResponse{}, nil
-}
-
-// singleWriter refuses a second target for a volume that one writer may use.
-func singleWriter(r *csipb.NodePublishVolumeRequest, device string) error {
-	if r.GetVolumeCapability().GetAccessMode().GetMode() != csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
-		return nil
-	}
-	points, err := mount.Below("/")
-	if err != nil {
 		return err
 	}
-	for _, p := range points {
-		if shows(p, device) && p.Path != r.GetStagingTargetPath() && p.Path != r.GetTargetPath() {
-			return status.Errorf(codes.FailedPrecondition, "volume %s has its single writer at %s", r.GetVolumeId(), p.Path)
-		}
-	}
-	return nil
-}
-
-// makeTarget makes the directory for a filesystem, after a look whether it is
-// staged: a bind of an empty staging directory would look like an empty
-// volume.
-func (n *node) makeTarget(r *csipb.NodePublishVolumeRequest, v record, device string) error {
-	at, mounted, err := mount.At(r.GetStagingTargetPath())
-	if err != nil {
+	if err := notOurs(v, device, path); err != nil {
 		return err
 	}
-	if !mounted || at.Source != device {
-		return status.Errorf(codes.FailedPrecondition, "volume %s is not mounted at %s", v.ID, r.GetStagingTargetPath())
-	}
-	return os.MkdirAll(r.GetTargetPath(), 0o750)
-}
-
-// makeFile makes the empty file that a device's node is bound to.
-func makeFile(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// NodeUnpublishVolume undoes NodePublishVolume.
-func (n *node) NodeUnpublishVolume(_ context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" || r.GetTargetPath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no target path")
-	}
-	if _, err := n.pool.get(volumes, r.GetVolumeId()); err != nil {
-		return nil, failure(err)
-	}
-	err := mount.Unmount(r.GetTargetPath())
-	if err == nil {
-		err = mount.Remove(r.GetTargetPath())
-	}
-	if err != nil {
-		return nil, failure(err)
-	}
-	return &csipb.NodeUnpublishVolumeResponse{}, nil
+	return mount.Unmount(path)
 }
 
 // NodeExpandVolume fits the device and the filesystem to the volume's size
 // while they are in use.
 func (n *node) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no path")
+		return nil, status.Error(codes.InvalidArgument, "no volume id or no volume path")
 	}
-	v, err := n.pool.get(volumes, r.GetVolumeId())
+	v, release, err := n.pool.hold(ctx, volumes, r.GetVolumeId(), unix.LOCK_EX, holdLimit)
 	if err != nil {
 		return nil, failure(err)
+	}
+	defer release()
+	if err := checkRange(r.GetCapacityRange()); err != nil {
+		return nil, err
 	}
 	if v.Size < r.GetCapacityRange().GetRequiredBytes() {
-		return nil, status.Errorf(codes.OutOfRange, "volume %s has %d bytes, %d are wanted", v.ID, v.Size, r.GetCapacityRange().GetRequiredBytes())
+		return nil, status.Errorf(codes.OutOfRange, "volume %s has %d bytes, %d are wanted; expand it in the controller first", v.ID, v.Size, r.GetCapacityRange().GetRequiredBytes())
 	}
-	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
-	if err != nil {
+	if err := n.fit(ctx, v, r); err != nil {
 		return nil, failure(err)
-	}
-	at, mounted, err := mount.At(r.GetVolumePath())
-	switch {
-	case err != nil:
-		return nil, failure(err)
-	case device == "" || !mounted:
-		return nil, status.Errorf(codes.NotFound, "volume %s is not at %s", v.ID, r.GetVolumePath())
-	}
-	if err := mount.LoopResize(device); err != nil {
-		return nil, failure(err)
-	}
-	if at.Source == device {
-		if err := mount.Grow(ctx, device, at.Path, at.Type); err != nil {
-			return nil, failure(err)
-		}
 	}
 	return &csipb.NodeExpandVolumeResponse{CapacityBytes: v.Size}, nil
+}
+
+// fit brings the device of a volume that is held to the volume's size, and
+// the filesystem at the path.
+func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeRequest) error {
+	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	if err != nil {
+		return err
+	}
+	at, _, err := mount.At(r.GetVolumePath())
+	if err != nil {
+		return err
+	}
+	// Where a raw device is staged there is no mount.
+	staged := r.GetVolumeCapability().GetBlock() != nil && r.GetVolumePath() == r.GetStagingTargetPath()
+	if device == "" || !shows(at, device) && !staged {
+		return notAt(v, r.GetVolumePath())
+	}
+	if err := mount.LoopResize(device); err != nil {
+		return err
+	}
+	if at.Source != device {
+		return nil
+	}
+	return mount.Grow(ctx, device, at.Path, at.Type)
+}
+
+func notAt(v record, path string) error {
+	return status.Errorf(codes.NotFound, "volume %s is not at %s; stage and publish it there first", v.ID, path)
 }
 
 // NodeGetVolumeStats says how full the volume at a path is.
 func (n *node) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
 	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "no volume id or no path")
+		return nil, status.Error(codes.InvalidArgument, "no volume id or no volume path")
 	}
 	v, err := n.pool.get(volumes, r.GetVolumeId())
 	if err != nil {
 		return nil, failure(err)
 	}
-	at, mounted, err := mount.At(r.GetVolumePath())
+	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	if err != nil {
+		return nil, failure(err)
+	}
+	at, _, err := mount.At(r.GetVolumePath())
 	switch {
 	case err != nil:
 		return nil, failure(err)
-	case !mounted:
-		return nil, status.Errorf(codes.NotFound, "volume %s is not at %s", v.ID, r.GetVolumePath())
-	case at.Type == "devtmpfs":
+	case !shows(at, device):
+		return nil, notAt(v, r.GetVolumePath())
+	case at.Source != device:
 		return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: v.Size}}}, nil
 	}
 	u, err := mount.Stat(r.GetVolumePath())

@@ -4,14 +4,12 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +18,22 @@ import (
 var (
 	errMissing = errors.New("does not exist")
 	errID      = errors.New("is not an id of this driver")
+	errDamaged = errors.New("is damaged")
+	errBusy    = errors.New("another operation on it is under way; try again when that has ended")
+	errServed  = errors.New("another driver serves this node with this pool; stop it first")
+)
+
+// The files of a volume or a snapshot.
+const (
+	recordFile = "volume.json"
+	imageFile  = "disk.img"
+	// nodeFile holds the id of the node that a volume is published to. It is a
+	// file of its own so that unpublishing needs no space on a full disk.
+	nodeFile = "node"
+	// formattingFile is there while a filesystem is being made.
+	formattingFile = "formatting"
+	// draft ends the name of a file that is being written.
+	draft = ".tmp"
 )
 
 // pool is the directory that holds everything. Its methods are safe for use by
@@ -27,20 +41,24 @@ var (
 type pool struct {
 	dir string
 	id  string
+	// served is locked as long as this driver serves its node.
+	served *os.File
 }
 
-// record is what is kept of a volume or a snapshot.
+// record is what is kept of a volume or a snapshot. It never changes.
 type record struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
-	// Size is the size of the image in bytes.
-	Size int64 `json:"size"`
 	// Source is the id of the volume or snapshot that it was copied from.
 	Source string `json:"source,omitempty"`
 	// Created is the time of creation in Unix nanoseconds.
 	Created int64 `json:"created"`
-	// Nodes are the ids of the nodes that the volume is published to.
-	Nodes []string `json:"nodes,omitempty"`
+
+	// Size is the size of the image in bytes, which alone says it: no crash
+	// can make two sizes differ.
+	Size int64 `json:"-"`
+	// Node is the id of the node that the volume is published to, or "".
+	Node string `json:"-"`
 }
 
 // kind is a directory of the pool.
@@ -55,10 +73,7 @@ const (
 func (k kind) prefix() string { return map[kind]string{volumes: "vol-", snapshots: "snap-"}[k] }
 
 // idOf returns the id that follows from a name.
-func (k kind) idOf(name string) string {
-	sum := sha256.Sum256([]byte(name))
-	return k.prefix() + hex.EncodeToString(sum[:16])
-}
+func (k kind) idOf(name string) string { return k.prefix() + digest(name) }
 
 // checkID refuses whatever could lead out of the pool (CVE-2026-3864).
 func (k kind) checkID(id string) error {
@@ -68,7 +83,18 @@ func (k kind) checkID(id string) error {
 	return nil
 }
 
+// digest is the part of a file name that stands for a name of any length.
+func digest(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return hex.EncodeToString(sum[:16])
+}
+
+// openPool makes the pool if need be, takes the node for this driver and
+// deletes what a killed driver has left.
 func openPool(dir, node string) (*pool, error) {
+	if node == "" {
+		return nil, errors.New("open pool: no id for this node")
+	}
 	p := &pool{dir: dir}
 	for _, d := range []string{"", string(volumes), string(snapshots), "nodes"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o700); err != nil {
@@ -81,13 +107,16 @@ func openPool(dir, node string) (*pool, error) {
 	}
 	defer unlock()
 	if err := p.identify(); err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(filepath.Join(dir, "nodes", hex.EncodeToString([]byte(node))), nil, 0o600); err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
 	}
-	return p, p.sweep()
+	if err := p.serve(node); err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	return p, nil
 }
+
+// close lets another driver serve the node.
+func (p *pool) close() { _ = p.served.Close() }
 
 func (p *pool) identify() error {
 	path := filepath.Join(p.dir, "pool.json")
@@ -100,31 +129,62 @@ func (p *pool) identify() error {
 		err = writeJSON(path, about)
 	}
 	if err != nil {
-		return fmt.Errorf("open pool: %w", err)
+		return err
+	}
+	if about.ID == "" {
+		return fmt.Errorf("%s names no id: restore it from a backup", path)
 	}
 	p.id = about.ID
 	return nil
 }
 
-// sweep deletes what was being made when a driver was killed. What another
-// driver is still making is locked.
-func (p *pool) sweep() error {
-	for _, k := range []kind{volumes, snapshots} {
-		left, err := filepath.Glob(filepath.Join(p.dir, string(k), ".new-*"))
-		if err != nil {
-			return fmt.Errorf("sweep pool: %w", err)
-		}
-		for _, dir := range left {
-			if err := sweepOne(dir); err != nil {
-				return fmt.Errorf("sweep pool: %w", err)
-			}
-		}
+// serve takes the node's file. The kernel gives it back when the driver ends,
+// however it ends.
+func (p *pool) serve(node string) error {
+	f, err := os.OpenFile(p.nodePath(node), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
 	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errServed
+		}
+		return errors.Join(fmt.Errorf("serve node %.128q with pool %s: %w", node, p.dir, err), f.Close())
+	}
+	p.served = f
 	return nil
 }
 
+// knowsNode says whether a driver has ever served a node of that id.
+func (p *pool) knowsNode(id string) bool {
+	_, err := os.Lstat(p.nodePath(id))
+	return err == nil
+}
+
+func (p *pool) nodePath(id string) string { return filepath.Join(p.dir, "nodes", digest(id)) }
+
+// sweep deletes what was being made or deleted when a driver was killed. What
+// another driver is still making is locked. What it cannot delete stays, and is
+// in the error.
+func (p *pool) sweep() error {
+	unlock, err := p.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var failed []error
+	for _, k := range []kind{volumes, snapshots} {
+		left, err := filepath.Glob(filepath.Join(p.dir, string(k), ".new-*"))
+		failed = append(failed, err)
+		for _, dir := range left {
+			failed = append(failed, sweepOne(dir))
+		}
+	}
+	return errors.Join(failed...)
+}
+
 func sweepOne(dir string) error {
-	f, err := os.Open(filepath.Join(dir, "disk.img"))
+	f, err := os.OpenFile(filepath.Join(dir, imageFile), os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err == nil {
 		defer f.Close()
 		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
@@ -137,7 +197,17 @@ func sweepOne(dir string) error {
 // removeEntry deletes the directory of a volume or snapshot: the files that
 // this driver makes, by name, never a tree.
 func removeEntry(dir string) error {
-	for _, name := range []string{"volume.json.tmp", "volume.json", "disk.img", ""} {
+	info, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("remove %s: it is not a directory", dir)
+	}
+	names := []string{recordFile + draft, recordFile, nodeFile + draft, nodeFile, formattingFile, imageFile, ""}
+	for _, name := range names {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -147,7 +217,7 @@ func removeEntry(dir string) error {
 
 // lock takes the pool for changes, against this process too.
 func (p *pool) lock() (unlock func(), err error) {
-	f, err := os.OpenFile(filepath.Join(p.dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	f, err := os.OpenFile(filepath.Join(p.dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock pool: %w", err)
 	}
@@ -168,22 +238,51 @@ func ignoringInterrupts(f func() error) error {
 func (p *pool) path(k kind, id string) string { return filepath.Join(p.dir, string(k), id) }
 
 // image returns the path of the file that holds the data.
-func (p *pool) image(k kind, id string) string { return filepath.Join(p.path(k, id), "disk.img") }
+func (p *pool) image(k kind, id string) string { return filepath.Join(p.path(k, id), imageFile) }
 
-// get returns what is kept of an id; errMissing when there is nothing.
+// get returns what is kept of an id; errMissing when there is nothing. What is
+// damaged is neither there nor missing: it is never made again or deleted,
+// because it may hold data.
 func (p *pool) get(k kind, id string) (record, error) {
-	var r record
 	if err := k.checkID(id); err != nil {
-		return r, err
+		return record{}, err
 	}
-	err := readJSON(filepath.Join(p.path(k, id), "volume.json"), &r)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, fmt.Errorf("%s %w", id, errMissing)
+	dir := p.path(k, id)
+	info, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return record{}, fmt.Errorf("%s %w", id, errMissing)
+	case err != nil:
+		return record{}, err
+	case !info.IsDir():
+		return record{ID: id}, damaged(dir, errors.New("it is not a directory"))
 	}
-	return r, err
+	var r record
+	if err := readJSON(filepath.Join(dir, recordFile), &r); err != nil {
+		return record{ID: id}, damaged(dir, err)
+	}
+	if r.ID != id {
+		return record{ID: id}, damaged(dir, fmt.Errorf("%s is that of %.128q", recordFile, r.ID))
+	}
+	image, err := os.Lstat(p.image(k, id))
+	if err != nil || !image.Mode().IsRegular() {
+		return r, damaged(dir, fmt.Errorf("%s is missing or not a plain file", imageFile))
+	}
+	r.Size = image.Size()
+	node, err := readSmall(filepath.Join(dir, nodeFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return r, damaged(dir, err)
+	}
+	r.Node = string(node)
+	return r, nil
 }
 
-// list returns everything of a kind, ordered by id.
+func damaged(dir string, why error) error {
+	return fmt.Errorf("%s %w, nothing was changed: %w; restore what is missing in %s, or delete that directory by hand", filepath.Base(dir), errDamaged, why, dir)
+}
+
+// list returns everything of a kind, ordered by id; of what is damaged the id
+// at least.
 func (p *pool) list(k kind) ([]record, error) {
 	entries, err := os.ReadDir(filepath.Join(p.dir, string(k)))
 	if err != nil {
@@ -195,160 +294,10 @@ func (p *pool) list(k kind) ([]record, error) {
 		if errors.Is(err, errMissing) || errors.Is(err, errID) {
 			continue
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, errDamaged) {
 			return nil, err
 		}
 		out = append(out, r)
 	}
 	return out, nil
-}
-
-// add makes r and its image, filled by fill, appear at once. When an entry of
-// that id has appeared meanwhile, that one is returned.
-func (p *pool) add(k kind, r record, fill func(image *os.File) error) (record, error) {
-	dir, err := os.MkdirTemp(filepath.Join(p.dir, string(k)), ".new-")
-	if err != nil {
-		return r, fmt.Errorf("make %s: %w", r.ID, err)
-	}
-	made, err := p.make(dir, r, fill)
-	if made != nil {
-		defer made.Close()
-	}
-	if err != nil {
-		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
-	}
-	unlock, err := p.lock()
-	if err != nil {
-		return r, errors.Join(err, removeEntry(dir))
-	}
-	defer unlock()
-	if there, err := p.get(k, r.ID); err == nil {
-		return there, removeEntry(dir)
-	}
-	if err := os.Rename(dir, p.path(k, r.ID)); err != nil {
-		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
-	}
-	return r, syncDir(filepath.Join(p.dir, string(k)))
-}
-
-// make fills a new directory. The returned image is locked until it is closed,
-// so that nobody sweeps it.
-func (p *pool) make(dir string, r record, fill func(image *os.File) error) (*os.File, error) {
-	image, err := os.OpenFile(filepath.Join(dir, "disk.img"), os.O_CREATE|os.O_EXCL|os.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(image.Fd()), unix.LOCK_EX); err != nil {
-		return image, err
-	}
-	if err := fill(image); err != nil {
-		return image, err
-	}
-	if err := image.Truncate(r.Size); err != nil {
-		return image, err
-	}
-	if err := image.Sync(); err != nil {
-		return image, err
-	}
-	return image, writeJSON(filepath.Join(dir, "volume.json"), r)
-}
-
-// change rewrites what is kept of an id. An error of f leaves it as it was.
-func (p *pool) change(k kind, id string, f func(*record) error) (record, error) {
-	unlock, err := p.lock()
-	if err != nil {
-		return record{}, err
-	}
-	defer unlock()
-	r, err := p.get(k, id)
-	if err != nil {
-		return r, err
-	}
-	before := r
-	before.Nodes = slices.Clone(r.Nodes)
-	if err := f(&r); err != nil {
-		return before, err
-	}
-	return r, writeJSON(filepath.Join(p.path(k, id), "volume.json"), r)
-}
-
-// remove deletes an id if check agrees. The rename comes first: a driver that
-// is killed in between leaves garbage that sweep takes, not half a volume.
-func (p *pool) remove(k kind, id string, check func(record) error) error {
-	unlock, err := p.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	r, err := p.get(k, id)
-	if err != nil {
-		return err
-	}
-	if err := check(r); err != nil {
-		return err
-	}
-	gone := filepath.Join(p.dir, string(k), ".new-gone-"+id)
-	if err := os.Rename(p.path(k, id), gone); err != nil {
-		return fmt.Errorf("delete %s: %w", id, err)
-	}
-	if err := syncDir(filepath.Join(p.dir, string(k))); err != nil {
-		return err
-	}
-	if err := removeEntry(gone); err != nil {
-		return fmt.Errorf("delete %s: %w", id, err)
-	}
-	return nil
-}
-
-// knowsNode says whether a driver has ever served a node of that id.
-func (p *pool) knowsNode(id string) bool {
-	_, err := os.Stat(filepath.Join(p.dir, "nodes", hex.EncodeToString([]byte(id))))
-	return err == nil
-}
-
-func readJSON(path string, into any) error {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	return nil
-}
-
-// writeJSON replaces a file: after a crash either the old or the new content
-// is there.
-func writeJSON(path string, from any) error {
-	data, err := json.Marshal(from)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(path+".tmp", path); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("sync %s: %w", path, err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("sync %s: %w", path, err)
-	}
-	return nil
 }

@@ -1,0 +1,174 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/mount"
+)
+
+// detachLimit is how long a device may stay open after its last use: programs
+// that look at every device hold it for moments.
+const detachLimit = 2 * time.Second
+
+// attach makes the device of a volume that is held appear, in its size of
+// today.
+func (p *pool) attach(v record) (string, error) {
+	device, err := mount.LoopAttach(p.image(volumes, v.ID), false)
+	if err != nil {
+		return "", err
+	}
+	// The kernel takes such a device away as soon as nobody has it open, and a
+	// bind mount of its node does not hold it.
+	flag, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/autoclear"))
+	if err != nil {
+		return "", fmt.Errorf("look at %s: %w", device, err)
+	}
+	if strings.TrimSpace(string(flag)) != "0" {
+		return "", stillOpen(v.ID, device)
+	}
+	return device, mount.LoopResize(device)
+}
+
+func stillOpen(id, device string) error {
+	return status.Errorf(codes.FailedPrecondition, "volume %s: a process still has %s open; end that first", id, device)
+}
+
+// giveBack detaches the device of a volume that is held; an error if something
+// still shows it or has it open.
+func (p *pool) giveBack(ctx context.Context, id string) error {
+	image := p.image(volumes, id)
+	device, err := mount.LoopFind(image)
+	if err != nil || device == "" {
+		return err
+	}
+	at, err := shownAt(device)
+	if err != nil {
+		return err
+	}
+	if at != "" {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is in use at %s; unmount it there first", id, at)
+	}
+	if err := mount.LoopDetach(image); err != nil {
+		return err
+	}
+	err = until(ctx, detachLimit, func() (bool, error) {
+		left, err := mount.LoopFind(image)
+		return left == "", err
+	})
+	if errors.Is(err, errBusy) {
+		return stillOpen(id, device)
+	}
+	return err
+}
+
+// explain adds to an error of a filesystem's program what that program cannot
+// know: its device fails to write when the disk of the pool is full.
+func (p *pool) explain(err error) error {
+	const next = 1 << 20
+	if u, statErr := mount.Stat(p.dir); statErr == nil && u.Available < next {
+		return fmt.Errorf("%w (%w in %s)", err, unix.ENOSPC, p.dir)
+	}
+	return err
+}
+
+// mountedAt returns a path where a device's filesystem can be reached, or "".
+func mountedAt(device string) (string, error) {
+	points, err := mount.Below("/")
+	if err != nil {
+		return "", err
+	}
+	for _, p := range points {
+		if p.Source != device {
+			continue
+		}
+		// Something else may be mounted over it.
+		if top, _, err := mount.At(p.Path); err != nil || top.Source == device {
+			return p.Path, err
+		}
+	}
+	return "", nil
+}
+
+// shownAt returns a path that shows the device, its filesystem or the device
+// itself, or "".
+func shownAt(device string, except ...string) (string, error) {
+	points, err := mount.Below("/")
+	if err != nil {
+		return "", err
+	}
+	for _, p := range points {
+		if shows(p, device) && !slices.Contains(except, p.Path) {
+			return p.Path, nil
+		}
+	}
+	return "", nil
+}
+
+// shows says whether a mount is of the device's filesystem or of the device
+// itself.
+func shows(p mount.Point, device string) bool {
+	return device != "" && (p.Source == device || p.Type == "devtmpfs" && p.Root == device[len("/dev"):])
+}
+
+// notOurs refuses to take away a mount at path that is not of the volume with
+// that device; device is "" when it has none.
+func notOurs(v record, device, path string) error {
+	at, mounted, err := mount.At(path)
+	if err != nil || !mounted || shows(at, device) {
+		return err
+	}
+	return status.Errorf(codes.FailedPrecondition, "volume %s is not at %s, %.128q is; nothing was unmounted", v.ID, path, at.Source)
+}
+
+func syncDevice(device string) error {
+	f, err := os.OpenFile(device, os.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", device, err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("sync %s: %w", device, err)
+	}
+	return nil
+}
+
+// readOnly says whether a device refuses writes; setReadOnly has it do so. A
+// bind mount that is read-only keeps nobody from writing to a device.
+func readOnly(device string) (bool, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return false, fmt.Errorf("look at %s: %w", device, err)
+	}
+	defer f.Close()
+	flag, err := unix.IoctlGetInt(int(f.Fd()), unix.BLKROGET)
+	if err != nil {
+		return false, fmt.Errorf("look at %s: %w", device, err)
+	}
+	return flag != 0, nil
+}
+
+func setReadOnly(device string, to bool) error {
+	f, err := os.Open(device)
+	if err != nil {
+		return fmt.Errorf("make %s read-only or writable: %w", device, err)
+	}
+	defer f.Close()
+	flag := 0
+	if to {
+		flag = 1
+	}
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.BLKROSET, flag); err != nil {
+		return fmt.Errorf("make %s read-only or writable: %w", device, err)
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// holdLimit is how long an operation waits for another one on the same
+	// volume. Copies take longer; who waits for one is told to come again.
+	holdLimit = 10 * time.Second
+	// lookEvery is the time between two looks at something that ends soon.
+	lookEvery = 10 * time.Millisecond
+)
+
+// hold takes a volume or snapshot for one operation, in all processes; several
+// may hold it if all of them share it. It waits for others until the limit, and
+// returns what is kept of it now. Who holds it may lock the pool, never the
+// other way round.
+func (p *pool) hold(ctx context.Context, k kind, id string, how int, limit time.Duration) (record, func(), error) {
+	for {
+		r, err := p.get(k, id)
+		if err != nil {
+			return r, nil, err
+		}
+		f, err := os.OpenFile(p.image(k, id), os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, os.ErrNotExist) {
+			continue // deleted in between, which get will say
+		}
+		if err != nil {
+			return r, nil, fmt.Errorf("lock %s: %w", id, err)
+		}
+		err = until(ctx, limit, func() (bool, error) {
+			err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+			if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+				return false, nil
+			}
+			return true, err
+		})
+		if err != nil {
+			return r, nil, errors.Join(fmt.Errorf("lock %s: %w", id, err), f.Close())
+		}
+		// While we waited, it may have been deleted and made again, or grown.
+		if r, err = p.get(k, id); err == nil && !sameFile(f, p.image(k, id)) {
+			_ = f.Close()
+			continue
+		}
+		if err != nil {
+			return r, nil, errors.Join(err, f.Close())
+		}
+		return r, func() { _ = f.Close() }, nil
+	}
+}
+
+func sameFile(f *os.File, path string) bool {
+	a, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	b, err := os.Lstat(path)
+	return err == nil && os.SameFile(a, b)
+}
+
+// until looks again and again until f says that it is done; errBusy when that
+// takes longer than the limit.
+func until(ctx context.Context, limit time.Duration, f func() (bool, error)) error {
+	if done, err := f(); done || err != nil {
+		return err
+	}
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end.C:
+			return errBusy
+		case <-tick.C:
+			if done, err := f(); done || err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// add makes r and its image, filled by fill, appear at once. When an entry of
+// that id has appeared meanwhile, that one is returned.
+func (p *pool) add(ctx context.Context, k kind, r record, fill func(image *os.File) error) (record, error) {
+	dir, image, err := p.begin(k)
+	if err != nil {
+		return r, fmt.Errorf("make %s: %w", r.ID, err)
+	}
+	// Locked until here, so that nobody sweeps it.
+	defer image.Close()
+	if err := finish(dir, image, r, fill); err != nil {
+		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
+	}
+	unlock, err := p.lock()
+	if err != nil {
+		return r, errors.Join(err, removeEntry(dir))
+	}
+	defer unlock()
+	// Who has given up may have deleted the volume, or asked another driver
+	// for it: nothing may appear after that.
+	if err := ctx.Err(); err != nil {
+		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
+	}
+	there, err := p.get(k, r.ID)
+	if !errors.Is(err, errMissing) {
+		return there, errors.Join(err, removeEntry(dir))
+	}
+	if err := os.Rename(dir, p.path(k, r.ID)); err != nil {
+		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
+	}
+	return r, syncDir(filepath.Join(p.dir, string(k)))
+}
+
+// begin makes a new directory with an empty image that is locked until it is
+// closed. The pool is locked meanwhile: a sweep sees nothing, or what is
+// locked.
+func (p *pool) begin(k kind) (string, *os.File, error) {
+	unlock, err := p.lock()
+	if err != nil {
+		return "", nil, err
+	}
+	defer unlock()
+	dir, err := os.MkdirTemp(filepath.Join(p.dir, string(k)), ".new-")
+	if err != nil {
+		return "", nil, err
+	}
+	image, err := os.OpenFile(filepath.Join(dir, imageFile), os.O_CREATE|os.O_EXCL|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return "", nil, errors.Join(err, removeEntry(dir))
+	}
+	if err := unix.Flock(int(image.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return "", nil, errors.Join(err, image.Close(), removeEntry(dir))
+	}
+	return dir, image, nil
+}
+
+// finish fills the image and brings it to the size of r, and syncs all.
+func finish(dir string, image *os.File, r record, fill func(image *os.File) error) error {
+	if err := fill(image); err != nil {
+		return err
+	}
+	info, err := image.Stat()
+	if err != nil {
+		return err
+	}
+	// Cutting a copy would destroy the filesystem in it.
+	if info.Size() > r.Size {
+		return fmt.Errorf("the copy has %d bytes, more than the %d there should be", info.Size(), r.Size)
+	}
+	if err := image.Truncate(r.Size); err != nil {
+		return err
+	}
+	if err := image.Sync(); err != nil {
+		return err
+	}
+	return writeJSON(filepath.Join(dir, recordFile), r)
+}
+
+// publish makes a node the only one that may use a volume.
+func (p *pool) publish(id, node string) error {
+	unlock, err := p.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	v, err := p.get(volumes, id)
+	if err != nil || v.Node == node {
+		return err
+	}
+	if v.Node != "" {
+		return publishedTo(v)
+	}
+	return writeFile(filepath.Join(p.path(volumes, id), nodeFile), []byte(node))
+}
+
+// unpublish takes a volume from a node; from any if node is "".
+func (p *pool) unpublish(id, node string) error {
+	unlock, err := p.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	v, err := p.get(volumes, id)
+	if err != nil || node != "" && v.Node != node {
+		return err
+	}
+	return removeFile(filepath.Join(p.path(volumes, id), nodeFile))
+}
+
+// grow makes the image of a volume larger, never smaller. The caller holds it.
+func (p *pool) grow(id string, size int64) error {
+	image, err := os.OpenFile(p.image(volumes, id), os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("grow %s: %w", id, err)
+	}
+	defer image.Close()
+	info, err := image.Stat()
+	if err == nil && info.Size() < size {
+		err = errors.Join(image.Truncate(size), image.Sync())
+	}
+	if err != nil {
+		return fmt.Errorf("grow %s: %w", id, err)
+	}
+	return nil
+}
+
+// remove deletes an id that the caller holds if check agrees. The rename comes
+// first: a driver that is killed in between leaves garbage that sweep takes,
+// not half a volume.
+func (p *pool) remove(k kind, id string, check func(record) error) error {
+	unlock, err := p.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := p.get(k, id)
+	if err != nil {
+		return err
+	}
+	if err := check(r); err != nil {
+		return err
+	}
+	gone := filepath.Join(p.dir, string(k), ".new-gone-"+id)
+	// A driver that was killed may have left one of the same id.
+	if err := removeEntry(gone); err != nil {
+		return fmt.Errorf("delete %s: %w", id, err)
+	}
+	if err := os.Rename(p.path(k, id), gone); err != nil {
+		return fmt.Errorf("delete %s: %w", id, err)
+	}
+	if err := syncDir(filepath.Join(p.dir, string(k))); err != nil {
+		return err
+	}
+	if err := removeEntry(gone); err != nil {
+		return fmt.Errorf("delete %s: %w", id, err)
+	}
+	return nil
+}

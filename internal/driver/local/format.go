@@ -1,0 +1,149 @@
+package local
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/mount"
+)
+
+// formatting says whether a filesystem was being made on a volume when the
+// driver was killed. Such a volume was never mounted since.
+func (p *pool) formatting(id string) bool {
+	_, err := os.Lstat(p.formattingPath(id))
+	return err == nil
+}
+
+func (p *pool) formattingPath(id string) string {
+	return filepath.Join(p.path(volumes, id), formattingFile)
+}
+
+// restartFormat makes a volume blank again whose filesystem was not finished.
+func (p *pool) restartFormat(ctx context.Context, v record) error {
+	if !p.formatting(v.ID) {
+		return nil
+	}
+	image := p.image(volumes, v.ID)
+	device, err := mount.LoopFind(image)
+	if err != nil {
+		return err
+	}
+	if device != "" {
+		// The program may have outlived the driver that has started it.
+		f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("format %s: %w", v.ID, errBusy)
+		}
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("format %s: %w", v.ID, err)
+		}
+		if err := p.giveBack(ctx, v.ID); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.Truncate(image, 0), os.Truncate(image, v.Size)); err != nil {
+		return fmt.Errorf("format %s: %w", v.ID, err)
+	}
+	return nil
+}
+
+// format makes a filesystem on a volume that is blank, beyond doubt: no
+// program knows all that may be on a device, and one that cannot read it finds
+// nothing.
+func (p *pool) format(ctx context.Context, v record, device, fsType string) error {
+	has, err := mount.Probe(ctx, device)
+	if err != nil {
+		return err
+	}
+	if has != "" {
+		// Nothing to do, or the error that says what is there.
+		return mount.Format(ctx, device, fsType)
+	}
+	if err := syncDevice(device); err != nil {
+		return err
+	}
+	blank, err := isBlank(ctx, p.image(volumes, v.ID))
+	if err != nil {
+		return err
+	}
+	if !blank {
+		return status.Errorf(codes.FailedPrecondition, "volume %s holds data but no filesystem that is known; it is never formatted: use it as a raw block volume, or delete it", v.ID)
+	}
+	if err := writeFile(p.formattingPath(v.ID), nil); err != nil {
+		return err
+	}
+	if err := mount.Format(ctx, device, fsType); err != nil {
+		return err
+	}
+	return removeFile(p.formattingPath(v.ID))
+}
+
+// isBlank says whether an image holds nothing but zeros.
+func isBlank(ctx context.Context, image string) (bool, error) {
+	f, err := os.Open(image)
+	if err != nil {
+		return false, fmt.Errorf("look for data: %w", err)
+	}
+	defer f.Close()
+	blank := true
+	err = eachData(ctx, f, func(at, length int64) error {
+		found, err := io.ReadAll(io.NewSectionReader(f, at, length))
+		for _, b := range found {
+			blank = blank && b == 0
+		}
+		if err == nil && !blank {
+			err = io.EOF
+		}
+		return err
+	})
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return blank, err
+}
+
+// The superblock of btrfs is at 64 KiB; where its log begins is at byte 0x60 of
+// it, 0 when there is none (Linux, include/uapi/linux/btrfs_tree.h).
+const btrfsLogRoot = 64<<10 + 0x60
+
+// distinguish gives a copy an identity of its own where two filesystems with
+// one identity cannot be mounted on one host: btrfs before Linux 6.7. A log
+// that was not played back would be lost by that; such a copy keeps the
+// identity.
+func distinguish(ctx context.Context, image, fsType string) error {
+	if fsType != "btrfs" {
+		return nil
+	}
+	if has, err := mount.Probe(ctx, image); err != nil || has != fsType {
+		return err
+	}
+	f, err := os.Open(image)
+	if err != nil {
+		return fmt.Errorf("give copy an identity: %w", err)
+	}
+	defer f.Close()
+	var logRoot [8]byte
+	if _, err := f.ReadAt(logRoot[:], btrfsLogRoot); err != nil {
+		return fmt.Errorf("give copy an identity: %w", err)
+	}
+	if binary.LittleEndian.Uint64(logRoot[:]) != 0 {
+		return nil
+	}
+	if out, err := exec.CommandContext(ctx, "btrfstune", "-m", image).CombinedOutput(); err != nil {
+		return fmt.Errorf("give copy an identity: btrfstune: %w: %.300s", err, out)
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/mount"
+)
+
+// checkPath refuses a path that does not mean one place: nothing is made, and
+// nothing unmounted, by way of a symbolic link (CVE-2021-25741). What does not
+// exist yet passes.
+func checkPath(what, path string) error {
+	switch {
+	case path == "":
+		return status.Errorf(codes.InvalidArgument, "no %s", what)
+	case len(path) >= unix.PathMax:
+		return status.Errorf(codes.InvalidArgument, "%s %.40q has %d bytes, %d are the most", what, path, len(path), unix.PathMax-1)
+	case !filepath.IsAbs(path) || filepath.Clean(path) != path || strings.ContainsRune(path, 0):
+		return status.Errorf(codes.InvalidArgument, "%s %.128q is not absolute and clean; name the place itself", what, path)
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	switch {
+	case err == nil:
+		return unix.Close(fd)
+	case errors.Is(err, unix.ELOOP):
+		return status.Errorf(codes.InvalidArgument, "%s %.128q is a symbolic link or passes one; name the place itself", what, path)
+	case errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR):
+		return status.Errorf(codes.InvalidArgument, "%s %.128q: %v", what, path, err)
+	}
+	// What is wrong otherwise shows when the path is used.
+	return nil
+}
+
+// makeDir makes a directory, but none above it, and says whether it did.
+func makeDir(path string) (made bool, err error) {
+	err = os.Mkdir(path, 0o750)
+	if errors.Is(err, os.ErrExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// makeFile makes the empty file that a device's node is bound to, and says
+// whether it did.
+func makeFile(path string) (made bool, err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, f.Close()
+}
+
+// NodePublishVolume shows the staged volume at a target path.
+func (n *node) NodePublishVolume(ctx context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+	if err := checkPublish(r); err != nil {
+		return nil, err
+	}
+	v, release, err := n.mine(ctx, r.GetVolumeId())
+	if err != nil {
+		return nil, failure(err)
+	}
+	defer release()
+	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	if err != nil {
+		return nil, failure(err)
+	}
+	if device == "" {
+		return nil, status.Errorf(codes.FailedPrecondition, "volume %s is not staged; stage it first", v.ID)
+	}
+	p := publication{
+		v: v, device: device, staging: r.GetStagingTargetPath(), target: r.GetTargetPath(), source: r.GetStagingTargetPath(),
+		block: r.GetVolumeCapability().GetBlock() != nil, mode: r.GetVolumeCapability().GetAccessMode().GetMode(),
+	}
+	if p.block {
+		p.source = device
+	}
+	p.readOnly = r.GetReadonly() || p.mode == csipb.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY
+	if err := p.make(); err != nil {
+		return nil, failure(err)
+	}
+	return &csipb.NodePublishVolumeResponse{}, nil
+}
+
+func checkPublish(r *csipb.NodePublishVolumeRequest) error {
+	if r.GetVolumeId() == "" || r.GetVolumeCapability() == nil {
+		return status.Error(codes.InvalidArgument, "no volume id or no capability")
+	}
+	if err := checkPath("target path", r.GetTargetPath()); err != nil {
+		return err
+	}
+	if r.GetStagingTargetPath() == "" {
+		return status.Error(codes.FailedPrecondition, "no staging path: the volume has to be staged first")
+	}
+	if err := checkPath("staging path", r.GetStagingTargetPath()); err != nil {
+		return err
+	}
+	_, err := checkCapabilities([]*csipb.VolumeCapability{r.GetVolumeCapability()})
+	return err
+}
+
+// publication is one showing of a staged volume that is held.
+type publication struct {
+	v                               record
+	device, source, staging, target string
+	block, readOnly                 bool
+	mode                            csipb.VolumeCapability_AccessMode_Mode
+}
+
+// make shows the volume at the target. What it makes for that goes again when
+// it fails.
+func (p publication) make() error {
+	there, err := p.there()
+	if err != nil || there {
+		return err
+	}
+	if err := p.allowed(); err != nil {
+		return err
+	}
+	var made bool
+	if p.block {
+		if err := setReadOnly(p.device, p.readOnly); err != nil {
+			return err
+		}
+		made, err = makeFile(p.target)
+	} else {
+		made, err = makeDir(p.target)
+	}
+	if err == nil {
+		err = mount.Bind(p.source, p.target, p.readOnly)
+	}
+	if err != nil && made {
+		err = errors.Join(err, mount.Remove(p.target))
+	}
+	return err
+}
+
+// there says whether the volume is at the target already, as it is wanted.
+func (p publication) there() (bool, error) {
+	at, mounted, err := mount.At(p.target)
+	if err != nil || !mounted {
+		return false, err
+	}
+	if p.target == p.staging || !shows(at, p.device) || p.block != (at.Source != p.device) {
+		return false, status.Errorf(codes.FailedPrecondition, "volume %s: something else is at %s; unmount that first", p.v.ID, p.target)
+	}
+	staged, _, err := mount.At(p.staging)
+	if err != nil {
+		return false, err
+	}
+	// What is staged read-only is so at its targets, whatever they ask for.
+	if at.ReadOnly != (p.readOnly || !p.block && staged.ReadOnly) {
+		return false, status.Errorf(codes.AlreadyExists, "volume %s is at %s already, read-only %t; unpublish it first", p.v.ID, p.target, at.ReadOnly)
+	}
+	return true, nil
+}
+
+// allowed refuses what would show nothing, or take from another target what it
+// was promised.
+func (p publication) allowed() error {
+	other, err := shownAt(p.device, p.staging, p.target)
+	if err != nil {
+		return err
+	}
+	if other != "" && p.mode == csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
+		return status.Errorf(codes.FailedPrecondition, "volume %s has its single writer at %s; unpublish it there first", p.v.ID, other)
+	}
+	if p.block {
+		return p.blockAllowed(other)
+	}
+	at, mounted, err := mount.At(p.staging)
+	if err != nil {
+		return err
+	}
+	// A bind of an empty staging directory would look like an empty volume.
+	if !mounted || at.Source != p.device {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is not mounted at %s; stage it first", p.v.ID, p.staging)
+	}
+	return nil
+}
+
+// blockAllowed refuses the raw device of a mounted filesystem, and a device
+// that is to be writable at one target and read-only at another.
+func (p publication) blockAllowed(other string) error {
+	at, err := mountedAt(p.device)
+	if err != nil {
+		return err
+	}
+	if at != "" {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is mounted as a filesystem at %s; unstage it first", p.v.ID, at)
+	}
+	if other == "" {
+		return nil
+	}
+	is, err := readOnly(p.device)
+	if err == nil && is != p.readOnly {
+		err = status.Errorf(codes.FailedPrecondition, "volume %s is a raw device at %s already, read-only %t, and cannot be otherwise at a second target", p.v.ID, other, is)
+	}
+	return err
+}
+
+// NodeUnpublishVolume undoes NodePublishVolume.
+func (n *node) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+	if r.GetVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no volume id")
+	}
+	if err := checkPath("target path", r.GetTargetPath()); err != nil {
+		return nil, err
+	}
+	v, release, err := n.pool.hold(ctx, volumes, r.GetVolumeId(), unix.LOCK_EX, holdLimit)
+	if err != nil {
+		return nil, failure(err)
+	}
+	defer release()
+	err = n.takeAway(v, r.GetTargetPath())
+	if err == nil {
+		err = mount.Remove(r.GetTargetPath())
+	}
+	if err != nil {
+		return nil, failure(err)
+	}
+	return &csipb.NodeUnpublishVolumeResponse{}, nil
+}

@@ -1,0 +1,70 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// CreateSnapshot copies a volume as it is at one moment, or finds the copy
+// that an equal call has made: also when the volume is gone by now.
+func (c *controller) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequest) (*csipb.CreateSnapshotResponse, error) {
+	if err := checkName(r.GetName()); err != nil {
+		return nil, err
+	}
+	if r.GetSourceVolumeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no source volume")
+	}
+	if err := checkParameters(r.GetParameters()); err != nil {
+		return nil, err
+	}
+	id := snapshots.idOf(r.GetName())
+	made, err := c.pool.get(snapshots, id)
+	if errors.Is(err, errMissing) {
+		made, err = c.snapshot(ctx, id, r)
+	}
+	if err != nil {
+		return nil, failure(err)
+	}
+	if made.Source != r.GetSourceVolumeId() {
+		return nil, status.Errorf(codes.AlreadyExists, "snapshot %s exists of volume %s; delete it first or choose another name", made.ID, made.Source)
+	}
+	return &csipb.CreateSnapshotResponse{Snapshot: describeSnapshot(made)}, nil
+}
+
+func (c *controller) snapshot(ctx context.Context, id string, r *csipb.CreateSnapshotRequest) (record, error) {
+	v, release, err := c.pool.hold(ctx, volumes, r.GetSourceVolumeId(), unix.LOCK_EX, holdLimit)
+	if err != nil {
+		return v, err
+	}
+	defer release()
+	want := record{ID: id, Name: r.GetName(), Size: v.Size, Source: v.ID, Created: time.Now().UnixNano()}
+	return c.pool.add(ctx, snapshots, want, func(image *os.File) error { return c.fill(ctx, image, v) })
+}
+
+func describeSnapshot(s record) *csipb.Snapshot {
+	return &csipb.Snapshot{SnapshotId: s.ID, SourceVolumeId: s.Source, SizeBytes: s.Size, ReadyToUse: true, CreationTime: timestamppb.New(time.Unix(0, s.Created))}
+}
+
+// DeleteSnapshot deletes a snapshot; volumes made from it live on.
+func (c *controller) DeleteSnapshot(ctx context.Context, r *csipb.DeleteSnapshotRequest) (*csipb.DeleteSnapshotResponse, error) {
+	if r.GetSnapshotId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no snapshot id")
+	}
+	_, release, err := c.pool.hold(ctx, snapshots, r.GetSnapshotId(), unix.LOCK_EX, holdLimit)
+	if err == nil {
+		defer release()
+		err = c.pool.remove(snapshots, r.GetSnapshotId(), func(record) error { return nil })
+	}
+	if err != nil && !errors.Is(err, errMissing) && !errors.Is(err, errID) {
+		return nil, failure(err)
+	}
+	return &csipb.DeleteSnapshotResponse{}, nil
+}
