@@ -137,6 +137,9 @@ func (p publication) make() error {
 	} else {
 		made, err = makeDir(p.target)
 	}
+	if err == nil && !made {
+		err = p.nothingHidden()
+	}
 	if err == nil {
 		err = mount.Bind(p.source, p.target, p.readOnly)
 	}
@@ -144,6 +147,24 @@ func (p publication) make() error {
 		err = errors.Join(err, mount.Remove(p.target))
 	}
 	return err
+}
+
+// nothingHidden refuses a target that is not as this driver makes it: what is
+// in it would be out of sight, and could not be removed afterwards.
+func (p publication) nothingHidden() error {
+	info, err := os.Lstat(p.target)
+	if err != nil {
+		return err
+	}
+	empty := info.Mode().IsRegular() && info.Size() == 0
+	if !p.block {
+		entries, err := os.ReadDir(p.target)
+		empty = err == nil && len(entries) == 0
+	}
+	if !empty {
+		return status.Errorf(codes.FailedPrecondition, "volume %s: %s is neither new nor empty; remove it first", p.v.ID, p.target)
+	}
+	return nil
 }
 
 // there says whether the volume is at the target already, as it is wanted.

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -151,6 +152,7 @@ func (w *world) start() {
 		}
 	}
 	w.Cleanup(w.stop)
+	awaitSocket(w.T, socket)
 	w.c, w.n = dial(w.T, socket)
 }
 
@@ -159,6 +161,17 @@ func (w *world) restart() {
 	w.Helper()
 	w.stop()
 	w.start()
+}
+
+func awaitSocket(t *testing.T, path string) {
+	t.Helper()
+	eventually(t, "driver at "+path, func() bool {
+		conn, err := net.Dial("unix", path)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
 }
 
 func dial(t *testing.T, socket string) (csipb.ControllerClient, csipb.NodeClient) {
