@@ -248,15 +248,26 @@ func (p *pool) get(k kind, id string) (record, error) {
 		return record{}, err
 	}
 	dir := p.path(k, id)
-	info, err := os.Lstat(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return record{}, fmt.Errorf("%s %w", id, errMissing)
-	case err != nil:
-		return record{}, err
-	case !info.IsDir():
-		return record{ID: id}, damaged(dir, errors.New("it is not a directory"))
+	for {
+		info, err := os.Lstat(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return record{}, fmt.Errorf("%s %w", id, errMissing)
+		case err != nil:
+			return record{}, err
+		case !info.IsDir():
+			return record{ID: id}, damaged(dir, errors.New("it is not a directory"))
+		}
+		r, damage := readEntry(dir, id)
+		// What is being deleted or made while we read it is not damaged.
+		if now, err := os.Lstat(dir); damage == nil || err == nil && os.SameFile(now, info) {
+			return r, damage
+		}
 	}
+}
+
+// readEntry reads the directory of an id.
+func readEntry(dir, id string) (record, error) {
 	var r record
 	if err := readJSON(filepath.Join(dir, recordFile), &r); err != nil {
 		return record{ID: id}, damaged(dir, err)
@@ -264,7 +275,7 @@ func (p *pool) get(k kind, id string) (record, error) {
 	if r.ID != id {
 		return record{ID: id}, damaged(dir, fmt.Errorf("%s is that of %.128q", recordFile, r.ID))
 	}
-	image, err := os.Lstat(p.image(k, id))
+	image, err := os.Lstat(filepath.Join(dir, imageFile))
 	if err != nil || !image.Mode().IsRegular() {
 		return r, damaged(dir, fmt.Errorf("%s is missing or not a plain file", imageFile))
 	}

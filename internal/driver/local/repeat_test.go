@@ -1,0 +1,329 @@
+package local
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/internal/mount"
+)
+
+// together makes a call eight times at once, and then once more.
+func (w *world) together(what string, call func() error) {
+	w.Helper()
+	var g sync.WaitGroup
+	for range 8 {
+		g.Go(func() {
+			if err := call(); err != nil {
+				w.Errorf("%s: %v", what, err)
+			}
+		})
+	}
+	g.Wait()
+	if err := call(); err != nil {
+		w.Errorf("%s again: %v", what, err)
+	}
+}
+
+// TestTogether: each call goes well many times at once, and is done once.
+func TestTogether(t *testing.T) {
+	for _, fsType := range kinds() {
+		t.Run(fsType, func(t *testing.T) {
+			w := newWorld(t)
+			size := smallest(fsType)
+			d := w.disk("v", volumes.idOf("v"), fsType)
+			create := func(name, id string, source *csipb.VolumeContentSource) {
+				r := request(name, size, fsType)
+				r.VolumeContentSource = source
+				w.together("create "+name, func() error {
+					v, err := w.c.CreateVolume(t.Context(), r)
+					if err == nil && v.GetVolume().GetVolumeId() != id {
+						t.Errorf("made %v", v)
+					}
+					return err
+				})
+			}
+			create("v", d.id, nil)
+			w.together("publish", d.attach)
+			w.together("stage", func() error { return d.stage() })
+			if all := loops(t, w.dir); len(all) != 1 {
+				t.Fatalf("one volume has the devices %v", all)
+			}
+			w.together("publish at target", func() error { return d.publish(false) })
+			if points, err := mount.Below(d.target); err != nil || len(points) != 1 {
+				t.Errorf("mounts at the target: %v, %v", points, err)
+			}
+			d.write("data")
+			w.together("snapshot", func() error {
+				s, err := w.c.CreateSnapshot(t.Context(), &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
+				if err == nil && (s.GetSnapshot().GetSnapshotId() != snapshots.idOf("s") || !s.GetSnapshot().GetReadyToUse()) {
+					t.Errorf("made %v", s)
+				}
+				return err
+			})
+			create("c", volumes.idOf("c"), fromVolume(d.id))
+			create("r", volumes.idOf("r"), fromSnapshot(snapshots.idOf("s")))
+			w.together("expand", func() error {
+				r, err := w.c.ControllerExpandVolume(t.Context(), &csipb.ControllerExpandVolumeRequest{VolumeId: d.id, CapacityRange: &csipb.CapacityRange{RequiredBytes: 2 * size}})
+				if err == nil && (r.GetCapacityBytes() != 2*size || !r.GetNodeExpansionRequired()) {
+					t.Errorf("expanded %v", r)
+				}
+				return err
+			})
+			if fsType != "ext4" {
+				w.together("expand on the node", d.nodeExpand)
+			}
+			d.holds("data")
+			w.together("unpublish at target", d.unpublish)
+			w.together("unstage", d.unstage)
+			w.together("unpublish", d.detach)
+			for _, id := range []string{d.id, volumes.idOf("c"), volumes.idOf("r"), snapshots.idOf("s")} {
+				w.together("delete "+id, func() error { return w.delete(id) })
+			}
+			w.empty()
+			if all := loops(t, w.dir); len(all) != 0 {
+				t.Errorf("left: %v", all)
+			}
+		})
+	}
+}
+
+// TestCopiesTogether: a volume may be copied while it is written to, grown and
+// copied.
+func TestCopiesTogether(t *testing.T) {
+	w := newWorld(t)
+	d := w.create("v", 64*mib, "ext4", nil)
+	d.use()
+	d.write("data")
+	var g sync.WaitGroup
+	for _, name := range []string{"a", "b", "c", "d"} {
+		g.Go(func() { d.write("data") })
+		g.Go(func() {
+			_, err := w.c.CreateSnapshot(t.Context(), &csipb.CreateSnapshotRequest{Name: name, SourceVolumeId: d.id})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		g.Go(func() {
+			r := request(name, 512*mib, "ext4")
+			r.VolumeContentSource = fromVolume(d.id)
+			if _, err := w.c.CreateVolume(t.Context(), r); err != nil {
+				t.Error(err)
+			}
+		})
+		g.Go(func() { d.expand(128 * mib) })
+	}
+	g.Wait()
+	d.rest()
+	for _, name := range []string{"a", "b", "c", "d"} {
+		restored := w.create("restored"+name, 512*mib, "ext4", fromSnapshot(snapshots.idOf(name)))
+		for _, c := range []*disk{restored, w.disk(name, volumes.idOf(name), "ext4")} {
+			c.use()
+			c.holds("data")
+			c.rest()
+			w.ok(w.delete(c.id))
+		}
+		w.ok(w.delete(snapshots.idOf(name)))
+	}
+	w.ok(w.delete(d.id))
+	w.empty()
+}
+
+// TestGrow: xfs, btrfs and raw devices grow while they are in use; ext4 where
+// the kernel lets it, and at its next stage otherwise.
+func TestGrow(t *testing.T) {
+	for _, fsType := range kinds() {
+		t.Run(fsType, func(t *testing.T) {
+			w := newWorld(t)
+			size := smallest(fsType)
+			d := w.create("v", size, fsType, nil)
+			d.use()
+			d.write("data")
+			before := d.size()
+			d.expand(2 * size)
+			switch err := d.nodeExpand(); {
+			case err == nil:
+			case fsType == "ext4":
+				w.refused("expand ext4 in use", err, codes.FailedPrecondition, "the next time")
+				d.rest()
+				d.use()
+			default:
+				t.Fatal(err)
+			}
+			w.ok(d.nodeExpandAgain(fsType))
+			if got := d.size(); got < before+size*8/10 {
+				t.Errorf("%d bytes before, %d after", before, got)
+			}
+			d.holds("data")
+			d.rest()
+			// While nobody uses it, and the device is seen larger at once.
+			before = 2 * size
+			d.expand(3 * size)
+			d.use()
+			if got := d.size(); got < before+size/2 {
+				t.Errorf("%d bytes before, %d after the stage", before, got)
+			}
+			d.holds("data")
+			d.rest()
+			w.ok(w.delete(d.id))
+			w.empty()
+		})
+	}
+}
+
+// nodeExpandAgain repeats what is done.
+func (d *disk) nodeExpandAgain(fsType string) error {
+	err := d.nodeExpand()
+	if fsType == "block" && err == nil {
+		// Where the device is staged there is no mount to name.
+		_, err = d.n.NodeExpandVolume(d.Context(), &csipb.NodeExpandVolumeRequest{
+			VolumeId: d.id, VolumePath: d.staging, StagingTargetPath: d.staging, VolumeCapability: capability("block"),
+		})
+	}
+	return err
+}
+
+// TestReadOnly: what is published read-only is, raw devices too; the same call
+// again is well, another one is not.
+func TestReadOnly(t *testing.T) {
+	for _, fsType := range []string{"ext4", "block"} {
+		w := newWorld(t)
+		d := w.create("v", 16*mib, fsType, nil)
+		d.use()
+		d.write("data")
+		w.refused("read-only where it is writable", d.publish(true), codes.AlreadyExists, d.id, d.target, "unpublish it first")
+		second := *d
+		second.target += "2"
+		if fsType == "block" {
+			w.refused("read-only beside writable", second.publish(true), codes.FailedPrecondition, d.id, d.target)
+		} else {
+			w.ok(second.publish(true))
+			second.refusesWrites()
+			w.ok(second.unpublish())
+		}
+		w.ok(d.unpublish())
+		w.together("publish read-only", func() error { return d.publish(true) })
+		w.refused("writable where it is read-only", d.publish(false), codes.AlreadyExists, d.id, d.target)
+		d.refusesWrites()
+		d.holds("data")
+		d.rest()
+		d.use()
+		d.write("new")
+		d.rest()
+		w.ok(w.delete(d.id))
+		w.empty()
+	}
+}
+
+func (d *disk) refusesWrites() {
+	d.Helper()
+	path := d.target
+	if d.fsType != "block" {
+		path = filepath.Join(d.target, "data")
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteAt([]byte("x"), 0)
+		_ = f.Close()
+	}
+	if err == nil {
+		d.Errorf("%s can be written to", d.target)
+	}
+}
+
+// TestMountOptions: options reach the mount, ones that the kernel does not
+// know fail and leave nothing, and "ro" is no obstacle to the rest.
+func TestMountOptions(t *testing.T) {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
+		w := newWorld(t)
+		d := w.create("v", smallest(fsType), fsType, nil)
+		d.use()
+		d.write("data")
+		d.rest()
+		w.ok(d.attach())
+		before := w.tree()
+		w.refused("unknown option", d.stage("no-such-option"), codes.Internal, "no-such-option")
+		w.unchanged(before)
+		w.ok(d.stage("ro", "noatime"))
+		w.ok(d.stage("ro", "noatime"))
+		w.ok(d.publish(false))
+		w.ok(d.publish(false))
+		d.refusesWrites()
+		d.holds("data")
+		d.rest()
+		w.ok(w.delete(d.id))
+		w.empty()
+	}
+}
+
+// TestOutOfOrder: what comes too early is refused, and changes nothing.
+func TestOutOfOrder(t *testing.T) {
+	w := newWorld(t)
+	for _, fsType := range []string{"ext4", "block"} {
+		d := w.create("v", 16*mib, fsType, nil)
+		w.refused("stage before publish", d.stage(), codes.FailedPrecondition, d.id, "publish it there first")
+		w.ok(d.attach())
+		w.refused("publish before stage", d.publish(false), codes.FailedPrecondition, d.id, "stage it first")
+		w.refused("delete while published", w.delete(d.id), codes.FailedPrecondition, d.id, "unpublish it there first")
+		w.ok(d.stage())
+		w.ok(d.publish(false))
+		d.write("data")
+		w.refused("unstage while it is shown", d.unstage(), codes.FailedPrecondition, d.id, d.target, "unmount it there first")
+		w.ok(d.detach())
+		w.refused("delete while shown", w.delete(d.id), codes.FailedPrecondition, d.id, d.target)
+		d.holds("data")
+		w.ok(d.attach())
+		d.rest()
+		w.ok(w.delete(d.id))
+	}
+	w.empty()
+}
+
+// TestOpenDevice: a raw device that a process still has open is not given back
+// unseen; what another node does to it then would be done to both.
+func TestOpenDevice(t *testing.T) {
+	w := newWorld(t)
+	d := w.create("v", 16*mib, "block", nil)
+	d.use()
+	w.ok(d.unpublish())
+	all := loops(t, w.dir)
+	if len(all) != 1 {
+		t.Fatalf("devices: %v", all)
+	}
+	var f *os.File
+	for device := range all {
+		var err error
+		f, err = os.Open(device)
+		w.ok(err)
+	}
+	w.refused("unstage", d.unstage(), codes.FailedPrecondition, d.id, "still", "open", "end that first")
+	w.refused("stage", d.stage(), codes.FailedPrecondition, d.id, "still", "open", "end that first")
+	w.ok(f.Close())
+	eventually(t, "unstage", func() bool { return d.unstage() == nil })
+	d.use()
+	d.write("data")
+	d.rest()
+	w.ok(w.delete(d.id))
+	w.empty()
+}
+
+// TestHeldVolume: an operation that finds another one at work comes again.
+func TestHeldVolume(t *testing.T) {
+	w := newWorld(t)
+	d := w.create("v", 16*mib, "block", nil)
+	p := &pool{dir: w.pool}
+	_, release, err := p.hold(t.Context(), volumes, d.id, unix.LOCK_EX, holdLimit)
+	w.ok(err)
+	_, _, err = p.hold(t.Context(), volumes, d.id, unix.LOCK_EX, 0)
+	w.refused("hold twice", failure(err), codes.Aborted, d.id, "try again")
+	w.ok(d.attach())
+	w.ok(d.detach()) // the fence waits for nobody
+	release()
+	w.ok(w.delete(d.id))
+	w.empty()
+}
