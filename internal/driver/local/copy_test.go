@@ -56,6 +56,9 @@ func TestCopies(t *testing.T) {
 			if got := restored.size(); got < size+size/2 {
 				t.Errorf("the restored volume has %d bytes, want about %d", got, 2*size)
 			}
+			if fsType == "btrfs" && w.btrfsID(original.id) == w.btrfsID(clone.id) {
+				t.Error("two filesystems have one identity, which Linux before 6.7 does not mount")
+			}
 			clone.write("clone's own")
 			original.holds("new")
 			restored.holds("old")
@@ -74,6 +77,39 @@ func TestCopies(t *testing.T) {
 			w.empty()
 		})
 	}
+}
+
+// btrfsID reads the identity of the filesystem, in its superblock at 64 KiB.
+func (w *world) btrfsID(id string) string {
+	w.Helper()
+	f, err := os.Open(filepath.Join(w.pool, "volumes", id, "disk.img"))
+	w.ok(err)
+	defer f.Close()
+	var b [16]byte
+	_, err = f.ReadAt(b[:], 64<<10+0x20)
+	w.ok(err)
+	return string(b[:])
+}
+
+// TestCopyOfOpenDevice: what was written to a raw device is in a copy, also
+// when nobody has asked for it to be on the disk yet.
+func TestCopyOfOpenDevice(t *testing.T) {
+	w := newWorld(t)
+	d := w.create("v", 16*mib, "block", nil)
+	d.use()
+	f, err := os.OpenFile(d.target, os.O_WRONLY, 0)
+	w.ok(err)
+	_, err = f.WriteAt(blob("data"), 0)
+	w.ok(err)
+	clone := w.create("clone", 16*mib, "block", fromVolume(d.id))
+	w.ok(f.Close())
+	clone.use()
+	clone.holds("data")
+	for _, c := range []*disk{clone, d} {
+		c.rest()
+		w.ok(w.delete(c.id))
+	}
+	w.empty()
 }
 
 // TestCopyOfResting: what is not mounted is copied as well, also what a killed

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -132,6 +133,46 @@ func TestCopiesTogether(t *testing.T) {
 	}
 	w.ok(w.delete(d.id))
 	w.empty()
+}
+
+// TestReadWhileDeleted: what is being made or deleted is there or not, and
+// never taken for damaged.
+func TestReadWhileDeleted(t *testing.T) {
+	p, err := openPool(filepath.Join(newDir(t), "pool"), "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	id := volumes.idOf("v")
+	done := make(chan struct{})
+	var g sync.WaitGroup
+	for range 3 {
+		g.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if _, err := p.get(volumes, id); err != nil && !errors.Is(err, errMissing) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 100 {
+		_, err := p.add(t.Context(), volumes, record{ID: id, Name: "v", Size: mib}, func(*os.File) error { return nil })
+		if err == nil {
+			err = p.remove(volumes, id, func(record) error { return nil })
+		}
+		if err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(done)
+	g.Wait()
 }
 
 // TestGrow: xfs, btrfs and raw devices grow while they are in use; ext4 where
