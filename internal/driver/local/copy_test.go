@@ -13,16 +13,12 @@ import (
 )
 
 func TestSuite(t *testing.T) {
-	for _, fsType := range []string{"ext4", "btrfs"} {
+	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fsType, func(t *testing.T) {
 			csitest.Suite(t, func(t *testing.T) csitest.Target {
 				w := newWorld(t)
 				t.Cleanup(w.empty)
-				target := csitest.Target{Socket: filepath.Join(w.dir, "csi.sock"), Dir: w.dir, FSType: fsType, Block: true}
-				if fsType == "btrfs" {
-					target.Bytes = 256 * mib
-				}
-				return target
+				return csitest.Target{Socket: filepath.Join(w.dir, "csi.sock"), Dir: w.dir, FSType: fsType, Block: true, Bytes: smallest(fsType)}
 			})
 		})
 	}

@@ -445,15 +445,7 @@ func FuzzArguments(f *testing.F) {
 	p := &pool{dir: f.TempDir()}
 	f.Fuzz(func(t *testing.T, s string, n int32) {
 		for _, k := range []kind{volumes, snapshots} {
-			if got := filepath.Dir(p.path(k, s)); k.checkID(s) == nil && (got != filepath.Join(p.dir, string(k)) || strings.HasPrefix(s, ".")) {
-				t.Errorf("id %q leads to %s", s, got)
-			}
-			if id := k.idOf(s); k.checkID(id) != nil || k.checkID(id+s) == nil && s != "" {
-				t.Errorf("name %q has id %q", s, id)
-			}
-			if _, err := p.get(k, s); err == nil {
-				t.Errorf("there is a %q", s)
-			}
+			tryID(t, p, k, s)
 		}
 		if checkPath("path", s) == nil && (!filepath.IsAbs(s) || filepath.Clean(s) != s || strings.ContainsRune(s, 0)) {
 			t.Errorf("path %q passes", s)
@@ -464,10 +456,28 @@ func FuzzArguments(f *testing.F) {
 		if p.knowsNode(s) {
 			t.Errorf("node %q is known", s)
 		}
-		all := []string{"a", "b", "c"}
-		some, next, err := page(all, s, n)
-		if err == nil && (len(some) > len(all) || n > 0 && len(some) > int(n) || next != "" && len(some) == 0) {
-			t.Errorf("page %q, %d: %v, %q", s, n, some, next)
-		}
+		tryPage(t, s, n)
 	})
+}
+
+func tryID(t *testing.T, p *pool, k kind, s string) {
+	t.Helper()
+	if got := filepath.Dir(p.path(k, s)); k.checkID(s) == nil && (got != filepath.Join(p.dir, string(k)) || strings.HasPrefix(s, ".")) {
+		t.Errorf("id %q leads to %s", s, got)
+	}
+	if id := k.idOf(s); k.checkID(id) != nil || k.checkID(id+s) == nil && s != "" {
+		t.Errorf("name %q has id %q", s, id)
+	}
+	if _, err := p.get(k, s); err == nil {
+		t.Errorf("there is a %q", s)
+	}
+}
+
+func tryPage(t *testing.T, token string, n int32) {
+	t.Helper()
+	all := []string{"a", "b", "c"}
+	some, next, err := page(all, token, n)
+	if err == nil && (len(some) > len(all) || n > 0 && len(some) > int(n) || next != "" && len(some) == 0) {
+		t.Errorf("page %q, %d: %v, %q", token, n, some, next)
+	}
 }

@@ -115,10 +115,7 @@ func (n *node) stageFilesystem(ctx context.Context, v record, fsType string, r *
 		return nil
 	}
 	if err := n.mountNew(ctx, v, device, fsType, r); err != nil {
-		if at, _ := shownAt(device); at == "" {
-			err = errors.Join(err, n.pool.giveBack(ctx, v.ID))
-		}
-		return err
+		return errors.Join(err, n.release(ctx, v))
 	}
 	return nil
 }
@@ -184,10 +181,24 @@ func (n *node) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolume
 	if err := n.takeAway(v, r.GetStagingTargetPath()); err != nil {
 		return nil, failure(err)
 	}
-	if err := n.pool.giveBack(ctx, v.ID); err != nil {
+	if err := n.release(ctx, v); err != nil {
 		return nil, failure(err)
 	}
 	return &csipb.NodeUnstageVolumeResponse{}, nil
+}
+
+// release gives the device back unless something still shows it: a node of this
+// host that is taken for dead may do so. Its own unstaging, or the deletion of
+// the volume, gives it back then.
+func (n *node) release(ctx context.Context, v record) error {
+	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
+	if err != nil || device == "" {
+		return err
+	}
+	if at, err := shownAt(device); err != nil || at != "" {
+		return err
+	}
+	return n.pool.giveBack(ctx, v.ID)
 }
 
 // takeAway unmounts the volume at path, and nothing but that volume.

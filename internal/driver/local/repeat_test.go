@@ -38,18 +38,7 @@ func TestTogether(t *testing.T) {
 			w := newWorld(t)
 			size := smallest(fsType)
 			d := w.disk("v", volumes.idOf("v"), fsType)
-			create := func(name, id string, source *csipb.VolumeContentSource) {
-				r := request(name, size, fsType)
-				r.VolumeContentSource = source
-				w.together("create "+name, func() error {
-					v, err := w.c.CreateVolume(t.Context(), r)
-					if err == nil && v.GetVolume().GetVolumeId() != id {
-						t.Errorf("made %v", v)
-					}
-					return err
-				})
-			}
-			create("v", d.id, nil)
+			d.createTogether("v", nil)
 			w.together("publish", d.attach)
 			w.together("stage", func() error { return d.stage() })
 			if all := loops(t, w.dir); len(all) != 1 {
@@ -60,22 +49,10 @@ func TestTogether(t *testing.T) {
 				t.Errorf("mounts at the target: %v, %v", points, err)
 			}
 			d.write("data")
-			w.together("snapshot", func() error {
-				s, err := w.c.CreateSnapshot(t.Context(), &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
-				if err == nil && (s.GetSnapshot().GetSnapshotId() != snapshots.idOf("s") || !s.GetSnapshot().GetReadyToUse()) {
-					t.Errorf("made %v", s)
-				}
-				return err
-			})
-			create("c", volumes.idOf("c"), fromVolume(d.id))
-			create("r", volumes.idOf("r"), fromSnapshot(snapshots.idOf("s")))
-			w.together("expand", func() error {
-				r, err := w.c.ControllerExpandVolume(t.Context(), &csipb.ControllerExpandVolumeRequest{VolumeId: d.id, CapacityRange: &csipb.CapacityRange{RequiredBytes: 2 * size}})
-				if err == nil && (r.GetCapacityBytes() != 2*size || !r.GetNodeExpansionRequired()) {
-					t.Errorf("expanded %v", r)
-				}
-				return err
-			})
+			d.snapshotTogether("s")
+			d.createTogether("c", fromVolume(d.id))
+			d.createTogether("r", fromSnapshot(snapshots.idOf("s")))
+			d.expandTogether(2 * size)
 			if fsType != "ext4" {
 				w.together("expand on the node", d.nodeExpand)
 			}
@@ -92,6 +69,41 @@ func TestTogether(t *testing.T) {
 			}
 		})
 	}
+}
+
+func (d *disk) createTogether(name string, source *csipb.VolumeContentSource) {
+	d.Helper()
+	r := request(name, smallest(d.fsType), d.fsType)
+	r.VolumeContentSource = source
+	d.together("create "+name, func() error {
+		v, err := d.c.CreateVolume(d.Context(), r)
+		if err == nil && v.GetVolume().GetVolumeId() != volumes.idOf(name) {
+			d.Errorf("made %v", v)
+		}
+		return err
+	})
+}
+
+func (d *disk) snapshotTogether(name string) {
+	d.Helper()
+	d.together("snapshot", func() error {
+		s, err := d.c.CreateSnapshot(d.Context(), &csipb.CreateSnapshotRequest{Name: name, SourceVolumeId: d.id})
+		if err == nil && (s.GetSnapshot().GetSnapshotId() != snapshots.idOf(name) || !s.GetSnapshot().GetReadyToUse()) {
+			d.Errorf("made %v", s)
+		}
+		return err
+	})
+}
+
+func (d *disk) expandTogether(size int64) {
+	d.Helper()
+	d.together("expand", func() error {
+		r, err := d.c.ControllerExpandVolume(d.Context(), &csipb.ControllerExpandVolumeRequest{VolumeId: d.id, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
+		if err == nil && (r.GetCapacityBytes() != size || !r.GetNodeExpansionRequired()) {
+			d.Errorf("expanded %v", r)
+		}
+		return err
+	})
 }
 
 // TestCopiesTogether: a volume may be copied while it is written to, grown and
@@ -314,12 +326,11 @@ func TestOutOfOrder(t *testing.T) {
 		w.ok(d.stage())
 		w.ok(d.publish(false))
 		d.write("data")
-		w.refused("unstage while it is shown", d.unstage(), codes.FailedPrecondition, d.id, d.target, "unmount it there first")
+		w.ok(d.unstage())
 		w.ok(d.detach())
-		w.refused("delete while shown", w.delete(d.id), codes.FailedPrecondition, d.id, d.target)
+		w.refused("delete while shown", w.delete(d.id), codes.FailedPrecondition, d.id, d.target, "unmount it there first")
 		d.holds("data")
-		w.ok(d.attach())
-		d.rest()
+		w.ok(d.unpublish())
 		w.ok(w.delete(d.id))
 	}
 	w.empty()

@@ -3,6 +3,7 @@ package local
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -47,72 +48,116 @@ func TestLongNode(t *testing.T) {
 	p.close()
 }
 
+// pair are two drivers with one pool, for the nodes a and b.
+type pair struct {
+	*testing.T
+	a, b *process
+}
+
+// both makes a call four times with each driver, all at once, and returns the
+// errors.
+func (two pair) both(f func(p *process, node string) error) (failed []error) {
+	var g sync.WaitGroup
+	errs := make([]error, 8)
+	for i := range errs {
+		if i%2 == 0 {
+			g.Go(func() { errs[i] = f(two.a, "a") })
+		} else {
+			g.Go(func() { errs[i] = f(two.b, "b") })
+		}
+	}
+	g.Wait()
+	return slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+}
+
+// well wants such a call to go well each time.
+func (two pair) well(what string, f func(p *process) error) {
+	two.Helper()
+	if failed := two.both(func(p *process, _ string) error { return f(p) }); len(failed) > 0 {
+		two.Errorf("%s: %v", what, failed)
+	}
+}
+
+func (p *process) publishTo(id, node string) error {
+	_, err := p.c.ControllerPublishVolume(p.Context(), &csipb.ControllerPublishVolumeRequest{VolumeId: id, NodeId: node, VolumeCapability: capability("block")})
+	return err
+}
+
 // TestTwoDrivers: two drivers with one pool answer the same, at the same time.
 func TestTwoDrivers(t *testing.T) {
 	dir := newDir(t)
-	a, b := run(t, dir, "a").serving("a"), run(t, dir, "b").serving("b")
-	both := func(f func(p *process) error) (failed []error) {
-		t.Helper()
-		errs := make([]error, 8)
-		var g sync.WaitGroup
-		for i := range errs {
-			g.Go(func() { errs[i] = f([]*process{a, b}[i%2]) })
-		}
-		g.Wait()
-		for _, err := range errs {
-			if err != nil {
-				failed = append(failed, err)
-			}
-		}
-		return failed
-	}
+	two := pair{t, run(t, dir, "a").serving("a"), run(t, dir, "b").serving("b")}
+	id := volumes.idOf("v")
 	for range 5 {
-		id := volumes.idOf("v")
-		if failed := both(func(p *process) error {
+		two.well("create", func(p *process) error {
 			v, err := p.c.CreateVolume(t.Context(), request("v", 16*mib, "block"))
 			if err == nil && v.GetVolume().GetVolumeId() != id {
 				err = fmt.Errorf("made %v", v)
 			}
 			return err
-		}); failed != nil {
-			t.Fatal("create", failed)
-		}
-		publish := func(p *process, node string) error {
-			_, err := p.c.ControllerPublishVolume(t.Context(), &csipb.ControllerPublishVolumeRequest{VolumeId: id, NodeId: node, VolumeCapability: capability("block")})
-			return err
-		}
+		})
 		// Each asks for its own node: one of them gets it.
-		failed := both(func(p *process) error { return publish(p, map[*process]string{a: "a", b: "b"}[p]) })
+		failed := two.both(func(p *process, node string) error { return p.publishTo(id, node) })
 		if len(failed) != 4 || status.Code(failed[0]) != codes.FailedPrecondition {
 			t.Errorf("publish to two nodes: %v", failed)
 		}
-		for _, p := range []*process{a, b} {
-			for _, node := range []string{"a", "b"} {
-				d := p.disk("v", id, "block")
-				if publish(p, node) == nil {
-					// The node that has it may stage it, the other one not.
-					err := d.stage()
-					mine := node == "a" && p == a || node == "b" && p == b
-					if mine != (err == nil) || !mine && status.Code(err) != codes.FailedPrecondition {
-						t.Errorf("stage: %v", err)
-					}
-				}
-				if failed := both(func(*process) error { return d.unstage() }); failed != nil {
-					t.Error("unstage", failed)
-				}
-			}
-		}
-		if failed := both(func(p *process) error {
+		two.stageBoth(id)
+		two.well("unstage", func(p *process) error { return p.disk("v", id, "block").unstage() })
+		two.well("unpublish", func(p *process) error {
 			_, err := p.c.ControllerUnpublishVolume(t.Context(), &csipb.ControllerUnpublishVolumeRequest{VolumeId: id})
 			return err
-		}); failed != nil {
-			t.Error("unpublish", failed)
-		}
-		if failed := both(func(p *process) error { return p.delete(id) }); failed != nil {
-			t.Error("delete", failed)
-		}
-		a.empty()
+		})
+		two.well("delete", func(p *process) error { return p.delete(id) })
+		two.a.empty()
 	}
+}
+
+// stageBoth stages the volume with both drivers: the one whose node has it may,
+// the other one not.
+func (two pair) stageBoth(id string) {
+	two.Helper()
+	for node, p := range map[string]*process{"a": two.a, "b": two.b} {
+		has := p.publishTo(id, node) == nil
+		err := p.disk("v", id, "block").stage()
+		if has != (err == nil) || !has && status.Code(err) != codes.FailedPrecondition {
+			two.Errorf("stage on node %s, which has the volume: %t: %v", node, has, err)
+		}
+	}
+}
+
+// TestTakeOver: a node that is taken for dead while it still shows the volume
+// neither keeps another node of the host from using it, nor leaves a device.
+func TestTakeOver(t *testing.T) {
+	dir := newDir(t)
+	two := pair{t, run(t, dir, "a").serving("a"), run(t, dir, "b").serving("b")}
+	on := func(p *process, node, id string) *disk {
+		d := p.disk(node, id, "ext4")
+		p.ok(p.publishTo(id, node))
+		p.ok(d.stage())
+		p.ok(d.publish(false))
+		return d
+	}
+	id := two.a.create("v", 16*mib, "ext4", nil).id
+	dead := on(two.a, "a", id)
+	dead.write("data")
+	for range 2 {
+		_, err := two.b.c.ControllerUnpublishVolume(t.Context(), &csipb.ControllerUnpublishVolumeRequest{VolumeId: id})
+		two.b.ok(err)
+		d := on(two.b, "b", id)
+		d.holds("data")
+		two.b.ok(d.unpublish())
+		two.b.ok(d.unstage())
+	}
+	dead.holds("data")
+	two.a.ok(dead.unpublish())
+	two.a.ok(dead.unstage())
+	if all := loops(t, dir); len(all) > 0 {
+		t.Errorf("left: %v", all)
+	}
+	_, err := two.b.c.ControllerUnpublishVolume(t.Context(), &csipb.ControllerUnpublishVolumeRequest{VolumeId: id})
+	two.b.ok(err)
+	two.b.ok(two.b.delete(id))
+	two.b.empty()
 }
 
 // TestStartWhileAnotherMakes: a driver that starts leaves alone what another
