@@ -108,8 +108,8 @@ func TestCopyOfOpenDevice(t *testing.T) {
 	w.empty()
 }
 
-// TestCopyOfResting: what is not mounted is copied as well, also what a killed
-// host has left without a clean unmount; and not while it is being staged.
+// TestCopyOfResting: what is not mounted is copied as well, and so is a volume
+// that was never used, which is blank then.
 func TestCopyOfResting(t *testing.T) {
 	for _, fsType := range kinds() {
 		t.Run(fsType, func(t *testing.T) {
