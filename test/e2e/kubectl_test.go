@@ -29,7 +29,11 @@ func TestScripts(t *testing.T) {
 			_ = os.Remove(dir + ".log")
 		}
 	})
-	for _, kind := range []string{"kubectl", "volplane"} {
+	client, err := p.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"kubectl", "volplane", "refused", "nodes", "start"} {
 		t.Run(kind, func(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Dir:                 filepath.Join("testdata", kind),
@@ -39,9 +43,22 @@ func TestScripts(t *testing.T) {
 					e.Setenv("PATH", filepath.Dir(plane.Bin("kubectl"))+string(os.PathListSeparator)+e.Getenv("PATH"))
 					e.Setenv("HOME", e.WorkDir)
 					e.Setenv("DATA_DIR", p.Dir)
-					return nil
+					e.Setenv("LISTEN", client.CoreV1().RESTClient().Get().URL().Host)
+					return nobodysDir(e)
 				},
 			})
 		})
 	}
+}
+
+// nobodysDir makes a directory of a user without rights.
+func nobodysDir(e *testscript.Env) error {
+	dir, err := os.MkdirTemp("", "vp-")
+	if err != nil {
+		return err
+	}
+	e.Defer(func() { _ = os.RemoveAll(dir) })
+	e.Setenv("NOBODY_DIR", dir)
+	const nobody = 65534
+	return os.Chown(dir, nobody, nobody)
 }
