@@ -85,6 +85,13 @@ func shows(source, target string) (bool, error) {
 	return os.SameFile(a, b), nil
 }
 
+// busyTries and busyPause are how often, and how far apart, something that is
+// in use is tried to be unmounted.
+const (
+	busyTries = 5
+	busyPause = 20 * time.Millisecond
+)
+
 // Unmount takes away every mount at target, topmost first. It does not touch
 // mounts below it and fails while somebody uses it.
 func Unmount(target string) error {
@@ -96,9 +103,24 @@ func Unmount(target string) error {
 		if err != nil || !mounted {
 			return err
 		}
-		if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+		if err := unmountOnce(target); err != nil && !errors.Is(err, unix.EINVAL) {
 			return fail("unmount", target, err)
 		}
+	}
+}
+
+// unmountOnce takes one mount away. A process that is being started shares the
+// open files of the one that starts it for a moment, also those that it closes:
+// so who is busy is asked a few times.
+func unmountOnce(target string) error {
+	pause := time.NewTicker(busyPause)
+	defer pause.Stop()
+	for try := 1; ; try++ {
+		err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
+		if !errors.Is(err, unix.EBUSY) || try == busyTries {
+			return err
+		}
+		<-pause.C
 	}
 }
 

@@ -247,23 +247,31 @@ func (p *pool) get(k kind, id string) (record, error) {
 	if err := k.checkID(id); err != nil {
 		return record{}, err
 	}
-	dir := p.path(k, id)
 	for {
-		info, err := os.Lstat(dir)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return record{}, fmt.Errorf("%s %w", id, errMissing)
-		case err != nil:
-			return record{}, err
-		case !info.IsDir():
-			return record{ID: id}, damaged(dir, errors.New("it is not a directory"))
-		}
-		r, damage := readEntry(dir, id)
-		// What is being deleted or made while we read it is not damaged.
-		if now, err := os.Lstat(dir); damage == nil || err == nil && os.SameFile(now, info) {
-			return r, damage
+		r, settled, err := p.look(k, id)
+		if settled {
+			return r, err
 		}
 	}
+}
+
+// look reads an entry once; it is not settled when another one took its place
+// meanwhile: what is being deleted or made while we read it is not damaged.
+func (p *pool) look(k kind, id string) (r record, settled bool, err error) {
+	dir := p.path(k, id)
+	// As long as it is open, no other directory can have its inode.
+	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return r, true, fmt.Errorf("%s %w", id, errMissing)
+	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		return record{ID: id}, true, damaged(dir, errors.New("it is not a directory"))
+	case err != nil:
+		return r, true, err
+	}
+	defer d.Close()
+	r, err = readEntry(dir, id)
+	return r, sameFile(d, dir), err
 }
 
 // readEntry reads the directory of an id.
