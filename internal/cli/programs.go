@@ -2,18 +2,15 @@ package cli
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
@@ -121,6 +118,11 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 		return err
 	}
 	log := s.log()
+	remind, err := expiry(config, n.join, n.name, time.Now())
+	if err != nil {
+		return err
+	}
+	defer remind(log)()
 	agent := NodeOptions{Name: n.name, RootDir: root, Config: config, Log: log}
 	if !n.driver {
 		return s.programs.Node(ctx, agent)
@@ -138,32 +140,6 @@ func (s *shell) path(p, otherwise string) (string, error) {
 		return "", fmt.Errorf("find directory %s: %w", p, err)
 	}
 	return abs, nil
-}
-
-var errNoIdentity = errors.New("the file holds no node's certificate")
-
-// nodeName returns the name in the certificate of a node's identity.
-func nodeName(config *rest.Config) (string, error) {
-	data := config.CertData
-	if len(data) == 0 && config.CertFile != "" {
-		var err error
-		if data, err = os.ReadFile(config.CertFile); err != nil {
-			return "", fmt.Errorf("read certificate: %w", err)
-		}
-	}
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return "", errNoIdentity
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return "", fmt.Errorf("read certificate: %w", err)
-	}
-	name, ok := strings.CutPrefix(cert.Subject.CommonName, "system:node:")
-	if !ok {
-		return "", errNoIdentity
-	}
-	return name, nil
 }
 
 func (s *shell) driverCommand() *cobra.Command {

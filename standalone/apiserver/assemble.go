@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -39,7 +40,7 @@ import (
 const resync = 10 * time.Hour
 
 // assemble puts the server together; it does not run yet.
-func assemble(ca *pki.Authority, l net.Listener, endpoint string) (*assembly, *genericapiserver.GenericAPIServer, error) {
+func assemble(ca *pki.Authority, l net.Listener, endpoint string, more []string) (*assembly, *genericapiserver.GenericAPIServer, error) {
 	a := &assembly{ca: ca, config: genericapiserver.NewConfig(legacyscheme.Codecs)}
 	c := a.config
 	c.MergedResourceConfig = served()
@@ -48,7 +49,7 @@ func assemble(ca *pki.Authority, l net.Listener, endpoint string) (*assembly, *g
 	c.EnableProfiling = false
 	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())
 	c.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
-	if err := serve(c, ca, l); err != nil {
+	if err := serve(c, ca, l, more); err != nil {
 		return nil, nil, err
 	}
 	client, err := kubernetes.NewForConfig(c.LoopbackClientConfig)
@@ -88,7 +89,7 @@ func (a *assembly) complete() (*assembly, *genericapiserver.GenericAPIServer, er
 
 // serve gives the server its listener, its certificate, and a client of its
 // own.
-func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener) error {
+func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more []string) error {
 	address, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
 		return fmt.Errorf("listener at %s is not a TCP listener", l.Addr())
@@ -97,7 +98,7 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener) error 
 	if err != nil {
 		return err
 	}
-	leaf, err := ca.Server(hosts...)
+	leaf, err := ca.Server(append(hosts, more...)...)
 	if err != nil {
 		return err
 	}
@@ -118,11 +119,14 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener) error 
 }
 
 // names are what a client may call the server that listens at ip. A server that
-// listens everywhere is known by each address of the host.
+// listens everywhere is known by the name and each address of the host.
 func names(ip net.IP) ([]string, error) {
 	all := []string{"localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", "::1", ip.String()}
 	if !ip.IsUnspecified() {
 		return all, nil
+	}
+	if name, err := os.Hostname(); err == nil {
+		all = append(all, strings.ToLower(name))
 	}
 	own, err := net.InterfaceAddrs()
 	if err != nil {

@@ -77,11 +77,18 @@ func ensureRole(ctx context.Context, client kubernetes.Interface, want *rbacv1.C
 	return nil
 }
 
+// ensureBinding makes the binding what it should be. Whom it gives a role may
+// change, the role itself not: then it is made anew.
 func ensureBinding(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRoleBinding) error {
 	bindings := client.RbacV1().ClusterRoleBindings()
 	_, err := bindings.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		_, err = bindings.Update(ctx, want, metav1.UpdateOptions{})
+	}
+	if apierrors.IsInvalid(err) {
+		if err = bindings.Delete(ctx, want.Name, metav1.DeleteOptions{}); err == nil || apierrors.IsNotFound(err) {
+			_, err = bindings.Create(ctx, want, metav1.CreateOptions{})
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("ensure binding %s: %w", want.Name, err)

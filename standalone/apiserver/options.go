@@ -18,6 +18,9 @@ type Options struct {
 	DataDir string
 	// Listen is host:port; port 0 takes a free one.
 	Listen string
+	// Names are further host names and addresses by which others reach the
+	// server: its certificate holds for them too.
+	Names []string
 	// RBAC are ClusterRoles and ClusterRoleBindings that the server makes sure
 	// of at every start.
 	RBAC []runtime.Object

@@ -65,7 +65,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if s.etcd, err = etcd.Start(ctx, etcd.Options{Dir: filepath.Join(o.DataDir, "etcd"), NoSync: o.NoSync}); err != nil {
 		return nil, err
 	}
-	if err = s.serve(ctx, l); err != nil {
+	if err = s.serve(ctx, l, o.Names); err != nil {
 		return nil, err
 	}
 	if err = s.finish(ctx, o); err != nil {
@@ -77,8 +77,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 }
 
 // serve assembles the server and starts to answer requests.
-func (s *Server) serve(ctx context.Context, l net.Listener) error {
-	a, generic, err := assemble(s.ca, l, s.etcd.Endpoint())
+func (s *Server) serve(ctx context.Context, l net.Listener, names []string) error {
+	a, generic, err := assemble(s.ca, l, s.etcd.Endpoint(), names)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 	if err := ensureRBAC(ctx, client, o.RBAC); err != nil {
 		return err
 	}
-	identity, err := s.ca.Client(adminUser, adminGroup)
+	identity, err := s.ca.ClientFile(adminUser, adminGroup)
 	if err != nil {
 		return err
 	}

@@ -22,9 +22,13 @@ import (
 
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
-	// leafLife is how long an issued identity is valid. Those in memory are
-	// issued at every start; a joined node's is renewed by a new invitation.
-	leafLife = 365 * 24 * time.Hour
+	// FileLife is how long an identity is valid that is written to a file: the
+	// administrator's is written anew at every start, a joined node's by a new
+	// invitation.
+	FileLife = 365 * 24 * time.Hour
+	// memoryLife is how long one is valid that never leaves the process: a
+	// control plane must not end because it has run for long.
+	memoryLife = authorityLife
 	// clockSlack makes new certificates valid for hosts whose clock is behind.
 	clockSlack = 5 * time.Minute
 )
@@ -77,15 +81,25 @@ func Open(dir string) (*Authority, error) {
 // CertPEM returns the authority's certificate.
 func (a *Authority) CertPEM() []byte { return a.certPEM }
 
-// Client issues the identity of a user in groups.
+// Client issues the identity of a user in groups, for use in this process only.
 func (a *Authority) Client(user string, groups ...string) (Leaf, error) {
-	return a.issue(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: user, Organization: groups},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	})
+	return a.issue(client(user, groups), memoryLife)
 }
 
-// Server issues the API server's certificate for the hosts.
+// ClientFile issues the identity of a user in groups for a file.
+func (a *Authority) ClientFile(user string, groups ...string) (Leaf, error) {
+	return a.issue(client(user, groups), FileLife)
+}
+
+func client(user string, groups []string) *x509.Certificate {
+	return &x509.Certificate{
+		Subject:     pkix.Name{CommonName: user, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+}
+
+// Server issues the API server's certificate for the hosts, for use in this
+// process only.
 func (a *Authority) Server(hosts ...string) (Leaf, error) {
 	t := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
@@ -98,16 +112,16 @@ func (a *Authority) Server(hosts ...string) (Leaf, error) {
 			t.DNSNames = append(t.DNSNames, h)
 		}
 	}
-	return a.issue(t)
+	return a.issue(t, memoryLife)
 }
 
-func (a *Authority) issue(t *x509.Certificate) (Leaf, error) {
+func (a *Authority) issue(t *x509.Certificate, life time.Duration) (Leaf, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return Leaf{}, fmt.Errorf("make key of %s: %w", t.Subject.CommonName, err)
 	}
 	t.KeyUsage = x509.KeyUsageDigitalSignature
-	cert, err := sign(t, leafLife, a.cert, key.Public(), a.key)
+	cert, err := sign(t, min(life, time.Until(a.cert.NotAfter)), a.cert, key.Public(), a.key)
 	if err != nil {
 		return Leaf{}, err
 	}

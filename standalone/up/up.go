@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	rtdebug "runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -25,6 +26,8 @@ type Options struct {
 	DataDir string
 	// Listen is the API server's address, host:port; port 0 takes a free one.
 	Listen string
+	// Names are further names and addresses of this host for nodes that join.
+	Names []string
 	// Node is the name of this host's Node.
 	Node string
 	// Out receives the one screen that says what runs; Log the rest.
@@ -42,6 +45,11 @@ func (o Options) Validate() error {
 	if o.Node == "" {
 		return fmt.Errorf("the node has no name: give one with --name")
 	}
+	for _, n := range o.Names {
+		if !isHost(n) {
+			return fmt.Errorf("--tls-san %.80q is neither an address nor a host name", n)
+		}
+	}
 	return nil
 }
 
@@ -55,7 +63,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	notify := supervisor()
-	server, err := apiserver.Start(ctx, apiserver.Options{DataDir: o.DataDir, Listen: o.Listen, RBAC: app.RBAC()})
+	server, err := apiserver.Start(ctx, apiserver.Options{DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: app.RBAC()})
 	if err != nil {
 		return err
 	}
@@ -73,9 +81,9 @@ func Run(ctx context.Context, o Options) error {
 		notify(daemon.SdNotifyReady)
 		screen(o, server, time.Since(begin))
 	}
-	err = app.RunParts(ctx, o.Log, o.parts(server, ready))
-	notify(daemon.SdNotifyStopping)
-	return err
+	// The supervisor hears of the stop when it begins, not when it is over.
+	defer context.AfterFunc(ctx, func() { notify(daemon.SdNotifyStopping) })()
+	return app.RunParts(ctx, o.Log, o.parts(server, ready))
 }
 
 // supervisor returns the way to tell systemd, or whoever started us, how far
@@ -85,12 +93,15 @@ func supervisor() (notify func(state string)) {
 	const key = "NOTIFY_SOCKET"
 	socket := os.Getenv(key)
 	_ = os.Unsetenv(key)
+	var mu sync.Mutex
 	return func(state string) {
 		if socket == "" {
 			return
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		_ = os.Setenv(key, socket)
-		_, _ = daemon.SdNotify(true, state)
+		_, _ = daemon.SdNotify(true, state) // and hides the name again
 	}
 }
 

@@ -44,20 +44,21 @@ func upCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.DataDir, "data-dir", dataDir(), "directory that holds everything that lasts (default from $VOLPLANE_DATA_DIR)")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:6771", "address of the API server; port 0 takes a free one")
+	f.StringSliceVar(&o.Names, "tls-san", nil, "further names or addresses by which joining nodes reach this host")
 	f.StringVar(&o.Node, "name", hostName(), "name of this host's node")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 warnings and changes, 4 everything")
 	return c
 }
 
 func inviteCommand() *cobra.Command {
-	var dir string
+	var dir, server string
 	c := &cobra.Command{
 		Use:   "invite NODE",
 		Short: "Print a kubeconfig with which the node agent of that name may join",
 		Long:  "Print a kubeconfig with which the node agent of that name may join.\nIt holds a private key: keep it from others (umask 077), and give it to that node only.",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := up.Invite(dir, args[0])
+			config, err := up.Invite(dir, args[0], server)
 			if err != nil {
 				return err
 			}
@@ -66,6 +67,7 @@ func inviteCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", dataDir(), "data directory of the control plane (default from $VOLPLANE_DATA_DIR)")
+	c.Flags().StringVar(&server, "server", "", "HOST or HOST:PORT by which the node reaches this control plane (default the way from this host)")
 	return c
 }
 

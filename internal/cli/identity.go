@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// reminder is how long before a node's identity expires it is told of.
+const reminder = 30 * 24 * time.Hour
+
+var (
+	errNoIdentity = errors.New("the file holds no node's certificate")
+	errExpired    = errors.New("identity expired")
+)
+
+// certificate returns the certificate that a configuration shows.
+func certificate(config *rest.Config) (*x509.Certificate, error) {
+	data := config.CertData
+	if len(data) == 0 && config.CertFile != "" {
+		var err error
+		if data, err = os.ReadFile(config.CertFile); err != nil {
+			return nil, fmt.Errorf("read certificate: %w", err)
+		}
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, errNoIdentity
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	return cert, nil
+}
+
+// nodeName returns the name in the certificate of a node's identity.
+func nodeName(config *rest.Config) (string, error) {
+	cert, err := certificate(config)
+	if err != nil {
+		return "", err
+	}
+	name, ok := strings.CutPrefix(cert.Subject.CommonName, "system:node:")
+	if !ok {
+		return "", errNoIdentity
+	}
+	return name, nil
+}
+
+// expiry refuses an identity whose time is over, and returns what reminds of
+// the end in time, until it is stopped. An identity of another kind is nothing
+// to remind of.
+func expiry(config *rest.Config, file, node string, now time.Time) (remind func(*slog.Logger) (stop func()), err error) {
+	cert, err := certificate(config)
+	if err != nil {
+		return func(*slog.Logger) func() { return func() {} }, nil //nolint:nilerr // a token, or another way that the server may know
+	}
+	if now.After(cert.NotAfter) {
+		return nil, fmt.Errorf("%s: %w on %s: get a new one with 'volplane invite %s'", file, errExpired, cert.NotAfter.Format(time.DateOnly), node)
+	}
+	return func(log *slog.Logger) func() {
+		timer := time.AfterFunc(max(0, cert.NotAfter.Add(-reminder).Sub(now)), func() {
+			log.Warn("the identity of this node expires soon: get a new one with 'volplane invite' and start the agent with it; mounts stay",
+				"node", node, "expires", cert.NotAfter.Format(time.DateOnly), "file", file)
+		})
+		return func() { timer.Stop() }
+	}, nil
+}

@@ -1,0 +1,114 @@
+package up
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func TestServerURL(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                 "https://127.0.0.1:6771",
+		"storage.lan":      "https://storage.lan:6771",
+		"storage.lan:443":  "https://storage.lan:443",
+		"10.0.0.7":         "https://10.0.0.7:6771",
+		"fd00::7":          "https://[fd00::7]:6771",
+		"[fd00::7]:443":    "https://[fd00::7]:443",
+		"storage.lan:port": "", "storage.lan:0": "", "under_score": "", "a b": "", "https://x": "", "x:70000": "",
+	} {
+		got, err := serverURL("https://127.0.0.1:6771", in)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v", in, got, err)
+		}
+	}
+}
+
+// TestUp runs a control plane as systemd does: it hears when all is ready and
+// when the end begins, and nobody else hears it. A node of another host reaches
+// the server by the name it was invited with.
+func TestUp(t *testing.T) {
+	dir, err := os.MkdirTemp("", "up-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "notify")
+	supervisor, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer supervisor.Close()
+	t.Setenv("NOTIFY_SOCKET", socket)
+	heard := func() string {
+		b := make([]byte, 1024)
+		n, err := supervisor.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b[:n])
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	var screen strings.Builder
+	data := filepath.Join(dir, "data")
+	go func() {
+		ended <- Run(ctx, Options{DataDir: data, Listen: "0.0.0.0:0", Names: []string{"storage.lan"}, Node: "n1", Out: &screen, Log: slog.New(slog.DiscardHandler)})
+	}()
+	if word := heard(); word != "READY=1" {
+		t.Errorf("heard %q", word)
+	}
+	if _, told := os.LookupEnv("NOTIFY_SOCKET"); told {
+		t.Error("programs that are started from here would speak for us")
+	}
+	if err := joins(t.Context(), data, "n2", "storage.lan"); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if word := heard(); word != "STOPPING=1" {
+		t.Errorf("heard %q", word)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(screen.String(), " is up ") {
+		t.Errorf("the screen says %q", &screen)
+	}
+}
+
+// joins makes the Node of an invitation to a server of that name, as its agent
+// does at first.
+func joins(ctx context.Context, data, node, server string) error {
+	invitation, err := Invite(data, node, server)
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(invitation)
+	if err != nil {
+		return err
+	}
+	host, port, _ := net.SplitHostPort(strings.TrimPrefix(config.Host, "https://"))
+	if host != server {
+		return fmt.Errorf("the invitation leads to %s", config.Host)
+	}
+	// There is no such name here: only the connection goes elsewhere.
+	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	_, err = client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+	return err
+}
