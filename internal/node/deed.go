@@ -203,7 +203,7 @@ func (d *deed) stage(ctx context.Context) error {
 		// A final no says that this call had no effect, not that an earlier
 		// one had none.
 		if r.Stage = before; before == "" {
-			d.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
+			d.a.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
 		}
 	}
 	return called(d.f.Driver, "NodeStageVolume", err)
@@ -219,7 +219,7 @@ func (d *deed) unstage(ctx context.Context) error {
 	if err := d.taken(r.StagingPath, called(d.f.Driver, "NodeUnstageVolume", err)); err != nil {
 		return err
 	}
-	d.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
+	d.a.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
 	r.Stage, r.StagingMounted, d.dirty = "", false, true
 	return nil
 }
@@ -249,10 +249,10 @@ func (d *deed) taken(path string, err error) error {
 
 // tidy removes directories that nothing is in any more, the innermost first.
 // What is not empty stays: nothing is deleted with its content.
-func (d *deed) tidy(paths ...string) {
+func (a *Agent) tidy(paths ...string) {
 	for _, p := range paths {
 		if err := mount.Remove(p); err != nil {
-			d.a.Log.Debug("directory stays", "path", p, "err", err)
+			a.Log.Debug("directory stays", "path", p, "err", err)
 			return
 		}
 	}

@@ -109,7 +109,11 @@ func (a *Agent) orphans() {
 			continue
 		}
 		a.Log.Warn("mount that nobody owns was taken away", "path", p.Path, "source", p.Source)
-		_ = mount.Remove(p.Path)
+		if uid == "" {
+			a.tidy(p.Path, filepath.Dir(p.Path))
+			continue
+		}
+		a.tidyTarget(p.Path)
 	}
 }
 

@@ -112,16 +112,16 @@ func (d *deed) forget(path string) {
 		}
 	}
 	d.rec.Targets, d.dirty = kept, true
-	d.tidyTarget(path)
+	d.a.tidyTarget(path)
 }
 
-func (d *deed) tidyTarget(path string) {
+func (a *Agent) tidyTarget(path string) {
 	paths := []string{path}
-	for dir := filepath.Dir(path); strings.HasPrefix(dir, filepath.Join(d.a.RootDir, "pods")+"/") ||
-		strings.HasPrefix(dir, filepath.Join(d.a.RootDir, csiDir, "volumeDevices/publish")+"/"); dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(path); strings.HasPrefix(dir, filepath.Join(a.RootDir, "pods")+"/") ||
+		strings.HasPrefix(dir, filepath.Join(a.RootDir, csiDir, "volumeDevices/publish")+"/"); dir = filepath.Dir(dir) {
 		paths = append(paths, dir)
 	}
-	d.tidy(paths...)
+	a.tidy(paths...)
 }
 
 func (d *deed) unpublish(ctx context.Context, path string) error {

@@ -276,6 +276,9 @@ func TestNodeAgentRestarts(t *testing.T) {
 		if _, mounted, err := mount.At(orphan); err != nil || mounted {
 			return "the orphan is still mounted"
 		}
+		if _, err := os.Lstat(filepath.Join(h.dir, "pods/00000000-0000-0000-0000-000000000000")); !os.IsNotExist(err) {
+			return fmt.Sprintf("the directory of a Pod that never was: %v", err)
+		}
 		return ""
 	})
 	after, err := mount.Below(kept)
