@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -27,7 +28,8 @@ type child struct {
 }
 
 // start runs a program in a process group of its own, so that an interrupt
-// from the terminal reaches only the demo, which then stops it in order.
+// from the terminal reaches only the demo, which then stops it in order. It
+// ends with the demo when that is killed.
 func start(dir, log string, env []string, program string, args ...string) (*child, error) {
 	out, err := os.OpenFile(filepath.Join(dir, log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -37,14 +39,23 @@ func start(dir, log string, env []string, program string, args ...string) (*chil
 	c := &child{name: filepath.Base(program) + " " + args[0], cmd: exec.Command(program, args...), ended: make(chan struct{})}
 	c.cmd.Stdout, c.cmd.Stderr = out, out
 	c.cmd.Env = append(os.Environ(), env...)
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := c.cmd.Start(); err != nil {
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
+	go func() {
+		// The kernel sends the signal when the thread that started the
+		// process ends, not when the demo does; so the thread is kept.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := c.cmd.Start()
+		started <- err
+		if err == nil {
+			c.failed = c.cmd.Wait()
+			close(c.ended)
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", c.name, err)
 	}
-	go func() {
-		c.failed = c.cmd.Wait()
-		close(c.ended)
-	}()
 	return c, nil
 }
 

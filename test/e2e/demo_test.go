@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestDemoIsKilled at a random moment: the processes that it started end with
+// it, and a second demo plays to its end.
+func TestDemoIsKilled(t *testing.T) {
+	bin, err := filepath.Abs("../../bin/volplane")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Names of sockets are short, so the directory's is too.
+	dir, err := os.MkdirTemp("", "d-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		unmountBelow(t, dir)
+		_ = os.RemoveAll(dir)
+	})
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	demo := exec.Command(bin, "demo")
+	demo.Env = append(os.Environ(), "TMPDIR="+dir)
+	if err := demo.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the demo starts a process", func() bool { return len(processesOf(dir, demo.Process.Pid)) > 0 })
+	moment := time.Duration(mathrand.New(mathrand.NewPCG(seed, 0)).Int64N(int64(4 * time.Second)))
+	<-time.After(moment)
+	_ = demo.Process.Kill()
+	_ = demo.Wait()
+	until(t, "the processes of the demo end", func() bool { return len(processesOf(dir, 0)) == 0 })
+
+	again := exec.Command(bin, "demo")
+	again.Env = demo.Env
+	if out, err := again.CombinedOutput(); err != nil {
+		t.Fatalf("second demo: %v\n%s", err, out)
+	}
+}
+
+// processesOf returns the living processes that have dir on their command
+// line, without one.
+func processesOf(dir string, without int) []string {
+	var out []string
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		line, err := os.ReadFile(f)
+		if err == nil && bytes.Contains(line, []byte(dir)) && f != fmt.Sprintf("/proc/%d/cmdline", without) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	deadline, tick := time.After(20*time.Second), time.NewTicker(10*time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-deadline:
+			t.Fatal("never: " + what)
+		case <-tick.C:
+		}
+	}
+}
+
+// unmountBelow takes away what a killed demo left mounted, the last first.
+func unmountBelow(t *testing.T, dir string) {
+	t.Helper()
+	table, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Error(err)
+	}
+	lines := strings.Split(string(table), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if f := strings.Fields(lines[i]); len(f) > 1 && strings.HasPrefix(f[1], dir+"/") {
+			if err := unix.Unmount(f[1], 0); err != nil {
+				t.Errorf("unmount %s: %v", f[1], err)
+			}
+		}
+	}
+}
