@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/controller/attachdetach"
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/binder"
+	"volplane.dev/volplane/internal/controller/nodelife"
 	"volplane.dev/volplane/internal/controller/placement"
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/controller/provisioner"
@@ -43,6 +44,7 @@ func members() []member {
 		{placement.Declaration(), func(e controller.Env, _ *csi.Set) *controller.Controller { return placement.New(e) }},
 		{attachdetach.Declaration(), func(e controller.Env, _ *csi.Set) *controller.Controller { return attachdetach.New(e, time.Now) }},
 		{attacher.Declaration(), func(e controller.Env, d *csi.Set) *controller.Controller { return attacher.New(e, d) }},
+		{nodelife.Declaration(), func(e controller.Env, _ *csi.Set) *controller.Controller { return nodelife.New(e, time.Now) }},
 		{resizer.Declaration(), func(e controller.Env, d *csi.Set) *controller.Controller { return resizer.New(e, d) }},
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,8 +16,9 @@ import (
 // Caches is the one set of caches of a process. The methods that return a
 // cache must all be called before Start, from one goroutine.
 type Caches struct {
-	all, mine informers.SharedInformerFactory
-	node      string
+	// mine are informers of one node, leased those of the nodes' Leases.
+	all, mine, leased informers.SharedInformerFactory
+	node              string
 
 	pods        *Cache[*corev1.Pod]
 	claims      *Cache[*corev1.PersistentVolumeClaim]
@@ -26,6 +28,7 @@ type Caches struct {
 	attachments *Cache[*storagev1.VolumeAttachment]
 	csiNodes    *Cache[*storagev1.CSINode]
 	csiDrivers  *Cache[*storagev1.CSIDriver]
+	leases      *Cache[*coordinationv1.Lease]
 }
 
 // NewCaches returns caches of the whole cluster.
@@ -39,6 +42,7 @@ func newCaches(client kubernetes.Interface, node string) *Caches {
 	trim := informers.WithTransform(trimObject)
 	c := &Caches{node: node, all: informers.NewSharedInformerFactoryWithOptions(client, 0, trim)}
 	c.mine = c.all
+	c.leased = informers.NewSharedInformerFactoryWithOptions(client, 0, trim, informers.WithNamespace(corev1.NamespaceNodeLease))
 	return c.withNode(client, trim)
 }
 
@@ -95,6 +99,11 @@ func (c *Caches) CSIDrivers() *Cache[*storagev1.CSIDriver] {
 	return lazy(&c.csiDrivers, c.all.Storage().V1().CSIDrivers().Informer, nil)
 }
 
+// NodeLeases returns the cache of the Leases by which nodes say that they live.
+func (c *Caches) NodeLeases() *Cache[*coordinationv1.Lease] {
+	return lazy(&c.leases, c.leased.Coordination().V1().Leases().Informer, nil)
+}
+
 func lazy[T Object](field **Cache[T], informer func() cache.SharedIndexInformer, indexers func() cache.Indexers) *Cache[T] {
 	if *field == nil {
 		var extra cache.Indexers
@@ -114,7 +123,7 @@ func (c *Caches) Start(ctx context.Context) error {
 		go c.nodes.informer.RunWithContext(ctx)
 		synced = append(synced, c.nodes.informer.HasSynced)
 	}
-	for _, f := range []informers.SharedInformerFactory{c.all, c.mine} {
+	for _, f := range []informers.SharedInformerFactory{c.all, c.mine, c.leased} {
 		f.Start(ctx.Done())
 		for kind, ok := range f.WaitForCacheSync(ctx.Done()) {
 			if !ok {

@@ -74,7 +74,7 @@ type Agent struct {
 	work     *dispatcher
 	podQueue workqueue.TypedRateLimitingInterface[string]
 
-	// lost receives a word when the Node was deleted.
+	// lost receives a word when the Node was deleted, or marked as dead.
 	lost chan struct{}
 
 	mu sync.Mutex
@@ -146,7 +146,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return ended(ctx, err)
 	}
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context){a.inUse.run, a.work.run, a.runPods, a.resync, a.register, a.keepNode} {
+	for _, run := range []func(context.Context){a.inUse.run, a.work.run, a.runPods, a.resync, a.register, a.keepNode, a.heartbeat} {
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Wait()
@@ -217,8 +217,8 @@ func (a *Agent) ensureNode(ctx context.Context) (*corev1.Node, error) {
 	}
 }
 
-// keepNode makes the Node again when somebody has deleted it, with all that
-// was written of drivers and volumes.
+// keepNode makes the Node again when somebody has deleted it or taken this agent
+// for dead, with all that was written of drivers and volumes.
 func (a *Agent) keepNode(ctx context.Context) {
 	for {
 		select {

@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -215,11 +216,13 @@ func (a *Agent) addPod(pod *corev1.Pod) {
 // nodeChanged looks at the volumes that were attached or detached, and notices
 // when the Node was deleted under its agent.
 func (a *Agent) nodeChanged(before, after *corev1.Node) {
-	if after == nil {
+	if after == nil || before != nil && nodelife.Ready(before) && !nodelife.Ready(after) {
 		select {
 		case a.lost <- struct{}{}:
 		default:
 		}
+	}
+	if after == nil {
 		return
 	}
 	was := map[corev1.UniqueVolumeName]bool{}

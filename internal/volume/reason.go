@@ -64,6 +64,7 @@ const (
 	ReasonStillMounted        Reason = "StillMounted"
 	ReasonNodeGone            Reason = "NodeGone"
 	ReasonNodeReady           Reason = "NodeReady"
+	ReasonNodeNotReady        Reason = "NodeNotReady"
 	ReasonRegistered          Reason = "Registered"
 	ReasonJournalTorn         Reason = "JournalTorn"
 	ReasonMounting            Reason = "Mounting"

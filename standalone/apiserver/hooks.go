@@ -36,7 +36,7 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	server.AddPostStartHookOrDie(name, bootstrap)
 	server.AddPostStartHookOrDie("namespaces", func(h genericapiserver.PostStartHookContext) error {
 		all := a.informers.Core().V1().Namespaces()
-		always := []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic}
+		always := []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}
 		go systemnamespaces.NewController(always, client, all).Run(h.Done())
 		ends := namespace.NewNamespaceController(h, client, objects, client.Discovery().ServerPreferredNamespacedResources,
 			all, 5*time.Minute, corev1.FinalizerKubernetes)

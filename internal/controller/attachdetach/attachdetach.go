@@ -8,7 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/controller"
-	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
 )
 
@@ -102,7 +102,7 @@ func (c *attachDetach) podChanged(before, after *corev1.Pod) {
 // sameForAttaching says that nothing has changed on a node that attaching looks
 // at; its status changes for many reasons.
 func sameForAttaching(a, b *corev1.Node) bool {
-	return attach.Ready(a) == attach.Ready(b) && slices.Equal(a.Status.VolumesInUse, b.Status.VolumesInUse) &&
+	return nodelife.Ready(a) == nodelife.Ready(b) && slices.Equal(a.Status.VolumesInUse, b.Status.VolumesInUse) &&
 		slices.Equal(a.Status.VolumesAttached, b.Status.VolumesAttached) &&
 		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(x, y corev1.Taint) bool { return x.Key == y.Key })
 }

@@ -7,7 +7,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/controller"
-	"volplane.dev/volplane/internal/decide/placement"
+	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
 )
 
@@ -112,7 +112,7 @@ func (p *placer) volumeChanged(before, after *corev1.PersistentVolume) {
 // sameForPlacing says that nothing has changed on a node that placing looks
 // at; its status changes with every volume.
 func sameForPlacing(a, b *corev1.Node) bool {
-	return a.Spec.Unschedulable == b.Spec.Unschedulable && placement.Ready(a) == placement.Ready(b) &&
+	return a.Spec.Unschedulable == b.Spec.Unschedulable && nodelife.Ready(a) == nodelife.Ready(b) &&
 		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && fmt.Sprint(a.Labels, a.Spec.Taints) == fmt.Sprint(b.Labels, b.Spec.Taints)
 }
 

@@ -11,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -261,7 +262,7 @@ func (p *NodePlan) drop(f NodeFacts, a *storagev1.VolumeAttachment) {
 	switch {
 	case f.Node == nil:
 		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + f.Name + " is gone, its volumes are detached", Next: a.Spec.Attacher}
-	case outOfService(f.Node) || !Ready(f.Node) && f.Overdue[a.Name]:
+	case outOfService(f.Node) || !nodelife.Ready(f.Node) && f.Overdue[a.Name]:
 		d.Force = true
 		d.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "node " + f.Name + " is out of service, volume " + sourceOf(a) + " is detached by force", Next: a.Spec.Attacher}
 	case InUse(f.Node, d.Unique):
@@ -301,13 +302,6 @@ func sourceOf(a *storagev1.VolumeAttachment) string {
 		return ""
 	}
 	return *a.Spec.Source.PersistentVolumeName
-}
-
-// Ready says whether a node says that it works.
-func Ready(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 func outOfService(n *corev1.Node) bool {

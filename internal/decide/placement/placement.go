@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -182,7 +183,7 @@ func refuses(f Facts, n Node) string {
 	switch {
 	case n.Object.DeletionTimestamp != nil, n.Object.Spec.Unschedulable:
 		return "it is unschedulable"
-	case !Ready(n.Object):
+	case !nodelife.Ready(n.Object):
 		return "it is not ready"
 	}
 	for k, v := range f.Pod.Spec.NodeSelector {
@@ -198,13 +199,6 @@ func refuses(f Facts, n Node) string {
 	}
 	_, why := settle(f, n)
 	return why
-}
-
-// Ready says whether a node says that it works.
-func Ready(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 func untolerated(p *corev1.Pod, n *corev1.Node) string {

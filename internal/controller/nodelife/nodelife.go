@@ -1,0 +1,131 @@
+package nodelife
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/kube"
+)
+
+// grace is how long a Lease may stand still: four heartbeats, Kubernetes' own
+// bound.
+const grace = 40 * time.Second
+
+// Declaration is what the controller reads and writes.
+func Declaration() controller.Declaration {
+	return controller.Declaration{
+		Name:    "nodelife",
+		Inputs:  append(kube.Read("", "nodes"), kube.Read("coordination.k8s.io", "leases")...),
+		Outputs: []kube.Access{kube.Write("", "nodes/status", "patch")},
+	}
+}
+
+type nodeLife struct {
+	controller.Env
+	*controller.Controller
+	now    func() time.Time
+	nodes  *kube.Cache[*corev1.Node]
+	leases *kube.Cache[*coordinationv1.Lease]
+
+	mu sync.Mutex
+	// heard is the newest version of each node's Lease, and when it came. It
+	// begins anew with each start, and with it the grace.
+	heard map[string]heartbeat
+}
+
+type heartbeat struct {
+	version string
+	at      time.Time
+}
+
+// New returns the controller; now tells the time. It must be made before the
+// caches start.
+func New(env controller.Env, now func() time.Time) *controller.Controller {
+	l := &nodeLife{
+		Env: env, now: now, heard: map[string]heartbeat{},
+		Controller: &controller.Controller{Declaration: Declaration(), Log: env.Log},
+		nodes:      env.Caches.Nodes(), leases: env.Caches.NodeLeases(),
+	}
+	l.Controller.Reconcile = l.reconcile
+	l.leases.Watch(func(_, lease *coordinationv1.Lease) {
+		if lease != nil {
+			l.Add(controller.Key{Kind: "node", Name: lease.Name})
+		}
+	})
+	l.nodes.Watch(func(before, after *corev1.Node) {
+		switch {
+		case after == nil:
+			l.forget(before.Name)
+		case before == nil:
+			l.Add(controller.Key{Kind: "node", Name: after.Name})
+		}
+	})
+	return l.Controller
+}
+
+func (l *nodeLife) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+	node, ok := l.nodes.Get(key.Name)
+	if !ok {
+		return controller.Result{}, nil
+	}
+	plan := nodelife.Node(l.gather(node))
+	if plan.Mark {
+		return controller.Result{}, l.mark(ctx, node, plan)
+	}
+	return controller.Result{After: plan.Wait}, nil
+}
+
+func (l *nodeLife) gather(node *corev1.Node) nodelife.Facts {
+	f := nodelife.Facts{Node: node, Grace: grace}
+	lease, ok := l.leases.Get(corev1.NamespaceNodeLease + "/" + node.Name)
+	if ok {
+		f.Leased, f.Silent = true, l.silence(node.Name, lease.ResourceVersion)
+	}
+	return f
+}
+
+// silence returns for how long the version has been the newest.
+func (l *nodeLife) silence(node, version string) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.heard[node].version != version {
+		l.heard[node] = heartbeat{version: version, at: l.now()}
+	}
+	return l.now().Sub(l.heard[node].at)
+}
+
+func (l *nodeLife) forget(node string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.heard, node)
+}
+
+func (l *nodeLife) mark(ctx context.Context, node *corev1.Node, p nodelife.Plan) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: p.Because.Message, LastTransitionTime: metav1.Now(),
+	}}}})
+	if err != nil {
+		return fmt.Errorf("mark node %s: %w", node.Name, err)
+	}
+	got, err := l.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("mark node %s: %w", node.Name, err)
+	}
+	l.nodes.Wrote(got)
+	l.Events.Warn(node, p.Because)
+	return nil
+}

@@ -1,0 +1,57 @@
+package nodelife
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Facts is everything that a decision about one node looks at.
+type Facts struct {
+	Node *corev1.Node
+	// Leased says that somebody has ever renewed the Lease of the node. Who
+	// never did is not known to have stopped.
+	Leased bool
+	// Silent is how long the Lease has not changed, as seen from here: no clock
+	// of another host is believed.
+	Silent time.Duration
+	// Grace is how long it may stand still.
+	Grace time.Duration
+}
+
+// Plan is what is done about a node.
+type Plan struct {
+	// Mark says that the node's Ready condition becomes Unknown.
+	Mark bool
+	// Wait is when to look again; 0 is not before something changes.
+	Wait    time.Duration
+	Because volume.Because
+}
+
+// Node decides about one node.
+func Node(f Facts) Plan {
+	name := f.Node.Name
+	switch {
+	case !f.Leased:
+		return Plan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " sends no heartbeats, nobody knows when it stops"}}
+	case f.Silent < f.Grace:
+		return Plan{Wait: f.Grace - f.Silent, Because: volume.Because{Reason: volume.ReasonNodeReady, Message: "node " + name + " sends heartbeats"}}
+	case !Ready(f.Node):
+		return Plan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is known not to be ready"}}
+	}
+	return Plan{Mark: true, Because: volume.Because{
+		Reason: volume.ReasonNodeNotReady, Next: "node " + name,
+		Message: fmt.Sprintf("the agent of node %s has sent no heartbeat for %s; what is mounted there stays, nothing new is", name, f.Silent.Round(time.Second)),
+	}}
+}
+
+// Ready says whether a node says that it works.
+func Ready(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
