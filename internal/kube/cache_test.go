@@ -7,6 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 func TestCacheIndexesAndOwnWrites(t *testing.T) {
@@ -45,6 +48,30 @@ func TestCacheIndexesAndOwnWrites(t *testing.T) {
 	claims.Wrote(older)
 	if got, _ := claims.Get("n/c"); got.Spec.VolumeName == "pv0" {
 		t.Error("an older write hides a newer state")
+	}
+}
+
+// TestClaimsByClass: the older annotation goes before the field, and may say
+// that there is no class.
+func TestClaimsByClass(t *testing.T) {
+	claim := func(annotations map[string]string, class *string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: class}}
+	}
+	beta := func(class string) map[string]string { return map[string]string{volume.AnnBetaStorageClass: class} }
+	for _, c := range []struct {
+		claim *corev1.PersistentVolumeClaim
+		want  string
+	}{
+		{claim(nil, nil), ""},
+		{claim(nil, ptr.To("fast")), "fast"},
+		{claim(beta("old"), ptr.To("fast")), "old"},
+		{claim(beta("old"), nil), "old"},
+		{claim(beta(""), ptr.To("fast")), ""},
+	} {
+		got, err := claimIndexers()[ClaimsByClass](c.claim)
+		if err != nil || len(got) != 1 || got[0] != c.want {
+			t.Errorf("%v and %v: found under %q, %v; want %q", c.claim.Annotations, c.claim.Spec.StorageClassName, got, err, c.want)
+		}
 	}
 }
 

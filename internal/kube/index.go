@@ -4,6 +4,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 const indexUID = "uid"
@@ -18,7 +21,7 @@ const (
 	PodsByNode = "node"
 	// ClaimsByVolume: spec.volumeName.
 	ClaimsByVolume = "volume"
-	// ClaimsByClass: the class's name.
+	// ClaimsByClass: the class's name; "" for claims without one.
 	ClaimsByClass = "class"
 	// VolumesByClaim: "namespace/name" of spec.claimRef.
 	VolumesByClaim = "claim"
@@ -67,10 +70,10 @@ func claimIndexers() cache.Indexers {
 		},
 		ClaimsByClass: func(o any) ([]string, error) {
 			c := o.(*corev1.PersistentVolumeClaim)
-			if c.Spec.StorageClassName == nil {
-				return []string{""}, nil
+			if name, ok := c.Annotations[volume.AnnBetaStorageClass]; ok {
+				return []string{name}, nil
 			}
-			return []string{*c.Spec.StorageClassName}, nil
+			return []string{ptr.Deref(c.Spec.StorageClassName, "")}, nil
 		},
 	}
 }

@@ -58,6 +58,12 @@ const (
 	// the driver has detached (S1-053, S1-054).
 	FinalizerAttacherPrefix = "external-attacher/"
 
+	// GroupSnapshot, KindSnapshot and ResourceSnapshots name the custom
+	// resource of snapshots.
+	GroupSnapshot     = "snapshot.storage.k8s.io"
+	KindSnapshot      = "VolumeSnapshot"
+	ResourceSnapshots = "volumesnapshots"
+
 	// NoProvisioner as a class's provisioner says that volumes of the class
 	// are made by hand.
 	NoProvisioner = "kubernetes.io/no-provisioner"

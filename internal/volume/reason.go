@@ -36,6 +36,7 @@ const (
 	ReasonUnknownReclaimPolicy Reason = "VolumeUnknownReclaimPolicy"
 	ReasonInUse                Reason = "InUse"
 	ReasonNotInUse             Reason = "NotInUse"
+	ReasonProtecting           Reason = "Protecting"
 	ReasonTerminating          Reason = "Terminating"
 )
 

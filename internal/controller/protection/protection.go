@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -46,12 +47,12 @@ func New(env controller.Env) *controller.Controller {
 	}
 	p.Controller.Reconcile = p.reconcile
 	p.claims.Watch(func(_, c *corev1.PersistentVolumeClaim) {
-		if c != nil && c.DeletionTimestamp != nil {
+		if c != nil && (c.DeletionTimestamp != nil || !slices.Contains(c.Finalizers, volume.FinalizerClaimProtection)) {
 			p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
 		}
 	})
 	p.volumes.Watch(func(_, v *corev1.PersistentVolume) {
-		if v != nil && v.DeletionTimestamp != nil {
+		if v != nil && (v.DeletionTimestamp != nil || !slices.Contains(v.Finalizers, volume.FinalizerVolumeProtection)) {
 			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 		}
 	})
@@ -81,13 +82,33 @@ func (p *protection) reconcile(ctx context.Context, key controller.Key) (control
 }
 
 func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	if remove, _ := protect.Claim(claim, p.pods.By(kube.PodsByClaim, kube.Key(claim))); remove == nil {
+	next, _ := protect.Claim(claim, p.pods.By(kube.PodsByClaim, kube.Key(claim)))
+	if next == nil {
 		return nil
 	}
-	// The cache may not have heard of a new Pod yet; the API server has.
+	if claim.DeletionTimestamp != nil {
+		users, err := p.users(ctx, claim)
+		if err != nil {
+			return err
+		}
+		if next, _ = protect.Claim(claim, users); next == nil {
+			return nil
+		}
+	}
+	got, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, next, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("write protection of claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	}
+	p.claims.Wrote(got)
+	return nil
+}
+
+// users returns the Pods that name a claim. The cache may not have heard of a
+// new one yet; the API server has.
+func (p *protection) users(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]*corev1.Pod, error) {
 	list, err := p.Client.CoreV1().Pods(claim.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return fmt.Errorf("list pods of %s: %w", claim.Namespace, err)
+		return nil, fmt.Errorf("list pods of %s: %w", claim.Namespace, err)
 	}
 	var users []*corev1.Pod
 	for i := range list.Items {
@@ -95,26 +116,17 @@ func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVol
 			users = append(users, &list.Items[i])
 		}
 	}
-	free, _ := protect.Claim(claim, users)
-	if free == nil {
-		return nil
-	}
-	got, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, free, metav1.UpdateOptions{})
-	if err != nil {
-		return fmt.Errorf("free claim %s/%s: %w", claim.Namespace, claim.Name, err)
-	}
-	p.claims.Wrote(got)
-	return nil
+	return users, nil
 }
 
 func (p *protection) applyVolume(ctx context.Context, v *corev1.PersistentVolume) error {
-	free, _ := protect.Volume(v)
-	if free == nil {
+	next, _ := protect.Volume(v)
+	if next == nil {
 		return nil
 	}
-	got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, free, metav1.UpdateOptions{})
+	got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, next, metav1.UpdateOptions{})
 	if err != nil {
-		return fmt.Errorf("free volume %s: %w", v.Name, err)
+		return fmt.Errorf("write protection of volume %s: %w", v.Name, err)
 	}
 	p.volumes.Wrote(got)
 	return nil

@@ -73,7 +73,7 @@ func (p *provisioner) saved(ctx context.Context, claim *corev1.PersistentVolumeC
 		return fmt.Errorf("look at volume %s: %w", in.Name, err)
 	}
 	same := v.Spec.CSI != nil && v.Spec.CSI.Driver == in.Driver && v.Spec.CSI.VolumeHandle == a.Handle
-	if !same || !owns(claim, v) {
+	if !same || !provision.Owns(claim, v) {
 		return p.refuse(ctx, claim, in, a, "another volume object has the name "+in.Name, !same)
 	}
 	_, err = p.update(ctx, provision.WithoutIntent(claim, false))

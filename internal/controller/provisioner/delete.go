@@ -29,8 +29,9 @@ func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeF
 	for _, a := range p.attachments.By(kube.AttachmentsByVolume, v.Name) {
 		f.Attachments = append(f.Attachments, a.Name)
 	}
-	d, ok := p.drivers.Get(v.Annotations[volume.AnnProvisionedBy])
-	f.Ours = ok && d.Controller.CreateDelete
+	if d, ok := p.drivers.Get(v.Annotations[volume.AnnProvisionedBy]); ok {
+		f.Ours, f.Lacks = true, lacks(d)
+	}
 	return f
 }
 
@@ -46,8 +47,11 @@ func (p *provisioner) applyVolume(ctx context.Context, v *corev1.PersistentVolum
 		return p.deleteVolume(ctx, v)
 	case provision.Keep:
 	}
-	if why.Reason == volume.ReasonStillAttached {
+	switch why.Reason {
+	case volume.ReasonStillAttached:
 		p.Events.Note(v, why)
+	case volume.ReasonFailedDelete:
+		p.Events.Warn(v, why)
 	}
 	return nil
 }

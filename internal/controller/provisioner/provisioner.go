@@ -35,6 +35,7 @@ func Declaration() controller.Declaration {
 			kube.Write("", "persistentvolumeclaims", "update"),
 			kube.Write("", "persistentvolumes", "get", "create", "update", "delete"),
 			kube.Write("", "secrets", "get"),
+			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get"),
 			kube.Write(volume.Domain, volume.ResourceIntents, "write"),
 		},
 	}
@@ -112,7 +113,7 @@ func (p *provisioner) volumeChanged(_, v *corev1.PersistentVolume) {
 
 func (p *provisioner) driverAppeared(name string) {
 	p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool {
-		return c.Annotations[volume.AnnStorageProvisioner] == name || c.Annotations[volume.AnnIntent] != ""
+		return provision.ProvisionerOf(c) == name || c.Annotations[volume.AnnIntent] != ""
 	})
 	for _, v := range p.volumes.List() {
 		if v.Annotations[volume.AnnProvisionedBy] == name {
@@ -137,14 +138,14 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 	if !ok {
 		return controller.Result{}, nil
 	}
-	facts, err := p.gather(claim)
+	facts, err := p.gather(ctx, claim)
 	if err != nil {
 		return controller.Result{}, err
 	}
 	return controller.Result{}, p.apply(ctx, claim, provision.Claim(facts))
 }
 
-func (p *provisioner) gather(claim *corev1.PersistentVolumeClaim) (provision.ClaimFacts, error) {
+func (p *provisioner) gather(ctx context.Context, claim *corev1.PersistentVolumeClaim) (provision.ClaimFacts, error) {
 	f := provision.ClaimFacts{Claim: claim}
 	var err error
 	if f.Intent, err = provision.IntentOf(claim); err != nil {
@@ -154,18 +155,33 @@ func (p *provisioner) gather(claim *corev1.PersistentVolumeClaim) (provision.Cla
 		f.Class, _ = p.classes.Get(name)
 	}
 	f.Saved, _ = p.volumes.Get(provision.NameOf(claim))
-	name := claim.Annotations[volume.AnnStorageProvisioner]
+	name := provision.ProvisionerOf(claim)
 	if f.Intent != nil {
 		name = f.Intent.Driver
 	}
 	d, ok := p.drivers.Get(name)
-	f.Ours = ok && d.Controller.CreateDelete
-	if f.Ours && f.Intent == nil {
+	if !ok {
+		return f, nil
+	}
+	f.Ours, f.Lacks = true, lacks(d)
+	if f.Lacks == "" && f.Intent == nil {
 		f.Topology = d.Plugin.AccessibilityConstraints
 		f.Places = p.places(claim, f.Class, name)
-		f.SourceHandle = p.sourceHandle(claim, d)
+		f.Source, err = p.source(ctx, claim, d)
 	}
-	return f, nil
+	return f, err
+}
+
+// lacks names the capability without which a driver makes and deletes no
+// volumes; "" is none.
+func lacks(d *csi.Driver) string {
+	switch {
+	case !d.Plugin.ControllerService:
+		return "CONTROLLER_SERVICE"
+	case !d.Controller.CreateDelete:
+		return "CREATE_DELETE_VOLUME"
+	}
+	return ""
 }
 
 func (p *provisioner) places(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, driver string) topology.Facts {
@@ -183,30 +199,6 @@ func (p *provisioner) places(claim *corev1.PersistentVolumeClaim, class *storage
 		}
 	}
 	return t
-}
-
-// sourceHandle returns the driver's id of the volume that a claim clones, "" if
-// there is none that can be cloned.
-func (p *provisioner) sourceHandle(claim *corev1.PersistentVolumeClaim, d *csi.Driver) string {
-	s := claim.Spec.DataSource
-	if s == nil || s.Kind != "PersistentVolumeClaim" || s.APIGroup != nil && *s.APIGroup != "" || !d.Controller.Clone {
-		return ""
-	}
-	source, ok := p.claims.Get(claim.Namespace + "/" + s.Name)
-	if !ok || source.Status.Phase != corev1.ClaimBound {
-		return ""
-	}
-	v, ok := p.volumes.Get(source.Spec.VolumeName)
-	if !ok || !owns(source, v) || v.Spec.CSI == nil || v.Spec.CSI.Driver != d.Name {
-		return ""
-	}
-	return v.Spec.CSI.VolumeHandle
-}
-
-// owns looks at both directions of the reference: a claim alone proves nothing
-// about whose volume it names (CVE-2019-11255).
-func owns(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
-	return v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID
 }
 
 func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {

@@ -1,13 +1,10 @@
 package bind
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,27 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
-
-var update = flag.Bool("update", false, "write the decisions into the tables")
-
-// golden compares what was decided with the table of that name.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
-}
 
 func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	class := "fast"
@@ -135,7 +114,7 @@ func TestClaims(t *testing.T) {
 	} {
 		fmt.Fprintf(&out, "# %s\n%s----\n%s\n", c.argues, claimText(c.facts), text(t, Claim(c.facts)))
 	}
-	golden(t, "testdata/claims.txt", out.String())
+	golden.Equal(t, "testdata/claims.txt", out.String())
 }
 
 func TestVolumes(t *testing.T) {
@@ -159,7 +138,7 @@ func TestVolumes(t *testing.T) {
 		v := c.facts.Volume
 		fmt.Fprintf(&out, "# %s\nvolume %s %s %s ref=%s claim=%v\n----\n%s\n", c.argues, v.Name, v.Status.Phase, v.Spec.PersistentVolumeReclaimPolicy, ref(v.Spec.ClaimRef), c.facts.Claim != nil, text(t, Volume(c.facts)))
 	}
-	golden(t, "testdata/volumes.txt", out.String())
+	golden.Equal(t, "testdata/volumes.txt", out.String())
 }
 
 func claimText(f ClaimFacts) string {

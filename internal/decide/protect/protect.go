@@ -8,12 +8,20 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Claim returns a claim that is being deleted without its protection, or nil
-// when it is not deleted, not protected, or one of the Pods that name it still
-// uses it. A Pod uses its claims from when it has a node until its object is
-// gone, even when it has ended: its volumes may still be mounted.
+// Claim returns a claim as it is to be written, or nil when it is to stay. One
+// that came without its protection gets it: the admission of another server may
+// not have set it. One that is being deleted loses it, unless one of the Pods
+// that name it still uses it. A Pod uses its claims from when it has a node
+// until its object is gone, even when it has ended: its volumes may still be
+// mounted.
 func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.PersistentVolumeClaim, volume.Because) {
-	if claim.DeletionTimestamp == nil || !slices.Contains(claim.Finalizers, volume.FinalizerClaimProtection) {
+	protected := slices.Contains(claim.Finalizers, volume.FinalizerClaimProtection)
+	switch {
+	case claim.DeletionTimestamp == nil && !protected:
+		c := claim.DeepCopy()
+		c.Finalizers = append(c.Finalizers, volume.FinalizerClaimProtection)
+		return c, volume.Because{Reason: volume.ReasonProtecting, Message: "claim " + claim.Name + " has no protection yet"}
+	case claim.DeletionTimestamp == nil || !protected:
 		return nil, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + claim.Name + " is not waiting to be freed"}
 	}
 	for _, p := range users {
@@ -26,11 +34,17 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 	return c, volume.Because{Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod"}
 }
 
-// Volume returns a volume that is being deleted without its protection, or nil
-// when it is not deleted, not protected, or bound to a claim.
+// Volume returns a volume as it is to be written, or nil when it is to stay. One
+// that came without its protection gets it, one that is being deleted loses it,
+// unless it is bound to a claim.
 func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Because) {
+	protected := slices.Contains(v.Finalizers, volume.FinalizerVolumeProtection)
 	switch {
-	case v.DeletionTimestamp == nil || !slices.Contains(v.Finalizers, volume.FinalizerVolumeProtection):
+	case v.DeletionTimestamp == nil && !protected:
+		c := v.DeepCopy()
+		c.Finalizers = append(c.Finalizers, volume.FinalizerVolumeProtection)
+		return c, volume.Because{Reason: volume.ReasonProtecting, Message: "volume " + v.Name + " has no protection yet"}
+	case v.DeletionTimestamp == nil || !protected:
 		return nil, volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is not waiting to be freed"}
 	case v.Status.Phase == corev1.VolumeBound:
 		return nil, volume.Because{Reason: volume.ReasonInUse, Message: "volume " + v.Name + " is bound to a claim", Next: "user"}

@@ -1,66 +1,73 @@
 package protect
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 
-var update = flag.Bool("update", false, "write the decisions into the tables")
-
 func TestProtection(t *testing.T) {
 	meta := metav1.ObjectMeta{Name: "x", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{volume.FinalizerClaimProtection, volume.FinalizerVolumeProtection}}
+	alive, bare, going := meta, meta, meta
+	alive.DeletionTimestamp, bare.DeletionTimestamp = nil, nil
+	bare.Finalizers, going.Finalizers = nil, nil
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta}
 	pod := func(node string, phase corev1.PodPhase) []*corev1.Pod {
 		return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase}}}
 	}
 	var out strings.Builder
-	tell := func(argues string, freed bool, why volume.Because) {
-		fmt.Fprintf(&out, "# %s\nfreed=%v\n%s: %s -> %s\n\n", argues, freed, why.Reason, why.Message, why.Next)
+	tell := func(argues string, before, after []string, written bool, why volume.Because) {
+		what := "stay"
+		switch {
+		case written && len(after) > len(before):
+			what = "protect"
+		case written:
+			what = "free"
+		}
+		fmt.Fprintf(&out, "# %s\n%s\n%s: %s -> %s\n\n", argues, what, why.Reason, why.Message, why.Next)
+	}
+	// written returns the finalizers of what is to be written.
+	written := func(o metav1.Object, none bool) []string {
+		if none {
+			return nil
+		}
+		return o.GetFinalizers()
 	}
 	for _, c := range []struct {
 		argues string
 		claim  *corev1.PersistentVolumeClaim
 		users  []*corev1.Pod
 	}{
-		{"a claim that is not deleted stays protected", &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, nil},
+		{"a claim that is not deleted stays protected", &corev1.PersistentVolumeClaim{ObjectMeta: alive}, nil},
+		{"a claim that came without protection gets it", &corev1.PersistentVolumeClaim{ObjectMeta: bare}, nil},
+		{"not when it is deleted already: the server would refuse", &corev1.PersistentVolumeClaim{ObjectMeta: going}, pod("n1", corev1.PodRunning)},
 		{"nobody uses the claim", claim, nil},
 		{"a Pod with a node uses it", claim, pod("n1", corev1.PodRunning)},
 		{"a Pod that has ended may still have it mounted", claim, pod("n1", corev1.PodSucceeded)},
 		{"a Pod without a node has never had it", claim, pod("", corev1.PodPending)},
 	} {
-		free, why := Claim(c.claim, c.users)
-		tell(c.argues, free != nil, why)
+		next, why := Claim(c.claim, c.users)
+		tell(c.argues, c.claim.Finalizers, written(next, next == nil), next != nil, why)
 	}
 	for _, c := range []struct {
 		argues string
+		meta   metav1.ObjectMeta
 		phase  corev1.PersistentVolumePhase
 	}{
-		{"a bound volume stays", corev1.VolumeBound},
-		{"a released one may go", corev1.VolumeReleased},
+		{"a bound volume stays", meta, corev1.VolumeBound},
+		{"a released one may go", meta, corev1.VolumeReleased},
+		{"a volume that is not deleted stays protected", alive, corev1.VolumeReleased},
+		{"a volume that came without protection gets it", bare, corev1.VolumeAvailable},
+		{"not when it is deleted already", going, corev1.VolumeBound},
 	} {
-		free, why := Volume(&corev1.PersistentVolume{ObjectMeta: meta, Status: corev1.PersistentVolumeStatus{Phase: c.phase}})
-		tell(c.argues, free != nil, why)
+		next, why := Volume(&corev1.PersistentVolume{ObjectMeta: c.meta, Status: corev1.PersistentVolumeStatus{Phase: c.phase}})
+		tell(c.argues, c.meta.Finalizers, written(next, next == nil), next != nil, why)
 	}
-	const name = "testdata/protection.txt"
-	if *update {
-		if err := os.WriteFile(name, []byte(out.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), out.String()); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
+	golden.Equal(t, "testdata/protection.txt", out.String())
 }

@@ -38,14 +38,16 @@ type ClaimFacts struct {
 	// there is none.
 	Saved *corev1.PersistentVolume
 	// Ours says that the driver that the claim asks for is reached by this
-	// process.
-	Ours bool
+	// process. Lacks names the capability of CSI that it would need to make
+	// volumes; "" is none.
+	Ours  bool
+	Lacks string
 	// Topology says that the driver's volumes are not reachable everywhere;
 	// Places is what a requirement follows from then.
 	Topology bool
 	Places   topology.Facts
-	// SourceHandle is the driver's id of the volume that the claim clones.
-	SourceHandle string
+	// Source is what is there of the object that the claim's data come from.
+	Source Source
 }
 
 // Plan is the next step and its reason.
@@ -78,7 +80,7 @@ func Claim(f ClaimFacts) Plan {
 		return resolve(f)
 	}
 	c := f.Claim
-	driver := provisionerOf(c)
+	driver := ProvisionerOf(c)
 	switch {
 	case c.DeletionTimestamp != nil:
 		return because(Nothing, volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
@@ -88,6 +90,16 @@ func Claim(f ClaimFacts) Plan {
 		return because(Nothing, volume.ReasonNotMine, "binder", "claim "+c.Name+" asks no provisioner yet")
 	case !f.Ours:
 		return because(Nothing, volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
+	case f.Lacks != "":
+		return fault("user", "driver "+driver+" has registered, but makes no volumes: it does not have the capability "+f.Lacks)
+	}
+	return ask(f, driver)
+}
+
+// ask decides about a claim whose driver could make its volume.
+func ask(f ClaimFacts, driver string) Plan {
+	c := f.Claim
+	switch {
 	case f.Class == nil:
 		name, _ := bind.ClassOf(c)
 		return fault("user", fmt.Sprintf("storageclass.storage.k8s.io %q not found", name))
@@ -96,7 +108,7 @@ func Claim(f ClaimFacts) Plan {
 	case bind.BindsLate(f.Class) && c.Annotations[volume.AnnSelectedNode] == "":
 		return because(Nothing, volume.ReasonWaitForFirstConsumer, "placement", "claim "+c.Name+" waits for a node")
 	case c.Spec.Selector != nil:
-		return fault("user", "a claim with a selector cannot be provisioned")
+		return fault("user", "claim Selector is not supported")
 	}
 	return request(f)
 }
@@ -114,6 +126,8 @@ func resolve(f ClaimFacts) Plan {
 		p = because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved")
 	case !f.Ours:
 		p = because(Nothing, volume.ReasonDriverMissing, in.Driver, "driver "+in.Driver+" has not registered, and may have made a volume")
+	case f.Lacks != "":
+		p = fault(in.Driver, "driver "+in.Driver+" does not have the capability "+f.Lacks+" any more, and may have made volume "+in.Name)
 	case c.DeletionTimestamp != nil, c.Spec.VolumeName != "" && c.Spec.VolumeName != in.Name:
 		p = because(Undo, volume.ReasonDeleting, in.Driver, "volume "+in.Name+" may have been made, and is not wanted any more")
 	default:
@@ -123,8 +137,9 @@ func resolve(f ClaimFacts) Plan {
 	return p
 }
 
-// provisionerOf returns the driver that the binder named, in either spelling.
-func provisionerOf(c *corev1.PersistentVolumeClaim) string {
+// ProvisionerOf returns the driver that the binder named, in either spelling;
+// "" when it has not named any.
+func ProvisionerOf(c *corev1.PersistentVolumeClaim) string {
 	if p := c.Annotations[volume.AnnStorageProvisioner]; p != "" {
 		return p
 	}
@@ -136,7 +151,7 @@ func request(f ClaimFacts) Plan {
 	c, class := f.Claim, f.Class
 	in := &Intent{
 		Driver: class.Provisioner, Name: NameOf(c), Bytes: c.Spec.Resources.Requests.Storage().Value(), Class: class.Name,
-		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete, Source: f.SourceHandle,
+		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete,
 		Block: c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock,
 	}
 	if class.ReclaimPolicy != nil {
@@ -155,8 +170,8 @@ func request(f ClaimFacts) Plan {
 	if in.Secrets, err = secrets(class.Parameters, c, in.Name); err != nil {
 		return fault("user", err.Error())
 	}
-	if source := c.Spec.DataSource; source != nil && f.SourceHandle == "" {
-		return fault("user", fmt.Sprintf("data source %s/%s is not a bound claim of the same driver that the driver can clone", source.Kind, source.Name))
+	if in.Source, err = f.Source.handle(c, in.Driver); err != nil {
+		return fault("user", err.Error())
 	}
 	if f.Topology {
 		where, err := topology.Require(f.Places)

@@ -1,9 +1,7 @@
 package provision
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -15,26 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
-
-var update = flag.Bool("update", false, "write the decisions into the tables")
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", name, diff)
-	}
-}
 
 const driver = "d.example.com"
 
@@ -57,6 +38,9 @@ func deleting(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.T
 func bound(c *corev1.PersistentVolumeClaim)    { c.Spec.VolumeName = "other" }
 func selects(c *corev1.PersistentVolumeClaim)  { c.Spec.Selector = &metav1.LabelSelector{} }
 func unasked(c *corev1.PersistentVolumeClaim)  { c.Annotations = nil }
+func older(c *corev1.PersistentVolumeClaim) {
+	c.Annotations = map[string]string{volume.AnnBetaStorageProvisioner: driver}
+}
 func clones(c *corev1.PersistentVolumeClaim) {
 	c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "source"}
 }
@@ -88,15 +72,17 @@ func TestClaims(t *testing.T) {
 		{"what CreateVolume will be called with is recorded first", ClaimFacts{Claim: claim(), Class: class(map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs"}), Ours: true}},
 		{"a claim that asks nobody is the binder's", ClaimFacts{Claim: claim(unasked), Class: class(nil), Ours: true}},
 		{"a driver that is not here cannot be asked", ClaimFacts{Claim: claim(), Class: class(nil)}},
+		{"a driver that makes no volumes is named with what it lacks", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
+		{"the older spelling of the request is one too", ClaimFacts{Claim: claim(older), Class: class(nil), Ours: true}},
 		{"a claim that is going is left alone", ClaimFacts{Claim: claim(deleting), Class: class(nil), Ours: true}},
 		{"a bound claim needs nothing", ClaimFacts{Claim: claim(bound), Class: class(nil), Ours: true}},
 		{"the class has to exist", ClaimFacts{Claim: claim(), Ours: true}},
 		{"a class that changed its provisioner is not ours", ClaimFacts{Claim: claim(), Class: &storagev1.StorageClass{Provisioner: "x"}, Ours: true}},
 		{"a late claim waits for its node", ClaimFacts{Claim: claim(), Class: lateClass(), Ours: true}},
 		{"a selector cannot be provisioned (S4)", ClaimFacts{Claim: claim(selects), Class: class(nil), Ours: true}},
-		{"a source that is not there is an error, not an empty volume", ClaimFacts{Claim: claim(clones), Class: class(nil), Ours: true}},
-		{"a clone names its source", ClaimFacts{Claim: claim(clones), Class: class(nil), Ours: true, SourceHandle: "h9"}},
 		{"an unknown key of Kubernetes' is a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csi.storage.k8s.io/typo": "1"}), Ours: true}},
+		{"the older key of the filesystem type is the driver's as well (S1-026)", ClaimFacts{Claim: claim(), Class: class(map[string]string{"fsType": "xfs"}), Ours: true}},
+		{"two of the older keys are a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"fsType": "xfs", "fstype": "xfs"}), Ours: true}},
 		{"two filesystem types are a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fstype": "ext4"}), Ours: true}},
 		{"a secret's template may use the claim's annotations in its name", ClaimFacts{Claim: claim(), Class: class(secret("s-${pvc.annotations['team']}")), Ours: true}},
 		{"an unknown token is a mistake", ClaimFacts{Claim: claim(), Class: class(secret("${pod.name}")), Ours: true}},
@@ -108,10 +94,55 @@ func TestClaims(t *testing.T) {
 		{"a deleted claim's volume is undone, whatever became of the class", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true}},
 		{"a claim that was bound elsewhere too", ClaimFacts{Claim: claim(bound), Intent: in, Ours: true}},
 		{"an intent waits for its driver", ClaimFacts{Claim: claim(deleting), Intent: in}},
+		{"and for what its driver could once", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
 	} {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(c.facts)))
 	}
-	golden(t, "testdata/claims.txt", out.String())
+	golden.Equal(t, "testdata/claims.txt", out.String())
+}
+
+// TestSources: a source that cannot be used is an error that names it, never an
+// empty volume.
+func TestSources(t *testing.T) {
+	from := func(group, kind string) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: kind, Name: "source"}
+		}
+	}
+	restores := from(volume.GroupSnapshot, volume.KindSnapshot)
+	elsewhere := func(c *corev1.PersistentVolumeClaim) {
+		other := "other"
+		c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "source", Namespace: &other}
+	}
+	source := claim(func(c *corev1.PersistentVolumeClaim) { c.UID, c.Status.Phase = "u9", corev1.ClaimBound })
+	unbound := claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "u9" })
+	pv := func(by string, uid types.UID) *corev1.PersistentVolume {
+		v := saved(uid)
+		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: by, VolumeHandle: "h9"}
+		return v
+	}
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		claim  func(*corev1.PersistentVolumeClaim)
+		source Source
+	}{
+		{"a clone names its source", clones, Source{Clones: true, Claim: source, Volume: pv(driver, "u9")}},
+		{"a driver that does not copy is named with what it lacks", clones, Source{Claim: source, Volume: pv(driver, "u9")}},
+		{"the claim is not there", clones, Source{Clones: true}},
+		{"the claim is not bound", clones, Source{Clones: true, Claim: unbound}},
+		{"the claim names a volume of another claim (CVE-2019-11255)", clones, Source{Clones: true, Claim: source, Volume: pv(driver, "u7")}},
+		{"the volume is another driver's", clones, Source{Clones: true, Claim: source, Volume: pv("x.example.com", "u9")}},
+		{"snapshots are not installed", restores, Source{}},
+		{"the snapshot is not there", restores, Source{Snapshot: SnapshotMissing}},
+		{"the snapshot is not ready", restores, Source{Snapshot: SnapshotNotReady}},
+		{"the snapshot is ready", restores, Source{Snapshot: SnapshotReady}},
+		{"what others fill", from("populators.example.com", "Web"), Source{}},
+		{"a source in another namespace is not passed over", elsewhere, Source{}},
+	} {
+		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Ours: true, Source: c.source})))
+	}
+	golden.Equal(t, "testdata/sources.txt", out.String())
 }
 
 func planText(t *testing.T, p Plan) string {
@@ -158,6 +189,7 @@ func TestVolumes(t *testing.T) {
 		{"a released volume is deleted", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true}},
 		{"not while it is attached", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Attachments: []string{"csi-1"}}},
 		{"not without its driver", VolumeFacts{Volume: pv(corev1.VolumeReleased)}},
+		{"nor by one that cannot delete", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
 		{"not while its claim is bound, even if the object is deleted first", VolumeFacts{Volume: pv(corev1.VolumeBound, going), Ours: true}},
 		{"not twice", VolumeFacts{Volume: pv(corev1.VolumeReleased, going, free), Ours: true}},
 		{"a stop after the finalizer went repeats the deletion", VolumeFacts{Volume: pv(corev1.VolumeReleased, free), Ours: true}},
@@ -172,7 +204,7 @@ func TestVolumes(t *testing.T) {
 	}
 	why := DeleteFailed(pv(corev1.VolumeReleased), "Internal: no")
 	fmt.Fprintf(&out, "# a driver that fails is quoted\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
-	golden(t, "testdata/volumes.txt", out.String())
+	golden.Equal(t, "testdata/volumes.txt", out.String())
 }
 
 func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {

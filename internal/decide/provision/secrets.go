@@ -17,6 +17,7 @@ var ErrParameters = errors.New("class parameters are not usable")
 const (
 	keyPrefix = "csi.storage.k8s.io/"
 	keyFSType = keyPrefix + "fstype"
+	// oldFSType is the older spelling, in any case. It is the driver's as well.
 	oldFSType = "fstype"
 )
 
@@ -118,7 +119,7 @@ func expand(template string, tokens map[string]string) (string, error) {
 }
 
 // driverParameters are what the driver gets of a class's parameters: all but
-// those that Kubernetes consumes.
+// those with the prefix of Kubernetes' own (S1-026).
 func driverParameters(all map[string]string) (map[string]string, error) {
 	known := map[string]bool{keyFSType: true, keyPrefix + "secret-name": true, keyPrefix + "secret-namespace": true}
 	for _, p := range []string{purposeProvision, purposePublish, purposeStage, purposeNode, purposeExpand, purposeNodeExpand} {
@@ -127,7 +128,7 @@ func driverParameters(all map[string]string) (map[string]string, error) {
 	out := map[string]string{}
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		switch {
-		case known[k], k == oldFSType:
+		case known[k]:
 		case strings.HasPrefix(k, keyPrefix):
 			return nil, fmt.Errorf("%w: unknown parameter %q", ErrParameters, k)
 		default:
@@ -140,14 +141,18 @@ func driverParameters(all map[string]string) (map[string]string, error) {
 	return out, nil
 }
 
+// fsType returns the filesystem type that a class names, "" for the driver's
+// choice.
 func fsType(parameters map[string]string) (string, error) {
-	value, ok := parameters[keyFSType]
-	old, both := parameters[oldFSType]
-	if ok && both {
-		return "", fmt.Errorf("%w: both %q and %q are given", ErrParameters, keyFSType, oldFSType)
+	value, by := "", ""
+	for _, k := range slices.Sorted(maps.Keys(parameters)) {
+		if k != keyFSType && !strings.EqualFold(k, oldFSType) {
+			continue
+		}
+		if by != "" {
+			return "", fmt.Errorf("%w: both %q and %q are given", ErrParameters, by, k)
+		}
+		value, by = parameters[k], k
 	}
-	if ok {
-		return value, nil
-	}
-	return old, nil
+	return value, nil
 }

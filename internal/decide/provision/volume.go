@@ -101,7 +101,10 @@ type VolumeFacts struct {
 	Volume *corev1.PersistentVolume
 	// Attachments are the names of VolumeAttachments that name the volume.
 	Attachments []string
-	Ours        bool
+	// Ours says that the driver is reached by this process, Lacks names the
+	// capability that it would need to delete volumes.
+	Ours  bool
+	Lacks string
 }
 
 // Volume decides about one volume object.
@@ -139,6 +142,8 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 		return Keep, volume.Because{Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0], Next: "attach/detach"}
 	case !f.Ours:
 		return Keep, volume.Because{Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: driver}
+	case f.Lacks != "":
+		return Keep, DeleteFailed(v, "driver "+driver+" does not have the capability "+f.Lacks)
 	}
 	return Delete, volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: driver}
 }
