@@ -120,7 +120,9 @@ func checkName(name string) error {
 // misspelt in a class must not be passed over in silence.
 func checkParameters(all map[string]string) error {
 	for key := range all {
-		if !strings.HasPrefix(key, reserved) {
+		// The old name of the filesystem type comes as a parameter too (S1-026);
+		// what counts is the capability.
+		if !strings.HasPrefix(key, reserved) && !strings.EqualFold(key, "fstype") {
 			return status.Errorf(codes.InvalidArgument, "parameter %.128q is not known; this driver has none, take it out of the class", key)
 		}
 	}

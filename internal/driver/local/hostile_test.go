@@ -242,7 +242,7 @@ func TestWhatIsNotKnown(t *testing.T) {
 		"no mode":         {func(r *csipb.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessMode = nil }, codes.InvalidArgument, []string{"access mode"}},
 		"no type":         {func(r *csipb.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessType = nil }, codes.InvalidArgument, []string{"mount nor block"}},
 		"no capabilities": {func(r *csipb.CreateVolumeRequest) { r.VolumeCapabilities = nil }, codes.InvalidArgument, []string{"capability"}},
-		"parameter":       {func(r *csipb.CreateVolumeRequest) { r.Parameters = map[string]string{"fsType": "xfs"} }, codes.InvalidArgument, []string{"fsType", "class"}},
+		"parameter":       {func(r *csipb.CreateVolumeRequest) { r.Parameters = map[string]string{"colour": "red"} }, codes.InvalidArgument, []string{"colour", "class"}},
 		"10 KB parameter": {func(r *csipb.CreateVolumeRequest) { r.Parameters = map[string]string{strings.Repeat("p", 10<<10): ""} }, codes.InvalidArgument, []string{"class"}},
 		"mutable":         {func(r *csipb.CreateVolumeRequest) { r.MutableParameters = map[string]string{"iops": "1"} }, codes.InvalidArgument, []string{"attributes class"}},
 		"empty source":    {func(r *csipb.CreateVolumeRequest) { r.VolumeContentSource = &csipb.VolumeContentSource{} }, codes.InvalidArgument, []string{"source"}},
@@ -257,7 +257,7 @@ func TestWhatIsNotKnown(t *testing.T) {
 	}
 	w.unchanged(before)
 	r := request("v", mib, "ext4")
-	r.Parameters = map[string]string{"csi.storage.k8s.io/pvc/name": "claim"}
+	r.Parameters = map[string]string{"csi.storage.k8s.io/pvc/name": "claim", "fsType": "ext4"}
 	v, err := w.c.CreateVolume(t.Context(), r)
 	w.ok(err)
 	w.ok(w.delete(v.GetVolume().GetVolumeId()))
@@ -450,7 +450,7 @@ func FuzzArguments(f *testing.F) {
 		if checkPath("path", s) == nil && (!filepath.IsAbs(s) || filepath.Clean(s) != s || strings.ContainsRune(s, 0)) {
 			t.Errorf("path %q passes", s)
 		}
-		if checkParameters(map[string]string{s: ""}) == nil && !strings.HasPrefix(s, reserved) {
+		if checkParameters(map[string]string{s: ""}) == nil && !strings.HasPrefix(s, reserved) && !strings.EqualFold(s, "fstype") {
 			t.Errorf("parameter %q passes", s)
 		}
 		if p.knowsNode(s) {
