@@ -166,9 +166,9 @@ func (a *attacher) writeError(ctx context.Context, va *storagev1.VolumeAttachmen
 }
 
 // patchStatus writes fields of the status; an attachment that is gone needs
-// none.
+// none, and another one of its name gets none.
 func (a *attacher) patchStatus(ctx context.Context, va *storagev1.VolumeAttachment, fields map[string]any) error {
-	patch, err := json.Marshal(map[string]any{"status": fields})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": va.UID}, "status": fields})
 	if err != nil {
 		return fmt.Errorf("write status of attachment %s: %w", va.Name, err)
 	}

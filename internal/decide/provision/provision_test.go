@@ -41,6 +41,7 @@ func unasked(c *corev1.PersistentVolumeClaim)  { c.Annotations = nil }
 func older(c *corev1.PersistentVolumeClaim) {
 	c.Annotations = map[string]string{volume.AnnBetaStorageProvisioner: driver}
 }
+
 func clones(c *corev1.PersistentVolumeClaim) {
 	c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "source"}
 }
