@@ -17,6 +17,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
+// socketNameLimit is what the kernel takes as the name of a unix socket.
+const socketNameLimit = 107
+
 // Options says where one instance of the driver works.
 type Options struct {
 	// NodeID is the driver's name of this node.
@@ -94,6 +97,9 @@ func serveAll(ctx context.Context, all []listener) error {
 // listen makes a socket that only its owner may use, in the place of one that
 // a killed driver left; where another driver still answers it is an error.
 func listen(ctx context.Context, path string) (net.Listener, error) {
+	if len(path) > socketNameLimit {
+		return nil, fmt.Errorf("serve driver: the socket %s has a name of %d bytes, %d are possible; give a shorter directory", path, len(path), socketNameLimit)
+	}
 	if other, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
 		return nil, errors.Join(fmt.Errorf("serve driver: another one answers at %s; stop it first", path), other.Close())
 	}

@@ -1,7 +1,10 @@
 package local
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -204,4 +207,16 @@ func TestStartWhileAnotherMakes(t *testing.T) {
 	g.Wait()
 	a.ok(a.delete(original.id))
 	a.empty()
+}
+
+// TestLongSocket: the kernel would only say that the argument is invalid.
+func TestLongSocket(t *testing.T) {
+	dir := filepath.Join(newDir(t), strings.Repeat("d", socketNameLimit))
+	_, err := listen(t.Context(), filepath.Join(dir, "csi.sock"))
+	if err == nil || !strings.Contains(err.Error(), "give a shorter directory") {
+		t.Errorf("listening at a long path: %v", err)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory was made: %v", err)
+	}
 }
