@@ -20,8 +20,12 @@ import (
 	"volplane.dev/volplane/standalone/datadir"
 )
 
+// The clock of a host may be wrong when it starts, by decades where it has no
+// battery, and jump when the network tells the time. So nothing is invalid
+// before some time, and what never leaves the host holds for as long as anybody
+// could want.
 const (
-	authorityLife = 10 * 365 * 24 * time.Hour
+	authorityLife = 100 * 365 * 24 * time.Hour
 	// FileLife is how long an identity is valid that is written to a file: the
 	// administrator's is written anew at every start, a joined node's by a new
 	// invitation.
@@ -29,8 +33,6 @@ const (
 	// memoryLife is how long one is valid that never leaves the process: a
 	// control plane must not end because it has run for long.
 	memoryLife = authorityLife
-	// clockSlack makes new certificates valid for hosts whose clock is behind.
-	clockSlack = 5 * time.Minute
 )
 
 // Authority issues identities. It is safe for concurrent use.
@@ -142,7 +144,7 @@ func sign(t *x509.Certificate, life time.Duration, parent *x509.Certificate, pub
 	if err != nil {
 		return nil, err
 	}
-	t.SerialNumber, t.NotBefore, t.NotAfter = serial, time.Now().Add(-clockSlack), time.Now().Add(life)
+	t.SerialNumber, t.NotBefore, t.NotAfter = serial, time.Unix(0, 0), time.Now().Add(life)
 	der, err := x509.CreateCertificate(rand.Reader, t, parent, public, key)
 	if err != nil {
 		return nil, fmt.Errorf("sign certificate of %s: %w", t.Subject.CommonName, err)

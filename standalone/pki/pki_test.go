@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -89,16 +90,23 @@ func TestDamageIsNotReplaced(t *testing.T) {
 
 func verify(t *testing.T, a *pki.Authority, l pki.Leaf, usage x509.ExtKeyUsage) *x509.Certificate {
 	t.Helper()
+	c, err := verifyAt(t, a, l, usage, time.Now())
+	if err != nil {
+		t.Error(err)
+	}
+	return c
+}
+
+func verifyAt(t *testing.T, a *pki.Authority, l pki.Leaf, usage x509.ExtKeyUsage, at time.Time) (*x509.Certificate, error) {
+	t.Helper()
 	pair, err := tls.X509KeyPair(l.Cert, l.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(a.CertPEM())
-	if _, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}}); err != nil {
-		t.Error(err)
-	}
-	return pair.Leaf
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage}})
+	return pair.Leaf, err
 }
 
 func open(t *testing.T, dir string) *pki.Authority {
@@ -108,4 +116,41 @@ func open(t *testing.T, dir string) *pki.Authority {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// TestClockMayJump: the control plane goes on whatever the clock does, an
+// identity in a file ends in time.
+func TestClockMayJump(t *testing.T) {
+	a := open(t, filepath.Join(t.TempDir(), "pki"))
+	memory, err := a.Client("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := a.Server("localhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := a.ClientFile("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	year := 365 * 24 * time.Hour
+	for _, c := range []struct {
+		name  string
+		leaf  pki.Leaf
+		at    time.Time
+		valid bool
+	}{
+		{"a clock that begins in 1970", memory, time.Unix(3600, 0), true},
+		{"and its server", server, time.Unix(3600, 0), true},
+		{"a clock that is set right after decades", memory, time.Now().Add(60 * year), true},
+		{"and its server", server, time.Now().Add(60 * year), true},
+		{"a file on a host whose clock is behind", file, time.Now().Add(-year), true},
+		{"a file after a year", file, time.Now().Add(pki.FileLife + time.Minute), false},
+	} {
+		_, err := verifyAt(t, a, c.leaf, x509.ExtKeyUsageAny, c.at)
+		if (err == nil) != c.valid {
+			t.Errorf("%s: valid %v, want %v: %v", c.name, err == nil, c.valid, err)
+		}
+	}
 }
