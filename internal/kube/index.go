@@ -25,6 +25,9 @@ const (
 	ClaimsByClass = "class"
 	// VolumesByClaim: "namespace/name" of spec.claimRef.
 	VolumesByClaim = "claim"
+	// FreeVolumes: the class's name of a volume that is available and that no
+	// claim is reserved for; "" for one without a class.
+	FreeVolumes = "free"
 	// VolumesByHandle: "driver^handle" of a CSI volume.
 	VolumesByHandle = "handle"
 	// AttachmentsByVolume: spec.source.persistentVolumeName.
@@ -85,6 +88,16 @@ func volumeIndexers() cache.Indexers {
 				return []string{r.Namespace + "/" + r.Name}, nil
 			}
 			return nil, nil
+		},
+		FreeVolumes: func(o any) ([]string, error) {
+			v := o.(*corev1.PersistentVolume)
+			if v.Spec.ClaimRef != nil || v.Status.Phase != corev1.VolumeAvailable {
+				return nil, nil
+			}
+			if name, ok := v.Annotations[volume.AnnBetaStorageClass]; ok {
+				return []string{name}, nil
+			}
+			return []string{v.Spec.StorageClassName}, nil
 		},
 		VolumesByHandle: func(o any) ([]string, error) {
 			if s := o.(*corev1.PersistentVolume).Spec.CSI; s != nil {

@@ -140,14 +140,15 @@ func (b *binder) reconcile(ctx context.Context, key controller.Key) (controller.
 
 func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFacts {
 	f := bind.ClaimFacts{Claim: claim, Default: bind.DefaultClass(b.classes.List())}
-	if name, _ := bind.ClassOf(claim); name != "" {
-		f.Class, _ = b.classes.Get(name)
+	class, _ := bind.ClassOf(claim)
+	if class != "" {
+		f.Class, _ = b.classes.Get(class)
 	}
 	if claim.Spec.VolumeName != "" {
 		f.Volume, _ = b.volumes.Get(claim.Spec.VolumeName)
 		return f
 	}
-	f.Candidates = b.volumes.List()
+	f.Candidates = append(b.volumes.By(kube.FreeVolumes, class), b.volumes.By(kube.VolumesByClaim, kube.Key(claim))...)
 	for _, p := range b.pods.By(kube.PodsByClaim, kube.Key(claim)) {
 		if p.Spec.NodeName == "" {
 			f.Consumers = append(f.Consumers, p.Name)

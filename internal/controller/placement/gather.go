@@ -60,15 +60,12 @@ func (p *placer) holder(pod *corev1.Pod, claim string) string {
 	return ""
 }
 
-// available returns the volumes of a class that no claim has.
+// available returns the volumes of a class that no claim has, by our own writes
+// too.
 func (p *placer) available(class string) []*corev1.PersistentVolume {
-	var out []*corev1.PersistentVolume
-	for _, name := range p.freeOf(class) {
-		if v, ok := p.volumes.Get(name); ok && v.Spec.ClaimRef == nil && v.Status.Phase == corev1.VolumeAvailable {
-			out = append(out, v)
-		}
-	}
-	return out
+	return slices.DeleteFunc(p.volumes.By(kube.FreeVolumes, class), func(v *corev1.PersistentVolume) bool {
+		return v.Spec.ClaimRef != nil || v.Status.Phase != corev1.VolumeAvailable
+	})
 }
 
 func (p *placer) node(n *corev1.Node, coming []*corev1.Pod) placement.Node {

@@ -1,8 +1,6 @@
 package placement
 
 import (
-	"maps"
-	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,8 +15,6 @@ type memory struct {
 	mu sync.Mutex
 	// placed are Pods with a node chosen whose caches do not show it.
 	placed map[types.UID]placed
-	// free are the names of volumes without a claim, by class.
-	free map[string]map[string]bool
 }
 
 type placed struct {
@@ -27,7 +23,7 @@ type placed struct {
 }
 
 func newMemory() *memory {
-	return &memory{placed: map[types.UID]placed{}, free: map[string]map[string]bool{}}
+	return &memory{placed: map[types.UID]placed{}}
 }
 
 // place remembers the node that was chosen for a Pod; "" is none.
@@ -66,25 +62,4 @@ func (m *memory) onTheWay(except types.UID) map[string][]*corev1.Pod {
 		}
 	}
 	return out
-}
-
-// setFree notes whether a claim may get a volume.
-func (m *memory) setFree(v *corev1.PersistentVolume, free bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	class := v.Spec.StorageClassName
-	if !free {
-		delete(m.free[class], v.Name)
-		return
-	}
-	if m.free[class] == nil {
-		m.free[class] = map[string]bool{}
-	}
-	m.free[class][v.Name] = true
-}
-
-func (m *memory) freeOf(class string) []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Sorted(maps.Keys(m.free[class]))
 }

@@ -95,10 +95,8 @@ func (p *placer) podChanged(before, after *corev1.Pod) {
 // claim may get it.
 func (p *placer) volumeChanged(before, after *corev1.PersistentVolume) {
 	if after == nil {
-		p.setFree(before, false)
 		return
 	}
-	p.setFree(after, after.Spec.ClaimRef == nil || after.Spec.ClaimRef.UID == "")
 	switch ref := after.Spec.ClaimRef; {
 	case ref != nil:
 		if before == nil || before.Spec.ClaimRef == nil {
