@@ -37,6 +37,8 @@ type plane struct {
 	drivers *csi.Set
 	driver  *csitest.Driver
 	conn    *csi.Driver
+	// writes are the controllers' requests that change something.
+	writes *writes
 	// stop ends the controllers, start runs new ones.
 	stop, start func()
 }
@@ -51,7 +53,10 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 		f(&config)
 	}
 	server := standalonetest.Start(t, app.RBAC()...)
-	p := &plane{t: t, ctx: t.Context(), client: standalonetest.Client(t, server, ""), drivers: csi.NewSet(), driver: csitest.Start(t, config)}
+	p := &plane{
+		t: t, ctx: t.Context(), client: standalonetest.Client(t, server, ""), drivers: csi.NewSet(),
+		driver: csitest.Start(t, config), writes: &writes{},
+	}
 	var err error
 	p.conn, err = csi.Dial(p.ctx, p.driver.Socket, csi.WithControllerTimeout(time.Second))
 	p.must(err)
@@ -67,7 +72,13 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 		ended := make(chan error, 1)
 		go func() {
 			ended <- app.ControlPlane(ctx, app.ControlPlaneOptions{
-				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)) }, Drivers: p.drivers, Log: slog.New(slog.DiscardHandler),
+				ConfigFor: func(role string) (*rest.Config, error) {
+					c, err := server.ClientConfig(app.User(role))
+					if err == nil {
+						c.Wrap(p.writes.of(role))
+					}
+					return c, err
+				}, Drivers: p.drivers, Log: slog.New(slog.DiscardHandler),
 			}, func() {})
 		}()
 		p.stop = func() {

@@ -3,7 +3,6 @@ package provisioner
 import (
 	"context"
 	"testing"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -17,11 +16,17 @@ import (
 )
 
 func TestAClaimGetsItsVolume(t *testing.T) {
-	w := newWorld(t, nil, claim("c"))
-	v := w.saved("pvc-u-c")
-	w.settled("c")
-	if v.Spec.CSI == nil || v.Spec.CSI.VolumeHandle != "id-pvc-u-c" || v.Spec.ClaimRef.UID != "u-c" {
-		t.Errorf("volume is %+v", v.Spec)
+	for _, annotation := range []string{volume.AnnStorageProvisioner, volume.AnnBetaStorageProvisioner} {
+		t.Run(annotation, func(t *testing.T) {
+			c := claim("c")
+			c.Annotations = map[string]string{annotation: driverName}
+			w := newWorld(t, nil, c)
+			v := w.saved("pvc-u-c")
+			w.settled("c")
+			if v.Spec.CSI == nil || v.Spec.CSI.VolumeHandle != "id-pvc-u-c" || v.Spec.ClaimRef.UID != "u-c" {
+				t.Errorf("volume is %+v", v.Spec)
+			}
+		})
 	}
 }
 
@@ -34,15 +39,18 @@ func TestAFinalNoIsNotRepeatedAtOnce(t *testing.T) {
 		}
 	}, claim("c"))
 	eventually(t, func() string {
-		if w.driver.calls() == 0 {
-			return "CreateVolume"
+		if len(w.driver.calls()) < 4 {
+			return "four calls of CreateVolume"
 		}
 		return ""
 	})
-	<-time.After(time.Second)
-	// 100 ms, doubled: the first second has room for four repeats.
-	if n := w.driver.calls(); n > 6 {
-		t.Errorf("%d calls of CreateVolume in a second", n)
+	// However slow the machine is, it can only make a pause longer.
+	calls, pause := w.driver.calls(), retryMin
+	for i := range 3 {
+		if got := calls[i+1].Sub(calls[i]); got < pause {
+			t.Errorf("call %d came %v after the one before, want %v", i+2, got, pause)
+		}
+		pause *= 2
 	}
 	w.noVolumes()
 }
@@ -95,7 +103,7 @@ func TestAForgedIntentDeletesNothingOfOthers(t *testing.T) {
 	victim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "id-pvc-victim"}
 	victim.Status.Phase = corev1.VolumeBound
 	w := newWorld(t, func(d *driver) { d.volumes["id-pvc-victim"] = 1 << 30 }, c, victim)
-	<-time.After(500 * time.Millisecond)
+	w.tells("c", volume.ReasonProvisioningFailed, "pvc-victim")
 	if got := w.driver.has(); got != "id-pvc-victim" {
 		t.Errorf("at the driver: %q; deleted: %v", got, w.driver.deletions())
 	}
@@ -108,7 +116,7 @@ func TestACloneWaitsForItsSource(t *testing.T) {
 	clone := claim("clone")
 	clone.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "source"}
 	w := newWorld(t, nil, source, clone)
-	<-time.After(200 * time.Millisecond)
+	w.tells("clone", volume.ReasonProvisioningFailed, "claim ns/source is not bound")
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "h"}
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "source", UID: "u-source"}
@@ -141,7 +149,7 @@ func TestAStrangersVolumeObjectHidesNothing(t *testing.T) {
 	client <- w
 	w.settled("c")
 	eventually(t, func() string {
-		if w.driver.calls() == 0 || w.driver.has() != "" {
+		if len(w.driver.calls()) == 0 || w.driver.has() != "" {
 			return "the driver's volume to be deleted"
 		}
 		return ""

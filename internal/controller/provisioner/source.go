@@ -32,14 +32,19 @@ func (p *provisioner) source(ctx context.Context, claim *corev1.PersistentVolume
 // snapshot asks for a snapshot's state. It is asked for live: a watch of a
 // custom resource that is not installed would never begin.
 func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (provision.Snapshot, error) {
-	body, err := p.Client.Discovery().RESTClient().Get().
-		AbsPath("apis", volume.GroupSnapshot, "v1", "namespaces", namespace, volume.ResourceSnapshots, name).DoRaw(ctx)
-	switch {
+	result := p.Client.Discovery().RESTClient().Get().
+		AbsPath("apis", volume.GroupSnapshot, "v1", "namespaces", namespace, volume.ResourceSnapshots, name).Do(ctx)
+	switch err := result.Error(); {
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
+		// The answer is not that of a resource: there is none of the name.
 		return provision.SnapshotsNotInstalled, nil
 	case apierrors.IsNotFound(err):
 		return provision.SnapshotMissing, nil
 	case err != nil:
+		return 0, fmt.Errorf("look at snapshot %s/%s: %w", namespace, name, err)
+	}
+	body, err := result.Raw()
+	if err != nil {
 		return 0, fmt.Errorf("look at snapshot %s/%s: %w", namespace, name, err)
 	}
 	var got struct {

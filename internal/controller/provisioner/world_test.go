@@ -41,7 +41,7 @@ type driver struct {
 	answer func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error)
 
 	mu      sync.Mutex
-	created int
+	created []time.Time
 	volumes map[string]int64
 	deleted []string
 }
@@ -69,7 +69,7 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGet
 
 func (d *driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	d.mu.Lock()
-	d.created++
+	d.created = append(d.created, time.Now())
 	answer := d.answer
 	d.mu.Unlock()
 	if answer != nil {
@@ -99,10 +99,11 @@ func (d *driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (
 	return &csipb.DeleteVolumeResponse{}, nil
 }
 
-func (d *driver) calls() int {
+// calls returns when CreateVolume was called.
+func (d *driver) calls() []time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.created
+	return slices.Clone(d.created)
 }
 
 // has returns the ids of the volumes that exist at the driver.
@@ -226,6 +227,23 @@ func (w *world) saved(name string) *corev1.PersistentVolume {
 		return ""
 	})
 	return got
+}
+
+// tells waits for an event about a claim with the reason and the words.
+func (w *world) tells(name string, reason volume.Reason, words string) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		all, err := w.client.CoreV1().Events("ns").List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, e := range all.Items {
+			if e.InvolvedObject.Name == name && e.Reason == string(reason) && strings.Contains(e.Message, words) {
+				return ""
+			}
+		}
+		return fmt.Sprintf("event %s %q about claim %s in %v", reason, words, name, all.Items)
+	})
 }
 
 func (w *world) noVolumes() {

@@ -38,6 +38,7 @@ func deleting(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.T
 func bound(c *corev1.PersistentVolumeClaim)    { c.Spec.VolumeName = "other" }
 func selects(c *corev1.PersistentVolumeClaim)  { c.Spec.Selector = &metav1.LabelSelector{} }
 func unasked(c *corev1.PersistentVolumeClaim)  { c.Annotations = nil }
+
 func older(c *corev1.PersistentVolumeClaim) {
 	c.Annotations = map[string]string{volume.AnnBetaStorageProvisioner: driver}
 }
