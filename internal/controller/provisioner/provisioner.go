@@ -25,8 +25,8 @@ const (
 	kindVolume = "volume"
 )
 
-// retryMin is the pause before a call that failed is repeated; it doubles.
-const retryMin = 100 * time.Millisecond
+// firstPause is the pause before a call that failed is repeated; it doubles.
+const firstPause = 100 * time.Millisecond
 
 // Declaration is what the provisioner reads and writes.
 func Declaration() controller.Declaration {
@@ -61,7 +61,7 @@ type provisioner struct {
 func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	p := &provisioner{
 		Env: env, drivers: drivers,
-		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, RetryMin: retryMin, Log: env.Log},
+		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, RetryMin: firstPause, Log: env.Log},
 		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(),
 		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), attachments: env.Caches.Attachments(),
 	}

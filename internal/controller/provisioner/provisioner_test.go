@@ -45,7 +45,7 @@ func TestAFinalNoIsNotRepeatedAtOnce(t *testing.T) {
 		return ""
 	})
 	// However slow the machine is, it can only make a pause longer.
-	calls, pause := w.driver.calls(), retryMin
+	calls, pause := w.driver.calls(), firstPause
 	for i := range 3 {
 		if got := calls[i+1].Sub(calls[i]); got < pause {
 			t.Errorf("call %d came %v after the one before, want %v", i+2, got, pause)
