@@ -2,10 +2,12 @@ package integration
 
 import (
 	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -168,6 +170,53 @@ func TestDetachNeedsNobody(t *testing.T) {
 		if r, ok := c.Request.(*csipb.ControllerUnpublishVolumeRequest); ok && (r.GetVolumeId() != handle || r.GetNodeId() != "id-n1") {
 			t.Errorf("the driver was asked to detach %v", r)
 		}
+	}
+}
+
+// TestLostAttachment: an attachment that is gone with its finalizer on, as
+// after a deletion that the API server lets win over the finalizer's writing
+// (kubernetes/kubernetes#77988), is detached from where it was, and its volume
+// object waits for that.
+func TestLostAttachment(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	called, open := p.gate("ControllerPublishVolume", true, nil)
+	p.driver.OnCall("ControllerUnpublishVolume", func(n int, _ any) csitest.Action {
+		if n == 1 {
+			return csitest.Action{Err: status.Error(codes.Unavailable, "not now")}
+		}
+		return csitest.Action{}
+	})
+	p.pod("web", "n1", "c")
+	<-called
+	// The node's word keeps others from detaching.
+	p.uses("n1", handle)
+	p.removePod("web")
+	va := p.attachments()[0]
+	if len(va.Finalizers) != 1 {
+		t.Fatal("finalizers are", va.Finalizers)
+	}
+	p.lose("volumeattachments/" + va.Name)
+	p.must(p.client.CoreV1().PersistentVolumeClaims("default").Delete(p.ctx, "c", metav1.DeleteOptions{}))
+	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
+	open()
+	p.detached()
+	p.noVolume("pv-c")
+	if n := p.calls("ControllerUnpublishVolume"); n != 2 {
+		t.Errorf("%d calls detached %s", n, handle)
+	}
+}
+
+// lose takes an object away behind the API server's back.
+func (p *plane) lose(key string) {
+	p.t.Helper()
+	store, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(p.dir, "etcd", "client.sock")}})
+	p.must(err)
+	defer func() { _ = store.Close() }()
+	gone, err := store.Delete(p.ctx, "/registry/"+key)
+	p.must(err)
+	if gone.Deleted != 1 {
+		p.t.Fatal("there is no", key)
 	}
 }
 

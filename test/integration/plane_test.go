@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -41,6 +42,8 @@ type plane struct {
 	writes *writes
 	// stop ends the controllers, start runs new ones.
 	stop, start func()
+	// dir is the API server's data directory.
+	dir string
 }
 
 // newPlane runs a control plane over the nodes n1 and n2.
@@ -55,7 +58,7 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 	server := standalonetest.Start(t, app.RBAC()...)
 	p := &plane{
 		t: t, ctx: t.Context(), client: standalonetest.Client(t, server, ""), drivers: csi.NewSet(),
-		driver: csitest.Start(t, config), writes: &writes{},
+		driver: csitest.Start(t, config), writes: &writes{}, dir: filepath.Dir(server.AdminKubeconfig()),
 	}
 	var err error
 	p.conn, err = csi.Dial(p.ctx, p.driver.Socket, csi.WithControllerTimeout(time.Second))

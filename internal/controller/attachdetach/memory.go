@@ -105,10 +105,21 @@ func (m *memory) isGoing(a types.UID) bool {
 	return m.going[a]
 }
 
-func (m *memory) goes(a types.UID) {
+// goes says that an attachment may be on its way out from here, and whether
+// this is new.
+func (m *memory) goes(a types.UID) (first bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	first = !m.going[a]
 	m.going[a] = true
+	return first
+}
+
+// stays takes back what goes has said.
+func (m *memory) stays(a types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.going, a)
 }
 
 // shown forgets an attachment that is seen to be going, or gone.

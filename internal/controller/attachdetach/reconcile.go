@@ -184,8 +184,16 @@ func (c *attachDetach) detach(ctx context.Context, node *corev1.Node, d attach.D
 		return c.wait(a.UID, c.now()), nil
 	}
 	// Whatever the answer is, it may be on its way out from here.
-	c.goes(a.UID)
-	err := c.Client.StorageV1().VolumeAttachments().Delete(ctx, a.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &a.UID}})
+	first := c.goes(a.UID)
+	// Of this very version: the API server may delete an attachment to which
+	// the attacher adds its finalizer meanwhile, and nobody would detach
+	// (kubernetes/kubernetes#77988).
+	err := c.Client.StorageV1().VolumeAttachments().Delete(ctx, a.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &a.UID, ResourceVersion: &a.ResourceVersion},
+	})
+	if apierrors.IsConflict(err) && first {
+		c.stays(a.UID)
+	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("detach: delete %s: %w", a.Name, err)
 	}

@@ -38,6 +38,7 @@ type attacher struct {
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
 	csiNodes    *kube.Cache[*storagev1.CSINode]
 	nodes       *kube.Cache[*corev1.Node]
+	lost        lost
 }
 
 // New returns the attacher for the drivers of a set. It must be made before
@@ -88,6 +89,10 @@ func (a *attacher) attachmentChanged(before, after *storagev1.VolumeAttachment) 
 		if name := before.Spec.Source.PersistentVolumeName; name != nil {
 			a.Add(controller.Key{Kind: kindVolume, Name: *name})
 		}
+		if attach.Lost(before) {
+			a.lost.put(before)
+		}
+		a.Add(controller.Key{Kind: kindAttachment, Name: before.Name})
 	case before == nil || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) || before.Status.Attached && !after.Status.Attached:
 		a.Add(controller.Key{Kind: kindAttachment, Name: after.Name})
 	}
@@ -99,9 +104,13 @@ func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controlle
 		if !ok {
 			return controller.Result{}, nil
 		}
-		return controller.Result{}, a.keepVolume(ctx, v, len(a.attachments.By(kube.AttachmentsByVolume, v.Name)) > 0)
+		attached := len(a.attachments.By(kube.AttachmentsByVolume, v.Name)) > 0 || a.lost.of(v.Name)
+		return controller.Result{}, a.keepVolume(ctx, v, attached)
 	}
 	va, ok := a.attachments.Get(key.Name)
+	if !ok {
+		va, ok = a.lost.get(key.Name)
+	}
 	if !ok {
 		return controller.Result{}, nil
 	}

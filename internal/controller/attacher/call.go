@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
@@ -90,6 +91,9 @@ func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) er
 		if err := a.unpublish(ctx, f.Attachment, p); err != nil {
 			return a.failed(ctx, f.Attachment, err)
 		}
+	}
+	if volume := a.lost.found(f.Attachment.Name); volume != "" {
+		a.Add(controller.Key{Kind: kindVolume, Name: volume})
 	}
 	return a.release(ctx, f.Attachment)
 }

@@ -251,3 +251,16 @@ func TestNodeID(t *testing.T) {
 		}
 	}
 }
+
+// TestLost: only what went without having been marked as going was lost.
+func TestLost(t *testing.T) {
+	name := "pv"
+	lost := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"external-attacher/d"}}}
+	lost.Spec.Attacher, lost.Spec.Source.PersistentVolumeName = "d", &name
+	released, early := lost.DeepCopy(), lost.DeepCopy()
+	released.DeletionTimestamp = &metav1.Time{}
+	early.Finalizers = nil
+	if !Lost(lost) || Lost(released) || Lost(early) {
+		t.Error("lost, released and never recorded:", Lost(lost), Lost(released), Lost(early))
+	}
+}

@@ -208,6 +208,15 @@ func Released(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	return c
 }
 
+// Lost says of an attachment that is gone whether it went without the detach
+// that its finalizer promises. An API server deletes an object although a
+// finalizer was added, when both happen at once
+// (kubernetes/kubernetes#77988): then it was never marked as going.
+func Lost(gone *storagev1.VolumeAttachment) bool {
+	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil &&
+		slices.Contains(gone.Finalizers, volume.AttacherFinalizer(gone.Spec.Attacher))
+}
+
 // Volume decides whether a volume object is kept by the finalizer of its
 // driver's attacher: it is while it may be attached, and let go when it is
 // being deleted and no attachment names it (S1-054). nil is no change.

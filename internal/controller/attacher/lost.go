@@ -1,0 +1,60 @@
+package attacher
+
+import (
+	"sync"
+	"time"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// lost are attachments that went away without a detach, by name, as they were.
+// A restart forgets them.
+type lost struct {
+	mu  sync.Mutex
+	all map[string]*storagev1.VolumeAttachment
+}
+
+// put adds an attachment, as one that is to be detached.
+func (l *lost) put(va *storagev1.VolumeAttachment) {
+	c := va.DeepCopy()
+	c.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all == nil {
+		l.all = map[string]*storagev1.VolumeAttachment{}
+	}
+	l.all[c.Name] = c
+}
+
+func (l *lost) get(name string) (*storagev1.VolumeAttachment, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	va, ok := l.all[name]
+	return va, ok
+}
+
+// found forgets the attachment after a detach from its node and returns the
+// volume; "" when there was none.
+func (l *lost) found(name string) (volume string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	va, ok := l.all[name]
+	if !ok {
+		return ""
+	}
+	delete(l.all, name)
+	return *va.Spec.Source.PersistentVolumeName
+}
+
+// of says whether a volume may still be attached by a lost attachment.
+func (l *lost) of(volume string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, va := range l.all {
+		if *va.Spec.Source.PersistentVolumeName == volume {
+			return true
+		}
+	}
+	return false
+}
