@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -27,6 +28,10 @@ type ControlPlaneOptions struct {
 	Log *slog.Logger
 }
 
+func (o ControlPlaneOptions) runs(role string) bool {
+	return len(o.Roles) == 0 || slices.Contains(o.Roles, role)
+}
+
 // ControlPlane runs controllers until ctx ends. It calls ready once, when the
 // caches are full and every controller works.
 func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) error {
@@ -36,8 +41,9 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	}
 	caches := kube.NewCaches(reader)
 	var parts []Part
+	common := shared{drivers: o.Drivers, requests: controller.NewRequests(), protects: o.runs(protection.Declaration().Name)}
 	for _, m := range members() {
-		if len(o.Roles) > 0 && !slices.Contains(o.Roles, m.Name) {
+		if !o.runs(m.Name) {
 			continue
 		}
 		client, err := clientFor(o, m.Declaration, true)
@@ -47,7 +53,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		c := m.build(controller.Env{
 			Client: client, Caches: caches,
 			Events: kube.NewRecorder(ctx, client, m.Name), Log: o.Log.With("controller", m.Name),
-		}, o.Drivers)
+		}, common)
 		parts = append(parts, Part{Name: m.Name, Run: c.Run})
 	}
 	if err := caches.Start(ctx); err != nil {

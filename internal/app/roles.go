@@ -19,6 +19,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // ReaderRole is the role whose identity fills the shared caches.
@@ -31,21 +32,31 @@ const nodesGroup = "system:nodes"
 // is made.
 type member struct {
 	controller.Declaration
-	build func(controller.Env, *csi.Set) *controller.Controller
+	build func(controller.Env, shared) *controller.Controller
+}
+
+// shared is what controllers of a process have in common beside their Env.
+type shared struct {
+	drivers  *csi.Set
+	requests *controller.Requests
+	// protects says that protection runs.
+	protects bool
 }
 
 // members lists the controllers in start order. It is the only place that
 // knows all of them.
 func members() []member {
 	return []member{
-		{protection.Declaration(), func(e controller.Env, _ *csi.Set) *controller.Controller { return protection.New(e) }},
-		{binder.Declaration(), func(e controller.Env, _ *csi.Set) *controller.Controller { return binder.New(e) }},
-		{provisioner.Declaration(), func(e controller.Env, d *csi.Set) *controller.Controller { return provisioner.New(e, d) }},
-		{placement.Declaration(), func(e controller.Env, _ *csi.Set) *controller.Controller { return placement.New(e) }},
-		{attachdetach.Declaration(), func(e controller.Env, _ *csi.Set) *controller.Controller { return attachdetach.New(e, time.Now) }},
-		{attacher.Declaration(), func(e controller.Env, d *csi.Set) *controller.Controller { return attacher.New(e, d) }},
-		{nodelife.Declaration(), func(e controller.Env, _ *csi.Set) *controller.Controller { return nodelife.New(e, time.Now) }},
-		{resizer.Declaration(), func(e controller.Env, d *csi.Set) *controller.Controller { return resizer.New(e, d) }},
+		{protection.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return protection.New(e) }},
+		{binder.Declaration(), func(e controller.Env, s shared) *controller.Controller { return binder.New(e, s.requests) }},
+		{provisioner.Declaration(), func(e controller.Env, s shared) *controller.Controller {
+			return provisioner.New(e, provisioner.Options{Drivers: s.drivers, Requests: s.requests, Protects: s.protects})
+		}},
+		{placement.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return placement.New(e) }},
+		{attachdetach.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return attachdetach.New(e, time.Now) }},
+		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller { return attacher.New(e, s.drivers) }},
+		{nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) }},
+		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},
 	}
 }
 
@@ -70,10 +81,21 @@ func RBAC() []runtime.Object {
 	var inputs []kube.Access
 	for _, d := range Declarations() {
 		out = append(out, kube.ClusterRole(User(d.Name), d.Rights()), kube.ClusterRoleBinding(User(d.Name), User(d.Name)))
+		out = append(out, ownRoles(d)...)
 		inputs = append(inputs, d.Inputs...)
 	}
 	out = append(out, kube.ClusterRole(User(ReaderRole), inputs), kube.ClusterRoleBinding(User(ReaderRole), User(ReaderRole)))
 	return append(out, nodeRole(), nodeBinding())
+}
+
+// ownRoles returns the role and its binding for what a controller keeps in the
+// namespace of components, if it keeps anything.
+func ownRoles(d controller.Declaration) []runtime.Object {
+	role := kube.Role(volume.NamespaceSystem, User(d.Name), d.Rights())
+	if len(role.Rules) == 0 {
+		return nil
+	}
+	return []runtime.Object{role, kube.RoleBinding(volume.NamespaceSystem, User(d.Name), User(d.Name))}
 }
 
 // nodeRole is what node agents may do beyond what the Node authorizer grants

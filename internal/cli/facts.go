@@ -8,11 +8,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // reading collects the objects that an explanation needs with plain reads.
@@ -25,7 +28,8 @@ type reading struct {
 // the volumes and nodes of the cluster.
 func readAll(ctx context.Context, client kubernetes.Interface, ns string) (why.Objects, error) {
 	r := reading{client: client}
-	return r.Objects, in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.warnings(ns))
+	err := in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.making, r.warnings(ns))
+	return r.Objects, err
 }
 
 // readClaim reads what concerns one claim.
@@ -40,7 +44,7 @@ func readClaim(ctx context.Context, client kubernetes.Interface, ns, name string
 			volumes = append(volumes, r.volumes(c.Spec.VolumeName))
 		}
 	}
-	err := in(ctx, append(volumes, r.attachments, r.pods(ns), r.cluster, r.warnings(ns))...)
+	err := in(ctx, append(volumes, r.attachments, r.pods(ns), r.cluster, r.making, r.warnings(ns))...)
 	return r.Objects, err
 }
 
@@ -151,6 +155,25 @@ func (r *reading) cluster(ctx context.Context) error {
 	}
 	r.Classes, r.Drivers = pointers(classes.Items), pointers(drivers.Items)
 	r.Nodes, r.CSINodes = pointers(nodes.Items), pointers(csiNodes.Items)
+	return nil
+}
+
+// making reads for which claims provisioners have begun. Who may not read that
+// is told the rest.
+func (r *reading) making(ctx context.Context) error {
+	logs, err := r.client.CoreV1().ConfigMaps(volume.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	if apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list intents: %w", err)
+	}
+	r.Making = map[types.UID]bool{}
+	for i := range logs.Items {
+		for uid := range logs.Items[i].Data {
+			r.Making[types.UID(uid)] = true
+		}
+	}
 	return nil
 }
 

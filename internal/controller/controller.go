@@ -16,6 +16,9 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
+// closingLimit bounds what a controller does last.
+const closingLimit = 2 * time.Second
+
 // Key names one object that a controller works on.
 type Key struct{ Kind, Namespace, Name string }
 
@@ -68,6 +71,9 @@ type Controller struct {
 	// Reconcile brings one key one step nearer to what it should be. It must
 	// be safe to repeat. An error makes the key come back after a pause.
 	Reconcile func(ctx context.Context, key Key) (Result, error)
+	// Closing, when set, is called when all workers have stopped. It has a few
+	// seconds; what it leaves undone must be safe to leave.
+	Closing func(ctx context.Context) error
 	// Log receives the errors.
 	Log *slog.Logger
 
@@ -111,7 +117,12 @@ func (c *Controller) Run(ctx context.Context) error {
 	<-ctx.Done()
 	c.queue.ShutDown()
 	workers.Wait()
-	return nil
+	if c.Closing == nil {
+		return nil
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closingLimit)
+	defer cancel()
+	return c.Closing(closing)
 }
 
 func (c *Controller) next(ctx context.Context) bool {

@@ -12,10 +12,12 @@ import (
 )
 
 // Access is the right to use verbs on one resource. Resource may name a
-// subresource ("pods/status"). Verbs are those of RBAC.
+// subresource ("pods/status"). Verbs are those of RBAC. A right with a
+// Namespace ends there.
 type Access struct {
 	Group, Resource string
 	Verbs           []string
+	Namespace       string
 }
 
 // Read returns the right to read resources of group, once and by watching.
@@ -41,13 +43,34 @@ func Events() Access {
 	return Write("", "events", "create", "patch", "update")
 }
 
-// ClusterRole returns the role that grants exactly the rights.
+// ClusterRole returns the role that grants exactly the rights that have no
+// namespace.
 func ClusterRole(name string, rights []Access) *rbacv1.ClusterRole {
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules("", rights)}
+}
+
+// Role returns the role that grants exactly the rights that end in a namespace.
+func Role(namespace, name string, rights []Access) *rbacv1.Role {
+	return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Rules: rules(namespace, rights)}
+}
+
+func rules(namespace string, rights []Access) []rbacv1.PolicyRule {
+	var out []rbacv1.PolicyRule
 	for _, a := range rights {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{a.Group}, Resources: []string{a.Resource}, Verbs: a.Verbs})
+		if a.Namespace == namespace {
+			out = append(out, rbacv1.PolicyRule{APIGroups: []string{a.Group}, Resources: []string{a.Resource}, Verbs: a.Verbs})
+		}
 	}
-	return role
+	return out
+}
+
+// RoleBinding returns the binding of the role of the same name to a user.
+func RoleBinding(namespace, name, user string) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+	}
 }
 
 // ClusterRoleBinding returns the binding of the role of the same name to a
@@ -80,43 +103,45 @@ type restricted struct {
 
 // RoundTrip refuses a request that the component has not declared.
 func (r *restricted) RoundTrip(req *http.Request) (*http.Response, error) {
-	group, resource, verb, ok := parseRequest(req)
-	if ok && !r.allows(group, resource, verb) {
-		return nil, fmt.Errorf("%s may not %s %s in group %q: not declared by this component", r.component, verb, resource, group)
+	q, ok := parseRequest(req)
+	if ok && !r.allows(q) {
+		return nil, fmt.Errorf("%s may not %s %s in group %q: not declared by this component", r.component, q.verb, q.resource, q.group)
 	}
 	return r.next.RoundTrip(req)
 }
 
-func (r *restricted) allows(group, resource, verb string) bool {
+func (r *restricted) allows(q request) bool {
 	for _, a := range r.rights {
-		if a.Group == group && a.Resource == resource && slices.Contains(a.Verbs, verb) {
+		if a.Group == q.group && a.Resource == q.resource && slices.Contains(a.Verbs, q.verb) && (a.Namespace == "" || a.Namespace == q.namespace) {
 			return true
 		}
 	}
 	return false
 }
 
-// parseRequest takes group, resource (with its subresource) and verb from a
-// request of the Kubernetes API; ok is false for requests that name no
-// resource, such as discovery.
-func parseRequest(req *http.Request) (group, resource, verb string, ok bool) {
+type request struct{ group, resource, namespace, verb string }
+
+// parseRequest takes a request of the Kubernetes API apart; the resource
+// includes its subresource. ok is false for requests that name no resource,
+// such as discovery.
+func parseRequest(req *http.Request) (q request, ok bool) {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	switch {
 	case len(parts) >= 3 && parts[0] == "api":
 		parts = parts[2:]
 	case len(parts) >= 4 && parts[0] == "apis":
-		group, parts = parts[1], parts[3:]
+		q.group, parts = parts[1], parts[3:]
 	default:
-		return "", "", "", false
+		return q, false
 	}
 	if len(parts) >= 3 && parts[0] == "namespaces" && !namespaceSubresource(parts[2]) {
-		parts = parts[2:]
+		q.namespace, parts = parts[1], parts[2:]
 	}
-	resource = parts[0]
+	q.resource, q.verb = parts[0], requestVerb(req, len(parts) >= 2)
 	if len(parts) >= 3 {
-		resource += "/" + parts[2]
+		q.resource += "/" + parts[2]
 	}
-	return group, resource, requestVerb(req, len(parts) >= 2), true
+	return q, true
 }
 
 func namespaceSubresource(s string) bool {

@@ -28,8 +28,8 @@ func TestParseRequest(t *testing.T) {
 		{"GET", "/apis/storage.k8s.io/v1", ""},
 	} {
 		req := httptest.NewRequest(c.method, c.url, nil)
-		group, resource, verb, ok := parseRequest(req)
-		got := strings.TrimSpace(verb + " " + strings.TrimSpace(group+" "+resource))
+		q, ok := parseRequest(req)
+		got := strings.TrimSpace(q.verb + " " + strings.TrimSpace(q.group+" "+q.resource))
 		if got != c.want || ok != (c.want != "") {
 			t.Errorf("%s %s: got %q, want %q", c.method, c.url, got, c.want)
 		}
@@ -73,9 +73,9 @@ func FuzzParseRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, path string) {
 		req := httptest.NewRequest(http.MethodGet, "/", nil)
 		req.Method, req.URL.Path = method, path
-		_, resource, verb, ok := parseRequest(req)
-		if ok && verb == "" {
-			t.Errorf("%s %q: resource %q without a verb", method, path, resource)
+		q, ok := parseRequest(req)
+		if ok && q.verb == "" {
+			t.Errorf("%s %q: resource %q without a verb", method, path, q.resource)
 		}
 	})
 }

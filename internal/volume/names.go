@@ -88,17 +88,13 @@ const (
 	// this absolute host path as well. The API server lets only users who may
 	// mount on the host set it.
 	AnnMountAt = "volplane.dev/mount-at"
-	// AnnIntent on a claim says that CreateVolume may have been called for it;
-	// written before the call, removed when the volume object exists or the
-	// driver said finally that there is none. Its value is an Intent as JSON.
-	AnnIntent = "volplane.dev/provision-intent"
+	// LabelIntents on a ConfigMap says whose intents it keeps: what a
+	// provisioner is about to do, written before it does it.
+	LabelIntents = "volplane.dev/intents"
+	// NamespaceSystem is where components keep objects of their own.
+	NamespaceSystem = "kube-system"
 	// AnnDetach on a VolumeAttachment keeps all that the detach needs, as JSON.
 	AnnDetach = "volplane.dev/detach"
-	// ResourceIntents is the resource in Domain that whoever writes AnnIntent
-	// must be allowed to "write".
-	ResourceIntents = "provisionintents"
-	// FinalizerIntent keeps a claim while its AnnIntent is unresolved.
-	FinalizerIntent = "volplane.dev/provision-intent"
 )
 
 // SanitizedDriver returns the driver's name as it may appear in a finalizer:

@@ -50,13 +50,18 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 func ensureRBAC(ctx context.Context, client kubernetes.Interface, objects []runtime.Object) error {
 	for _, o := range objects {
 		var err error
+		rbac := client.RbacV1()
 		switch want := o.(type) {
 		case *rbacv1.ClusterRole:
-			err = ensureRole(ctx, client, want)
+			err = ensure(ctx, rbac.ClusterRoles(), want)
 		case *rbacv1.ClusterRoleBinding:
-			err = ensureBinding(ctx, client, want)
+			err = ensure(ctx, rbac.ClusterRoleBindings(), want)
+		case *rbacv1.Role:
+			err = ensure(ctx, rbac.Roles(want.Namespace), want)
+		case *rbacv1.RoleBinding:
+			err = ensure(ctx, rbac.RoleBindings(want.Namespace), want)
 		default:
-			err = fmt.Errorf("%T is neither a ClusterRole nor a ClusterRoleBinding", o)
+			err = fmt.Errorf("%T is neither a role nor a binding", o)
 		}
 		if err != nil {
 			return err
@@ -65,33 +70,26 @@ func ensureRBAC(ctx context.Context, client kubernetes.Interface, objects []runt
 	return nil
 }
 
-func ensureRole(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRole) error {
-	roles := client.RbacV1().ClusterRoles()
-	_, err := roles.Create(ctx, want, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		_, err = roles.Update(ctx, want, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("ensure role %s: %w", want.Name, err)
-	}
-	return nil
+type resource[T metav1.Object] interface {
+	Create(ctx context.Context, o T, opts metav1.CreateOptions) (T, error)
+	Update(ctx context.Context, o T, opts metav1.UpdateOptions) (T, error)
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// ensureBinding makes the binding what it should be. Whom it gives a role may
-// change, the role itself not: then it is made anew.
-func ensureBinding(ctx context.Context, client kubernetes.Interface, want *rbacv1.ClusterRoleBinding) error {
-	bindings := client.RbacV1().ClusterRoleBindings()
-	_, err := bindings.Create(ctx, want, metav1.CreateOptions{})
+// ensure makes an object what it should be. The role that a binding gives may
+// not change: then the binding is made anew.
+func ensure[T metav1.Object](ctx context.Context, client resource[T], want T) error {
+	_, err := client.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		_, err = bindings.Update(ctx, want, metav1.UpdateOptions{})
+		_, err = client.Update(ctx, want, metav1.UpdateOptions{})
 	}
 	if apierrors.IsInvalid(err) {
-		if err = bindings.Delete(ctx, want.Name, metav1.DeleteOptions{}); err == nil || apierrors.IsNotFound(err) {
-			_, err = bindings.Create(ctx, want, metav1.CreateOptions{})
+		if err = client.Delete(ctx, want.GetName(), metav1.DeleteOptions{}); err == nil || apierrors.IsNotFound(err) {
+			_, err = client.Create(ctx, want, metav1.CreateOptions{})
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("ensure binding %s: %w", want.Name, err)
+		return fmt.Errorf("ensure role or binding %s: %w", want.GetName(), err)
 	}
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -136,16 +135,6 @@ func TestOnlyTheTrustedSetGuardedAnnotations(t *testing.T) {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "hostpaths") {
 			t.Errorf("%s: %v, want forbidden", what, err)
 		}
-	}
-	forged := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: "forged", Annotations: map[string]string{volume.AnnIntent: "{}"}},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-		},
-	}
-	if _, err := user.CoreV1().PersistentVolumeClaims("default").Create(ctx, forged, metav1.CreateOptions{}); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), volume.ResourceIntents) {
-		t.Errorf("a forged intent: %v, want forbidden", err)
 	}
 	if _, err := admin.CoreV1().Pods("default").Create(ctx, pod("good", "/srv"), metav1.CreateOptions{}); err != nil {
 		t.Errorf("administrator: %v", err)

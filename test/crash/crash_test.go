@@ -18,9 +18,10 @@ type scenario struct {
 	prepare func(ctx context.Context, w *world) error
 	// play is what users and nodes do, and waits for what they wait for.
 	play func(ctx context.Context, w *world) error
-	// left is how many volumes are there at the end; clean removes them.
-	left  int
-	clean func(ctx context.Context, w *world) error
+	// left is how many volume objects are there at the end, orphans how many
+	// volumes at the driver are without; clean removes them.
+	left, orphans int
+	clean         func(ctx context.Context, w *world) error
 }
 
 func TestEveryStep(t *testing.T) {
@@ -87,14 +88,18 @@ func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
 		stop, err = w.run(newFuse(0, false))
 		must("start again", err)
 		must("play", <-played)
+		must("resolve intents", noIntents(ctx, w))
 	}
 	steps := f.steps()
+	f.disarm()
 	if s.clean != nil {
 		must("clean", s.clean(ctx, w))
-		must("clean", w.settled(ctx, 0))
+		must("clean", w.settled(ctx, 0, 0))
 	}
 	alive = false
 	must("stop", stop())
+	// One that stops in good order leaves none.
+	must("resolve intents", noIntents(ctx, w))
 	select {
 	case fault := <-w.faults:
 		must("watch the driver", fmt.Errorf("%s", fault))
@@ -108,5 +113,5 @@ func (s scenario) end(ctx context.Context, w *world) error {
 	if err := s.play(ctx, w); err != nil {
 		return err
 	}
-	return w.settled(ctx, s.left)
+	return w.settled(ctx, s.left, s.left+s.orphans)
 }

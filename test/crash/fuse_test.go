@@ -55,6 +55,13 @@ func (f *fuse) steps() []string {
 	return append([]string(nil), f.names...)
 }
 
+// disarm lets the life that has not ended yet go on.
+func (f *fuse) disarm() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.at = 0
+}
+
 func (f *fuse) isDead() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,15 @@ func scenarios() []scenario {
 		{
 			name: "the data is kept", prepare: keepingClass, play: play(makeClaim, claimIs(corev1.ClaimBound), deleteClaim, volumeIs(corev1.VolumeReleased)),
 			left: 1, clean: removeKept,
+		},
+		{
+			name: "a claim is deleted while its volume is made that is to be kept", prepare: keepingClass,
+			play: play(deletedOnTheWay(false), makeClaim, noClaim, volumeIs(corev1.VolumeReleased)), left: 1, clean: removeKept,
+		},
+		{
+			name: "the data is kept after all, and forgotten", prepare: classOf(immediate),
+			play:    play(makeClaim, claimIs(corev1.ClaimBound), keep, deleteClaim, volumeIs(corev1.VolumeReleased), deleteVolume),
+			orphans: 1, clean: removeOrphan,
 		},
 		{name: "the volume is deleted first", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), deleteVolume, deleteClaim)},
 		{name: "a consumer comes and goes", prepare: classOf(late), play: play(makeClaim, makePod("a", ""), mayMount("a"), removePod("a"), deleteClaim)},
@@ -161,10 +171,29 @@ func deleteVolume(ctx context.Context, w *world) error {
 	return w.client.CoreV1().PersistentVolumes().Delete(ctx, name, metav1.DeleteOptions{})
 }
 
+// keep has the volume retained that its class wanted deleted.
+func keep(ctx context.Context, w *world) error {
+	return w.policy(ctx, corev1.PersistentVolumeReclaimRetain)
+}
+
+// removeOrphan deletes a volume at the driver that the API does not know.
+func removeOrphan(ctx context.Context, w *world) error {
+	all := w.driver.Volumes()
+	if len(all) != 1 {
+		return fmt.Errorf("the driver has %v: the data are lost", all)
+	}
+	_, err := w.driver.DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: all[0].ID})
+	return err
+}
+
 // removeKept does what an administrator does with a kept volume: the object,
 // and then the storage.
 func removeKept(ctx context.Context, w *world) error {
-	patch := []byte(`{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+	return w.policy(ctx, corev1.PersistentVolumeReclaimDelete)
+}
+
+func (w *world) policy(ctx context.Context, policy corev1.PersistentVolumeReclaimPolicy) error {
+	patch := fmt.Appendf(nil, `{"spec":{"persistentVolumeReclaimPolicy":%q}}`, policy)
 	name, err := w.volumeName(ctx)
 	if err != nil {
 		return err

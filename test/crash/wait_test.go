@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // until asks again and again until there is nothing that is not yet so.
@@ -70,17 +72,28 @@ func noClaim(ctx context.Context, w *world) error {
 	})
 }
 
-// settled waits until as many volumes are left as shall be, and API and driver
-// agree.
-func (w *world) settled(ctx context.Context, left int) error {
+// settled waits until as many volume objects and volumes at the driver are left
+// as shall be.
+func (w *world) settled(ctx context.Context, objects, volumes int) error {
 	return w.until(ctx, func() (string, error) {
 		all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return "", err
 		}
-		if n := len(w.driver.Volumes()); len(all.Items) != left || n != left {
-			return fmt.Sprintf("%d volumes are left and %d at the driver, not %d", len(all.Items), n, left), nil
+		if n := len(w.driver.Volumes()); len(all.Items) != objects || n != volumes {
+			return fmt.Sprintf("%d volumes are left and %d at the driver, not %d and %d", len(all.Items), n, objects, volumes), nil
 		}
-		return w.wrong(ctx)
+		return w.wrong(ctx, volumes-objects)
+	})
+}
+
+// noIntents waits until no intent is left.
+func noIntents(ctx context.Context, w *world) error {
+	return w.until(ctx, func() (string, error) {
+		all, err := w.client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+		if err != nil || len(all.Items) == 0 {
+			return "", err
+		}
+		return fmt.Sprintf("intents are left: %v", all.Items[0].Data), nil
 	})
 }

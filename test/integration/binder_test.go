@@ -31,15 +31,19 @@ func (p *plane) makeClass(name string, change ...func(*storagev1.StorageClass)) 
 // makeClaim makes a claim of 2Gi.
 func (p *plane) makeClaim(name, class string, change ...func(*corev1.PersistentVolumeClaim)) {
 	p.t.Helper()
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-		StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}},
-	}}
+	c := claimOf(name, class)
 	for _, f := range change {
 		f(c)
 	}
 	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, c, metav1.CreateOptions{})
 	p.must(err)
+}
+
+func claimOf(name, class string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
+		StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}},
+	}}
 }
 
 // makeVolume makes a volume object by hand.
@@ -385,7 +389,7 @@ func TestConflicts(t *testing.T) {
 	p.makeClaim("dynamic", "fast")
 	p.claimPhase("static", corev1.ClaimBound, "v")
 	p.bound("dynamic")
-	p.settled("dynamic")
+	p.settled()
 	if n := p.calls("CreateVolume"); n != 1 {
 		t.Errorf("%d calls of CreateVolume", n)
 	}
@@ -431,8 +435,8 @@ func TestQuiet(t *testing.T) {
 	p.volumePhase("quiet-free", corev1.VolumeAvailable)
 	p.bound("quiet-bound")
 	p.bound("quiet-used")
-	p.settled("quiet-bound")
-	p.settled("quiet-used")
+	p.settled()
+	p.settled()
 	p.tells("PersistentVolumeClaim", "quiet-late", volume.ReasonWaitForFirstConsumer)
 	p.tells("PersistentVolumeClaim", "quiet-waiting", volume.ReasonProvisioningFailed)
 	p.tells("PersistentVolumeClaim", "quiet-bound", volume.ReasonProvisioningSucceeded)

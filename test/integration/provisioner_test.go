@@ -19,13 +19,14 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// settled waits until a claim carries no intent.
-func (p *plane) settled(name string) {
+// settled waits until there are no intents.
+func (p *plane) settled() {
 	p.t.Helper()
 	p.eventually(func() string {
-		c := p.claim(name)
-		if c.Annotations[volume.AnnIntent] != "" || slices.Contains(c.Finalizers, volume.FinalizerIntent) {
-			return fmt.Sprintf("claim %s has its intent: %v", name, c.Annotations)
+		all, err := p.client.CoreV1().ConfigMaps("").List(p.ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+		p.must(err)
+		for _, o := range all.Items {
+			return fmt.Sprintf("intents are left: %v", o.Data)
 		}
 		return ""
 	})
@@ -105,7 +106,7 @@ func TestProvision(t *testing.T) {
 	})
 	p.makeClaim("c", "fast")
 	p.bound("c")
-	p.settled("c")
+	p.settled()
 	c := p.claim("c")
 	v := p.getVolume("pvc-" + string(c.UID))
 	for what, ok := range map[string]bool{
@@ -123,13 +124,25 @@ func TestProvision(t *testing.T) {
 			t.Errorf("%s: claim %+v, volume %+v, call %+v", what, c.Annotations, v, p.creations()[0])
 		}
 	}
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonExternalProvisioning, p.conn.Name)
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioning, "default/c")
 	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningSucceeded, v.Name)
 	p.agrees()
 	p.removeClaim("c")
 	p.nothingLeft()
 	p.noClaim("c")
+}
+
+// TestSlowDriver: a claim's owner hears that the driver works, if it takes
+// long.
+func TestSlowDriver(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	called, open := p.gate("CreateVolume", true, nil)
+	p.makeClaim("c", "fast")
+	<-called
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioning, p.conn.Name, "pvc-"+string(p.claim("c").UID))
+	open()
+	p.bound("c")
+	p.agrees()
 }
 
 // TestWaitForFirstConsumer: the driver is not asked before there is a node.
@@ -201,7 +214,7 @@ func TestClassGoneDuringTheCall(t *testing.T) {
 			}
 			open()
 			p.bound("c")
-			p.settled("c")
+			p.settled()
 			if v := p.getVolume(p.claim("c").Spec.VolumeName); v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
 				t.Errorf("the volume's policy is %s", v.Spec.PersistentVolumeReclaimPolicy)
 			}
@@ -251,7 +264,7 @@ func TestCreateVolumeFails(t *testing.T) {
 			p.makeClaim("c", "fast")
 			p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, c.words)
 			p.bound("c")
-			p.settled("c")
+			p.settled()
 			p.sameArguments(3)
 			p.agrees()
 		})
@@ -337,7 +350,7 @@ func TestRestartDuringTheCall(t *testing.T) {
 				return
 			}
 			p.bound("c")
-			p.settled("c")
+			p.settled()
 			p.sameArguments(2)
 			p.agrees()
 		})
@@ -352,7 +365,7 @@ func TestVolumeDeletedFirst(t *testing.T) {
 			p.makeClass("fast", func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy })
 			p.makeClaim("c", "fast")
 			p.bound("c")
-			p.settled("c")
+			p.settled()
 			name := p.claim("c").Spec.VolumeName
 			p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, name, metav1.DeleteOptions{}))
 			// Another claim's whole life leaves time to do the wrong thing.

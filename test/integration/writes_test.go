@@ -8,12 +8,18 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // write is one request that changes something.
 type write struct {
 	role, method, path string
 	body               []byte
+	// code is the HTTP status of the answer, 0 until there is one.
+	code int
 }
 
 func (w write) String() string { return w.role + ": " + w.method + " " + w.path }
@@ -48,20 +54,32 @@ func (w *writes) of(role string) func(http.RoundTripper) http.RoundTripper {
 					return nil, fmt.Errorf("read request: %w", err)
 				}
 			}
-			w.note(one)
-			return next.RoundTrip(r)
+			n := w.note(one)
+			answer, err := next.RoundTrip(r)
+			if err == nil {
+				w.answered(n, answer.StatusCode)
+			}
+			return answer, err
 		})
 	}
 }
 
-func (w *writes) note(one write) {
+func (w *writes) note(one write) (n int) {
 	w.mu.Lock()
+	n = len(w.all)
 	w.all = append(w.all, one)
 	before := w.before
 	w.mu.Unlock()
 	if before != nil {
 		before(one)
 	}
+	return n
+}
+
+func (w *writes) answered(n, code int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all[n].code = code
 }
 
 // onWrite has f called before each write is sent; it may be called
@@ -83,3 +101,78 @@ type tripper func(*http.Request) (*http.Response, error)
 
 // RoundTrip calls the function.
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestWritesOfManyVolumes: what a hundred volumes at once cost, from their
+// claims to Bound and from there to nothing.
+func TestWritesOfManyVolumes(t *testing.T) {
+	const n = 100
+	p := newPlane(t)
+	p.makeClass("fast")
+	name := func(i int) string { return fmt.Sprint("c", i) }
+	p.count(t, "made", n, 4.1, 1.02, func() {
+		var all errgroup.Group
+		for i := range n {
+			all.Go(func() error {
+				_, err := p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, claimOf(name(i), "fast"), metav1.CreateOptions{})
+				return err
+			})
+		}
+		p.must(all.Wait())
+		for i := range n {
+			p.bound(name(i))
+		}
+		p.settled()
+	})
+	p.count(t, "deleted", n, 4, 0.02, func() {
+		for i := range n {
+			p.removeClaim(name(i))
+		}
+		p.nothingLeft()
+	})
+	for _, method := range []string{"CreateVolume", "DeleteVolume"} {
+		if calls := p.calls(method); calls != n {
+			t.Errorf("%d calls of %s for %d volumes", calls, method, n)
+		}
+	}
+}
+
+// count holds what the controllers write while f runs against bounds per
+// volume.
+func (p *plane) count(t *testing.T, what string, n int, most, mostEvents float64, f func()) {
+	t.Helper()
+	from := len(p.writes.since(0))
+	f()
+	kinds := map[string]int{}
+	var good, failed, events int
+	for _, w := range p.writes.since(from) {
+		kind := kindOf(w)
+		switch {
+		case strings.Contains(kind, "events"):
+			events++
+			continue
+		case w.code >= http.StatusBadRequest:
+			failed++
+			kind += fmt.Sprint(" ", w.code)
+		default:
+			good++
+		}
+		kinds[kind]++
+	}
+	t.Logf("%d volumes %s: %d writes, %d failed, %d events: %v", n, what, good, failed, events, kinds)
+	if float64(good) > most*float64(n) || float64(failed) >= 0.02*float64(n) || float64(events) > mostEvents*float64(n) {
+		t.Errorf("%d volumes %s cost %d writes, %d failed ones and %d events: %v", n, what, good, failed, events, kinds)
+	}
+}
+
+// kindOf tells writes apart by who writes what how.
+func kindOf(w write) string {
+	parts := strings.Split(strings.Trim(w.path, "/"), "/")
+	parts = slices.DeleteFunc(parts, func(s string) bool {
+		return s == "api" || s == "v1" || s == "namespaces" || s == "default" || s == "kube-system"
+	})
+	kind := parts[0]
+	if len(parts) > 2 {
+		kind += "/" + parts[2]
+	}
+	return w.role + " " + w.method + " " + kind
+}

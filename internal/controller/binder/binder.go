@@ -40,12 +40,14 @@ type binder struct {
 	volumes *kube.Cache[*corev1.PersistentVolume]
 	classes *kube.Cache[*storagev1.StorageClass]
 	pods    *kube.Cache[*corev1.Pod]
+	// requests go to a provisioner of the same process.
+	requests *controller.Requests
 }
 
 // New returns the binder. It must be made before the caches start.
-func New(env controller.Env) *controller.Controller {
+func New(env controller.Env, requests *controller.Requests) *controller.Controller {
 	b := &binder{
-		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log},
+		Env: env, requests: requests, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log},
 		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(), pods: env.Caches.Pods(),
 	}
 	b.Controller.Reconcile = b.reconcile
@@ -135,7 +137,11 @@ func (b *binder) reconcile(ctx context.Context, key controller.Key) (controller.
 	if !ok {
 		return controller.Result{}, nil
 	}
-	return controller.Result{}, b.apply(ctx, claim, bind.Claim(b.gatherClaim(claim)))
+	plan := bind.Claim(b.gatherClaim(claim))
+	if plan.Ask != "" {
+		b.requests.Ask(claim.UID, plan.Ask)
+	}
+	return controller.Result{}, b.apply(ctx, claim, plan)
 }
 
 func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFacts {
@@ -143,6 +149,9 @@ func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFact
 	class, _ := bind.ClassOf(claim)
 	if class != "" {
 		f.Class, _ = b.classes.Get(class)
+	}
+	if f.Class != nil {
+		f.Served = b.requests.Served(f.Class.Provisioner)
 	}
 	if claim.Spec.VolumeName != "" {
 		f.Volume, _ = b.volumes.Get(claim.Spec.VolumeName)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -22,87 +23,94 @@ import (
 var (
 	errGone  = errors.New("driver has gone")
 	errFault = errors.New("cannot be provisioned as it is")
+	errOpen  = errors.New("its making is not settled")
 )
 
 // create calls CreateVolume and saves the volume. It is repeated until the
 // driver has given a final answer.
 func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent) error {
+	slow := time.AfterFunc(patience, func() {
+		p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonProvisioning, Message: fmt.Sprintf("driver %s is making volume %s", in.Driver, in.Name)})
+	})
 	answer, err := p.call(ctx, in)
+	slow.Stop()
 	if err != nil {
-		p.Events.Warn(claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(err)), Next: in.Driver})
+		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(err)), Next: in.Driver})
 		if csi.OutcomeOf(err) == volume.Unknown {
 			return fmt.Errorf("create volume %s: %w", in.Name, err)
 		}
-		// Final: nothing was made. The intent goes, and with it the node if
-		// the node's segment is full.
-		full := status.Code(err) == codes.ResourceExhausted && claim.Annotations[volume.AnnSelectedNode] != "" && len(in.Requisite) > 0
-		if _, err := p.update(ctx, provision.WithoutIntent(claim, full)); err != nil {
-			return err
+		// Final: nothing was made. If the node's segment is full, another
+		// node is looked for.
+		if status.Code(err) == codes.ResourceExhausted && claim != nil && claim.Annotations[volume.AnnSelectedNode] != "" && len(in.Requisite) > 0 {
+			if err := p.reschedule(ctx, claim); err != nil {
+				return err
+			}
 		}
+		p.resolve(in)
 		return fmt.Errorf("create volume %s: %w", in.Name, err)
 	}
 	if problem, remove := provision.Check(in, answer, p.takenBy(in.Driver, answer.Handle, in.Name)); problem != "" {
-		return p.refuse(ctx, claim, in, answer, problem, remove)
+		return p.refuse(ctx, in, answer, problem, remove)
 	}
-	return p.save(ctx, claim, in, answer)
+	return p.save(ctx, in, answer)
 }
 
-// save writes the volume object; only then is the intent resolved.
-func (p *provisioner) save(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, a provision.Answer) error {
-	got, err := p.Client.CoreV1().PersistentVolumes().Create(ctx, provision.Object(claim, in, a), metav1.CreateOptions{})
+// save writes the volume object. The intent is resolved when the cache shows
+// the object: until then it keeps the claim from being provisioned again.
+func (p *provisioner) save(ctx context.Context, in *provision.Intent, a provision.Answer) error {
+	got, err := p.Client.CoreV1().PersistentVolumes().Create(ctx, provision.Object(in, a), metav1.CreateOptions{})
 	switch {
 	case apierrors.IsInvalid(err):
 		// It can never be saved: seed 004 wants the asset deleted then.
-		return p.refuse(ctx, claim, in, a, "the volume object is refused: "+err.Error(), true)
+		return p.refuse(ctx, in, a, "the volume object is refused: "+err.Error(), true)
 	case apierrors.IsAlreadyExists(err):
-		return p.saved(ctx, claim, in, a)
+		return p.saved(ctx, in, a)
 	case err != nil:
 		return fmt.Errorf("save volume %s: %w", in.Name, err)
 	}
 	p.volumes.Wrote(got)
-	p.Events.Note(claim, volume.Because{Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name})
-	_, err = p.update(ctx, provision.WithoutIntent(claim, false))
-	return err
+	p.made.Store(in.Claim.UID, nil)
+	p.wakeClaim(in.Claim.UID)
+	p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name})
+	return nil
 }
 
 // saved ends the intent if the volume object that exists is the one we would
 // have written. One of a stranger must not hide what the driver made for us.
-func (p *provisioner) saved(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, a provision.Answer) error {
+func (p *provisioner) saved(ctx context.Context, in *provision.Intent, a provision.Answer) error {
 	v, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, in.Name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("look at volume %s: %w", in.Name, err)
 	}
 	same := v.Spec.CSI != nil && v.Spec.CSI.Driver == in.Driver && v.Spec.CSI.VolumeHandle == a.Handle
-	if !same || !provision.Owns(claim, v) {
-		return p.refuse(ctx, claim, in, a, "another volume object has the name "+in.Name, !same)
+	if !same || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != in.Claim.UID {
+		return p.refuse(ctx, in, a, "another volume object has the name "+in.Name, !same)
 	}
-	_, err = p.update(ctx, provision.WithoutIntent(claim, false))
-	return err
+	p.resolve(in)
+	return nil
 }
 
 // refuse does away with an answer that must not become a volume object.
-func (p *provisioner) refuse(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, a provision.Answer, problem string, remove bool) error {
-	p.Events.Warn(claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: problem, Next: in.Driver})
+func (p *provisioner) refuse(ctx context.Context, in *provision.Intent, a provision.Answer, problem string, remove bool) error {
+	p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: problem, Next: in.Driver})
 	if remove {
 		if err := p.remove(ctx, in.Driver, a.Handle, in.Secrets.Provision); err != nil {
 			return err
 		}
 	}
-	if _, err := p.update(ctx, provision.WithoutIntent(claim, false)); err != nil {
-		return err
-	}
+	p.resolve(in)
 	return fmt.Errorf("create volume %s: %s", in.Name, problem)
 }
 
 // undo learns the id of what CreateVolume may have made by calling it again
 // with the same arguments, and deletes it.
-func (p *provisioner) undo(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent) error {
+func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	// The cache may not have heard of the volume object yet, whose reclaim
 	// policy decides from when it exists.
 	switch _, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, in.Name, metav1.GetOptions{}); {
 	case err == nil:
-		_, err = p.update(ctx, provision.WithoutIntent(claim, false))
-		return err
+		p.resolve(in)
+		return nil
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("look for volume %s: %w", in.Name, err)
 	}
@@ -115,13 +123,13 @@ func (p *provisioner) undo(ctx context.Context, claim *corev1.PersistentVolumeCl
 	case err != nil && csi.OutcomeOf(err) == volume.Unknown:
 		return fmt.Errorf("find out whether volume %s was made: %w", in.Name, err)
 	}
-	_, err = p.update(ctx, provision.WithoutIntent(claim, false))
-	return err
+	p.resolve(in)
+	return nil
 }
 
 // call makes one CreateVolume call from an intent alone.
 func (p *provisioner) call(ctx context.Context, in *provision.Intent) (provision.Answer, error) {
-	d, ok := p.drivers.Get(in.Driver)
+	d, ok := p.Drivers.Get(in.Driver)
 	if !ok {
 		return provision.Answer{}, fmt.Errorf("%s: %w", in.Driver, errGone)
 	}
@@ -133,7 +141,7 @@ func (p *provisioner) call(ctx context.Context, in *provision.Intent) (provision
 		Name: in.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: in.Bytes}, Parameters: in.Parameters, Secrets: secret,
 	}
 	for _, m := range in.Modes {
-		mode, err := csi.AccessMode([]string{m}, d.Controller.SingleNodeMultiWriter)
+		mode, err := csi.AccessMode([]string{string(m)}, d.Controller.SingleNodeMultiWriter)
 		if err != nil {
 			return provision.Answer{}, status.Error(codes.InvalidArgument, err.Error())
 		}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
@@ -29,7 +30,7 @@ func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeF
 	for _, a := range p.attachments.By(kube.AttachmentsByVolume, v.Name) {
 		f.Attachments = append(f.Attachments, a.Name)
 	}
-	if d, ok := p.drivers.Get(v.Annotations[volume.AnnProvisionedBy]); ok {
+	if d, ok := p.Drivers.Get(v.Annotations[volume.AnnProvisionedBy]); ok {
 		f.Ours, f.Lacks = true, lacks(d)
 	}
 	return f
@@ -38,11 +39,9 @@ func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeF
 func (p *provisioner) applyVolume(ctx context.Context, v *corev1.PersistentVolume, reclaim provision.Reclaim, why volume.Because) error {
 	switch reclaim {
 	case provision.Adopt:
-		_, err := p.updateVolume(ctx, provision.Adopted(v))
-		return err
+		return p.updateVolume(ctx, provision.Adopted(v))
 	case provision.Disown:
-		_, err := p.updateVolume(ctx, provision.Disowned(v))
-		return err
+		return p.disown(ctx, v)
 	case provision.Delete:
 		return p.deleteVolume(ctx, v)
 	case provision.Keep:
@@ -54,6 +53,21 @@ func (p *provisioner) applyVolume(ctx context.Context, v *corev1.PersistentVolum
 		p.Events.Warn(v, why)
 	}
 	return nil
+}
+
+// disown lets the object of a volume that is to be retained go. As long as the
+// log says how it was made, a restart without the object would take the volume
+// for one that nobody knows of, and delete it: the finalizer stays until then.
+func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) error {
+	if r := v.Spec.ClaimRef; r != nil && p.log.Holds(string(r.UID)) {
+		if _, open := p.log.Get(string(r.UID)); open {
+			return fmt.Errorf("retain volume %s: %w", v.Name, errOpen)
+		}
+		if err := p.log.Sweep(ctx); err != nil {
+			return err
+		}
+	}
+	return p.updateVolume(ctx, provision.Disowned(v))
 }
 
 // deleteVolume deletes the volume at the driver, then its object. A stop in
@@ -80,31 +94,60 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 		p.Events.Warn(v, provision.DeleteFailed(v, csi.Describe(err)))
 		return err
 	}
-	if live, err = p.updateVolume(ctx, provision.Disowned(live)); err != nil {
+	return p.forget(ctx, live)
+}
+
+// forget deletes the object of a volume that its driver has deleted: first the
+// object, then in one write the finalizers that kept it.
+func (p *provisioner) forget(ctx context.Context, v *corev1.PersistentVolume) error {
+	volumes := p.Client.CoreV1().PersistentVolumes()
+	if v.DeletionTimestamp == nil {
+		err := volumes.Delete(ctx, v.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.UID}})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("delete object of volume %s: %w", v.Name, err)
+		}
+	}
+	patch, err := provision.Forgotten(v, p.Protects)
+	if err != nil {
 		return err
 	}
-	err = p.Client.CoreV1().PersistentVolumes().Delete(ctx, v.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete object of volume %s: %w", v.Name, err)
+	_, err = volumes.Patch(ctx, v.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if apierrors.IsInvalid(err) {
+		// Somebody else changed the finalizers meanwhile.
+		if v, err = volumes.Get(ctx, v.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil {
+			err = p.updateVolume(ctx, provision.Disowned(v))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("let object of volume %s go: %w", v.Name, err)
 	}
 	return nil
 }
 
-func (p *provisioner) updateVolume(ctx context.Context, v *corev1.PersistentVolume) (*corev1.PersistentVolume, error) {
+func (p *provisioner) updateVolume(ctx context.Context, v *corev1.PersistentVolume) error {
 	got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) {
-		return v, nil
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("write volume %s: %w", v.Name, err)
+		return fmt.Errorf("write volume %s: %w", v.Name, err)
 	}
 	p.volumes.Wrote(got)
-	return got, nil
+	return nil
 }
 
 // remove calls DeleteVolume; what does not exist is deleted.
 func (p *provisioner) remove(ctx context.Context, driver, handle string, ref *corev1.SecretReference) error {
-	d, ok := p.drivers.Get(driver)
+	d, ok := p.Drivers.Get(driver)
 	if !ok {
 		return fmt.Errorf("%s: %w", driver, errGone)
 	}

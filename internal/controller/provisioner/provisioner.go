@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
@@ -21,12 +23,24 @@ import (
 )
 
 const (
+	// Claims are worked on by UID: an intent outlives its claim.
 	kindClaim  = "claim"
 	kindVolume = "volume"
+	kindLog    = "intents"
 )
 
-// firstPause is the pause before a call that failed is repeated; it doubles.
-const firstPause = 100 * time.Millisecond
+const (
+	// firstPause is the pause before a call that failed is repeated; it doubles.
+	firstPause = 100 * time.Millisecond
+	// sweepPause is how long a resolved intent may stand in the log, so that
+	// new ones can take its place without a write of its own.
+	sweepPause = time.Second
+	// patience is how long a driver may take before the claim's owner is told
+	// that it works.
+	patience = 2 * time.Second
+	// intents is the name of the log.
+	intents = "volplane-intents"
+)
 
 // Declaration is what the provisioner reads and writes.
 func Declaration() controller.Declaration {
@@ -36,41 +50,52 @@ func Declaration() controller.Declaration {
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "volumeattachments")...),
 		Outputs: []kube.Access{
 			kube.Write("", "persistentvolumeclaims", "update"),
-			kube.Write("", "persistentvolumes", "get", "create", "update", "delete"),
+			kube.Write("", "persistentvolumes", "get", "create", "update", "patch", "delete"),
 			kube.Write("", "secrets", "get"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get"),
-			kube.Write(volume.Domain, volume.ResourceIntents, "write"),
+			kube.IntentLogAccess(volume.NamespaceSystem),
 		},
 	}
+}
+
+// Options say what a provisioner works with beside its Env.
+type Options struct {
+	// Drivers are those that the process reaches.
+	Drivers *csi.Set
+	// Requests are what a binder of the same process asks for.
+	Requests *controller.Requests
+	// Protects says that volumes are protected by this process, too: then
+	// their finalizers go in one write.
+	Protects bool
 }
 
 type provisioner struct {
 	controller.Env
 	*controller.Controller
-	drivers     *csi.Set
+	Options
+	log         *kube.IntentLog
 	claims      *kube.Cache[*corev1.PersistentVolumeClaim]
 	volumes     *kube.Cache[*corev1.PersistentVolume]
 	classes     *kube.Cache[*storagev1.StorageClass]
 	nodes       *kube.Cache[*corev1.Node]
 	csiNodes    *kube.Cache[*storagev1.CSINode]
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
+	// made are the claims whose volume objects were written and may not be
+	// seen yet, old those whose intents were found in the log, by UID.
+	made, old sync.Map
 }
 
-// New returns the provisioner for the drivers of a set. It must be made before
-// the caches start.
-func New(env controller.Env, drivers *csi.Set) *controller.Controller {
+// New returns the provisioner. It must be made before the caches start.
+func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
-		Env: env, drivers: drivers,
+		Env: env, Options: o, log: kube.NewIntentLog(env.Client, volume.NamespaceSystem, intents),
 		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, RetryMin: firstPause, Log: env.Log},
 		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(),
 		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), attachments: env.Caches.Attachments(),
 	}
-	p.Controller.Reconcile = p.reconcile
-	p.claims.Watch(func(before, c *corev1.PersistentVolumeClaim) {
-		if c != nil && !onlyIntent(before, c) {
-			p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
-		}
-	})
+	p.Controller.Reconcile, p.Controller.Closing = p.reconcile, p.log.Sweep
+	p.Add(controller.Key{Kind: kindLog})
+	p.claims.Watch(p.claimChanged)
 	p.volumes.Watch(p.volumeChanged)
 	p.classes.Watch(func(_, class *storagev1.StorageClass) {
 		if class != nil {
@@ -82,25 +107,37 @@ func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 			p.Add(controller.Key{Kind: kindVolume, Name: *before.Spec.Source.PersistentVolumeName})
 		}
 	})
-	p.csiNodes.Watch(func(_, n *storagev1.CSINode) {
-		if n != nil {
+	p.csiNodes.Watch(func(before, after *storagev1.CSINode) {
+		if after != nil && (before == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec)) {
 			p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
 		}
 	})
-	drivers.Subscribe(p.driverAppeared)
+	p.Drivers.Subscribe(p.driverAppeared)
+	p.Requests.Serve(p.serves, p.wakeClaim)
 	return p.Controller
 }
 
-// onlyIntent says whether nothing but the intent differs: the provisioner's own
-// write. To be woken by it would take away the pause before a call that failed
-// is repeated.
-func onlyIntent(before, after *corev1.PersistentVolumeClaim) bool {
-	if before == nil {
-		return false
+// serves says whether volumes of the driver are made here.
+func (p *provisioner) serves(driver string) bool {
+	d, ok := p.Drivers.Get(driver)
+	return ok && lacks(d) == ""
+}
+
+func (p *provisioner) wakeClaim(uid types.UID) {
+	p.Add(controller.Key{Kind: kindClaim, Name: string(uid)})
+}
+
+func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) {
+	switch {
+	case after == nil:
+		p.Requests.Forget(before.UID)
+		p.wakeClaim(before.UID)
+	case after.Spec.VolumeName != "":
+		p.Requests.Forget(after.UID)
+		p.wakeClaim(after.UID)
+	default:
+		p.wakeClaim(after.UID)
 	}
-	a, b := provision.WithoutIntent(before, false), provision.WithoutIntent(after, false)
-	a.ResourceVersion = b.ResourceVersion
-	return equality.Semantic.DeepEqual(a, b)
 }
 
 // volumeChanged wakes the volume and the claim whose volume it is.
@@ -109,26 +146,25 @@ func (p *provisioner) volumeChanged(_, v *corev1.PersistentVolume) {
 		return
 	}
 	p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
-	if r := v.Spec.ClaimRef; r != nil {
-		p.Add(controller.Key{Kind: kindClaim, Namespace: r.Namespace, Name: r.Name})
+	if r := v.Spec.ClaimRef; r != nil && r.UID != "" {
+		p.wakeClaim(r.UID)
 	}
 }
 
 func (p *provisioner) driverAppeared(name string) {
-	p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool {
-		return provision.ProvisionerOf(c) == name || c.Annotations[volume.AnnIntent] != ""
-	})
+	p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
 	for _, v := range p.volumes.List() {
 		if v.Annotations[volume.AnnProvisionedBy] == name {
 			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 		}
 	}
+	p.Add(controller.Key{Kind: kindLog})
 }
 
 func (p *provisioner) wakeClaims(which func(*corev1.PersistentVolumeClaim) bool) {
 	for _, c := range p.claims.List() {
 		if which(c) {
-			p.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+			p.wakeClaim(c.UID)
 		}
 	}
 }
@@ -137,42 +173,69 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 	if key.Kind == kindVolume {
 		return controller.Result{}, p.reconcileVolume(ctx, key.Name)
 	}
-	claim, ok := p.claims.Get(key.Namespace + "/" + key.Name)
-	if !ok {
-		return controller.Result{}, nil
-	}
-	facts, err := p.gather(ctx, claim)
+	open, err := p.log.Load(ctx)
 	if err != nil {
 		return controller.Result{}, err
 	}
-	return controller.Result{}, p.apply(ctx, claim, provision.Claim(facts))
+	for _, uid := range open {
+		p.old.Store(types.UID(uid), nil)
+		p.wakeClaim(types.UID(uid))
+	}
+	if key.Kind == kindLog {
+		return controller.Result{}, p.log.Sweep(ctx)
+	}
+	return controller.Result{}, p.reconcileClaim(ctx, key.Name)
 }
 
-func (p *provisioner) gather(ctx context.Context, claim *corev1.PersistentVolumeClaim) (provision.ClaimFacts, error) {
+func (p *provisioner) reconcileClaim(ctx context.Context, uid string) error {
+	claim, exists := p.claims.ByUID(uid)
+	text, begun := p.log.Get(uid)
+	if !exists && !begun {
+		return nil
+	}
 	f := provision.ClaimFacts{Claim: claim}
-	var err error
-	if f.Intent, err = provision.IntentOf(claim); err != nil {
-		return f, fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, err)
+	if begun {
+		var err error
+		if f.Intent, err = provision.ParseIntent(text); err != nil {
+			return err
+		}
+	}
+	if err := p.gather(ctx, &f); err != nil {
+		return err
+	}
+	return p.apply(ctx, claim, provision.Claim(f))
+}
+
+func (p *provisioner) gather(ctx context.Context, f *provision.ClaimFacts) error {
+	claim := f.Claim
+	if f.Intent != nil {
+		f.Driver = f.Intent.Driver
+		f.Saved, _ = p.volumes.Get(f.Intent.Name)
+		_, f.Made = p.made.Load(f.Intent.Claim.UID)
+	} else {
+		f.Saved, _ = p.volumes.Get(provision.NameOf(claim))
+		if f.Driver = provision.ProvisionerOf(claim); f.Driver == "" {
+			f.Driver = p.Requests.Asked(claim.UID)
+		}
+	}
+	d, ok := p.Drivers.Get(f.Driver)
+	if !ok {
+		return nil
+	}
+	f.Ours, f.Lacks = true, lacks(d)
+	if f.Lacks != "" || f.Intent != nil {
+		return nil
 	}
 	if name, _ := bind.ClassOf(claim); name != "" {
 		f.Class, _ = p.classes.Get(name)
 	}
-	f.Saved, _ = p.volumes.Get(provision.NameOf(claim))
-	name := provision.ProvisionerOf(claim)
-	if f.Intent != nil {
-		name = f.Intent.Driver
+	f.Topology = d.Plugin.AccessibilityConstraints
+	if f.Topology {
+		f.Places = p.places(claim, f.Class, f.Driver)
 	}
-	d, ok := p.drivers.Get(name)
-	if !ok {
-		return f, nil
-	}
-	f.Ours, f.Lacks = true, lacks(d)
-	if f.Lacks == "" && f.Intent == nil {
-		f.Topology = d.Plugin.AccessibilityConstraints
-		f.Places = p.places(claim, f.Class, name)
-		f.Source, err = p.source(ctx, claim, d)
-	}
-	return f, err
+	var err error
+	f.Source, err = p.source(ctx, claim, d)
+	return err
 }
 
 // lacks names the capability without which a driver makes and deletes no
@@ -207,46 +270,53 @@ func (p *provisioner) places(claim *corev1.PersistentVolumeClaim, class *storage
 func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
 	switch plan.Step {
 	case provision.Record:
-		recorded, err := provision.WithIntent(claim, plan.Intent)
-		if err != nil {
+		if err := p.log.Put(ctx, string(claim.UID), plan.Intent.String()); err != nil {
 			return err
 		}
-		if claim, err = p.update(ctx, recorded); err != nil {
-			return err
-		}
-		p.Events.Note(claim, plan.Because)
 		return p.create(ctx, claim, plan.Intent)
 	case provision.Create:
 		return p.create(ctx, claim, plan.Intent)
 	case provision.Undo:
-		return p.undo(ctx, claim, plan.Intent)
+		return p.undo(ctx, plan.Intent)
 	case provision.Finish:
-		_, err := p.update(ctx, provision.WithoutIntent(claim, false))
-		return err
+		p.resolve(plan.Intent)
+		return nil
 	case provision.Nothing:
 	}
-	if plan.Fault {
+	if plan.Fault && claim != nil {
 		p.Events.Warn(claim, plan.Because)
 	}
 	if plan.Reschedule {
-		_, err := p.update(ctx, provision.WithoutIntent(claim, true))
-		return err
+		return p.reschedule(ctx, claim)
 	}
 	if plan.Fault {
 		// Not all that can mend it is watched: the source of a clone, the
 		// labels of a node (S4-032, S4-035).
-		return fmt.Errorf("provision claim %s/%s: %w: %s", claim.Namespace, claim.Name, errFault, plan.Because.Message)
+		return fmt.Errorf("provision: %w: %s", errFault, plan.Because.Message)
 	}
 	return nil
 }
 
-func (p *provisioner) update(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
-	got, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, claim, metav1.UpdateOptions{})
+// resolve ends an intent: its volume object exists, or nothing does.
+func (p *provisioner) resolve(in *provision.Intent) {
+	p.made.Delete(in.Claim.UID)
+	p.log.Done(string(in.Claim.UID))
+	pause := sweepPause
+	if _, old := p.old.LoadAndDelete(in.Claim.UID); old {
+		// What an earlier life left is not waited for twice.
+		pause = 0
+	}
+	p.AddAfter(controller.Key{Kind: kindLog}, pause)
+}
+
+// reschedule has another node selected for a claim.
+func (p *provisioner) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	got, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, provision.Unselected(claim), metav1.UpdateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("write claim %s/%s: %w", claim.Namespace, claim.Name, err)
+		return fmt.Errorf("have another node selected for claim %s/%s: %w", claim.Namespace, claim.Name, err)
 	}
 	p.claims.Wrote(got)
-	return got, nil
+	return nil
 }
 
 // takenBy returns the name of a volume object that has the handle already.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
@@ -22,7 +23,7 @@ func TestAClaimGetsItsVolume(t *testing.T) {
 			c.Annotations = map[string]string{annotation: driverName}
 			w := newWorld(t, nil, c)
 			v := w.saved("pvc-u-c")
-			w.settled("c")
+			w.settled()
 			if v.Spec.CSI == nil || v.Spec.CSI.VolumeHandle != "id-pvc-u-c" || v.Spec.ClaimRef.UID != "u-c" {
 				t.Errorf("volume is %+v", v.Spec)
 			}
@@ -72,39 +73,34 @@ func TestAnAnswerThatIsTooSmallLeavesNothing(t *testing.T) {
 	w.noVolumes()
 }
 
-// TestAClaimDeletedDuringTheCallLeavesNothing: what a hanging CreateVolume
-// made is deleted.
-func TestAClaimDeletedDuringTheCallLeavesNothing(t *testing.T) {
-	c := claim("c")
-	in := &provision.Intent{Driver: driverName, Name: "pvc-u-c", Bytes: 1 << 30, Modes: []string{"ReadWriteOnce"}, Reclaim: corev1.PersistentVolumeReclaimDelete, Class: "fast"}
-	c, err := provision.WithIntent(c, in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := metav1.Now()
-	c.DeletionTimestamp = &now
-	w := newWorld(t, func(d *driver) { d.volumes["id-pvc-u-c"] = 1 << 30 }, c)
-	w.settled("c")
+// TestAClaimGoneDuringTheCallLeavesNothing: what a call of an earlier life has
+// made is deleted, though nothing is left of the claim.
+func TestAClaimGoneDuringTheCallLeavesNothing(t *testing.T) {
+	w := newWorld(t, func(d *driver) { d.volumes["id-pvc-u-c"] = 1 << 30 }, begun("u-c", "pvc-u-c"))
+	w.settled()
 	if left := w.driver.has(); left != "" {
 		t.Errorf("left at the driver: %s", left)
 	}
 	w.noVolumes()
 }
 
-// TestAForgedIntentDeletesNothingOfOthers: a claim's annotations are its
-// user's to write.
-func TestAForgedIntentDeletesNothingOfOthers(t *testing.T) {
-	in := &provision.Intent{Driver: driverName, Name: "pvc-victim", Bytes: 1 << 40, Modes: []string{"ReadWriteOnce"}, Reclaim: corev1.PersistentVolumeReclaimDelete, Class: "fast"}
-	c, err := provision.WithIntent(claim("c"), in)
-	if err != nil {
-		t.Fatal(err)
+// begun is the log of a provisioner that stopped during its call.
+func begun(uid types.UID, name string) *corev1.ConfigMap {
+	in := &provision.Intent{
+		Driver: driverName, Name: name, Bytes: 1 << 30, Modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Claim: corev1.ObjectReference{Namespace: "ns", Name: "c", UID: uid}, Reclaim: corev1.PersistentVolumeReclaimDelete, Class: "fast",
 	}
-	victim := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-victim", Annotations: map[string]string{volume.AnnProvisionedBy: driverName}}}
-	victim.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "id-pvc-victim"}
-	victim.Status.Phase = corev1.VolumeBound
-	w := newWorld(t, func(d *driver) { d.volumes["id-pvc-victim"] = 1 << 30 }, c, victim)
-	w.tells("c", volume.ReasonProvisioningFailed, "pvc-victim")
-	if got := w.driver.has(); got != "id-pvc-victim" {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: intents + "-7", Labels: map[string]string{volume.LabelIntents: intents}},
+		Data:       map[string]string{string(uid): in.String()},
+	}
+}
+
+// TestAnIntentForAnothersVolumeIsNotFollowed.
+func TestAnIntentForAnothersVolumeIsNotFollowed(t *testing.T) {
+	w := newWorld(t, func(d *driver) { d.volumes["id-pvc-victim"] = 1 << 30 }, begun("u-x", "pvc-victim"), claim("c"))
+	w.saved("pvc-u-c")
+	if got := w.driver.has(); got != "id-pvc-u-c id-pvc-victim" {
 		t.Errorf("at the driver: %q; deleted: %v", got, w.driver.deletions())
 	}
 }
@@ -147,7 +143,7 @@ func TestAStrangersVolumeObjectHidesNothing(t *testing.T) {
 		}
 	}, claim("c"))
 	client <- w
-	w.settled("c")
+	w.settled()
 	eventually(t, func() string {
 		if len(w.driver.calls()) == 0 || w.driver.has() != "" {
 			return "the driver's volume to be deleted"

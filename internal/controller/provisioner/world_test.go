@@ -140,7 +140,7 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 	caches := kube.NewCaches(w.client)
 	c := New(controller.Env{
 		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
-	}, drivers)
+	}, Options{Drivers: drivers, Requests: controller.NewRequests()})
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -204,12 +204,13 @@ func (w *world) claim(name string) *corev1.PersistentVolumeClaim {
 	return c
 }
 
-// settled waits until a claim carries no intent.
-func (w *world) settled(name string) {
+// settled waits until there are no intents.
+func (w *world) settled() {
 	w.t.Helper()
 	eventually(w.t, func() string {
-		if c := w.claim(name); c.Annotations[volume.AnnIntent] != "" || slices.Contains(c.Finalizers, volume.FinalizerIntent) {
-			return fmt.Sprintf("claim %s still has its intent", name)
+		all, err := w.client.CoreV1().ConfigMaps("").List(context.Background(), metav1.ListOptions{})
+		if err != nil || len(all.Items) > 0 {
+			return fmt.Sprintf("intents are left: %v, %v", all.Items, err)
 		}
 		return ""
 	})

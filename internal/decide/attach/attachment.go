@@ -231,7 +231,8 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 	case attached && !has && v.DeletionTimestamp == nil:
 		c.Finalizers = append(c.Finalizers, f)
 		return c, volume.Because{Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is kept while it is attached"}
-	case !attached && has && v.DeletionTimestamp != nil:
+	case !attached && has && v.DeletionTimestamp != nil && !slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
+		// The provisioner takes this finalizer with its own.
 		c.Finalizers = slices.DeleteFunc(c.Finalizers, func(s string) bool { return s == f })
 		return c, volume.Because{Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is not attached any more"}
 	}

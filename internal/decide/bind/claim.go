@@ -23,6 +23,9 @@ type ClaimFacts struct {
 	Default *storagev1.StorageClass
 	// Consumers are the names of Pods that use the claim and have no node.
 	Consumers []string
+	// Served says that a provisioner of this process makes the volumes of the
+	// class.
+	Served bool
 }
 
 // Claim decides about one claim.
@@ -68,18 +71,31 @@ func waitForConsumer(f ClaimFacts) Plan {
 	return wait(volume.ReasonWaitForFirstConsumer, Normal, "user", "waiting for first consumer to be created before binding", pending(f.Claim)...)
 }
 
-// askProvisioner names the provisioner on the claim: the request of seed 004,
-// in both spellings.
+// askProvisioner asks for a volume: of a provisioner elsewhere by its name on
+// the claim, the request of seed 004, in both spellings.
 func askProvisioner(f ClaimFacts) Plan {
 	name := f.Class.Provisioner
 	p := wait(volume.ReasonExternalProvisioning, Normal, name, "waiting for a volume to be created by the external provisioner '"+name+"'", pending(f.Claim)...)
-	if f.Claim.Annotations[volume.AnnStorageProvisioner] != name || f.Claim.Annotations[volume.AnnBetaStorageProvisioner] != name {
-		c := f.Claim.DeepCopy()
-		annotate(&c.Annotations, volume.AnnStorageProvisioner, name)
-		annotate(&c.Annotations, volume.AnnBetaStorageProvisioner, name)
+	if f.Served {
+		p.Ask, p.Event = name, Silent
+		return p
+	}
+	if c := requested(f.Claim, name); c != nil {
 		p.Writes = append([]Write{{Claim: c}}, p.Writes...)
 	}
 	return p
+}
+
+// requested returns the claim with its provisioner's name on it; nil when it is
+// there.
+func requested(claim *corev1.PersistentVolumeClaim, name string) *corev1.PersistentVolumeClaim {
+	if claim.Annotations[volume.AnnStorageProvisioner] == name && claim.Annotations[volume.AnnBetaStorageProvisioner] == name {
+		return nil
+	}
+	c := claim.DeepCopy()
+	annotate(&c.Annotations, volume.AnnStorageProvisioner, name)
+	annotate(&c.Annotations, volume.AnnBetaStorageProvisioner, name)
+	return c
 }
 
 // namedVolume decides about a claim that asks for one volume, by its user's

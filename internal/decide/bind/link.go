@@ -57,6 +57,13 @@ func linkClaim(p *Plan, claim *corev1.PersistentVolumeClaim, v *corev1.Persisten
 	if claim.Spec.VolumeName == "" {
 		c.Spec.VolumeName = v.Name
 		annotate(&c.Annotations, volume.AnnBoundByController, "yes")
+		if by := v.Annotations[volume.AnnProvisionedBy]; by != "" && v.Annotations[volume.AnnBoundByController] == "" {
+			// The volume was made for this claim: what a request within the
+			// process has not written is written now.
+			if r := requested(c, by); r != nil {
+				c = r
+			}
+		}
 	}
 	annotate(&c.Annotations, volume.AnnBindCompleted, "yes")
 	if claim.Spec.VolumeName == c.Spec.VolumeName && maps.Equal(claim.Annotations, c.Annotations) {

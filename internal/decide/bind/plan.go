@@ -27,6 +27,8 @@ type Plan struct {
 	Writes  []Write
 	Because volume.Because
 	Event   Event
+	// Ask is the driver that a provisioner of this process is asked to use.
+	Ask string
 }
 
 func wait(reason volume.Reason, event Event, next, message string, writes ...Write) Plan {

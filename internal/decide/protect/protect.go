@@ -48,6 +48,9 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 		return nil, volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is not waiting to be freed"}
 	case v.Status.Phase == corev1.VolumeBound:
 		return nil, volume.Because{Reason: volume.ReasonInUse, Message: "volume " + v.Name + " is bound to a claim", Next: "user"}
+	case slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
+		// Nothing would come of two writers at the same moment.
+		return nil, volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner", Next: "provisioner"}
 	}
 	c := v.DeepCopy()
 	c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == volume.FinalizerVolumeProtection })

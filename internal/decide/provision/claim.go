@@ -18,25 +18,31 @@ type Step int
 const (
 	// Nothing: it is not ours, or not yet, or no more.
 	Nothing Step = iota
-	// Record writes the plan's intent to the claim; Create follows.
+	// Record writes the plan's intent to the log; Create follows.
 	Record
 	// Create calls CreateVolume with the intent and saves the volume.
 	Create
-	// Finish takes the intent away: the volume is saved.
+	// Finish resolves the intent: the volume is saved.
 	Finish
-	// Undo finds what CreateVolume made, deletes it, and takes the intent
-	// away: nobody wants the volume any more.
+	// Undo finds what CreateVolume made, deletes it, and resolves the intent:
+	// nobody wants the volume any more.
 	Undo
 )
 
 // ClaimFacts is everything that a decision about one claim looks at.
 type ClaimFacts struct {
+	// Claim is nil when there is an intent whose claim is gone.
 	Claim  *corev1.PersistentVolumeClaim
 	Class  *storagev1.StorageClass
 	Intent *Intent
+	// Driver is the one that the binder has asked for the claim's volume; ""
+	// is none.
+	Driver string
 	// Saved is the volume object of the claim's name for volumes; nil when
-	// there is none.
+	// there is none, or none yet that is seen.
 	Saved *corev1.PersistentVolume
+	// Made says that this process has written the volume object.
+	Made bool
 	// Ours says that the driver that the claim asks for is reached by this
 	// process. Lacks names the capability of CSI that it would need to make
 	// volumes; "" is none.
@@ -71,16 +77,12 @@ func fault(next, message string) Plan {
 	return p
 }
 
-// NameOf returns the name of the volume for a claim (S1-024).
-func NameOf(claim *corev1.PersistentVolumeClaim) string { return "pvc-" + string(claim.UID) }
-
 // Claim decides about one claim.
 func Claim(f ClaimFacts) Plan {
 	if f.Intent != nil {
 		return resolve(f)
 	}
-	c := f.Claim
-	driver := ProvisionerOf(c)
+	c, driver := f.Claim, f.Driver
 	switch {
 	case c.DeletionTimestamp != nil:
 		return because(Nothing, volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
@@ -116,25 +118,45 @@ func ask(f ClaimFacts, driver string) Plan {
 // resolve decides about a claim for which CreateVolume may have been called.
 func resolve(f ClaimFacts) Plan {
 	c, in := f.Claim, f.Intent
-	var p Plan
+	p, settled := settle(f)
 	switch {
-	case in.Name != NameOf(c):
-		// A claim's annotations are its user's to write: one that names
-		// another claim's volume must not reach the driver.
-		return fault("user", fmt.Sprintf("the intent of claim %s names volume %.80q, which cannot be its own", c.Name, in.Name))
-	case f.Saved != nil && f.Saved.Spec.ClaimRef != nil && f.Saved.Spec.ClaimRef.UID == c.UID:
-		p = because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved")
+	case settled:
 	case !f.Ours:
 		p = because(Nothing, volume.ReasonDriverMissing, in.Driver, "driver "+in.Driver+" has not registered, and may have made a volume")
 	case f.Lacks != "":
 		p = fault(in.Driver, "driver "+in.Driver+" does not have the capability "+f.Lacks+" any more, and may have made volume "+in.Name)
-	case c.DeletionTimestamp != nil, c.Spec.VolumeName != "" && c.Spec.VolumeName != in.Name:
-		p = because(Undo, volume.ReasonDeleting, in.Driver, "volume "+in.Name+" may have been made, and is not wanted any more")
-	default:
+	case !unwanted(c, in):
 		p = because(Create, volume.ReasonProvisioning, in.Driver, "volume "+in.Name+" is being made")
+	case in.Reclaim != corev1.PersistentVolumeReclaimDelete:
+		// A volume of this name may hold data that its object, which has gone
+		// since, had retained: what is there becomes a volume object again.
+		p = because(Create, volume.ReasonProvisioning, in.Driver, "volume "+in.Name+" may have been made, and is to be retained")
+	default:
+		p = because(Undo, volume.ReasonDeleting, in.Driver, "volume "+in.Name+" may have been made, and is not wanted any more")
 	}
 	p.Intent = in
 	return p
+}
+
+// settle decides about an intent whose volume object was written.
+func settle(f ClaimFacts) (p Plan, settled bool) {
+	c, in := f.Claim, f.Intent
+	switch {
+	case f.Saved != nil && f.Saved.Spec.ClaimRef != nil && f.Saved.Spec.ClaimRef.UID == in.Claim.UID:
+		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved"), true
+	case f.Made && c != nil && c.Spec.VolumeName == "":
+		return because(Nothing, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved and will be seen"), true
+	case f.Made, c != nil && c.Spec.VolumeName == in.Name && c.Annotations[volume.AnnBindCompleted] != "":
+		// The claim had its volume. If the object has gone since, its reclaim
+		// policy has said what becomes of the data.
+		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" was saved"), true
+	}
+	return Plan{}, false
+}
+
+// unwanted says that nobody waits for an intent's volume any more.
+func unwanted(c *corev1.PersistentVolumeClaim, in *Intent) bool {
+	return c == nil || c.DeletionTimestamp != nil || c.Spec.VolumeName != "" && c.Spec.VolumeName != in.Name
 }
 
 // ProvisionerOf returns the driver that the binder named, in either spelling;
@@ -150,15 +172,13 @@ func ProvisionerOf(c *corev1.PersistentVolumeClaim) string {
 func request(f ClaimFacts) Plan {
 	c, class := f.Claim, f.Class
 	in := &Intent{
-		Driver: class.Provisioner, Name: NameOf(c), Bytes: c.Spec.Resources.Requests.Storage().Value(), Class: class.Name,
+		Driver: class.Provisioner, Claim: *bind.Reference(c), Name: NameOf(c), Bytes: c.Spec.Resources.Requests.Storage().Value(), Class: class.Name,
 		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete,
 		Block: c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock,
+		Modes: c.Spec.AccessModes, Attributes: c.Spec.VolumeAttributesClassName,
 	}
 	if class.ReclaimPolicy != nil {
 		in.Reclaim = *class.ReclaimPolicy
-	}
-	for _, m := range c.Spec.AccessModes {
-		in.Modes = append(in.Modes, string(m))
 	}
 	var err error
 	if in.Parameters, err = driverParameters(class.Parameters); err != nil {

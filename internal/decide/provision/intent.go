@@ -5,22 +5,25 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Intent is everything that CreateVolume is called with and that the volume
-// object follows from. It is written to the claim before the call, so that the
-// call can be repeated with the same arguments, or undone, after a crash and
-// whatever happened to the class meanwhile.
+// object follows from. It is on disk before the call, so that the call can be
+// repeated with the same arguments, or undone, after a crash and whatever
+// became of the claim and its class meanwhile.
 type Intent struct {
 	Driver string `json:"driver"`
+	// Claim is the reference to the claim as the volume object keeps it.
+	Claim corev1.ObjectReference `json:"claim"`
 	// Name is the name of the volume at the driver and of its object.
 	Name       string                               `json:"name"`
 	Bytes      int64                                `json:"bytes"`
 	Parameters map[string]string                    `json:"parameters,omitempty"`
-	Modes      []string                             `json:"modes"`
+	Modes      []corev1.PersistentVolumeAccessMode  `json:"modes"`
 	Block      bool                                 `json:"block,omitempty"`
 	FSType     string                               `json:"fsType,omitempty"`
 	Options    []string                             `json:"options,omitempty"`
@@ -29,46 +32,43 @@ type Intent struct {
 	Preferred  []topology.Segment                   `json:"preferred,omitempty"`
 	Secrets    Secrets                              `json:"secrets,omitzero"`
 	Class      string                               `json:"class,omitempty"`
+	Attributes *string                              `json:"attributesClass,omitempty"`
 	Reclaim    corev1.PersistentVolumeReclaimPolicy `json:"reclaim"`
 }
 
-// IntentOf returns the intent that a claim carries; nil when there is none.
-func IntentOf(claim *corev1.PersistentVolumeClaim) (*Intent, error) {
-	text, ok := claim.Annotations[volume.AnnIntent]
-	if !ok {
-		return nil, nil
-	}
+// ParseIntent reads what String wrote. What is read decides what a driver
+// makes and deletes: an intent that names no volume of its own is an error.
+func ParseIntent(text string) (*Intent, error) {
 	in := &Intent{}
 	if err := json.Unmarshal([]byte(text), in); err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", volume.AnnIntent, err)
+		return nil, fmt.Errorf("read intent: %w", err)
+	}
+	if in.Driver == "" || in.Claim.UID == "" || in.Name != nameOf(in.Claim.UID) {
+		return nil, fmt.Errorf("intent of claim %.80q for volume %.80q at driver %.80q makes no sense", in.Claim.UID, in.Name, in.Driver)
 	}
 	return in, nil
 }
 
-// WithIntent returns the claim with the intent on it.
-func WithIntent(claim *corev1.PersistentVolumeClaim, in *Intent) (*corev1.PersistentVolumeClaim, error) {
+// String returns the intent as it is kept.
+func (in *Intent) String() string {
 	text, err := json.Marshal(in)
 	if err != nil {
-		return nil, fmt.Errorf("write intent: %w", err)
+		// Strings, numbers and lists of them are always written.
+		panic(err)
 	}
-	c := claim.DeepCopy()
-	if c.Annotations == nil {
-		c.Annotations = map[string]string{}
-	}
-	c.Annotations[volume.AnnIntent] = string(text)
-	c.Finalizers = append(without(c.Finalizers, volume.FinalizerIntent), volume.FinalizerIntent)
-	return c, nil
+	return string(text)
 }
 
-// WithoutIntent returns the claim after its intent is resolved. reschedule
-// takes the selected node away too, so that another one is selected.
-func WithoutIntent(claim *corev1.PersistentVolumeClaim, reschedule bool) *corev1.PersistentVolumeClaim {
+// NameOf returns the name of the volume for a claim (S1-024).
+func NameOf(claim *corev1.PersistentVolumeClaim) string { return nameOf(claim.UID) }
+
+func nameOf(uid types.UID) string { return "pvc-" + string(uid) }
+
+// Unselected returns the claim without its selected node, so that another one
+// is selected.
+func Unselected(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	c := claim.DeepCopy()
-	delete(c.Annotations, volume.AnnIntent)
-	c.Finalizers = without(c.Finalizers, volume.FinalizerIntent)
-	if reschedule {
-		delete(c.Annotations, volume.AnnSelectedNode)
-	}
+	delete(c.Annotations, volume.AnnSelectedNode)
 	return c
 }
 

@@ -34,10 +34,19 @@ func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolu
 	return c
 }
 
+// intent is that of claim u1.
+func intent() *Intent {
+	return &Intent{Driver: driver, Name: "pvc-u1", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "u1"}, Reclaim: corev1.PersistentVolumeReclaimDelete}
+}
+
 func deleting(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }
 func bound(c *corev1.PersistentVolumeClaim)    { c.Spec.VolumeName = "other" }
-func selects(c *corev1.PersistentVolumeClaim)  { c.Spec.Selector = &metav1.LabelSelector{} }
-func unasked(c *corev1.PersistentVolumeClaim)  { c.Annotations = nil }
+func had(c *corev1.PersistentVolumeClaim) {
+	c.Spec.VolumeName, c.Annotations[volume.AnnBindCompleted] = "pvc-u1", "yes"
+}
+
+func selects(c *corev1.PersistentVolumeClaim) { c.Spec.Selector = &metav1.LabelSelector{} }
+func unasked(c *corev1.PersistentVolumeClaim) { c.Annotations = nil }
 
 func older(c *corev1.PersistentVolumeClaim) {
 	c.Annotations = map[string]string{volume.AnnBetaStorageProvisioner: driver}
@@ -62,7 +71,8 @@ func saved(uid types.UID) *corev1.PersistentVolume {
 }
 
 func TestClaims(t *testing.T) {
-	in := &Intent{Driver: driver, Name: "pvc-u1"}
+	in, keeping := intent(), intent()
+	keeping.Reclaim = corev1.PersistentVolumeReclaimRetain
 	secret := func(name string) map[string]string {
 		return map[string]string{"csi.storage.k8s.io/provisioner-secret-name": name, "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}"}
 	}
@@ -76,6 +86,7 @@ func TestClaims(t *testing.T) {
 		{"a driver that is not here cannot be asked", ClaimFacts{Claim: claim(), Class: class(nil)}},
 		{"a driver that makes no volumes is named with what it lacks", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
 		{"the older spelling of the request is one too", ClaimFacts{Claim: claim(older), Class: class(nil), Ours: true}},
+		{"a request within the process is one too", ClaimFacts{Claim: claim(unasked), Class: class(nil), Driver: driver, Ours: true}},
 		{"a claim that is going is left alone", ClaimFacts{Claim: claim(deleting), Class: class(nil), Ours: true}},
 		{"a bound claim needs nothing", ClaimFacts{Claim: claim(bound), Class: class(nil), Ours: true}},
 		{"the class has to exist", ClaimFacts{Claim: claim(), Ours: true}},
@@ -93,11 +104,19 @@ func TestClaims(t *testing.T) {
 		{"a selected node without the driver is given up", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Topology: true, Places: topology.Facts{Driver: driver, Selected: "n1"}}},
 		{"after a crash the call is repeated", ClaimFacts{Claim: claim(), Intent: in, Ours: true}},
 		{"a saved volume ends the intent", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Saved: saved("u1")}},
+		{"one that was saved just now will be seen", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Made: true}},
+		{"or is gone with its claim already", ClaimFacts{Intent: in, Ours: true, Made: true}},
+		{"a claim that had its volume gets no second one", ClaimFacts{Claim: claim(had), Intent: in, Ours: true}},
 		{"a deleted claim's volume is undone, whatever became of the class", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true}},
+		{"so is that of a claim that is gone", ClaimFacts{Intent: in, Ours: true}},
+		{"what is to be retained is never undone", ClaimFacts{Intent: keeping, Ours: true}},
 		{"a claim that was bound elsewhere too", ClaimFacts{Claim: claim(bound), Intent: in, Ours: true}},
 		{"an intent waits for its driver", ClaimFacts{Claim: claim(deleting), Intent: in}},
 		{"and for what its driver could once", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
 	} {
+		if c.facts.Intent == nil && c.facts.Driver == "" {
+			c.facts.Driver = ProvisionerOf(c.facts.Claim)
+		}
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(c.facts)))
 	}
 	golden.Equal(t, "testdata/claims.txt", out.String())
@@ -142,7 +161,7 @@ func TestSources(t *testing.T) {
 		{"what others fill", from("populators.example.com", "Web"), Source{}},
 		{"a source in another namespace is not passed over", elsewhere, Source{}},
 	} {
-		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Ours: true, Source: c.source})))
+		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source})))
 	}
 	golden.Equal(t, "testdata/sources.txt", out.String())
 }
@@ -155,22 +174,18 @@ func planText(t *testing.T, p Plan) string {
 	step := map[Step]string{Nothing: "nothing", Record: "record", Create: "create", Finish: "finish", Undo: "undo"}[p.Step]
 	s := fmt.Sprintf("%s fault=%v reschedule=%v\n%s: %s -> %s\n", step, p.Fault, p.Reschedule, p.Because.Reason, p.Because.Message, p.Because.Next)
 	if p.Step == Record {
-		c, err := WithIntent(claim(), p.Intent)
-		if err != nil {
-			t.Fatal(err)
-		}
-		back, err := IntentOf(c)
+		back, err := ParseIntent(p.Intent.String())
 		if diff := cmp.Diff(p.Intent, back); err != nil || diff != "" {
-			t.Errorf("an intent changed on its way through the claim: %v\n%s", err, diff)
+			t.Errorf("an intent changed on its way through the log: %v\n%s", err, diff)
 		}
-		s += c.Annotations[volume.AnnIntent] + "\n"
+		s += p.Intent.String() + "\n"
 	}
 	return s + "\n"
 }
 
 func TestVolumes(t *testing.T) {
 	pv := func(phase corev1.PersistentVolumePhase, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-		v := Object(claim(), &Intent{Driver: driver, Name: "pvc-u1", Reclaim: corev1.PersistentVolumeReclaimDelete}, Answer{Handle: "h"})
+		v := Object(intent(), Answer{Handle: "h"})
 		v.Status.Phase = phase
 		for _, f := range change {
 			f(v)
@@ -235,11 +250,10 @@ func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {
 }
 
 func TestObject(t *testing.T) {
-	in := &Intent{
-		Driver: driver, Name: "pvc-u1", Bytes: 100, Block: true, FSType: "ext4", Class: "fast", Reclaim: corev1.PersistentVolumeReclaimDelete,
-		Secrets: Secrets{Provision: &corev1.SecretReference{Name: "s", Namespace: "n"}},
-	}
-	v := Object(claim(), in, Answer{Handle: "h", Segments: []topology.Segment{{"zone": "a"}}})
+	in := intent()
+	in.Bytes, in.Block, in.FSType, in.Class = 100, true, "ext4", "fast"
+	in.Secrets = Secrets{Provision: &corev1.SecretReference{Name: "s", Namespace: "n"}}
+	v := Object(in, Answer{Handle: "h", Segments: []topology.Segment{{"zone": "a"}}})
 	for what, ok := range map[string]bool{
 		"raw block has no filesystem type":         v.Spec.CSI.FSType == "",
 		"the claim's UID is in the reference":      v.Spec.ClaimRef.UID == "u1",
@@ -251,6 +265,44 @@ func TestObject(t *testing.T) {
 	} {
 		if !ok {
 			t.Error(what)
+		}
+	}
+}
+
+// TestIntentsThatMakeNoSense are not followed: they say what a driver makes and
+// deletes.
+func TestIntentsThatMakeNoSense(t *testing.T) {
+	for _, change := range []func(*Intent){
+		func(in *Intent) { in.Name = "pvc-u2" },
+		func(in *Intent) { in.Claim.UID = "" },
+		func(in *Intent) { in.Driver = "" },
+	} {
+		in := intent()
+		change(in)
+		if _, err := ParseIntent(in.String()); err == nil {
+			t.Error("accepted:", in)
+		}
+	}
+	if _, err := ParseIntent("{"); err == nil {
+		t.Error("half an intent was accepted")
+	}
+}
+
+// TestForgotten: what kept a volume goes in one write, and what is somebody
+// else's stays.
+func TestForgotten(t *testing.T) {
+	v := Object(intent(), Answer{Handle: "h"})
+	v.UID, v.Finalizers = "u9", append(v.Finalizers, "external-attacher/d-example-com", "example.com/keep")
+	for _, c := range []struct {
+		protects bool
+		left     string
+	}{{true, `["example.com/keep"]`}, {false, `["kubernetes.io/pv-protection","example.com/keep"]`}} {
+		patch, err := Forgotten(v, c.protects)
+		want := `[{"op":"test","path":"/metadata/uid","value":"u9"},{"op":"test","path":"/metadata/finalizers",` +
+			`"value":["kubernetes.io/pv-protection","external-provisioner.volume.kubernetes.io/finalizer","external-attacher/d-example-com","example.com/keep"]},` +
+			`{"op":"replace","path":"/metadata/finalizers","value":` + c.left + `}]`
+		if err != nil || string(patch) != want {
+			t.Errorf("%v\n got %s\nwant %s", err, patch, want)
 		}
 	}
 }

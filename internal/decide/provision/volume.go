@@ -1,13 +1,13 @@
 package provision
 
 import (
+	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -39,7 +39,7 @@ func Check(in *Intent, a Answer, takenBy string) (problem string, remove bool) {
 
 // Object returns the volume object for what the driver made: bound in advance
 // to the claim, kept by a finalizer until the driver has deleted it.
-func Object(claim *corev1.PersistentVolumeClaim, in *Intent, a Answer) *corev1.PersistentVolume {
+func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 	bytes := a.Bytes
 	if bytes == 0 {
 		bytes = in.Bytes
@@ -57,13 +57,13 @@ func Object(claim *corev1.PersistentVolumeClaim, in *Intent, a Answer) *corev1.P
 		},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)},
-			AccessModes:                   claim.Spec.AccessModes,
-			ClaimRef:                      bind.Reference(claim),
+			AccessModes:                   in.Modes,
+			ClaimRef:                      in.Claim.DeepCopy(),
 			PersistentVolumeReclaimPolicy: in.Reclaim,
 			StorageClassName:              in.Class,
 			MountOptions:                  in.Options,
 			VolumeMode:                    &mode,
-			VolumeAttributesClassName:     claim.Spec.VolumeAttributesClassName,
+			VolumeAttributesClassName:     in.Attributes,
 			NodeAffinity:                  topology.Affinity(a.Segments),
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: in.Driver, VolumeHandle: a.Handle, FSType: fsType, VolumeAttributes: a.Context,
@@ -165,4 +165,30 @@ func Adopted(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	c := Disowned(v)
 	c.Finalizers = append(c.Finalizers, volume.FinalizerProvisioner)
 	return c
+}
+
+// Forgotten returns the JSON patch that takes from the object of a deleted
+// volume what has kept it: the provisioner's finalizer and that of the driver's
+// attacher, and, if this process protects volumes, that of the protection. The
+// patch fails when the finalizers are not those of v any more.
+func Forgotten(v *corev1.PersistentVolume, protects bool) ([]byte, error) {
+	left := without(v.Finalizers, volume.FinalizerProvisioner)
+	left = without(left, volume.AttacherFinalizer(v.Spec.CSI.Driver))
+	if protects {
+		left = without(left, volume.FinalizerVolumeProtection)
+	}
+	type op struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value"`
+	}
+	patch, err := json.Marshal([]op{
+		{"test", "/metadata/uid", v.UID},
+		{"test", "/metadata/finalizers", v.Finalizers},
+		{"replace", "/metadata/finalizers", left},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("patch volume %s: %w", v.Name, err)
+	}
+	return patch, nil
 }

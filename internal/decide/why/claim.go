@@ -40,15 +40,13 @@ func (f facts) deleting(subject string) Link {
 		return link(subject, Waiting, volume.ReasonTerminating, "the claim is being deleted; "+message, next)
 	}
 	for _, finalizer := range f.Claim.Finalizers {
-		switch finalizer {
-		case volume.FinalizerClaimProtection:
-			if users := f.users(); len(users) > 0 {
-				return terminating("it stays until no Pod uses it: "+podNames(users)+" ("+finalizer+")", "pod "+users[0].Name)
-			}
-			return terminating("no Pod uses it any more ("+finalizer+")", "protection")
-		case volume.FinalizerIntent:
-			return terminating("the call that may have made its volume is being settled first ("+finalizer+")", "provisioner")
+		if finalizer != volume.FinalizerClaimProtection {
+			continue
 		}
+		if users := f.users(); len(users) > 0 {
+			return terminating("it stays until no Pod uses it: "+podNames(users)+" ("+finalizer+")", "pod "+users[0].Name)
+		}
+		return terminating("no Pod uses it any more ("+finalizer+")", "protection")
 	}
 	if len(f.Claim.Finalizers) > 0 {
 		return terminating("finalizer "+f.Claim.Finalizers[0]+" is held by somebody else", "owner of "+f.Claim.Finalizers[0])
@@ -158,7 +156,7 @@ func (f facts) unbound() Link {
 	if m, ok := f.warning(f.Claim, volume.ReasonProvisioningFailed); ok {
 		return link(subject, Problem, volume.ReasonProvisioningFailed, m, blame(m, driver))
 	}
-	if f.Claim.Annotations[volume.AnnIntent] != "" {
+	if f.Making[f.Claim.UID] {
 		return link(subject, Waiting, volume.ReasonProvisioning, "driver "+driver+" is making the volume", driver)
 	}
 	return link(subject, Waiting, volume.ReasonExternalProvisioning, "the provisioner has not asked driver "+driver+" yet", "provisioner")

@@ -4,6 +4,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -32,6 +33,8 @@ type facts struct {
 	CSINodes []*storagev1.CSINode
 	// Warnings are the warning events, oldest first.
 	Warnings []*corev1.Event
+	// Making are the claims for which a driver is asked.
+	Making map[types.UID]bool
 	// OnlyPod, when not empty, limits what is told of consumers to this Pod.
 	OnlyPod string
 }

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/bind"
 )
@@ -22,6 +23,9 @@ type Objects struct {
 	CSINodes    []*storagev1.CSINode
 	// Warnings are events of type Warning, oldest first.
 	Warnings []*corev1.Event
+	// Making are the claims for which a provisioner has begun to have a volume
+	// made and has no final answer, by UID.
+	Making map[types.UID]bool
 }
 
 // Consumer is a Pod with the names of the claims that it uses.
@@ -100,7 +104,7 @@ func (c cluster) volume(v *corev1.PersistentVolume) facts {
 
 // all returns the facts that are the same for every claim.
 func (c cluster) all() facts {
-	return facts{Nodes: c.Nodes, CSINodes: c.CSINodes, Warnings: c.Warnings}
+	return facts{Nodes: c.Nodes, CSINodes: c.CSINodes, Warnings: c.Warnings, Making: c.Making}
 }
 
 func (c cluster) withClass(f facts, class string) facts {

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/why"
@@ -24,7 +25,7 @@ func claimRows() []row {
 		{"no class wanted, no volume fits", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.StorageClassName = ptr.To("") }},
 		{"the driver is nowhere", "pvc/data", func(s *scene) { s.unbound(); s.all.CSINodes = nil }},
 		{"the provisioner has not begun", "pvc/data", (*scene).unbound},
-		{"the driver is making the volume", "pvc/data", func(s *scene) { s.unbound(); s.claim.Annotations[volume.AnnIntent] = "{}" }},
+		{"the driver is making the volume", "pvc/data", func(s *scene) { s.unbound(); s.all.Making = map[types.UID]bool{"uid-data": true} }},
 		{"the driver refuses", "pvc/data", func(s *scene) {
 			s.unbound()
 			s.warn("uid-data", volume.ReasonProvisioningFailed, "rpc error: code = ResourceExhausted desc = pool is full")
@@ -68,10 +69,6 @@ func claimRows() []row {
 		}},
 		{"deleted and not used", "pvc/data", func(s *scene) {
 			s.claim.DeletionTimestamp, s.claim.Finalizers, s.all.Pods = now(), []string{volume.FinalizerClaimProtection}, nil
-		}},
-		{"deleted while its volume may be in the making", "pvc/data", func(s *scene) {
-			s.unbound()
-			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerIntent}
 		}},
 		{"deleted and held by a stranger", "pvc/data", func(s *scene) {
 			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{"example.com/keep"}

@@ -1,9 +1,6 @@
-// Package guard is the admission plugin that decides who may set the
-// annotations that volplane acts upon with more rights than their writer has. A
-// Pod asks with one to be mounted at a path of the host: whoever may create
-// Pods could otherwise cover any directory of any node. The provisioner keeps
-// in another one what it calls drivers with: whoever may write claims could
-// otherwise have drivers called with other tenants' volumes and secrets.
+// Package guard is the admission plugin that decides who may set the annotation
+// with which a Pod asks to be mounted at a path of the host: whoever may create
+// Pods could otherwise cover any directory of any node.
 package guard
 
 import (
@@ -22,6 +19,9 @@ import (
 
 // PluginName is the plugin's name in the chain.
 const PluginName = "AnnotationGuard"
+
+// What a writer of the annotation must be allowed to do.
+const verb, resource = "mount", "hostpaths"
 
 // Register adds the plugin to a list.
 func Register(plugins *admission.Plugins) {
@@ -51,46 +51,25 @@ func (p *plugin) ValidateInitialization() error {
 	return nil
 }
 
-// rule is one annotation and what its writer must be allowed to do in
-// volplane.dev.
-type rule struct{ kind, annotation, verb, resource string }
-
-func rules() []rule {
-	return []rule{
-		{"pods", volume.AnnMountAt, "mount", "hostpaths"},
-		{"persistentvolumeclaims", volume.AnnIntent, "write", volume.ResourceIntents},
-	}
-}
-
-// Validate refuses an object whose guarded annotation is new, changed or taken
-// away, unless its writer is allowed to.
+// Validate refuses a Pod whose guarded annotation is new, changed or taken
+// away, unless its writer may "mount" "hostpaths" in volplane.dev.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	for _, r := range rules() {
-		if a.GetResource().GroupResource() != api.Resource(r.kind) {
-			continue
-		}
-		// A Binding carries annotations to its Pod, and a status update may
-		// too: every way to the object is looked at. A Binding has no old
-		// object and says nothing of what it does not change.
-		want, had := annotation(a.GetObject(), r.annotation), annotation(a.GetOldObject(), r.annotation)
-		if want == had {
-			continue
-		}
-		if err := p.ask(ctx, a, r); err != nil {
-			return err
-		}
+	if a.GetResource().GroupResource() != api.Resource("pods") {
+		return nil
 	}
-	return nil
-}
-
-func (p *plugin) ask(ctx context.Context, a admission.Attributes, r rule) error {
+	// A Binding carries annotations to its Pod, and a status update may too:
+	// every way to the object is looked at. A Binding has no old object and
+	// says nothing of what it does not change.
+	if annotation(a.GetObject(), volume.AnnMountAt) == annotation(a.GetOldObject(), volume.AnnMountAt) {
+		return nil
+	}
 	decision, _, err := p.authz.Authorize(ctx, authorizer.AttributesRecord{
-		User: a.GetUserInfo(), Verb: r.verb, Namespace: a.GetNamespace(),
-		APIGroup: volume.Domain, APIVersion: "v1", Resource: r.resource, ResourceRequest: true,
+		User: a.GetUserInfo(), Verb: verb, Namespace: a.GetNamespace(),
+		APIGroup: volume.Domain, APIVersion: "v1", Resource: resource, ResourceRequest: true,
 	})
 	if err != nil || decision != authorizer.DecisionAllow {
 		return admission.NewForbidden(a, fmt.Errorf("annotation %s: user %q may not set or change it: the verb %q on %q in group %q is needed",
-			r.annotation, a.GetUserInfo().GetName(), r.verb, r.resource, volume.Domain))
+			volume.AnnMountAt, a.GetUserInfo().GetName(), verb, resource, volume.Domain))
 	}
 	return nil
 }

@@ -1,0 +1,350 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	// maxBatch is how many bytes of intents one object takes; the API server
+	// takes 1 MiB.
+	maxBatch = 512 << 10
+	// maxPause bounds how long a write waits for company.
+	maxPause = 20 * time.Millisecond
+	// crowd is how many open intents it takes for a write to wait at all.
+	crowd = 8
+)
+
+// IntentLog keeps what a process is about to do and must finish or undo after
+// a crash, by key, in ConfigMaps. What is put in the same few milliseconds goes
+// into one write, and an object whose intents are all resolved is written over
+// by the next ones, so that many intents at once cost few writes. It has one
+// writer; a second one is noticed by its writes and then the log is read again.
+// It is safe for concurrent use.
+type IntentLog struct {
+	client          kubernetes.Interface
+	namespace, name string
+
+	mu      sync.Mutex
+	loaded  bool
+	entries map[string]*intent
+	// segments are the objects, by name.
+	segments map[string]*segment
+	waiting  []*putting
+	leading  bool
+}
+
+type intent struct {
+	value, segment string
+	done           bool
+}
+
+// segment is one object. Intents that are done stay in it until it is written
+// the next time.
+type segment struct {
+	object *corev1.ConfigMap
+	open   int
+	busy   bool
+}
+
+type putting struct {
+	key, value string
+	// turn tells the end of the write, or that this is the next to write.
+	turn chan turn
+}
+
+type turn struct {
+	lead bool
+	err  error
+}
+
+// NewIntentLog returns the log of that name. Nothing is read or written yet.
+func NewIntentLog(client kubernetes.Interface, namespace, name string) *IntentLog {
+	return &IntentLog{client: client, namespace: namespace, name: name, entries: map[string]*intent{}, segments: map[string]*segment{}}
+}
+
+// IntentLogAccess is what the writer of a log does.
+func IntentLogAccess(namespace string) Access {
+	return Access{Namespace: namespace, Resource: "configmaps", Verbs: []string{"list", "create", "update", "delete"}}
+}
+
+// Load reads the log and returns the keys of the intents in it that nobody has
+// resolved. It reads only the first time, and again after a write whose outcome
+// is not known.
+func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.loaded {
+		return nil, nil
+	}
+	list, err := l.client.CoreV1().ConfigMaps(l.namespace).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + l.name})
+	if err != nil {
+		return nil, fmt.Errorf("read intents %s: %w", l.name, err)
+	}
+	entries, segments := map[string]*intent{}, map[string]*segment{}
+	for i := range list.Items {
+		o := &list.Items[i]
+		s := &segment{object: o}
+		segments[o.Name] = s
+		for key, value := range o.Data {
+			before := l.entries[key]
+			entries[key] = &intent{value: value, segment: o.Name, done: before != nil && before.done}
+			if !entries[key].done {
+				s.open++
+			}
+		}
+	}
+	l.entries, l.segments, l.loaded = entries, segments, true
+	var open []string
+	for key, e := range entries {
+		if !e.done {
+			open = append(open, key)
+		}
+	}
+	slices.Sort(open)
+	return open, nil
+}
+
+// Get returns the intent under a key, unless it is resolved. The log must be
+// loaded.
+func (l *IntentLog) Get(key string) (value string, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[key]
+	if e == nil || e.done {
+		return "", false
+	}
+	return e.value, true
+}
+
+// Done resolves an intent. On the server it stands until its object is written
+// again or swept. It may be repeated.
+func (l *IntentLog) Done(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[key]
+	if e == nil || e.done {
+		return
+	}
+	e.done = true
+	if s := l.segments[e.segment]; s != nil {
+		s.open--
+	}
+}
+
+// Holds says whether an intent may stand on the server, resolved or not.
+func (l *IntentLog) Holds(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.entries[key] != nil
+}
+
+// Put returns when the intent is on the server's disk. After an error it may
+// be there or not; Load tells.
+func (l *IntentLog) Put(ctx context.Context, key, value string) error {
+	p := &putting{key: key, value: value, turn: make(chan turn, 2)}
+	l.mu.Lock()
+	l.waiting = append(l.waiting, p)
+	if !l.leading {
+		l.leading = true
+		p.turn <- turn{lead: true}
+	}
+	l.mu.Unlock()
+	for {
+		t := <-p.turn
+		if !t.lead {
+			return t.err
+		}
+		l.lead(ctx)
+	}
+}
+
+// lead writes what waits, and has the next one lead if more has come meanwhile.
+func (l *IntentLog) lead(ctx context.Context) {
+	l.gatherCompany(ctx)
+	batch := l.take()
+	err := l.write(ctx, batch)
+	for _, p := range batch {
+		p.turn <- turn{err: err}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) > 0 {
+		l.waiting[0].turn <- turn{lead: true}
+	} else {
+		l.leading = false
+	}
+}
+
+// gatherCompany waits a little when much is under way: others will come.
+func (l *IntentLog) gatherCompany(ctx context.Context) {
+	l.mu.Lock()
+	open := 0
+	for _, s := range l.segments {
+		open += s.open
+	}
+	l.mu.Unlock()
+	if open < crowd {
+		return
+	}
+	wait := time.NewTimer(min(maxPause, time.Duration(open)*time.Millisecond/4))
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+}
+
+// take returns the intents that go into the next object: at least one, and no
+// more than fit.
+func (l *IntentLog) take() []*putting {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, size := 0, 0
+	for _, p := range l.waiting {
+		size += len(p.key) + len(p.value)
+		if n > 0 && size > maxBatch {
+			break
+		}
+		n++
+	}
+	batch := slices.Clone(l.waiting[:n])
+	l.waiting = slices.Delete(l.waiting, 0, n)
+	return batch
+}
+
+func (l *IntentLog) write(ctx context.Context, batch []*putting) error {
+	data := map[string]string{}
+	for _, p := range batch {
+		data[p.key] = p.value
+	}
+	s, o, err := l.free()
+	if err != nil {
+		return err
+	}
+	o.Data = data
+	var got *corev1.ConfigMap
+	if s.object == nil {
+		got, err = l.client.CoreV1().ConfigMaps(l.namespace).Create(ctx, o, metav1.CreateOptions{})
+	} else {
+		got, err = l.client.CoreV1().ConfigMaps(l.namespace).Update(ctx, o, metav1.UpdateOptions{})
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.busy = false
+	if err != nil {
+		// It may have been written, or somebody else writes: only reading
+		// tells.
+		l.loaded = false
+		return fmt.Errorf("write intents %s: %w", o.Name, err)
+	}
+	maps.DeleteFunc(l.entries, func(_ string, e *intent) bool { return e.segment == o.Name })
+	s.object, s.open = got, len(batch)
+	l.segments[o.Name] = s
+	for key, value := range data {
+		l.entries[key] = &intent{value: value, segment: o.Name}
+	}
+	return nil
+}
+
+// free returns an object whose intents are all resolved, or a new one.
+func (l *IntentLog) free() (*segment, *corev1.ConfigMap, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.loaded {
+		return nil, nil, fmt.Errorf("intents %s have to be read first", l.name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.segments)) {
+		if s := l.segments[name]; s.open == 0 && !s.busy {
+			s.busy = true
+			return s, s.object.DeepCopy(), nil
+		}
+	}
+	for n := 1; ; n++ {
+		name := fmt.Sprintf("%s-%d", l.name, n)
+		if l.segments[name] != nil {
+			continue
+		}
+		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: name, Labels: map[string]string{volume.LabelIntents: l.name}}}
+		return &segment{busy: true}, o, nil
+	}
+}
+
+// Sweep takes all resolved intents off the server.
+func (l *IntentLog) Sweep(ctx context.Context) error {
+	for {
+		s, left := l.dirty()
+		if s == nil {
+			return nil
+		}
+		if err := l.clean(ctx, s, left); err != nil {
+			return err
+		}
+	}
+}
+
+// dirty returns an object that holds resolved intents, and what is to be left
+// of it; nil is none. The caller has it for itself until clean.
+func (l *IntentLog) dirty() (*segment, map[string]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.loaded {
+		return nil, nil
+	}
+	for _, s := range l.segments {
+		if s.busy || s.open == len(s.object.Data) {
+			continue
+		}
+		s.busy = true
+		left := map[string]string{}
+		for key, value := range s.object.Data {
+			if e := l.entries[key]; e != nil && !e.done {
+				left[key] = value
+			}
+		}
+		return s, left
+	}
+	return nil, nil
+}
+
+func (l *IntentLog) clean(ctx context.Context, s *segment, left map[string]string) error {
+	objects := l.client.CoreV1().ConfigMaps(l.namespace)
+	var got *corev1.ConfigMap
+	var err error
+	if len(left) == 0 {
+		err = objects.Delete(ctx, s.object.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &s.object.UID, ResourceVersion: &s.object.ResourceVersion},
+		})
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+	} else {
+		o := s.object.DeepCopy()
+		o.Data = left
+		got, err = objects.Update(ctx, o, metav1.UpdateOptions{})
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.busy = false
+	if err != nil {
+		l.loaded = false
+		return fmt.Errorf("sweep intents %s: %w", s.object.Name, err)
+	}
+	name := s.object.Name
+	maps.DeleteFunc(l.entries, func(key string, e *intent) bool { return e.segment == name && left[key] == "" })
+	if s.object = got; got == nil {
+		delete(l.segments, name)
+	}
+	return nil
+}
