@@ -183,6 +183,41 @@ func text(t *testing.T, p Plan) string {
 	return b.String()
 }
 
+// TestDefaultClass: of several the newest is the default, of equally old ones
+// the first by name (S4-011).
+func TestDefaultClass(t *testing.T) {
+	class := func(name string, age int64, annotation string) *storagev1.StorageClass {
+		c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(1000-age, 0)}}
+		if annotation != "" {
+			c.Annotations = map[string]string{annotation: "true"}
+		}
+		return c
+	}
+	plain, old, young := class("plain", 1, ""), class("old", 9, volume.AnnDefaultClass), class("young", 2, volume.AnnBetaDefaultClass)
+	twin, off := class("twin", 2, volume.AnnDefaultClass), class("off", 0, "")
+	off.Annotations = map[string]string{volume.AnnDefaultClass: "false"}
+	for _, c := range []struct {
+		argues  string
+		classes []*storagev1.StorageClass
+		want    string
+	}{
+		{"none", []*storagev1.StorageClass{plain, off}, ""},
+		{"one", []*storagev1.StorageClass{plain, old, off}, "old"},
+		{"the newest", []*storagev1.StorageClass{young, plain, old}, "young"},
+		{"the newest, whatever the order", []*storagev1.StorageClass{old, young}, "young"},
+		{"the first by name", []*storagev1.StorageClass{young, twin, old}, "twin"},
+		{"the first by name, whatever the order", []*storagev1.StorageClass{twin, young}, "twin"},
+	} {
+		name := ""
+		if got := DefaultClass(c.classes); got != nil {
+			name = got.Name
+		}
+		if name != c.want {
+			t.Errorf("%s: %q, want %q", c.argues, name, c.want)
+		}
+	}
+}
+
 // TestMatchKeepsItsPromises: whatever the volumes are, what is matched is large
 // enough, of the right class, and free or kept for the claim.
 func TestMatchKeepsItsPromises(t *testing.T) {

@@ -88,6 +88,60 @@ func TestStatefulSetSpreads(t *testing.T) {
 	}
 }
 
+// TestTheHashIsKubernetes' own, so that a set that was begun by another
+// provisioner goes on in the same order (S1-038). The figures are FNV-1's,
+// computed elsewhere.
+func TestTheHashIsKubernetes(t *testing.T) {
+	for _, c := range []struct {
+		claim       string
+		hash, index uint32
+	}{
+		{"data-web-0", 0x46661985, 0},
+		{"log-web-1", 0x46661985, 1},
+		{"web-1", 0x46661985, 1},
+		{"data", 0x74cb23bd, 0},
+		{"my-data", 0x8112fc28, 0},
+		{"data-web-4294967296", 0x92109e77, 0},
+	} {
+		if hash, index := spread(c.claim); hash != c.hash || index != c.index {
+			t.Errorf("%s gives %#x and %d", c.claim, hash, index)
+		}
+	}
+}
+
+// TestKeysThatDiffer: a selected node chooses the keys (S1-034); without one the
+// segments of all nodes count, each by its own keys (S1-032, S1-033). What a
+// node registered and is no label of its is no segment.
+func TestKeysThatDiffer(t *testing.T) {
+	mixed := func() Facts {
+		f := cluster("a", "b", "c")
+		f.Nodes["n2"].Labels = map[string]string{"zone": "b", "rack": "1"}
+		f.CSINodes["n2"].Spec.Drivers[0].TopologyKeys = []string{"rack", "zone"}
+		f.CSINodes["n3"].Spec.Drivers[0].Name = "other.example.com"
+		return f
+	}
+	unlabelled := mixed()
+	unlabelled.Nodes["n2"].Labels = map[string]string{"zone": "b"}
+	for _, c := range []struct {
+		argues string
+		facts  Facts
+		want   []Segment
+	}{
+		{"the selected node has one key", with(mixed(), "n1", nil), []Segment{{"zone": "a"}}},
+		{"it has two", with(mixed(), "n2", nil), []Segment{{"zone": "b", "rack": "1"}}},
+		{"no node is selected", mixed(), []Segment{{"zone": "a"}, {"zone": "b", "rack": "1"}}},
+		{"a label is missing", unlabelled, []Segment{{"zone": "a"}}},
+	} {
+		got, err := Require(c.facts)
+		if err != nil || !slices.EqualFunc(got.Requisite, c.want, func(a, b Segment) bool { return maps.Equal(a, b) }) {
+			t.Errorf("%s: %v %v", c.argues, got.Requisite, err)
+		}
+	}
+	if _, err := Require(with(unlabelled, "n2", nil)); !errors.Is(err, ErrNode) {
+		t.Errorf("a selected node without the label: %v", err)
+	}
+}
+
 func TestPreferredIsRequisiteInAnotherOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := cluster(rapid.SliceOfN(rapid.StringMatching(`[a-e]`), 1, 9).Draw(t, "zones")...)
@@ -114,6 +168,13 @@ func TestAffinity(t *testing.T) {
 	a := Affinity([]Segment{{"zone": "a", "rack": "1"}, {"zone": "b"}})
 	if len(a.Required.NodeSelectorTerms) != 2 || len(a.Required.NodeSelectorTerms[0].MatchExpressions) != 2 {
 		t.Errorf("affinity %v", a)
+	}
+	for _, term := range a.Required.NodeSelectorTerms {
+		for _, e := range term.MatchExpressions {
+			if e.Operator != corev1.NodeSelectorOpIn || len(e.Values) != 1 {
+				t.Errorf("expression %v has not one value (S1-104)", e)
+			}
+		}
 	}
 }
 

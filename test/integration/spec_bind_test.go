@@ -1,0 +1,198 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestExistingVolumeFirst: what is there is taken before anything is made, also
+// by a claim with a class and a selector (S4-013, S4-068).
+func TestExistingVolumeFirst(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	p.makeVolume("plain", "2Gi", "fast")
+	p.makeVolume("classless", "2Gi", "")
+	p.makeVolume("labelled", "9Gi", "fast", func(v *corev1.PersistentVolume) { v.Labels = map[string]string{"disk": "ssd"} })
+	for _, name := range []string{"plain", "classless", "labelled"} {
+		p.volumePhase(name, corev1.VolumeAvailable)
+	}
+	p.makeClaim("choosy", "fast", func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"disk": "ssd"}}
+	})
+	p.claimPhase("choosy", corev1.ClaimBound, "labelled")
+	p.makeClaim("c", "fast")
+	p.claimPhase("c", corev1.ClaimBound, "plain")
+	if n := p.calls("CreateVolume"); n > 0 {
+		t.Errorf("%d volumes were asked for, and there were some", n)
+	}
+	// The volume without a class does not count.
+	p.makeClaim("more", "fast")
+	p.bound("more")
+	p.volumePhase("classless", corev1.VolumeAvailable)
+	if all := p.creations(); len(all) != 1 || all[0].GetName() != "pvc-"+string(p.claim("more").UID) {
+		t.Errorf("asked for: %v", all)
+	}
+}
+
+// TestOlderSpellings: the annotation of a class goes before the field, in claim
+// and volume (S4-005, S4-006); the one that is older still means nothing
+// (S4-007).
+func TestOlderSpellings(t *testing.T) {
+	p := newPlane(t)
+	older := map[string]string{volume.AnnBetaStorageClass: "byhand"}
+	p.makeVolume("v", "2Gi", "elsewhere", func(v *corev1.PersistentVolume) { v.Annotations = older })
+	p.volumePhase("v", corev1.VolumeAvailable)
+	p.makeClaim("wrong", "elsewhere")
+	p.tells("PersistentVolumeClaim", "wrong", volume.ReasonProvisioningFailed, `"elsewhere" not found`)
+	p.volumePhase("v", corev1.VolumeAvailable)
+	p.makeClaim("right", "elsewhere", func(c *corev1.PersistentVolumeClaim) { c.Annotations = older })
+	p.claimPhase("right", corev1.ClaimBound, "v")
+	p.claimPhase("wrong", corev1.ClaimPending, "")
+
+	p.makeClass("fast")
+	p.makeClaim("oldest", "", func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.StorageClassName, c.Annotations = nil, map[string]string{"volume.alpha.kubernetes.io/storage-class": "fast"}
+	})
+	p.tells("PersistentVolumeClaim", "oldest", volume.ReasonFailedBinding, "no storage class is set")
+	if c := p.claim("oldest"); c.Spec.StorageClassName != nil || p.calls("CreateVolume") > 0 {
+		t.Errorf("class %v, %d calls", c.Spec.StorageClassName, p.calls("CreateVolume"))
+	}
+}
+
+// TestDefaultClass: a claim that names none has the default one from when it is
+// made (S4-012), of two the newer.
+func TestDefaultClass(t *testing.T) {
+	p := newPlane(t)
+	usual := func(c *storagev1.StorageClass) { c.Annotations = map[string]string{volume.AnnDefaultClass: "true"} }
+	nameless := func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }
+	p.makeClass("plain")
+	p.makeClass("usual", usual)
+	// The admission reads a cache of its own.
+	p.eventually(func() string {
+		c, err := p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: "dry"}, Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}},
+			},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		p.must(err)
+		if got := ptr.Deref(c.Spec.StorageClassName, ""); got != "usual" {
+			return fmt.Sprintf("a new claim gets class %q", got)
+		}
+		return ""
+	})
+	p.makeClaim("c", "", nameless)
+	if got := ptr.Deref(p.claim("c").Spec.StorageClassName, ""); got != "usual" {
+		t.Errorf("the claim's class is %q", got)
+	}
+	p.bound("c")
+	if v := p.getVolume(p.claim("c").Spec.VolumeName); v.Spec.StorageClassName != "usual" {
+		t.Errorf("the volume's class is %q", v.Spec.StorageClassName)
+	}
+	p.makeClaim("classless", "")
+	p.tells("PersistentVolumeClaim", "classless", volume.ReasonFailedBinding)
+	p.claimPhase("classless", corev1.ClaimPending, "")
+}
+
+// TestProvisionersElsewhere: whatever a class calls its provisioner, the binder
+// asks it by the claim and goes on looking for a match, and nobody else does
+// anything (S4-020, S4-024, S4-025, S4-030).
+func TestProvisionersElsewhere(t *testing.T) {
+	p := newPlane(t)
+	for i, name := range []string{"vendor.example.com/disk", "kubernetes.io/aws-ebs", "other.example.com"} {
+		class, claim := fmt.Sprint("class", i), fmt.Sprint("c", i)
+		p.makeClass(class, func(c *storagev1.StorageClass) { c.Provisioner, c.Parameters = name, map[string]string{"tier": "1"} })
+		p.makeClaim(claim, class)
+		p.tells("PersistentVolumeClaim", claim, volume.ReasonExternalProvisioning, name)
+		p.claimPhase(claim, corev1.ClaimPending, "")
+		c := p.claim(claim)
+		if c.Annotations[volume.AnnStorageProvisioner] != name || c.Annotations[volume.AnnBetaStorageProvisioner] != name {
+			t.Errorf("annotations are %v", c.Annotations)
+		}
+		if c.Annotations[volume.AnnIntent] != "" || slices.Contains(c.Finalizers, volume.FinalizerIntent) {
+			t.Errorf("the provisioner took claim %s of %s", claim, name)
+		}
+		// What the provisioner makes is a volume that matches.
+		p.makeVolume("made"+claim, "2Gi", class)
+		p.claimPhase(claim, corev1.ClaimBound, "made"+claim)
+	}
+	if n := p.calls("CreateVolume"); n > 0 {
+		t.Errorf("the driver was called %d times for others", n)
+	}
+}
+
+// TestReclaimPolicies: only a volume that names a driver that is here, and whose
+// policy says so when its claim is gone, is deleted (S4-055, S4-057 to S4-060,
+// S1-107).
+func TestReclaimPolicies(t *testing.T) {
+	p := newPlane(t)
+	deletes := func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete
+	}
+	by := func(driver string) func(*corev1.PersistentVolume) {
+		return func(v *corev1.PersistentVolume) {
+			v.Annotations, v.Spec.CSI.Driver = map[string]string{volume.AnnProvisionedBy: driver}, driver
+		}
+	}
+	nfs := func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "nfs", Path: "/"}}
+	}
+	p.makeVolume("retained", "2Gi", "a", by(p.conn.Name))
+	p.makeVolume("foreign", "2Gi", "b", by("other.example.com"), deletes)
+	p.makeVolume("inside", "2Gi", "c", nfs, deletes)
+	p.makeVolume("deleted", "2Gi", "d", by(p.conn.Name), deletes)
+	for class, name := range map[string]string{"a": "retained", "b": "foreign", "c": "inside", "d": "deleted"} {
+		p.makeClaim(class, class)
+		p.claimPhase(class, corev1.ClaimBound, name)
+	}
+	p.finalizer("deleted", true)
+	for _, class := range []string{"a", "b", "c", "d"} {
+		p.removeClaim(class)
+	}
+	p.noVolume("deleted")
+	for _, name := range []string{"retained", "foreign", "inside"} {
+		p.volumePhase(name, corev1.VolumeReleased)
+	}
+	if got := p.deletions(); !slices.Equal(got, []string{"by-hand-deleted"}) {
+		t.Errorf("deleted at the driver: %v", got)
+	}
+
+	// Who changes his mind in time keeps the data, and the object can go.
+	p.makeClass("fast")
+	p.makeClaim("e", "fast")
+	p.bound("e")
+	p.settled("e")
+	name := p.claim("e").Spec.VolumeName
+	p.finalizer(name, true)
+	p.patchVolume(name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
+	p.finalizer(name, false)
+	p.removeClaim("e")
+	p.volumePhase(name, corev1.VolumeReleased)
+	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, name, metav1.DeleteOptions{}))
+	p.noVolume(name)
+	if len(p.driver.Volumes()) != 1 || len(p.deletions()) != 1 {
+		t.Errorf("a retained volume was deleted: %v, %v", p.driver.Volumes(), p.deletions())
+	}
+}
+
+// finalizer waits until a volume object is kept for the provisioner, or not any
+// more.
+func (p *plane) finalizer(name string, want bool) {
+	p.t.Helper()
+	p.eventually(func() string {
+		if v := p.getVolume(name); slices.Contains(v.Finalizers, volume.FinalizerProvisioner) != want {
+			return fmt.Sprintf("volume %s has %v", name, strings.Join(v.Finalizers, ", "))
+		}
+		return ""
+	})
+}

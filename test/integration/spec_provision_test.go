@@ -1,0 +1,290 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// deletions returns the handles of DeleteVolume so far.
+func (p *plane) deletions() (handles []string) {
+	for _, c := range p.driver.Calls() {
+		if r, ok := c.Request.(*csipb.DeleteVolumeRequest); ok {
+			handles = append(handles, r.GetVolumeId())
+		}
+	}
+	return handles
+}
+
+// TestRequestAndObject: what the driver is asked for follows from claim and
+// class, and the volume object from both and the answer.
+func TestRequestAndObject(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast", func(c *storagev1.StorageClass) {
+		c.Parameters = map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs", "csiProvisionerFoo": "theirs"}
+	})
+	p.makeClaim("files", "fast", func(c *corev1.PersistentVolumeClaim) {
+		c.Labels = map[string]string{"app": "web"}
+		c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}
+	})
+	p.makeClaim("raw", "fast", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	for _, name := range []string{"files", "raw"} {
+		p.bound(name)
+		p.settled(name)
+	}
+	for _, r := range p.creations() {
+		name := "files"
+		if r.GetName() == "pvc-"+string(p.claim("raw").UID) {
+			name = "raw"
+		}
+		c, v := p.claim(name), p.getVolume(r.GetName())
+		_, fsType := r.GetVolumeCapabilities()[0].GetAccessType().(*csipb.VolumeCapability_Mount)
+		for what, ok := range map[string]bool{
+			"name follows from the claim's UID (S1-024, S4-051)": r.GetName() == "pvc-"+string(c.UID) && c.Spec.VolumeName == r.GetName(),
+			"size is the claim's (S1-025)":                       r.GetCapacityRange().GetRequiredBytes() == 2<<30 && r.GetCapacityRange().GetLimitBytes() == 0,
+			"parameters without Kubernetes' own (S1-026)":        maps.Equal(r.GetParameters(), map[string]string{"tier": "1", "csiProvisionerFoo": "theirs"}),
+			"a capability for each access mode":                  len(r.GetVolumeCapabilities()) == len(c.Spec.AccessModes),
+			"block is asked for like files (S4-048)":             fsType == (name == "files"),
+			"no credentials where none are named (S4-066)":       len(r.GetSecrets()) == 0,
+			"class is in the field (S4-042)":                     v.Spec.StorageClassName == "fast" && v.Annotations[volume.AnnBetaStorageClass] == "",
+			"labels are nobody's business (S4-008, S4-045)":      len(v.Labels) == 0,
+			"claim with its UID (S4-040)":                        v.Spec.ClaimRef.UID == c.UID && v.Spec.ClaimRef.Name == name && v.Spec.ClaimRef.Namespace == "default",
+			"who made it (S4-041)":                               v.Annotations[volume.AnnProvisionedBy] == p.conn.Name,
+			"access modes (S4-046)":                              slices.Equal(v.Spec.AccessModes, c.Spec.AccessModes),
+			"size (S4-046)":                                      v.Spec.Capacity.Storage().Value() == 2<<30,
+			"volume mode (S4-047)":                               *v.Spec.VolumeMode == *c.Spec.VolumeMode,
+			"what was made (S4-049, S1-075)":                     v.Spec.CSI.Driver == p.conn.Name && v.Spec.CSI.VolumeHandle == "id-"+r.GetName() && v.Spec.CSI.VolumeAttributes["name"] == r.GetName(),
+			"the default policy (S4-050)":                        v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete,
+			"topology of a driver without":                       r.GetAccessibilityRequirements() == nil && v.Spec.NodeAffinity == nil,
+		} {
+			if !ok {
+				t.Errorf("%s of %s: call %v, volume %+v", what, name, r, v)
+			}
+		}
+	}
+	// Class and claim are in the object from its first write (S4-021).
+	saved := 0
+	for _, w := range p.writes.since(0) {
+		if w.method == "POST" && w.path == "/api/v1/persistentvolumes" {
+			saved++
+			if !w.about("fast") || !w.about(string(p.claim("files").UID)) && !w.about(string(p.claim("raw").UID)) {
+				t.Errorf("saved first: %s", w.body)
+			}
+		}
+	}
+	if saved != 2 {
+		t.Errorf("%d objects were saved", saved)
+	}
+}
+
+// TestAnswersOfTheDriver: a larger volume is taken as it is, a smaller one is
+// deleted and told (S4-001, S4-046).
+func TestAnswersOfTheDriver(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	sized := func(bytes int64) func(int, any) csitest.Action {
+		return func(n int, req any) csitest.Action {
+			id := "id-" + req.(*csipb.CreateVolumeRequest).GetName()
+			if bytes < 2<<30 && n > 3 {
+				return csitest.Action{}
+			}
+			return csitest.Action{After: true, Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: bytes}}}
+		}
+	}
+	p.driver.OnCall("CreateVolume", sized(1<<30))
+	p.makeClaim("small", "fast")
+	p.tells("PersistentVolumeClaim", "small", volume.ReasonProvisioningFailed, "1073741824", "2147483648")
+	p.bound("small")
+	if n := len(p.deletions()); n != 3 {
+		t.Errorf("of three volumes that are too small %d were deleted", n)
+	}
+	p.driver.OnCall("CreateVolume", sized(5<<30))
+	p.makeClaim("large", "fast")
+	p.bound("large")
+	p.settled("large")
+	c := p.claim("large")
+	if v := p.getVolume(c.Spec.VolumeName); v.Spec.Capacity.Storage().String() != "5Gi" || c.Status.Capacity.Storage().String() != "5Gi" {
+		t.Errorf("the volume has %s, the claim %s", v.Spec.Capacity.Storage(), c.Status.Capacity.Storage())
+	}
+	p.agrees()
+}
+
+// TestRefusedClaims: what makes no sense is told, and the driver is not asked
+// (S4-002, S4-033 to S4-035).
+func TestRefusedClaims(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	p.makeClass("typo", func(c *storagev1.StorageClass) {
+		c.Parameters = map[string]string{"csi.storage.k8s.io/provisioner-secret": "x"}
+	})
+	p.makeClass("twice", func(c *storagev1.StorageClass) {
+		c.Parameters = map[string]string{"csi.storage.k8s.io/fstype": "ext4", "fstype": "xfs"}
+	})
+	p.makeClaim("choosy", "fast", func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"disk": "ssd"}}
+	})
+	p.makeClaim("typo", "typo")
+	p.makeClaim("twice", "twice")
+	p.tells("PersistentVolumeClaim", "choosy", volume.ReasonProvisioningFailed, "claim Selector is not supported")
+	p.tells("PersistentVolumeClaim", "typo", volume.ReasonProvisioningFailed, `unknown parameter "csi.storage.k8s.io/provisioner-secret"`)
+	p.tells("PersistentVolumeClaim", "twice", volume.ReasonProvisioningFailed, "fstype", "are given")
+	if n := p.calls("CreateVolume"); n > 0 {
+		t.Errorf("the driver was called %d times", n)
+	}
+	for _, c := range []string{"choosy", "typo", "twice"} {
+		p.claimPhase(c, corev1.ClaimPending, "")
+	}
+	// A class cannot be changed, only made again: the claim is looked at again.
+	p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "typo", metav1.DeleteOptions{}))
+	p.makeClass("typo")
+	p.bound("typo")
+}
+
+// TestClassThatIsGone when the provisioner looks for it is told by the
+// provisioner, and found when it is back (S4-032).
+func TestClassThatIsGone(t *testing.T) {
+	p := newPlane(t)
+	p.makeClaim("c", "gone", func(c *corev1.PersistentVolumeClaim) {
+		c.Annotations = map[string]string{volume.AnnStorageProvisioner: p.conn.Name}
+	})
+	p.eventually(func() string {
+		all, err := p.client.CoreV1().Events("default").List(p.ctx, metav1.ListOptions{})
+		p.must(err)
+		for _, e := range all.Items {
+			if e.InvolvedObject.Name == "c" && e.Source.Component == "volplane.dev/provisioner" && strings.Contains(e.Message, `"gone" not found`) {
+				return ""
+			}
+		}
+		return "the provisioner says nothing"
+	})
+	p.makeClass("gone")
+	p.bound("c")
+}
+
+// TestBoundElsewhereDuringTheCall: a volume made by hand comes first; what the
+// driver makes is deleted as any volume is whose claim has gone (S4-052).
+func TestBoundElsewhereDuringTheCall(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	called, open := p.gate("CreateVolume", true, nil)
+	p.makeClaim("c", "fast")
+	<-called
+	p.makeVolume("v", "2Gi", "fast")
+	p.claimPhase("c", corev1.ClaimBound, "v")
+	open()
+	p.settled("c")
+	p.nothingLeft("v")
+	p.claimPhase("c", corev1.ClaimBound, "v")
+	if got := p.deletions(); len(got) != 1 {
+		t.Errorf("deleted: %v", got)
+	}
+}
+
+// TestObjectThatIsRefused for good: the driver says that the volume is where no
+// label can say it. The volume is deleted, if need be at the second attempt, and
+// the claim is told (S4-022, S4-038, S4-039).
+func TestObjectThatIsRefused(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	p.driver.OnCall("CreateVolume", func(n int, req any) csitest.Action {
+		if n > 1 {
+			return csitest.Action{}
+		}
+		return csitest.Action{After: true, Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{
+			VolumeId: "id-" + req.(*csipb.CreateVolumeRequest).GetName(), CapacityBytes: 2 << 30,
+			AccessibleTopology: []*csipb.Topology{{Segments: map[string]string{"no label!": "here"}}},
+		}}}
+	})
+	p.driver.OnCall("DeleteVolume", func(n int, _ any) csitest.Action {
+		if n > 1 {
+			return csitest.Action{}
+		}
+		return csitest.Action{Err: status.Error(codes.Internal, "not now")}
+	})
+	p.makeClaim("c", "fast")
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "refused", "no label!")
+	p.bound("c")
+	p.settled("c")
+	p.agrees()
+	p.removeClaim("c")
+	p.nothingLeft()
+}
+
+// TestObjectThatIsSavedLater: the API server refuses the volume object for a
+// while, and the provisioner ends meanwhile; the volume is not forgotten and
+// not made twice (S4-037).
+func TestObjectThatIsSavedLater(t *testing.T) {
+	p := newPlane(t)
+	roles := p.client.RbacV1().ClusterRoles()
+	role, err := roles.Get(p.ctx, app.User("provisioner"), metav1.GetOptions{})
+	p.must(err)
+	p.mayCreateVolumes(role, false)
+	p.makeClass("fast")
+	p.makeClaim("c", "fast")
+	tries := func() (n int) {
+		for _, w := range p.writes.since(0) {
+			if w.role == "provisioner" && w.method == "POST" && w.path == "/api/v1/persistentvolumes" {
+				n++
+			}
+		}
+		return n
+	}
+	p.eventually(func() string {
+		if tries() < 3 {
+			return fmt.Sprintf("saving was tried %d times", tries())
+		}
+		return ""
+	})
+	p.stop()
+	p.start()
+	before := tries()
+	p.eventually(func() string {
+		if tries() == before {
+			return "saving was not tried again"
+		}
+		return ""
+	})
+	p.mayCreateVolumes(role, true)
+	p.bound("c")
+	p.settled("c")
+	p.sameArguments(2)
+	p.agrees()
+}
+
+// mayCreateVolumes gives the provisioner's role the right to create volume
+// objects, or takes it away and waits until it is gone.
+func (p *plane) mayCreateVolumes(role *rbacv1.ClusterRole, may bool) {
+	p.t.Helper()
+	changed := role.DeepCopy()
+	if !may {
+		for i := range changed.Rules {
+			changed.Rules[i].Verbs = slices.DeleteFunc(changed.Rules[i].Verbs, func(v string) bool {
+				return v == "create" && slices.Contains(changed.Rules[i].Resources, "persistentvolumes")
+			})
+		}
+	}
+	changed.ResourceVersion = ""
+	_, err := p.client.RbacV1().ClusterRoles().Update(p.ctx, changed, metav1.UpdateOptions{})
+	p.must(err)
+	p.eventually(func() string {
+		if p.may("create", "", "persistentvolumes", app.User("provisioner")) != may {
+			return "the role is not in force yet"
+		}
+		return ""
+	})
+}
