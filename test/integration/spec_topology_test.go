@@ -107,10 +107,10 @@ func TestTopologyOfALateClaim(t *testing.T) {
 		name := c.class + c.on
 		p.makeClaim(name, c.class)
 		p.pod(name, c.node, name)
+		p.bound(name)
 		if on := p.placed(name); on != c.on || p.claim(name).Annotations[volume.AnnSelectedNode] != c.on {
 			t.Errorf("%s: the pod is on %s, selected is %v", c.argues, on, p.claim(name).Annotations)
 		}
-		p.bound(name)
 		if requisite, preferred := p.zonesAsked(name); requisite != c.requisite || preferred != c.preferred {
 			t.Errorf("%s: requisite %s, preferred %s", c.argues, requisite, preferred)
 		}
