@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -221,8 +222,9 @@ func TestBoundElsewhereDuringTheCall(t *testing.T) {
 func TestObjectThatIsRefused(t *testing.T) {
 	p := newPlane(t)
 	p.makeClass("fast")
-	p.driver.OnCall("CreateVolume", func(n int, req any) csitest.Action {
-		if n > 1 {
+	var deleted atomic.Bool
+	p.driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action {
+		if deleted.Load() {
 			return csitest.Action{}
 		}
 		return csitest.Action{After: true, Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{
@@ -231,18 +233,20 @@ func TestObjectThatIsRefused(t *testing.T) {
 		}}}
 	})
 	p.driver.OnCall("DeleteVolume", func(n int, _ any) csitest.Action {
-		if n > 1 {
-			return csitest.Action{}
+		if n == 1 {
+			return csitest.Action{Err: status.Error(codes.Internal, "not now")}
 		}
-		return csitest.Action{Err: status.Error(codes.Internal, "not now")}
+		deleted.Store(true)
+		return csitest.Action{}
 	})
 	p.makeClaim("c", "fast")
 	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "refused", "no label!")
 	p.bound("c")
 	p.settled("c")
 	p.agrees()
-	p.removeClaim("c")
-	p.nothingLeft()
+	if made := "id-" + p.claim("c").Spec.VolumeName; !slices.Equal(p.deletions(), []string{made, made}) {
+		t.Errorf("deleted: %v", p.deletions())
+	}
 }
 
 // TestObjectThatIsSavedLater: the API server refuses the volume object for a

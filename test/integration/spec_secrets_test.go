@@ -88,6 +88,25 @@ func TestSecretsOfTheDriver(t *testing.T) {
 	}
 }
 
+// TestSecretThatIsNoText cannot be passed by CSI, whose credentials are texts:
+// its user hears of it, not of its bytes (S1-115).
+func TestSecretThatIsNoText(t *testing.T) {
+	p := newPlane(t)
+	p.secretClass("secret")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, Data: map[string][]byte{"key": []byte("hidden\xff\xfe")}}
+	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx, secret, metav1.CreateOptions{})
+	p.must(err)
+	p.makeClaim("c", "secret", func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{"team": "red"} })
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "UTF-8")
+	if what := p.holds(map[string]string{"key": "hidden"}); what != "" {
+		t.Errorf("the bytes are in %s", what)
+	}
+	secret.Data["key"] = []byte("text")
+	_, err = p.client.CoreV1().Secrets("default").Update(p.ctx, secret, metav1.UpdateOptions{})
+	p.must(err)
+	p.bound("c")
+}
+
 // holds names an object that has one of the values in it; "" is none.
 func (p *plane) holds(values map[string]string) string {
 	p.t.Helper()
