@@ -88,6 +88,27 @@ func TestSecretsOfTheDriver(t *testing.T) {
 	}
 }
 
+// TestDeletionWithoutItsSecret: who looks at the volume hears which Secret it
+// was (S1-118).
+func TestDeletionWithoutItsSecret(t *testing.T) {
+	p := newPlane(t)
+	p.secretClass("secret")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, StringData: map[string]string{"key": "text"}}
+	secrets := p.client.CoreV1().Secrets("default")
+	_, err := secrets.Create(p.ctx, secret, metav1.CreateOptions{})
+	p.must(err)
+	p.makeClaim("c", "secret", func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{"team": "red"} })
+	p.bound("c")
+	p.settled("c")
+	name := p.claim("c").Spec.VolumeName
+	p.must(secrets.Delete(p.ctx, secret.Name, metav1.DeleteOptions{}))
+	p.removeClaim("c")
+	p.tells("PersistentVolume", name, volume.ReasonFailedDelete, `secrets "provisioner-red" not found`)
+	_, err = secrets.Create(p.ctx, secret, metav1.CreateOptions{})
+	p.must(err)
+	p.nothingLeft()
+}
+
 // TestSecretThatIsNoText cannot be passed by CSI, whose credentials are texts:
 // its user hears of it, not of its bytes (S1-115).
 func TestSecretThatIsNoText(t *testing.T) {
