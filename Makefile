@@ -44,12 +44,12 @@ install: build ## install programs, systemd unit and completions below PREFIX (/
 
 ##@ To change it
 .PHONY: test
-test: deps build bin/kubectl bin/kube-controller-manager ## run every test of all modules (needs root)
+test: deps build bin/kubectl bin/kube-controller-manager bin/csi-provisioner ## run every test of all modules (needs root)
 	@if [ "$$(id -u)" != 0 ]; then echo 'error: the tests mount file systems: run them as root, or `make unit` without' >&2; exit 1; fi
 	.ci/gotest $(MODULES)
 
 .PHONY: differential
-differential: bin/kube-controller-manager ## compare the binder with Kubernetes' own in DIFFERENTIAL=2000 sequences
+differential: bin/kube-controller-manager bin/csi-provisioner ## compare the binder with Kubernetes' own in DIFFERENTIAL=2000 sequences
 	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=60m -v -run TestBinderIsKubernetes ./kube
 
 .PHONY: unit
@@ -85,6 +85,11 @@ help: ## list the targets
 bin/kubectl bin/kube-controller-manager: test/go.mod
 	cd test && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../$@ k8s.io/kubernetes/cmd/$(@F)
+
+# Kubernetes' own provisioner of CSI volumes, from a module of its own.
+bin/csi-provisioner: test/upstream/go.mod
+	cd test/upstream && p=$$(go list tool) && v=$$(go list -f '{{.Module.Version}}' $$p) && \
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$v" -o ../../$@ $$p
 
 $(LINTER):
 	GOBIN=$(CURDIR)/bin GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
