@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,16 +20,24 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
-// theirProgram is built by the Makefile from Kubernetes' own module.
-const theirProgram = "../../bin/kube-controller-manager"
+// The Makefile builds them from Kubernetes' own modules.
+const (
+	theirProgram     = "../../bin/kube-controller-manager"
+	theirProvisioner = "../../bin/csi-provisioner"
+)
 
 // syncPeriod is how often Kubernetes' binder looks at everything anew. Much of
 // what it does, it does only then.
 const syncPeriod = 200 * time.Millisecond
+
+// longestRetry is the longest pause of Kubernetes' provisioner between two
+// attempts at the same thing.
+const longestRetry = 400 * time.Millisecond
 
 // side is an API server with somebody's controllers.
 type side struct {
@@ -70,26 +80,48 @@ func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) {
 // theirs runs controllers of Kubernetes until the test ends.
 func (s side) theirs(t *testing.T, controllers ...string) {
 	t.Helper()
+	s.run(t, theirProgram, "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=5000",
+		"--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(controllers, ","))
+}
+
+// theirProvisioner runs Kubernetes' provisioner for a driver until the test ends.
+func (s side) theirProvisioner(t *testing.T, driver *csitest.Driver) {
+	t.Helper()
+	s.run(t, theirProvisioner, "--csi-address="+driver.Socket, "--leader-election=false", "--kube-api-qps=5000", "--kube-api-burst=5000",
+		"--timeout=1m", "--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())
+}
+
+// run runs a program of Kubernetes over the side's API server until the test
+// ends; the program does not outlive a test that is killed.
+func (s side) run(t *testing.T, path string, args ...string) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(kubeconfig(s.server.AdminConfig()), file); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	program := exec.CommandContext(ctx, theirProgram, "--kubeconfig="+file, "--leader-elect=false", "--secure-port=0",
-		"--kube-api-qps=5000", "--kube-api-burst=5000", "--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(controllers, ","))
+	program := exec.Command(path, append(args, "--kubeconfig="+file)...)
 	log := &lastWords{}
 	program.Stdout, program.Stderr = log, log
-	if err := program.Start(); err != nil {
+	program.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started, ended := make(chan error, 1), make(chan error, 1)
+	go func() {
+		// The signal comes when the thread ends that started the program.
+		runtime.LockOSThread()
+		err := program.Start()
+		started <- err
+		if err == nil {
+			ended <- program.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- program.Wait() }()
 	t.Cleanup(func() {
 		select {
 		case err := <-ended:
-			t.Errorf("kube-controller-manager ended: %v\n%s", err, log)
+			t.Errorf("%s ended: %v\n%s", filepath.Base(path), err, log)
 		default:
-			cancel()
+			_ = program.Process.Kill()
 			<-ended
 		}
 	})

@@ -26,11 +26,7 @@ func TestOurProvisionerTheirBinder(t *testing.T) {
 	driver, drivers := startDriver(t)
 	s.theirs(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
 	s.ours(t, drivers, "provisioner")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	fast, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
-	comesAndGoes(ctx, t, s.client, driver, "fast", fast, func() {})
-	comesAndGoes(ctx, t, s.client, driver, "late", late, func() { selectNode(ctx, t, s.client, "late") })
+	twoComeAndGo(t, s, driver)
 	made := 0
 	for _, m := range driver.Methods() {
 		if m == "CreateVolume" || m == "DeleteVolume" {
@@ -40,6 +36,26 @@ func TestOurProvisionerTheirBinder(t *testing.T) {
 	if made != 4 {
 		t.Errorf("%d calls made and deleted two volumes: %v", made, driver.Methods())
 	}
+}
+
+// TestOurBinderTheirProvisioner has the provisioner of Kubernetes make and
+// delete volumes for volplane's binder, as drivers bring it into a cluster.
+func TestOurBinderTheirProvisioner(t *testing.T) {
+	s := newSide(t, "both")
+	driver, _ := startDriver(t)
+	s.ours(t, csi.NewSet(), "binder", "protection")
+	s.theirProvisioner(t, driver)
+	twoComeAndGo(t, s, driver)
+}
+
+// twoComeAndGo has an Immediate and a WaitForFirstConsumer claim come and go.
+func twoComeAndGo(t *testing.T, s side, driver *csitest.Driver) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	fast, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
+	comesAndGoes(ctx, t, s.client, driver, "fast", fast, func() {})
+	comesAndGoes(ctx, t, s.client, driver, "late", late, func() { selectNode(ctx, t, s.client, "late") })
 }
 
 // comesAndGoes follows a claim of a new class until nothing is left of it.
