@@ -174,7 +174,7 @@ func request(f ClaimFacts) Plan {
 	in := &Intent{
 		Driver: class.Provisioner, Claim: *bind.Reference(c), Name: NameOf(c), Bytes: c.Spec.Resources.Requests.Storage().Value(), Class: class.Name,
 		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete,
-		Block: c.Spec.VolumeMode != nil && *c.Spec.VolumeMode == corev1.PersistentVolumeBlock,
+		Block: isBlock(c.Spec.VolumeMode),
 		Modes: c.Spec.AccessModes, Attributes: c.Spec.VolumeAttributesClassName,
 	}
 	if class.ReclaimPolicy != nil {

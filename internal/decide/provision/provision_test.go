@@ -142,6 +142,8 @@ func TestSources(t *testing.T) {
 		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: by, VolumeHandle: "h9"}
 		return v
 	}
+	block, mode := pv(driver, "u9"), corev1.PersistentVolumeBlock
+	block.Spec.VolumeMode = &mode
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -154,6 +156,12 @@ func TestSources(t *testing.T) {
 		{"the claim is not bound", clones, Source{Clones: true, Claim: unbound}},
 		{"the claim names a volume of another claim (CVE-2019-11255)", clones, Source{Clones: true, Claim: source, Volume: pv(driver, "u7")}},
 		{"the volume is another driver's", clones, Source{Clones: true, Claim: source, Volume: pv("x.example.com", "u9")}},
+		{"the claim is being deleted", clones, Source{Clones: true, Claim: claim(func(c *corev1.PersistentVolumeClaim) { *c = *source.DeepCopy(); deleting(c) }), Volume: pv(driver, "u9")}},
+		{"the claim is larger", clones, Source{Clones: true, Claim: claim(func(c *corev1.PersistentVolumeClaim) {
+			*c = *source.DeepCopy()
+			c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Ti")}
+		}), Volume: pv(driver, "u9")}},
+		{"the volume is a block device, the clone is not to be one", clones, Source{Clones: true, Claim: source, Volume: block}},
 		{"snapshots are not installed", restores, Source{}},
 		{"the snapshot is not there", restores, Source{Snapshot: SnapshotMissing}},
 		{"the snapshot is not ready", restores, Source{Snapshot: SnapshotNotReady}},
@@ -211,6 +219,7 @@ func TestVolumes(t *testing.T) {
 		{"not twice", VolumeFacts{Volume: pv(corev1.VolumeReleased, going, free), Ours: true}},
 		{"a stop after the finalizer went repeats the deletion", VolumeFacts{Volume: pv(corev1.VolumeReleased, free), Ours: true}},
 		{"a bound volume that is to be deleted one day is kept until then", VolumeFacts{Volume: pv(corev1.VolumeBound, free), Ours: true}},
+		{"one that no claim has had can be taken away as it came", VolumeFacts{Volume: pv(corev1.VolumeAvailable, free), Ours: true}},
 		{"a policy that was changed is followed", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain), Ours: true}},
 		{"a retained volume is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain, free), Ours: true}},
 		{"a volume made by hand is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, foreign), Ours: true}},

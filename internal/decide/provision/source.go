@@ -61,7 +61,7 @@ func (s Source) handle(c *corev1.PersistentVolumeClaim, driver string) (string, 
 	case IsSnapshot(c):
 		return "", s.snapshotProblem(c.Namespace + "/" + source.Name)
 	case IsClone(c):
-		return s.clone(c.Namespace+"/"+source.Name, driver)
+		return s.clone(c, c.Namespace+"/"+source.Name, driver)
 	}
 	return "", fmt.Errorf("%w %s %s: this provisioner does not fill volumes from a %s", ErrSource, source.Kind, source.Name, source.Kind)
 }
@@ -79,18 +79,28 @@ func (s Source) snapshotProblem(name string) error {
 	return fmt.Errorf("%w: snapshot %s cannot exist, because the custom resource %s.%s is not installed", ErrSource, name, volume.ResourceSnapshots, volume.GroupSnapshot)
 }
 
-func (s Source) clone(name, driver string) (string, error) {
+func (s Source) clone(c *corev1.PersistentVolumeClaim, name, driver string) (string, error) {
 	switch {
 	case !s.Clones:
 		return "", fmt.Errorf("%w: driver %s cannot copy claim %s: it does not have the capability CLONE_VOLUME", ErrSource, driver, name)
 	case s.Claim == nil:
 		return "", fmt.Errorf("%w: claim %s does not exist", ErrSource, name)
+	case s.Claim.DeletionTimestamp != nil:
+		return "", fmt.Errorf("%w: claim %s is being deleted", ErrSource, name)
 	case s.Claim.Status.Phase != corev1.ClaimBound, s.Volume == nil, !Owns(s.Claim, s.Volume):
 		return "", fmt.Errorf("%w: claim %s is not bound to a volume", ErrSource, name)
 	case s.Volume.Spec.CSI == nil || s.Volume.Spec.CSI.Driver != driver:
 		return "", fmt.Errorf("%w: the volume of claim %s is not one of driver %s", ErrSource, name, driver)
+	case c.Spec.Resources.Requests.Storage().Cmp(*s.Claim.Spec.Resources.Requests.Storage()) < 0:
+		return "", fmt.Errorf("%w: claim %s asks for more than its copy", ErrSource, name)
+	case isBlock(c.Spec.VolumeMode) != isBlock(s.Volume.Spec.VolumeMode):
+		return "", fmt.Errorf("%w: the volume of claim %s has another volume mode", ErrSource, name)
 	}
 	return s.Volume.Spec.CSI.VolumeHandle, nil
+}
+
+func isBlock(m *corev1.PersistentVolumeMode) bool {
+	return m != nil && *m == corev1.PersistentVolumeBlock
 }
 
 // Owns looks at the reference of the volume: a claim alone proves nothing about

@@ -125,7 +125,7 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 		return Keep, say(volume.ReasonRetained, "user", "volume "+v.Name+" is retained")
 	case v.Status.Phase == corev1.VolumeReleased:
 		return released(f, driver, kept)
-	case !kept && v.DeletionTimestamp == nil:
+	case !kept && v.DeletionTimestamp == nil && v.Status.Phase == corev1.VolumeBound:
 		return Adopt, say(volume.ReasonBound, "", "volume "+v.Name+" is to be deleted with its claim")
 	}
 	return Keep, say(volume.ReasonBound, "", "volume "+v.Name+" is in use")
