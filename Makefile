@@ -49,8 +49,8 @@ test: deps build bin/kubectl bin/kube-controller-manager bin/csi-provisioner ## 
 	.ci/gotest $(MODULES)
 
 .PHONY: differential
-differential: bin/kube-controller-manager bin/csi-provisioner ## compare the binder with Kubernetes' own in DIFFERENTIAL=2000 sequences
-	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=60m -v -run TestBinderIsKubernetes ./kube
+differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner with Kubernetes' own in DIFFERENTIAL=2000 sequences each
+	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=60m -v -run 'Test(Binder|Provisioner)IsKubernetes' ./kube
 
 .PHONY: unit
 unit: ## run the quick tests: no root, no API server

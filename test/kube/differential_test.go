@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -13,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"golang.org/x/sync/errgroup"
 
@@ -27,6 +27,8 @@ const (
 	batch     = 250
 	// length is how much users do in a sequence.
 	length = 10
+	// patience is how long the sides may differ before that is a difference.
+	patience = 10 * time.Second
 )
 
 // TestBinderIsKubernetes plays the same sequences to volplane's binder and
@@ -37,14 +39,20 @@ func TestBinderIsKubernetes(t *testing.T) {
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
 	ours.ours(t, csi.NewSet(), "binder", "protection")
 	theirs.theirs(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
+	compareAll(t, &differential{sides: []side{ours, theirs}, draw: draw, allowed: bindingMayDiffer, counted: map[string]int{}})
+}
+
+// compareAll plays the sequences of DIFFERENTIAL and complains of those after
+// which the sides differ.
+func compareAll(t *testing.T, d *differential) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
-	d := differential{sides: []side{ours, theirs}, allowed: map[string]int{}}
 	first, last := seeds(t)
 	for from := first; from < last; from += batch {
 		var all []sequence
 		for seed := from; seed < min(from+batch, last); seed++ {
-			all = append(all, draw(seed, length))
+			all = append(all, d.draw(seed, length))
 		}
 		found, err := d.play(ctx, all)
 		if err != nil {
@@ -61,7 +69,7 @@ func TestBinderIsKubernetes(t *testing.T) {
 			t.Errorf("seed %d, volplane and Kubernetes differ after\n%s%s", s.seed, s, difference)
 		}
 	}
-	t.Logf("played %d sequences, seeds %d to %d; differences that are allowed: %v", last-first, first, last-1, d.allowed)
+	t.Logf("played %d sequences, seeds %d to %d; differences that are allowed: %v", last-first, first, last-1, d.counted)
 }
 
 // seeds returns the range of DIFFERENTIAL, "N" or "FIRST-LAST".
@@ -88,10 +96,14 @@ func seeds(t *testing.T) (first, last uint64) {
 
 type differential struct {
 	sides []side
-	// games numbers the namespaces.
-	games int
-	// allowed counts the differences that are, by reason.
-	allowed map[string]int
+	// draw draws a sequence from a seed.
+	draw func(seed uint64, length int) sequence
+	// allowed returns the reason why two states may differ, "" if there is
+	// none; counted counts the reasons.
+	allowed func(ours, theirs []string) string
+	counted map[string]int
+	// games numbers the namespaces, touches the edits.
+	games, touches int
 }
 
 // play plays sequences at both sides, an op of each at a time, and returns the
@@ -104,20 +116,21 @@ func (d *differential) play(ctx context.Context, all []sequence) ([]string, erro
 	}
 	out, ended := make([]string, len(all)), make([]bool, len(all))
 	for step := -1; step < longest; step++ {
-		states, err := d.step(ctx, all, spaces, ended, step)
+		if err := d.act(ctx, all, spaces, ended, step); err != nil {
+			return nil, err
+		}
+		states, err := d.settle(ctx, spaces, ended)
 		if err != nil {
 			return nil, err
 		}
 		for i, space := range spaces {
-			if ended[i] {
-				continue
-			}
 			difference := compare(states[0][space], states[1][space])
-			if ended[i] = difference != ""; !ended[i] {
+			if ended[i] || difference == "" {
 				continue
 			}
-			if reason := allowed(states[0][space], states[1][space]); reason != "" {
-				d.allowed[reason]++
+			ended[i] = true
+			if reason := d.allowed(states[0][space], states[1][space]); reason != "" {
+				d.counted[reason]++
 				continue
 			}
 			out[i] = fmt.Sprintf("%s  at step %d\n", difference, step+1)
@@ -126,15 +139,50 @@ func (d *differential) play(ctx context.Context, all []sequence) ([]string, erro
 	return out, d.tidy(ctx)
 }
 
-// step plays one op at both sides and returns their states at rest.
-func (d *differential) step(ctx context.Context, all []sequence, spaces []string, ended []bool, step int) ([]state, error) {
+// settle returns the states at rest. What failed is repeated after pauses that
+// grow, and nobody watches all that may end a failure; where the sides differ,
+// users therefore edit their claims, and get time.
+func (d *differential) settle(ctx context.Context, spaces []string, ended []bool) ([]state, error) {
+	deadline := time.Now().Add(patience)
+	for {
+		states, err := d.rest(ctx)
+		if err != nil {
+			return nil, err
+		}
+		var differ []string
+		for i, space := range spaces {
+			ours, theirs := states[0][space], states[1][space]
+			if !ended[i] && !slices.Equal(ours, theirs) && d.allowed(ours, theirs) == "" {
+				differ = append(differ, space)
+			}
+		}
+		if len(differ) == 0 || time.Now().After(deadline) {
+			return states, nil
+		}
+		if err := d.touch(ctx, differ); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (d *differential) touch(ctx context.Context, spaces []string) error {
+	d.touches++
+	d.counted["one side was in a pause that an edit ended"] += len(spaces)
+	var both errgroup.Group
+	for _, s := range d.sides {
+		for _, space := range spaces {
+			both.Go(func() error { return s.touch(ctx, space, d.touches) })
+		}
+	}
+	return both.Wait()
+}
+
+// rest returns the states of both sides at rest.
+func (d *differential) rest(ctx context.Context) ([]state, error) {
 	states := make([]state, len(d.sides))
 	var both errgroup.Group
 	for k, s := range d.sides {
 		both.Go(func() (err error) {
-			if err = s.step(ctx, all, spaces, ended, step); err != nil {
-				return err
-			}
 			if err = s.rest(ctx); err != nil {
 				return err
 			}
@@ -145,13 +193,18 @@ func (d *differential) step(ctx context.Context, all []sequence, spaces []string
 	return states, both.Wait()
 }
 
-// allowed returns the reason why two states may differ, "" if there is none.
-func allowed(ours, theirs []string) string {
-	has := func(lines []string, words ...string) bool {
-		return slices.ContainsFunc(lines, func(l string) bool {
-			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(l, w) })
-		})
+// act plays one op of each sequence at both sides.
+func (d *differential) act(ctx context.Context, all []sequence, spaces []string, ended []bool, step int) error {
+	var both errgroup.Group
+	for _, s := range d.sides {
+		both.Go(func() error { return s.step(ctx, all, spaces, ended, step) })
 	}
+	return both.Wait()
+}
+
+// bindingMayDiffer returns the reason why two states after binding may differ,
+// "" if there is none.
+func bindingMayDiffer(ours, theirs []string) string {
 	switch {
 	case slices.Equal(anonymous(ours), anonymous(theirs)):
 		return "which of several claims that wait gets a volume is nobody's promise"
@@ -159,6 +212,13 @@ func allowed(ours, theirs []string) string {
 		return "when a user takes the claim from a volume that is being deleted, protection and binder race in Kubernetes, and the claim may lose its volume; here it keeps it"
 	}
 	return ""
+}
+
+// has says whether a line has all the words.
+func has(lines []string, words ...string) bool {
+	return slices.ContainsFunc(lines, func(l string) bool {
+		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(l, w) })
+	})
 }
 
 // anonymous takes the names of claims out of the lines.
@@ -185,7 +245,7 @@ func (s side) step(ctx context.Context, all []sequence, spaces []string, ended [
 			if step >= len(q.ops) || ended[i] {
 				return nil
 			}
-			return again(func() error { return q.ops[step].do(ctx, s.client, spaces[i]) })
+			return again(func() error { return q.ops[step].do(ctx, s, spaces[i]) })
 		})
 	}
 	return group.Wait()
@@ -209,48 +269,63 @@ func compare(ours, theirs []string) string {
 
 // shrink leaves out what a difference does not need.
 func (d *differential) shrink(ctx context.Context, s sequence, difference string) (sequence, string, error) {
-	for i := 0; i < len(s.ops); {
-		fewer := sequence{seed: s.seed, ops: slices.Delete(slices.Clone(s.ops), i, i+1)}
-		found, err := d.play(ctx, []sequence{fewer})
+	defer func(before map[string]int) { d.counted = before }(maps.Clone(d.counted))
+	for {
+		shorter := s.shorter()
+		found, err := d.play(ctx, shorter)
 		if err != nil {
 			return s, "", err
 		}
-		if found[0] == "" {
-			i++
-			continue
+		i := slices.IndexFunc(found, func(f string) bool { return f != "" })
+		if i < 0 {
+			return s, difference, nil
 		}
-		s, difference = fewer, found[0]
+		s, difference = shorter[i], found[i]
 	}
-	return s, difference, nil
+}
+
+// shorter returns the sequences that lack some ops in a row, the shortest first.
+func (s sequence) shorter() []sequence {
+	var out []sequence
+	for n := (len(s.ops) + 1) / 2; n > 0; n /= 2 {
+		for i := 0; i+n <= len(s.ops); i += n {
+			out = append(out, sequence{seed: s.seed, ops: slices.Delete(slices.Clone(s.ops), i, i+n)})
+		}
+	}
+	return out
 }
 
 // tidy removes everything, so that the next batch finds room.
 func (d *differential) tidy(ctx context.Context) error {
 	var both errgroup.Group
 	for _, s := range d.sides {
-		both.Go(func() error { return remove(ctx, s.client) })
+		both.Go(func() error { return s.remove(ctx) })
 	}
 	return both.Wait()
 }
 
-func remove(ctx context.Context, c kubernetes.Interface) error {
-	now := int64(0)
+func (s side) remove(ctx context.Context) error {
+	now, c := int64(0), s.client
+	s.storage.heal("")
 	spaces, err := c.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
-	for _, s := range spaces.Items {
-		if strings.HasPrefix(s.Name, "g") {
-			if err := c.CoreV1().Pods(s.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}); err != nil {
+	for _, space := range spaces.Items {
+		if strings.HasPrefix(space.Name, "g") {
+			if err := c.CoreV1().Pods(space.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}); err != nil {
 				return err
 			}
-			if err := c.CoreV1().PersistentVolumeClaims(s.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			if err := c.CoreV1().PersistentVolumeClaims(space.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 				return err
 			}
-			if err := c.CoreV1().Namespaces().Delete(ctx, s.Name, metav1.DeleteOptions{}); err != nil && !refused(err) {
+			if err := c.CoreV1().Namespaces().Delete(ctx, space.Name, metav1.DeleteOptions{}); err != nil && !refused(err) {
 				return err
 			}
 		}
+	}
+	if err := c.StorageV1().VolumeAttachments().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return err
 	}
 	if err := c.StorageV1().StorageClasses().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return err

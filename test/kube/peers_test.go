@@ -44,11 +44,14 @@ type side struct {
 	name   string
 	server *apiserver.Server
 	client kubernetes.Interface
+	// storage is the side's driver, memory what was seen of its claims.
+	storage *storage
+	memory  *memory
 }
 
 func newSide(t *testing.T, name string) side {
 	t.Helper()
-	s := side{name: name, server: standalonetest.Start(t, app.RBAC()...)}
+	s := side{name: name, server: standalonetest.Start(t, app.RBAC()...), storage: newStorage(), memory: newMemory()}
 	config := s.server.AdminConfig()
 	config.QPS = -1
 	var err error

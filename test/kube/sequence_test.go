@@ -12,11 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/volume"
 )
+
+// driverName is the driver of all volumes.
+const driverName = "test.csi.example.com"
 
 // sequence is what users do, one after the other. Its objects have names of
 // their own, so that many sequences go on at the same time.
@@ -28,7 +30,7 @@ type sequence struct {
 // op is one thing that a user does; do must be the same at both sides.
 type op struct {
 	text string
-	do   func(ctx context.Context, c kubernetes.Interface, space string) error
+	do   func(ctx context.Context, s side, space string) error
 }
 
 func (s sequence) String() string {
@@ -46,8 +48,10 @@ type dice struct {
 	volumes, claims, pods int
 }
 
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
+
 func draw(seed uint64, length int) sequence {
-	d := &dice{Rand: rand.New(rand.NewPCG(seed, 7))}
+	d := &dice{Rand: newRand(seed)}
 	s := sequence{seed: seed, ops: []op{newClass("fast", storagev1.VolumeBindingImmediate), newClass("late", storagev1.VolumeBindingWaitForFirstConsumer)}}
 	for range length {
 		s.ops = append(s.ops, d.op())
@@ -105,7 +109,7 @@ func (d *dice) newVolume() op {
 		PersistentVolumeReclaimPolicy: pick(d, corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete),
 	}
 	if d.IntN(2) == 0 {
-		v.Annotations = map[string]string{volume.AnnProvisionedBy: "d.example.com"}
+		v.Annotations = map[string]string{volume.AnnProvisionedBy: driverName}
 	}
 	switch d.IntN(10) {
 	case 0, 1:
@@ -115,15 +119,15 @@ func (d *dice) newVolume() op {
 	}
 	name := fmt.Sprint("v", d.volumes)
 	d.volumes++
-	return op{fmt.Sprintf("make volume %s: %s", name, describeVolume(v)), func(ctx context.Context, c kubernetes.Interface, space string) error {
+	return op{fmt.Sprintf("make volume %s: %s", name, describeVolume(v)), func(ctx context.Context, s side, space string) error {
 		v := v.DeepCopy()
 		v.Name = space + "-" + name
 		v.Spec.StorageClassName = space + "-" + v.Spec.StorageClassName
-		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d.example.com", VolumeHandle: v.Name}
+		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: v.Name}
 		if v.Spec.ClaimRef != nil {
 			v.Spec.ClaimRef.Namespace = space
 		}
-		_, err := c.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
+		_, err := s.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
 		return err
 	}}
 }
@@ -159,13 +163,13 @@ func (d *dice) newClaim() op {
 	if c.Spec.VolumeMode != nil {
 		text += " " + string(*c.Spec.VolumeMode)
 	}
-	return op{text, func(ctx context.Context, client kubernetes.Interface, space string) error {
+	return op{text, func(ctx context.Context, s side, space string) error {
 		c := c.DeepCopy()
 		c.Name, c.Spec.StorageClassName = name, ptr.To(space+"-"+*c.Spec.StorageClassName)
 		if c.Spec.VolumeName != "" {
 			c.Spec.VolumeName = space + "-" + c.Spec.VolumeName
 		}
-		_, err := client.CoreV1().PersistentVolumeClaims(space).Create(ctx, c, metav1.CreateOptions{})
+		_, err := s.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, c, metav1.CreateOptions{})
 		return err
 	}}
 }
@@ -173,17 +177,17 @@ func (d *dice) newClaim() op {
 func (d *dice) newPod() op {
 	name, claim := fmt.Sprint("p", d.pods), d.claim()
 	d.pods++
-	return op{"make pod " + name + " with claim " + claim, func(ctx context.Context, c kubernetes.Interface, space string) error {
+	return op{"make pod " + name + " with claim " + claim, func(ctx context.Context, s side, space string) error {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
 		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
-		_, err := c.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
+		_, err := s.client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	}}
 }
 
 func newClass(name string, mode storagev1.VolumeBindingMode) op {
-	return op{"make class " + name, func(ctx context.Context, c kubernetes.Interface, space string) error {
-		_, err := c.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+	return op{"make class " + name, func(ctx context.Context, s side, space string) error {
+		_, err := s.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
 			ObjectMeta: metav1.ObjectMeta{Name: space + "-" + name}, Provisioner: volume.NoProvisioner, VolumeBindingMode: &mode,
 		}, metav1.CreateOptions{})
 		return err
@@ -191,44 +195,44 @@ func newClass(name string, mode storagev1.VolumeBindingMode) op {
 }
 
 func deleteClaim(name string) op {
-	return op{"delete claim " + name, func(ctx context.Context, c kubernetes.Interface, space string) error {
-		return c.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{})
+	return op{"delete claim " + name, func(ctx context.Context, s side, space string) error {
+		return s.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{})
 	}}
 }
 
 func deleteVolume(name string) op {
-	return op{"delete volume " + name, func(ctx context.Context, c kubernetes.Interface, space string) error {
-		return c.CoreV1().PersistentVolumes().Delete(ctx, space+"-"+name, metav1.DeleteOptions{})
+	return op{"delete volume " + name, func(ctx context.Context, s side, space string) error {
+		return s.client.CoreV1().PersistentVolumes().Delete(ctx, space+"-"+name, metav1.DeleteOptions{})
 	}}
 }
 
 func deletePod(name string) op {
-	return op{"delete pod " + name, func(ctx context.Context, c kubernetes.Interface, space string) error {
-		return c.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+	return op{"delete pod " + name, func(ctx context.Context, s side, space string) error {
+		return s.client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 	}}
 }
 
 func changeVolume(name, what, patch string) op {
-	return op{"change volume " + name + ": " + what, func(ctx context.Context, c kubernetes.Interface, space string) error {
-		_, err := c.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	return op{"change volume " + name + ": " + what, func(ctx context.Context, s side, space string) error {
+		_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return err
 	}}
 }
 
 // reserve does what the scheduler does for a claim that binds late.
 func reserve(v, claim string) op {
-	return op{"reserve volume " + v + " for claim " + claim, func(ctx context.Context, c kubernetes.Interface, space string) error {
-		pvc, err := c.CoreV1().PersistentVolumeClaims(space).Get(ctx, claim, metav1.GetOptions{})
+	return op{"reserve volume " + v + " for claim " + claim, func(ctx context.Context, s side, space string) error {
+		pvc, err := s.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, claim, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		pv, err := c.CoreV1().PersistentVolumes().Get(ctx, space+"-"+v, metav1.GetOptions{})
+		pv, err := s.client.CoreV1().PersistentVolumes().Get(ctx, space+"-"+v, metav1.GetOptions{})
 		if err != nil || pv.Spec.ClaimRef != nil || pvc.Spec.VolumeName != "" {
 			return err
 		}
 		pv.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: space, Name: claim, UID: pvc.UID}
 		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, volume.AnnBoundByController, "yes")
-		_, err = c.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{})
+		_, err = s.client.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{})
 		return err
 	}}
 }

@@ -12,11 +12,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // quiet is how long nothing must have changed at both sides; Kubernetes' binder
 // looks at everything twice in that time.
 const quiet = 3 * syncPeriod
+
+const cloneFinalizer = "provisioner.storage.kubernetes.io/cloning-protection"
 
 // rest waits until a side is at rest.
 func (s side) rest(ctx context.Context) error {
@@ -41,7 +45,8 @@ func (s side) rest(ctx context.Context) error {
 	}
 }
 
-// versions returns a text that changes with each claim and volume.
+// versions returns a text that changes with each claim and volume. What a
+// provisioner notes at a claim while it repeats a call does not count.
 func (s side) versions(ctx context.Context) (string, error) {
 	var b strings.Builder
 	for _, resource := range []string{"persistentvolumes", "persistentvolumeclaims"} {
@@ -55,7 +60,12 @@ func (s side) versions(ctx context.Context) (string, error) {
 			return "", err
 		}
 		for i := range list.Items {
-			b.WriteString(list.Items[i].Namespace + "/" + list.Items[i].Name + "=" + list.Items[i].ResourceVersion + "\n")
+			o := &list.Items[i]
+			version := o.ResourceVersion
+			if o.Namespace != "" {
+				version = fmt.Sprint(annotations(o.Annotations), finalizers(o.Finalizers), o.DeletionTimestamp)
+			}
+			b.WriteString(o.Namespace + "/" + o.Name + "=" + version + "\n")
 		}
 	}
 	return b.String(), nil
@@ -78,16 +88,27 @@ func (s side) states(ctx context.Context) (state, error) {
 	out, names := state{}, map[types.UID]string{"": "none"}
 	for i := range claims.Items {
 		c := &claims.Items[i]
+		s.memory.claims[c.UID] = claimName{c.Namespace, c.Name}
+		if asGoodAsGone(c) {
+			continue
+		}
 		names[c.UID] = c.Name
-	}
-	for i := range claims.Items {
-		c := &claims.Items[i]
-		out[c.Namespace] = append(out[c.Namespace], claimLine(c))
+		out[c.Namespace] = append(out[c.Namespace], s.memory.named(claimLine(c)))
 	}
 	for i := range volumes.Items {
 		v := &volumes.Items[i]
-		space, name, _ := strings.Cut(v.Name, "-v")
-		out[space] = append(out[space], volumeLine(v, "v"+name, names))
+		space := s.spaceOf(v.Name)
+		line, err := volumeLine(v, strings.TrimPrefix(v.Name, space+"-"), names)
+		if err != nil {
+			return nil, err
+		}
+		out[space] = append(out[space], s.memory.named(line))
+	}
+	if err := s.parameters(ctx, out); err != nil {
+		return nil, err
+	}
+	if err := s.stored(out); err != nil {
+		return nil, err
 	}
 	for _, lines := range out {
 		slices.Sort(lines)
@@ -95,12 +116,42 @@ func (s side) states(ctx context.Context) (state, error) {
 	return out, nil
 }
 
-func claimLine(c *corev1.PersistentVolumeClaim) string {
-	return fmt.Sprintf("claim %s %s volume=%q capacity=%s modes=%v annotations=%v finalizers=%v going=%v",
-		c.Name, c.Status.Phase, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(c.Annotations), c.Finalizers, c.DeletionTimestamp != nil)
+// parameters adds a line for each class of the driver.
+func (s side) parameters(ctx context.Context, out state) error {
+	classes, err := s.client.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range classes.Items {
+		c := &classes.Items[i]
+		text, err := json.Marshal(c.Parameters)
+		if err != nil {
+			return err
+		}
+		if space := c.Parameters[parameterSpace]; space != "" {
+			out[space] = append(out[space], fmt.Sprintf("class %s of %s parameters %s", strings.TrimPrefix(c.Name, space+"-"), c.Provisioner, text))
+		}
+	}
+	return nil
 }
 
-func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]string) string {
+// asGoodAsGone says whether a claim that is being deleted only stays until the
+// driver has said whether it made a volume. The provisioner of Kubernetes
+// remembers that for as long as it runs, volplane's writes it to the claim.
+func asGoodAsGone(c *corev1.PersistentVolumeClaim) bool {
+	return c.DeletionTimestamp != nil && len(finalizers(c.Finalizers)) == 0
+}
+
+func claimLine(c *corev1.PersistentVolumeClaim) string {
+	class := "none"
+	if c.Spec.StorageClassName != nil {
+		class = strings.TrimPrefix(*c.Spec.StorageClassName, c.Namespace+"-")
+	}
+	return fmt.Sprintf("claim %s %s class=%s volume=%q capacity=%s modes=%v annotations=%v finalizers=%v going=%v",
+		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(c.Annotations), finalizers(c.Finalizers), c.DeletionTimestamp != nil)
+}
+
+func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]string) (string, error) {
 	ref := "none"
 	if r := v.Spec.ClaimRef; r != nil {
 		uid, known := claims[r.UID]
@@ -109,13 +160,40 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 		}
 		ref = r.Name + " uid of " + uid
 	}
-	return fmt.Sprintf("volume %s %s for %s annotations=%v finalizers=%v going=%v", name, v.Status.Phase, ref, annotations(v.Annotations), v.Finalizers, v.DeletionTimestamp != nil)
+	spec := v.Spec.DeepCopy()
+	spec.ClaimRef = nil
+	if spec.CSI != nil {
+		// It is made of the time when Kubernetes' provisioner was started, and
+		// no driver is told what it is good for.
+		delete(spec.CSI.VolumeAttributes, "storage.kubernetes.io/csiProvisionerIdentity")
+	}
+	text, err := json.Marshal(spec)
+	return fmt.Sprintf("volume %s %s for %s annotations=%v finalizers=%v going=%v spec=%s", name, v.Status.Phase, ref, annotations(v.Annotations), finalizers(v.Finalizers), v.DeletionTimestamp != nil, text), err
 }
 
+// annotations returns all but volplane's own note that CreateVolume may have
+// been called, those by which Kubernetes' provisioner says that there is no
+// secret, and those that name one for calls that volplane never makes.
 func annotations(all map[string]string) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(all)) {
-		out = append(out, strings.TrimPrefix(k, "pv.kubernetes.io/")+"="+all[k])
+		none := all[k] == "" && (k == volume.AnnDeletionSecretName || k == volume.AnnDeletionSecretNamespace)
+		if k != volume.AnnIntent && !none && !strings.HasPrefix(k, "volume.kubernetes.io/controller-modify-secret-") {
+			out = append(out, strings.TrimPrefix(k, "pv.kubernetes.io/")+"="+all[k])
+		}
+	}
+	return out
+}
+
+// finalizers returns all but the one of volplane's note, and the one by which
+// Kubernetes' provisioner keeps the source of a clone: without it the clone
+// waits for its source to be gone, and says so.
+func finalizers(all []string) []string {
+	var out []string
+	for _, f := range slices.Sorted(slices.Values(all)) {
+		if f != volume.FinalizerIntent && f != cloneFinalizer {
+			out = append(out, f)
+		}
 	}
 	return out
 }

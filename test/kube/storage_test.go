@@ -1,0 +1,203 @@
+package kube
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+// parameterSpace is a parameter of every class, by which the driver knows the
+// sequence that a volume belongs to.
+const parameterSpace = "space"
+
+// storage is a side's driver, which fails when a sequence wants it to. A side
+// that only binds has one without a driver.
+type storage struct {
+	driver *csitest.Driver
+
+	mu     sync.Mutex
+	faults map[string]*fault
+	spaces map[string]string
+	// answers are the errors so far, one line each, by sequence.
+	answers map[string]map[string]bool
+}
+
+// fault is how calls of a method fail in a sequence.
+type fault struct {
+	code codes.Code
+	// times is how often that happens to each volume; 0 is always. After has
+	// the driver do its work nevertheless.
+	times int
+	after bool
+	seen  map[string]int
+}
+
+func newStorage() *storage {
+	return &storage{faults: map[string]*fault{}, spaces: map[string]string{}, answers: map[string]map[string]bool{}}
+}
+
+// start starts the driver.
+func (s *storage) start(t *testing.T) *csi.Set {
+	t.Helper()
+	driver, drivers := startDriver(t)
+	s.driver = driver
+	driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action {
+		r := req.(*csipb.CreateVolumeRequest)
+		s.mu.Lock()
+		s.spaces["id-"+r.GetName()] = r.GetParameters()[parameterSpace]
+		s.mu.Unlock()
+		return s.action(r.GetParameters()[parameterSpace], "CreateVolume", r.GetName())
+	})
+	driver.OnCall("DeleteVolume", func(_ int, req any) csitest.Action {
+		id := req.(*csipb.DeleteVolumeRequest).GetVolumeId()
+		s.mu.Lock()
+		space := s.spaces[id]
+		s.mu.Unlock()
+		return s.action(space, "DeleteVolume", id)
+	})
+	return drivers
+}
+
+func (s *storage) action(space, method, volume string) csitest.Action {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.faults[space+" "+method]
+	if f == nil {
+		return csitest.Action{}
+	}
+	f.seen[volume]++
+	if f.times > 0 && f.seen[volume] > f.times {
+		return csitest.Action{}
+	}
+	note(s.answers, space, "answered "+method+" of "+volume+" with "+f.code.String())
+	return csitest.Action{After: f.after, Err: status.Error(f.code, "as the test wants")}
+}
+
+// note adds a line to those of a sequence.
+func note(all map[string]map[string]bool, space, line string) {
+	if all[space] == nil {
+		all[space] = map[string]bool{}
+	}
+	all[space][line] = true
+}
+
+// fail has calls fail from now on.
+func (s *storage) fail(space, method string, f fault) {
+	f.seen = map[string]int{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults[space+" "+method] = &f
+}
+
+// heal ends the faults of a sequence, or of all when space is "".
+func (s *storage) heal(space string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range s.faults {
+		if space == "" || strings.HasPrefix(k, space+" ") {
+			delete(s.faults, k)
+		}
+	}
+}
+
+// calls counts what the driver was asked.
+func (s *storage) calls() map[string]int {
+	out := map[string]int{}
+	for _, m := range s.driver.Methods() {
+		out[m]++
+	}
+	return out
+}
+
+// memory knows claims after they have gone, and what the driver was asked.
+type memory struct {
+	claims map[types.UID]claimName
+	// calls is how many calls of the driver are in asked: the lines by
+	// sequence, each once.
+	calls int
+	asked map[string]map[string]bool
+	// uid finds a UID in a text, space the name of a sequence.
+	uid, space *regexp.Regexp
+}
+
+type claimName struct{ space, name string }
+
+func newMemory() *memory {
+	return &memory{
+		claims: map[types.UID]claimName{}, asked: map[string]map[string]bool{},
+		uid: regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), space: regexp.MustCompile(`g[0-9]+-s[0-9]+`),
+	}
+}
+
+// of returns the claim that the first UID in a text is of.
+func (m *memory) of(text string) claimName { return m.claims[types.UID(m.uid.FindString(text))] }
+
+// named puts claims in the place of their UIDs.
+func (m *memory) named(text string) string {
+	return m.uid.ReplaceAllStringFunc(text, func(uid string) string {
+		if c, ok := m.claims[types.UID(uid)]; ok {
+			return c.name
+		}
+		return uid
+	})
+}
+
+// stored adds what the driver has and what it was asked, one line each.
+func (s side) stored(out state) error {
+	if s.storage.driver == nil {
+		return nil
+	}
+	calls := s.storage.driver.Calls()
+	for _, c := range calls[s.memory.calls:] {
+		if c.Method != "CreateVolume" && c.Method != "DeleteVolume" {
+			continue
+		}
+		text, err := json.Marshal(c.Request)
+		if err != nil {
+			return err
+		}
+		space := s.spaceOf(string(text))
+		note(s.memory.asked, space, "asked "+c.Method+" "+s.memory.named(string(text)))
+	}
+	s.memory.calls = len(calls)
+	for space, lines := range s.memory.asked {
+		for l := range lines {
+			out[space] = append(out[space], l)
+		}
+	}
+	s.storage.mu.Lock()
+	defer s.storage.mu.Unlock()
+	for space, lines := range s.storage.answers {
+		for l := range lines {
+			out[space] = append(out[space], s.memory.named(l))
+		}
+	}
+	for _, v := range s.storage.driver.Volumes() {
+		text, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		space := s.spaceOf(v.ID)
+		out[space] = append(out[space], "stored "+s.memory.named(string(text)))
+	}
+	return nil
+}
+
+// spaceOf returns the sequence that a text about a volume belongs to: a volume
+// has the name of a claim, or one that a user gave it.
+func (s side) spaceOf(text string) string {
+	if space := s.memory.of(text).space; space != "" {
+		return space
+	}
+	return s.memory.space.FindString(text)
+}
