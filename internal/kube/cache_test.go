@@ -51,9 +51,9 @@ func TestCacheIndexesAndOwnWrites(t *testing.T) {
 	}
 }
 
-// TestClaimsByClass: the older annotation goes before the field, and may say
+// TestUnboundByClass: the older annotation goes before the field, and may say
 // that there is no class.
-func TestClaimsByClass(t *testing.T) {
+func TestUnboundByClass(t *testing.T) {
 	claim := func(annotations map[string]string, class *string) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: class}}
 	}
@@ -68,7 +68,7 @@ func TestClaimsByClass(t *testing.T) {
 		{claim(beta("old"), nil), "old"},
 		{claim(beta(""), ptr.To("fast")), ""},
 	} {
-		got, err := claimIndexers()[ClaimsByClass](c.claim)
+		got, err := claimIndexers()[UnboundByClass](c.claim)
 		if err != nil || len(got) != 1 || got[0] != c.want {
 			t.Errorf("%v and %v: found under %q, %v; want %q", c.claim.Annotations, c.claim.Spec.StorageClassName, got, err, c.want)
 		}

@@ -21,8 +21,9 @@ const (
 	PodsByNode = "node"
 	// ClaimsByVolume: spec.volumeName.
 	ClaimsByVolume = "volume"
-	// ClaimsByClass: the class's name; "" for claims without one.
-	ClaimsByClass = "class"
+	// UnboundByClass: the class's name of a claim that names no volume; "" for
+	// claims without a class.
+	UnboundByClass = "class"
 	// VolumesByClaim: "namespace/name" of spec.claimRef.
 	VolumesByClaim = "claim"
 	// FreeVolumes: the class's name of a volume that is available and that no
@@ -71,8 +72,11 @@ func claimIndexers() cache.Indexers {
 		ClaimsByVolume: func(o any) ([]string, error) {
 			return nonEmpty(o.(*corev1.PersistentVolumeClaim).Spec.VolumeName), nil
 		},
-		ClaimsByClass: func(o any) ([]string, error) {
+		UnboundByClass: func(o any) ([]string, error) {
 			c := o.(*corev1.PersistentVolumeClaim)
+			if c.Spec.VolumeName != "" {
+				return nil, nil
+			}
 			if name, ok := c.Annotations[volume.AnnBetaStorageClass]; ok {
 				return []string{name}, nil
 			}

@@ -45,6 +45,10 @@ const (
 	// templates named it is gone.
 	AnnDeletionSecretName      = "volume.kubernetes.io/provisioner-deletion-secret-name"
 	AnnDeletionSecretNamespace = "volume.kubernetes.io/provisioner-deletion-secret-namespace"
+	// AnnModifySecretName and AnnModifySecretNamespace on a volume name the
+	// Secret for changing its attributes.
+	AnnModifySecretName      = "volume.kubernetes.io/controller-modify-secret-name"
+	AnnModifySecretNamespace = "volume.kubernetes.io/controller-modify-secret-namespace"
 
 	// FinalizerClaimProtection keeps a claim while a consumer uses it.
 	FinalizerClaimProtection = "kubernetes.io/pvc-protection"

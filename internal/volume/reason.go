@@ -42,14 +42,15 @@ const (
 
 // Reasons of provisioning and deletion.
 const (
-	ReasonProvisioning          Reason = "Provisioning"
-	ReasonProvisioningSucceeded Reason = "ProvisioningSucceeded"
-	ReasonProvisioningFailed    Reason = "ProvisioningFailed"
-	ReasonNotMine               Reason = "NotMine"
-	ReasonDriverMissing         Reason = "DriverMissing"
-	ReasonDeleting              Reason = "VolumeDelete"
-	ReasonFailedDelete          Reason = "VolumeFailedDelete"
-	ReasonStillAttached         Reason = "StillAttached"
+	ReasonProvisioning              Reason = "Provisioning"
+	ReasonProvisioningSucceeded     Reason = "ProvisioningSucceeded"
+	ReasonProvisioningFailed        Reason = "ProvisioningFailed"
+	ReasonProvisioningCleanupFailed Reason = "ProvisioningCleanupFailed"
+	ReasonNotMine                   Reason = "NotMine"
+	ReasonDriverMissing             Reason = "DriverMissing"
+	ReasonDeleting                  Reason = "VolumeDelete"
+	ReasonFailedDelete              Reason = "VolumeFailedDelete"
+	ReasonStillAttached             Reason = "StillAttached"
 )
 
 // Reasons of placing, attaching and mounting.

@@ -46,7 +46,7 @@ func TestRequestAndObject(t *testing.T) {
 	p.makeClaim("raw", "fast", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
 	for _, name := range []string{"files", "raw"} {
 		p.bound(name)
-		p.settled(name)
+		p.settled()
 	}
 	for _, r := range p.creations() {
 		name := "files"
@@ -137,7 +137,7 @@ func TestAnswersOfTheDriver(t *testing.T) {
 	p.driver.OnCall("CreateVolume", sized(5<<30))
 	p.makeClaim("large", "fast")
 	p.bound("large")
-	p.settled("large")
+	p.settled()
 	c := p.claim("large")
 	if v := p.getVolume(c.Spec.VolumeName); v.Spec.Capacity.Storage().String() != "5Gi" || c.Status.Capacity.Storage().String() != "5Gi" {
 		t.Errorf("the volume has %s, the claim %s", v.Spec.Capacity.Storage(), c.Status.Capacity.Storage())
@@ -208,7 +208,7 @@ func TestBoundElsewhereDuringTheCall(t *testing.T) {
 	p.makeVolume("v", "2Gi", "fast")
 	p.claimPhase("c", corev1.ClaimBound, "v")
 	open()
-	p.settled("c")
+	p.settled()
 	p.nothingLeft("v")
 	p.claimPhase("c", corev1.ClaimBound, "v")
 	if got := p.deletions(); len(got) != 1 {
@@ -242,7 +242,7 @@ func TestObjectThatIsRefused(t *testing.T) {
 	p.makeClaim("c", "fast")
 	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, "refused", "no label!")
 	p.bound("c")
-	p.settled("c")
+	p.settled()
 	p.agrees()
 	if made := "id-" + p.claim("c").Spec.VolumeName; !slices.Equal(p.deletions(), []string{made, made}) {
 		t.Errorf("deleted: %v", p.deletions())
@@ -285,7 +285,7 @@ func TestObjectThatIsSavedLater(t *testing.T) {
 	})
 	p.mayCreateVolumes(role, true)
 	p.bound("c")
-	p.settled("c")
+	p.settled()
 	p.sameArguments(2)
 	p.agrees()
 }

@@ -180,7 +180,7 @@ func TestStaleTopology(t *testing.T) {
 	}
 	close(open)
 	p.bound("c")
-	p.settled("c")
+	p.settled()
 	all := p.creations()[before:]
 	if len(all) < 2 {
 		t.Fatalf("the driver was asked %d times", len(all))

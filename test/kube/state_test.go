@@ -89,9 +89,6 @@ func (s side) states(ctx context.Context) (state, error) {
 	for i := range claims.Items {
 		c := &claims.Items[i]
 		s.memory.claims[c.UID] = claimName{c.Namespace, c.Name}
-		if asGoodAsGone(c) {
-			continue
-		}
 		names[c.UID] = c.Name
 		out[c.Namespace] = append(out[c.Namespace], s.memory.named(claimLine(c)))
 	}
@@ -135,20 +132,20 @@ func (s side) parameters(ctx context.Context, out state) error {
 	return nil
 }
 
-// asGoodAsGone says whether a claim that is being deleted only stays until the
-// driver has said whether it made a volume. The provisioner of Kubernetes
-// remembers that for as long as it runs, volplane's writes it to the claim.
-func asGoodAsGone(c *corev1.PersistentVolumeClaim) bool {
-	return c.DeletionTimestamp != nil && len(finalizers(c.Finalizers)) == 0
-}
-
 func claimLine(c *corev1.PersistentVolumeClaim) string {
 	class := "none"
 	if c.Spec.StorageClassName != nil {
 		class = strings.TrimPrefix(*c.Spec.StorageClassName, c.Namespace+"-")
 	}
+	notes := maps.Clone(c.Annotations)
+	if notes["pv.kubernetes.io/bind-completed"] == "" {
+		// Within one process the binder asks the provisioner without a write;
+		// what Kubernetes writes then is written when the claim is bound.
+		delete(notes, volume.AnnStorageProvisioner)
+		delete(notes, volume.AnnBetaStorageProvisioner)
+	}
 	return fmt.Sprintf("claim %s %s class=%s volume=%q capacity=%s modes=%v annotations=%v finalizers=%v going=%v",
-		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(c.Annotations), finalizers(c.Finalizers), c.DeletionTimestamp != nil)
+		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(notes), finalizers(c.Finalizers), c.DeletionTimestamp != nil)
 }
 
 func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]string) (string, error) {
@@ -171,27 +168,26 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 	return fmt.Sprintf("volume %s %s for %s annotations=%v finalizers=%v going=%v spec=%s", name, v.Status.Phase, ref, annotations(v.Annotations), finalizers(v.Finalizers), v.DeletionTimestamp != nil, text), err
 }
 
-// annotations returns all but volplane's own note that CreateVolume may have
-// been called, those by which Kubernetes' provisioner says that there is no
-// secret, and those that name one for calls that volplane never makes.
+// annotations returns all but those by which Kubernetes' provisioner says that
+// there is no secret, and those that name one for calls that volplane never
+// makes.
 func annotations(all map[string]string) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		none := all[k] == "" && (k == volume.AnnDeletionSecretName || k == volume.AnnDeletionSecretNamespace)
-		if k != volume.AnnIntent && !none && !strings.HasPrefix(k, "volume.kubernetes.io/controller-modify-secret-") {
+		if !none && !strings.HasPrefix(k, "volume.kubernetes.io/controller-modify-secret-") {
 			out = append(out, strings.TrimPrefix(k, "pv.kubernetes.io/")+"="+all[k])
 		}
 	}
 	return out
 }
 
-// finalizers returns all but the one of volplane's note, and the one by which
-// Kubernetes' provisioner keeps the source of a clone: without it the clone
+// finalizers returns all but the one by which Kubernetes' provisioner keeps the source of a clone: without it the clone
 // waits for its source to be gone, and says so.
 func finalizers(all []string) []string {
 	var out []string
 	for _, f := range slices.Sorted(slices.Values(all)) {
-		if f != volume.FinalizerIntent && f != cloneFinalizer {
+		if f != cloneFinalizer {
 			out = append(out, f)
 		}
 	}

@@ -3,6 +3,7 @@ package binder
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -18,7 +19,12 @@ import (
 const (
 	kindClaim  = "claim"
 	kindVolume = "volume"
+	kindClass  = "class"
 )
+
+// offerPause is how long a volume waits that could not be bound before other
+// claims are woken for it.
+const offerPause = time.Second
 
 // Declaration is what the binder reads and writes.
 func Declaration() controller.Declaration {
@@ -42,12 +48,14 @@ type binder struct {
 	pods    *kube.Cache[*corev1.Pod]
 	// requests go to a provisioner of the same process.
 	requests *controller.Requests
+	free     free
 }
 
 // New returns the binder. It must be made before the caches start.
 func New(env controller.Env, requests *controller.Requests) *controller.Controller {
 	b := &binder{
-		Env: env, requests: requests, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log},
+		Env: env, requests: requests, Controller: &controller.Controller{Declaration: Declaration(), Workers: 50, Log: env.Log},
+		free: free{volumes: bind.NewFree()},
 		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(), pods: env.Caches.Pods(),
 	}
 	b.Controller.Reconcile = b.reconcile
@@ -71,7 +79,7 @@ func (b *binder) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 }
 
 // volumeChanged wakes the volume, its claim, the claims that name it, and, for
-// a volume that is free, the claims of its class that wait for one.
+// a volume that is free, the class in which claims may wait for one.
 func (b *binder) volumeChanged(before, after *corev1.PersistentVolume) {
 	v := after
 	if v == nil {
@@ -84,8 +92,22 @@ func (b *binder) volumeChanged(before, after *corev1.PersistentVolume) {
 	for _, c := range b.claims.By(kube.ClaimsByVolume, v.Name) {
 		b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
 	}
-	if after != nil && after.Status.Phase == corev1.VolumeAvailable {
-		b.wakeClass(bind.VolumeClassOf(after))
+	if after == nil {
+		b.free.remove(v.Name)
+		return
+	}
+	if b.free.set(after) {
+		b.Add(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(after)})
+	}
+}
+
+// offer wakes the claims of a class for which there is a free volume now.
+// Volumes that come in numbers cost few looks: a class waits in the queue once.
+func (b *binder) offer(class string) {
+	for _, c := range b.claims.By(kube.UnboundByClass, class) {
+		if b.free.has(c) {
+			b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
+		}
 	}
 }
 
@@ -99,10 +121,8 @@ func (b *binder) classChanged(after *storagev1.StorageClass) {
 }
 
 func (b *binder) wakeClass(class string) {
-	for _, c := range b.claims.By(kube.ClaimsByClass, class) {
-		if c.Spec.VolumeName == "" {
-			b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
-		}
+	for _, c := range b.claims.By(kube.UnboundByClass, class) {
+		b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
 	}
 }
 
@@ -122,26 +142,81 @@ func (b *binder) podChanged(before, after *corev1.Pod) {
 }
 
 func (b *binder) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	if key.Kind == kindVolume {
-		v, ok := b.volumes.Get(key.Name)
-		if !ok {
-			return controller.Result{}, nil
-		}
-		facts, err := b.gatherVolume(ctx, v)
-		if err != nil {
-			return controller.Result{}, err
-		}
-		return controller.Result{}, b.apply(ctx, v, bind.Volume(facts))
-	}
-	claim, ok := b.claims.Get(key.Namespace + "/" + key.Name)
-	if !ok {
+	switch key.Kind {
+	case kindClass:
+		b.offer(key.Name)
 		return controller.Result{}, nil
+	case kindVolume:
+		return controller.Result{}, b.reconcileVolume(ctx, key.Name)
+	default:
+		return controller.Result{}, b.reconcileClaim(ctx, key.Namespace+"/"+key.Name)
 	}
-	plan := bind.Claim(b.gatherClaim(claim))
+}
+
+func (b *binder) reconcileVolume(ctx context.Context, name string) error {
+	v, ok := b.volumes.Get(name)
+	if !ok {
+		return nil
+	}
+	facts, err := b.gatherVolume(ctx, v)
+	if err != nil {
+		return err
+	}
+	return b.apply(ctx, v, bind.Volume(facts))
+}
+
+func (b *binder) reconcileClaim(ctx context.Context, key string) error {
+	claim, ok := b.claims.Get(key)
+	if !ok {
+		return nil
+	}
+	facts := b.gatherClaim(claim)
+	taken := b.take(claim, facts)
+	if taken != nil {
+		facts.Candidates = append(facts.Candidates, taken)
+	}
+	plan := bind.Claim(facts)
 	if plan.Ask != "" {
 		b.requests.Ask(claim.UID, plan.Ask)
 	}
-	return controller.Result{}, b.apply(ctx, claim, plan)
+	err := b.apply(ctx, claim, plan)
+	if taken != nil {
+		b.putBack(taken.Name, err)
+	}
+	return err
+}
+
+// take returns the best free volume for a claim, and keeps other claims that
+// are looked at meanwhile from it; nil is none, or none needed.
+func (b *binder) take(claim *corev1.PersistentVolumeClaim, f bind.ClaimFacts) *corev1.PersistentVolume {
+	if claim.Spec.VolumeName != "" || bind.BindsLate(f.Class) {
+		return nil
+	}
+	for {
+		name := b.free.take(claim)
+		if name == "" {
+			return nil
+		}
+		// The set may be older than a write of ours.
+		if v, ok := b.volumes.Get(name); ok && bind.IsFree(v) {
+			return v
+		}
+	}
+}
+
+// putBack offers a volume again that was taken for a claim and has not become
+// its own.
+func (b *binder) putBack(name string, err error) {
+	v, ok := b.volumes.Get(name)
+	if !ok || !b.free.set(v) {
+		return
+	}
+	pause := time.Duration(0)
+	if err != nil {
+		// The claim itself is tried again after a pause of its own.
+		pause = offerPause
+	}
+	b.AddAfter(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(v)}, pause)
 }
 
 func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFacts {
@@ -157,7 +232,7 @@ func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFact
 		f.Volume, _ = b.volumes.Get(claim.Spec.VolumeName)
 		return f
 	}
-	f.Candidates = append(b.volumes.By(kube.FreeVolumes, class), b.volumes.By(kube.VolumesByClaim, kube.Key(claim))...)
+	f.Candidates = b.volumes.By(kube.VolumesByClaim, kube.Key(claim))
 	for _, p := range b.pods.By(kube.PodsByClaim, kube.Key(claim)) {
 		if p.Spec.NodeName == "" {
 			f.Consumers = append(f.Consumers, p.Name)

@@ -28,11 +28,11 @@ var (
 
 // create calls CreateVolume and saves the volume. It is repeated until the
 // driver has given a final answer.
-func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent) error {
+func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, secret map[string]string) error {
 	slow := time.AfterFunc(patience, func() {
 		p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonProvisioning, Message: fmt.Sprintf("driver %s is making volume %s", in.Driver, in.Name)})
 	})
-	answer, err := p.call(ctx, in)
+	answer, err := p.call(ctx, in, secret)
 	slow.Stop()
 	if err != nil {
 		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(err)), Next: in.Driver})
@@ -46,6 +46,7 @@ func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolume
 				return err
 			}
 		}
+		p.refused.add(in.Claim.UID, question(in), time.Now())
 		p.resolve(in)
 		return fmt.Errorf("create volume %s: %w", in.Name, err)
 	}
@@ -60,12 +61,13 @@ func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolume
 func (p *provisioner) save(ctx context.Context, in *provision.Intent, a provision.Answer) error {
 	got, err := p.Client.CoreV1().PersistentVolumes().Create(ctx, provision.Object(in, a), metav1.CreateOptions{})
 	switch {
-	case apierrors.IsInvalid(err):
-		// It can never be saved: seed 004 wants the asset deleted then.
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		// It is not to be saved: seed 004 wants the asset deleted then.
 		return p.refuse(ctx, in, a, "the volume object is refused: "+err.Error(), true)
 	case apierrors.IsAlreadyExists(err):
 		return p.saved(ctx, in, a)
 	case err != nil:
+		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("volume object %s is not saved yet: %s", in.Name, err)})
 		return fmt.Errorf("save volume %s: %w", in.Name, err)
 	}
 	p.volumes.Wrote(got)
@@ -94,10 +96,12 @@ func (p *provisioner) saved(ctx context.Context, in *provision.Intent, a provisi
 func (p *provisioner) refuse(ctx context.Context, in *provision.Intent, a provision.Answer, problem string, remove bool) error {
 	p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: problem, Next: in.Driver})
 	if remove {
-		if err := p.remove(ctx, in.Driver, a.Handle, in.Secrets.Provision); err != nil {
+		if err := p.remove(ctx, &in.Claim, in.Driver, a.Handle, in.Secrets.Provision); err != nil {
+			p.Events.Warn(&in.Claim, provision.CleanupFailed(in, csi.Describe(err)))
 			return err
 		}
 	}
+	p.refused.add(in.Claim.UID, question(in), time.Now())
 	p.resolve(in)
 	return fmt.Errorf("create volume %s: %s", in.Name, problem)
 }
@@ -114,10 +118,14 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("look for volume %s: %w", in.Name, err)
 	}
-	answer, err := p.call(ctx, in)
+	secret, err := kube.SecretData(ctx, p.Client, in.Secrets.Provision)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	answer, err := p.call(ctx, in, secret)
 	switch {
 	case err == nil && p.takenBy(in.Driver, answer.Handle, "") == "":
-		if err := p.remove(ctx, in.Driver, answer.Handle, in.Secrets.Provision); err != nil {
+		if err := p.remove(ctx, &in.Claim, in.Driver, answer.Handle, in.Secrets.Provision); err != nil {
 			return err
 		}
 	case err != nil && csi.OutcomeOf(err) == volume.Unknown:
@@ -127,15 +135,21 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	return nil
 }
 
+// secret reads what CreateVolume authenticates with.
+func (p *provisioner) secret(ctx context.Context, in *provision.Intent) (map[string]string, error) {
+	secret, err := kube.SecretData(ctx, p.Client, in.Secrets.Provision)
+	if err != nil {
+		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "no volume is asked for: " + err.Error(), Next: "user"})
+		return nil, err
+	}
+	return secret, nil
+}
+
 // call makes one CreateVolume call from an intent alone.
-func (p *provisioner) call(ctx context.Context, in *provision.Intent) (provision.Answer, error) {
+func (p *provisioner) call(ctx context.Context, in *provision.Intent, secret map[string]string) (provision.Answer, error) {
 	d, ok := p.Drivers.Get(in.Driver)
 	if !ok {
 		return provision.Answer{}, fmt.Errorf("%s: %w", in.Driver, errGone)
-	}
-	secret, err := kube.SecretData(ctx, p.Client, in.Secrets.Provision)
-	if err != nil {
-		return provision.Answer{}, err
 	}
 	r := &csipb.CreateVolumeRequest{
 		Name: in.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: in.Bytes}, Parameters: in.Parameters, Secrets: secret,

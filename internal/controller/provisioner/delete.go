@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/csi"
@@ -30,7 +31,7 @@ func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeF
 	for _, a := range p.attachments.By(kube.AttachmentsByVolume, v.Name) {
 		f.Attachments = append(f.Attachments, a.Name)
 	}
-	if d, ok := p.Drivers.Get(v.Annotations[volume.AnnProvisionedBy]); ok {
+	if d, ok := p.Drivers.Get(provision.DeleterOf(v)); ok {
 		f.Ours, f.Lacks = true, lacks(d)
 	}
 	return f
@@ -90,7 +91,7 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 	if name := v.Annotations[volume.AnnDeletionSecretName]; name != "" {
 		secret = &corev1.SecretReference{Name: name, Namespace: v.Annotations[volume.AnnDeletionSecretNamespace]}
 	}
-	if err := p.remove(ctx, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret); err != nil {
+	if err := p.remove(ctx, v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret); err != nil {
 		p.Events.Warn(v, provision.DeleteFailed(v, csi.Describe(err)))
 		return err
 	}
@@ -145,17 +146,25 @@ func (p *provisioner) updateVolume(ctx context.Context, v *corev1.PersistentVolu
 	return nil
 }
 
-// remove calls DeleteVolume; what does not exist is deleted.
-func (p *provisioner) remove(ctx context.Context, driver, handle string, ref *corev1.SecretReference) error {
+// remove calls DeleteVolume; what does not exist is deleted. A Secret that is
+// gone must not keep the volume for ever; most drivers delete without one.
+func (p *provisioner) remove(ctx context.Context, about runtime.Object, driver, handle string, ref *corev1.SecretReference) error {
 	d, ok := p.Drivers.Get(driver)
 	if !ok {
 		return fmt.Errorf("%s: %w", driver, errGone)
 	}
-	secret, err := kube.SecretData(ctx, p.Client, ref)
-	if err != nil {
-		return err
+	secret, missing := kube.SecretData(ctx, p.Client, ref)
+	if missing != nil && !apierrors.IsNotFound(missing) {
+		return missing
 	}
-	if _, err := d.ControllerClient().DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: handle, Secrets: secret}); err != nil {
+	if missing != nil {
+		p.Events.Warn(about, volume.Because{Reason: volume.ReasonFailedDelete, Message: fmt.Sprintf("volume %s is deleted without its secret: %s", handle, missing), Next: "user"})
+	}
+	_, err := d.ControllerClient().DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: handle, Secrets: secret})
+	switch {
+	case err != nil && missing != nil:
+		return fmt.Errorf("delete volume %s: %s; %w", handle, csi.Describe(err), missing)
+	case err != nil:
 		return fmt.Errorf("delete volume %s: %w", handle, err)
 	}
 	return nil

@@ -83,6 +83,7 @@ type provisioner struct {
 	// made are the claims whose volume objects were written and may not be
 	// seen yet, old those whose intents were found in the log, by UID.
 	made, old sync.Map
+	refused   refusals
 }
 
 // New returns the provisioner. It must be made before the caches start.
@@ -131,6 +132,7 @@ func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) 
 	switch {
 	case after == nil:
 		p.Requests.Forget(before.UID)
+		p.refused.forget(before.UID)
 		p.wakeClaim(before.UID)
 	case after.Spec.VolumeName != "":
 		p.Requests.Forget(after.UID)
@@ -154,7 +156,7 @@ func (p *provisioner) volumeChanged(_, v *corev1.PersistentVolume) {
 func (p *provisioner) driverAppeared(name string) {
 	p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
 	for _, v := range p.volumes.List() {
-		if v.Annotations[volume.AnnProvisionedBy] == name {
+		if provision.DeleterOf(v) == name {
 			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 		}
 	}
@@ -184,26 +186,47 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 	if key.Kind == kindLog {
 		return controller.Result{}, p.log.Sweep(ctx)
 	}
-	return controller.Result{}, p.reconcileClaim(ctx, key.Name)
+	return p.reconcileClaim(ctx, key.Name)
 }
 
-func (p *provisioner) reconcileClaim(ctx context.Context, uid string) error {
+func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controller.Result, error) {
 	claim, exists := p.claims.ByUID(uid)
 	text, begun := p.log.Get(uid)
 	if !exists && !begun {
-		return nil
+		return controller.Result{}, nil
 	}
 	f := provision.ClaimFacts{Claim: claim}
 	if begun {
 		var err error
 		if f.Intent, err = provision.ParseIntent(text); err != nil {
-			return err
+			return controller.Result{}, err
 		}
 	}
 	if err := p.gather(ctx, &f); err != nil {
-		return err
+		return controller.Result{}, err
 	}
-	return p.apply(ctx, claim, provision.Claim(f))
+	plan := provision.Claim(f)
+	if left := p.pause(claim, plan); left > 0 {
+		return controller.Result{After: left}, nil
+	}
+	return controller.Result{}, p.apply(ctx, claim, plan)
+}
+
+// pause says how long a plan waits because the same has failed before.
+func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.Plan) time.Duration {
+	now := time.Now()
+	switch {
+	case plan.Step == provision.Record:
+		return p.refused.left(claim.UID, question(plan.Intent), now)
+	case plan.Reschedule:
+		node := claim.Annotations[volume.AnnSelectedNode]
+		left := p.refused.left(claim.UID, node, now)
+		if left == 0 {
+			p.refused.add(claim.UID, node, now)
+		}
+		return left
+	}
+	return 0
 }
 
 func (p *provisioner) gather(ctx context.Context, f *provision.ClaimFacts) error {
@@ -269,13 +292,19 @@ func (p *provisioner) places(claim *corev1.PersistentVolumeClaim, class *storage
 
 func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {
 	switch plan.Step {
-	case provision.Record:
-		if err := p.log.Put(ctx, string(claim.UID), plan.Intent.String()); err != nil {
+	case provision.Record, provision.Create:
+		// A Secret that is missing is found before anything may have been
+		// made that could not be undone without it.
+		secret, err := p.secret(ctx, plan.Intent)
+		if err != nil {
 			return err
 		}
-		return p.create(ctx, claim, plan.Intent)
-	case provision.Create:
-		return p.create(ctx, claim, plan.Intent)
+		if plan.Step == provision.Record {
+			if err := p.log.Put(ctx, string(claim.UID), plan.Intent.String()); err != nil {
+				return err
+			}
+		}
+		return p.create(ctx, claim, plan.Intent, secret)
 	case provision.Undo:
 		return p.undo(ctx, plan.Intent)
 	case provision.Finish:

@@ -98,6 +98,10 @@ func TestClaims(t *testing.T) {
 		{"two of the older keys are a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"fsType": "xfs", "fstype": "xfs"}), Ours: true}},
 		{"two filesystem types are a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fstype": "ext4"}), Ours: true}},
 		{"a secret's template may use the claim's annotations in its name", ClaimFacts{Claim: claim(), Class: class(secret("s-${pvc.annotations['team']}")), Ours: true}},
+		{"the older keys of a secret are the driver's as well (S1-116)", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csiProvisionerSecretName": "${pvc.name}", "csiProvisionerSecretNamespace": "x", "csiNodeStageSecretName": "y", "csiNodeStageSecretNamespace": "x"}), Ours: true}},
+		{"both spellings of a secret are a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csiProvisionerSecretName": "a", "csiProvisionerSecretNamespace": "x", "csi.storage.k8s.io/provisioner-secret-name": "a", "csi.storage.k8s.io/provisioner-secret-namespace": "x"}), Ours: true}},
+		{"one secret for all purposes but those that name their own", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csi.storage.k8s.io/secret-name": "all", "csi.storage.k8s.io/secret-namespace": "x", "csi.storage.k8s.io/node-stage-secret-name": "own", "csi.storage.k8s.io/node-stage-secret-namespace": "x"}), Ours: true}},
+		{"half a secret is a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csiNodePublishSecretName": "a"}), Ours: true}},
 		{"an unknown token is a mistake", ClaimFacts{Claim: claim(), Class: class(secret("${pod.name}")), Ours: true}},
 		{"a name that leads elsewhere is a mistake", ClaimFacts{Claim: claim(), Class: class(secret("../x")), Ours: true}},
 		{"no node tells a topology", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Topology: true}},
@@ -205,7 +209,8 @@ func TestVolumes(t *testing.T) {
 	retain := func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	}
-	foreign := func(v *corev1.PersistentVolume) { v.Annotations = nil }
+	foreign := func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnProvisionedBy] = "x" }
+	byHand := func(v *corev1.PersistentVolume) { v.Annotations = nil }
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -222,14 +227,17 @@ func TestVolumes(t *testing.T) {
 		{"one that no claim has had can be taken away as it came", VolumeFacts{Volume: pv(corev1.VolumeAvailable, free), Ours: true}},
 		{"a policy that was changed is followed", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain), Ours: true}},
 		{"a retained volume is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain, free), Ours: true}},
-		{"a volume made by hand is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, foreign), Ours: true}},
+		{"a volume made by hand follows its policy, too (S4-056)", VolumeFacts{Volume: pv(corev1.VolumeReleased, byHand), Ours: true}},
+		{"a volume that something else made is not the driver's", VolumeFacts{Volume: pv(corev1.VolumeReleased, foreign), Ours: true}},
 	} {
 		reclaim, why := Volume(c.facts)
 		name := map[Reclaim]string{Keep: "keep", Adopt: "adopt", Disown: "disown", Delete: "delete"}[reclaim]
 		fmt.Fprintf(&out, "# %s\n%s\n%s: %s -> %s\n\n", c.argues, name, why.Reason, why.Message, why.Next)
 	}
 	why := DeleteFailed(pv(corev1.VolumeReleased), "Internal: no")
-	fmt.Fprintf(&out, "# a driver that fails is quoted\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
+	fmt.Fprintf(&out, "# a driver that fails is quoted\n%s: %s -> %s\n\n", why.Reason, why.Message, why.Next)
+	why = CleanupFailed(intent(), "Internal: no")
+	fmt.Fprintf(&out, "# also where the claim has no volume yet\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
 	golden.Equal(t, "testdata/volumes.txt", out.String())
 }
 

@@ -21,18 +21,8 @@ const (
 	oldFSType = "fstype"
 )
 
-// purposes are what a class may name a secret for; the first is needed here,
-// the others are only written into the volume.
-const (
-	purposeProvision  = "provisioner"
-	purposePublish    = "controller-publish"
-	purposeStage      = "node-stage"
-	purposeNode       = "node-publish"
-	purposeExpand     = "controller-expand"
-	purposeNodeExpand = "node-expand"
-)
-
-// Secrets are the references that a class's templates resolve to.
+// Secrets are the references that a class's templates resolve to. The first is
+// needed to make the volume, the others are written into its object.
 type Secrets struct {
 	Provision  *corev1.SecretReference `json:"provision,omitempty"`
 	Publish    *corev1.SecretReference `json:"publish,omitempty"`
@@ -40,46 +30,83 @@ type Secrets struct {
 	Node       *corev1.SecretReference `json:"node,omitempty"`
 	Expand     *corev1.SecretReference `json:"expand,omitempty"`
 	NodeExpand *corev1.SecretReference `json:"nodeExpand,omitempty"`
+	Modify     *corev1.SecretReference `json:"modify,omitempty"`
+}
+
+// purpose is what a class may name a Secret for. old is the prefix of the
+// older keys, "" if there are none; those are the driver's as well (S1-116).
+type purpose struct {
+	name, old string
+	of        func(*Secrets) **corev1.SecretReference
+}
+
+// purposes are in order, so that the same class always gives the same
+// complaint.
+func purposes() []purpose {
+	return []purpose{
+		{"provisioner", "csiProvisioner", func(s *Secrets) **corev1.SecretReference { return &s.Provision }},
+		{"controller-publish", "csiControllerPublish", func(s *Secrets) **corev1.SecretReference { return &s.Publish }},
+		{"node-stage", "csiNodeStage", func(s *Secrets) **corev1.SecretReference { return &s.Stage }},
+		{"node-publish", "csiNodePublish", func(s *Secrets) **corev1.SecretReference { return &s.Node }},
+		{"controller-expand", "", func(s *Secrets) **corev1.SecretReference { return &s.Expand }},
+		{"node-expand", "", func(s *Secrets) **corev1.SecretReference { return &s.NodeExpand }},
+		{"controller-modify", "", func(s *Secrets) **corev1.SecretReference { return &s.Modify }},
+	}
+}
+
+// keys returns the keys of name and namespace in today's spelling.
+func (p purpose) keys() (name, namespace string) {
+	return keyPrefix + p.name + "-secret-name", keyPrefix + p.name + "-secret-namespace"
 }
 
 // secrets resolves the templates. The namespace may not depend on the claim's
 // name or annotations, which are under the claim's user's control.
 func secrets(parameters map[string]string, claim *corev1.PersistentVolumeClaim, pv string) (Secrets, error) {
 	var out Secrets
-	// In order, so that the same class always gives the same complaint.
-	for _, one := range []struct {
-		purpose string
-		into    **corev1.SecretReference
-	}{
-		{purposeProvision, &out.Provision},
-		{purposePublish, &out.Publish},
-		{purposeStage, &out.Stage},
-		{purposeNode, &out.Node},
-		{purposeExpand, &out.Expand},
-		{purposeNodeExpand, &out.NodeExpand},
-	} {
-		ref, err := secret(parameters, one.purpose, claim, pv)
+	for _, one := range purposes() {
+		name, namespace, err := one.templates(parameters)
 		if err != nil {
 			return Secrets{}, err
 		}
-		*one.into = ref
+		if name == "" {
+			continue
+		}
+		if *one.of(&out), err = secret(name, namespace, one.name, claim, pv); err != nil {
+			return Secrets{}, err
+		}
 	}
 	return out, nil
 }
 
-func secret(parameters map[string]string, purpose string, claim *corev1.PersistentVolumeClaim, pv string) (*corev1.SecretReference, error) {
-	name, hasName := parameters[keyPrefix+purpose+"-secret-name"]
-	namespace, hasNamespace := parameters[keyPrefix+purpose+"-secret-namespace"]
-	if !hasName && !hasNamespace {
-		name, hasName = parameters[keyPrefix+"secret-name"]
-		namespace, hasNamespace = parameters[keyPrefix+"secret-namespace"]
+// templates returns what a class says for a purpose: today's keys, the older
+// ones, or those for all purposes; "" is nothing.
+func (p purpose) templates(parameters map[string]string) (name, namespace string, err error) {
+	keyName, keyNamespace := p.keys()
+	spellings := [][2]string{{keyName, keyNamespace}}
+	if p.old != "" {
+		spellings = append(spellings, [2]string{p.old + "SecretName", p.old + "SecretNamespace"})
 	}
-	switch {
-	case !hasName && !hasNamespace:
-		return nil, nil
-	case name == "" || namespace == "":
-		return nil, fmt.Errorf("%w: the %s secret needs both a name and a namespace", ErrParameters, purpose)
+	by := ""
+	for _, keys := range append(spellings, [2]string{keyPrefix + "secret-name", keyPrefix + "secret-namespace"}) {
+		n, hasName := parameters[keys[0]]
+		ns, hasNamespace := parameters[keys[1]]
+		switch {
+		case !hasName && !hasNamespace:
+			continue
+		case by != "" && keys[0] == keyPrefix+"secret-name":
+			continue
+		case by != "":
+			return "", "", fmt.Errorf("%w: both %q and %q are given", ErrParameters, by, keys[0])
+		case n == "" || ns == "":
+			return "", "", fmt.Errorf("%w: the %s secret needs both a name and a namespace", ErrParameters, p.name)
+		}
+		name, namespace, by = n, ns, keys[0]
 	}
+	return name, namespace, nil
+}
+
+// secret resolves the templates of one purpose.
+func secret(name, namespace, purpose string, claim *corev1.PersistentVolumeClaim, pv string) (*corev1.SecretReference, error) {
 	tokens := map[string]string{"pv.name": pv, "pvc.namespace": claim.Namespace}
 	namespace, err := expand(namespace, tokens)
 	if err != nil {
@@ -122,8 +149,9 @@ func expand(template string, tokens map[string]string) (string, error) {
 // those with the prefix of Kubernetes' own (S1-026).
 func driverParameters(all map[string]string) (map[string]string, error) {
 	known := map[string]bool{keyFSType: true, keyPrefix + "secret-name": true, keyPrefix + "secret-namespace": true}
-	for _, p := range []string{purposeProvision, purposePublish, purposeStage, purposeNode, purposeExpand, purposeNodeExpand} {
-		known[keyPrefix+p+"-secret-name"], known[keyPrefix+p+"-secret-namespace"] = true, true
+	for _, p := range purposes() {
+		name, namespace := p.keys()
+		known[name], known[namespace] = true, true
 	}
 	out := map[string]string{}
 	for _, k := range slices.Sorted(maps.Keys(all)) {

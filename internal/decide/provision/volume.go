@@ -78,6 +78,9 @@ func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 	if s := in.Secrets.Provision; s != nil {
 		pv.Annotations[volume.AnnDeletionSecretName], pv.Annotations[volume.AnnDeletionSecretNamespace] = s.Name, s.Namespace
 	}
+	if s := in.Secrets.Modify; s != nil {
+		pv.Annotations[volume.AnnModifySecretName], pv.Annotations[volume.AnnModifySecretNamespace] = s.Name, s.Namespace
+	}
 	return pv
 }
 
@@ -107,18 +110,29 @@ type VolumeFacts struct {
 	Lacks string
 }
 
+// DeleterOf returns the driver that deletes a volume: the one that made it, or
+// the one whose volume it is when nobody says who made it (S4-056); "" is none.
+func DeleterOf(v *corev1.PersistentVolume) string {
+	by, made := v.Annotations[volume.AnnProvisionedBy]
+	switch {
+	case v.Spec.CSI == nil, made && by != v.Spec.CSI.Driver:
+		return ""
+	}
+	return v.Spec.CSI.Driver
+}
+
 // Volume decides about one volume object.
 func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 	v := f.Volume
-	driver := v.Annotations[volume.AnnProvisionedBy]
+	driver := DeleterOf(v)
 	kept := len(without(v.Finalizers, volume.FinalizerProvisioner)) < len(v.Finalizers)
 	deletes := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	say := func(r volume.Reason, next, message string) volume.Because {
 		return volume.Because{Reason: r, Message: message, Next: next}
 	}
 	switch {
-	case driver == "" || v.Spec.CSI == nil || v.Spec.CSI.Driver != driver:
-		return Keep, say(volume.ReasonNotMine, "", "volume "+v.Name+" was not provisioned by a CSI driver")
+	case driver == "":
+		return Keep, say(volume.ReasonNotMine, "", "volume "+v.Name+" is not one of a CSI driver, or was made by something else")
 	case !deletes && kept:
 		return Disown, say(volume.ReasonRetained, "", "volume "+v.Name+" is to be retained")
 	case !deletes:
@@ -150,7 +164,13 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 
 // DeleteFailed explains a DeleteVolume that did not work.
 func DeleteFailed(v *corev1.PersistentVolume, cause string) volume.Because {
-	return volume.Because{Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted: " + cause, Next: v.Annotations[volume.AnnProvisionedBy]}
+	return volume.Because{Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted: " + cause, Next: DeleterOf(v)}
+}
+
+// CleanupFailed explains a DeleteVolume that did not work for what was made for
+// a claim and must not become its volume.
+func CleanupFailed(in *Intent, cause string) volume.Because {
+	return volume.Because{Reason: volume.ReasonProvisioningCleanupFailed, Message: "what driver " + in.Driver + " made as volume " + in.Name + " is not deleted yet: " + cause, Next: in.Driver}
 }
 
 // Disowned returns the volume object without the provisioner's finalizer.
