@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -37,16 +38,22 @@ func (p *plane) inZones(zones ...string) {
 	p.t.Helper()
 	for i, z := range zones {
 		name := fmt.Sprint("n", i+1)
-		_, err := p.client.CoreV1().Nodes().Patch(p.ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, zone, z), metav1.PatchOptions{})
-		p.must(err)
+		p.label(name, strconv.Quote(z))
 		// The drivers of a CSINode cannot be changed, only told anew.
 		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, name, metav1.DeleteOptions{}))
-		_, err = p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
+		_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-" + name, TopologyKeys: []string{zone}}}},
 		}, metav1.CreateOptions{})
 		p.must(err)
 	}
+}
+
+// label writes a node's zone as JSON has it: null takes it away.
+func (p *plane) label(node, value string) {
+	p.t.Helper()
+	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, zone, value), metav1.PatchOptions{})
+	p.must(err)
 }
 
 // newZones runs a control plane over three nodes in the zones a, b and c that
@@ -151,16 +158,23 @@ func TestTopologyOfAnImmediateClaim(t *testing.T) {
 	}
 }
 
-// TestStaleTopology: while no node tells a topology the claim waits and its user
-// hears of it; once the driver was asked, it is asked the same again, whatever
-// became of the nodes (S1-103).
+// TestStaleTopology: while no Node has the labels that the driver spoke of the
+// claim waits, its user hears of it, and it is tried again; once the driver was
+// asked, it is asked the same again, whatever became of the nodes (S1-103,
+// S4-035).
 func TestStaleTopology(t *testing.T) {
 	p := newPlane(t, zonal)
+	p.stop()
+	p.inZones("a", "b")
+	p.label("n1", "null")
+	p.label("n2", "null")
 	p.makesThereFirst()
+	p.start()
 	p.makeClass("any")
 	p.makeClaim("early", "any")
 	p.tells("PersistentVolumeClaim", "early", volume.ReasonProvisioningFailed, "no node has a topology of the driver")
-	p.inZones("a", "b")
+	// Nobody is told of a Node's labels.
+	p.label("n2", `"b"`)
 	p.bound("early")
 
 	called, open := make(chan struct{}), make(chan struct{})
