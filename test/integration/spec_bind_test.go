@@ -119,11 +119,11 @@ func TestProvisionersElsewhere(t *testing.T) {
 		if c.Annotations[volume.AnnStorageProvisioner] != name || c.Annotations[volume.AnnBetaStorageProvisioner] != name {
 			t.Errorf("annotations are %v", c.Annotations)
 		}
-		p.settled()
 		// What the provisioner makes is a volume that matches.
 		p.makeVolume("made"+claim, "2Gi", class)
 		p.claimPhase(claim, corev1.ClaimBound, "made"+claim)
 	}
+	p.settled()
 	if n := p.calls("CreateVolume"); n > 0 {
 		t.Errorf("the driver was called %d times for others", n)
 	}

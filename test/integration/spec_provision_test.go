@@ -46,8 +46,8 @@ func TestRequestAndObject(t *testing.T) {
 	p.makeClaim("raw", "fast", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
 	for _, name := range []string{"files", "raw"} {
 		p.bound(name)
-		p.settled()
 	}
+	p.settled()
 	for _, r := range p.creations() {
 		name := "files"
 		if r.GetName() == "pvc-"+string(p.claim("raw").UID) {

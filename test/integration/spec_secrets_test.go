@@ -135,7 +135,9 @@ func (p *plane) holds(values map[string]string) string {
 	p.must(err)
 	events, err := p.client.CoreV1().Events("").List(p.ctx, metav1.ListOptions{})
 	p.must(err)
-	for what, list := range map[string]any{"claims": claims, "volumes": volumes, "events": events} {
+	intents, err := p.client.CoreV1().ConfigMaps("").List(p.ctx, metav1.ListOptions{})
+	p.must(err)
+	for what, list := range map[string]any{"claims": claims, "volumes": volumes, "events": events, "intents": intents} {
 		text, err := json.Marshal(list)
 		p.must(err)
 		for _, v := range values {

@@ -1,0 +1,57 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestGivenUpNodeIsNotAskedAtOnce: a late-binding claim whose node is given up is
+// tried again later and later, whether another node could be chosen or not
+// (S4-035). Other claims' whole lives leave time to do the wrong thing.
+func TestGivenUpNodeIsNotAskedAtOnce(t *testing.T) {
+	for _, node := range []string{"", "n1"} {
+		t.Run(fmt.Sprintf("node %q", node), func(t *testing.T) {
+			p := newZones(t)
+			p.makeClass("late", late)
+			p.makeClass("elsewhere", late, allow("b", "c"))
+			p.makeClass("fast")
+			p.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
+				return csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")}
+			})
+			p.makeClaim("full", "late")
+			p.pod("full", node, "full")
+			p.tells("PersistentVolumeClaim", "full", volume.ReasonProvisioningFailed, "full")
+			if node != "" {
+				p.makeClaim("away", "elsewhere")
+				p.pod("away", node, "away")
+				p.tells("PersistentVolumeClaim", "away", volume.ReasonProvisioningFailed, "allowed topology")
+			}
+			for i := range 10 {
+				name := fmt.Sprint("other", i)
+				p.makeVolume(name, "2Gi", "byhand")
+				p.makeClaim(name, "byhand")
+				p.bound(name)
+				p.removeClaim(name)
+				p.noClaim(name)
+			}
+			if n := p.calls("CreateVolume"); n > 10 {
+				t.Errorf("a driver that is full was asked %d times", n)
+			}
+			written := 0
+			for _, w := range p.writes.since(0) {
+				if kind, name := objectOf(w.path); kind == "persistentvolumeclaims" && (name == "full" || name == "away") {
+					written++
+				}
+			}
+			if written > 60 {
+				t.Errorf("two claims for which nothing can be done were written %d times", written)
+			}
+		})
+	}
+}
