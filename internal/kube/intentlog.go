@@ -41,8 +41,7 @@ type IntentLog struct {
 	entries map[string]*intent
 	// segments are the objects, by name.
 	segments map[string]*segment
-	waiting  []*putting
-	leading  bool
+	puts     Batch[putting]
 }
 
 type intent struct {
@@ -58,20 +57,13 @@ type segment struct {
 	busy   bool
 }
 
-type putting struct {
-	key, value string
-	// turn tells the end of the write, or that this is the next to write.
-	turn chan turn
-}
-
-type turn struct {
-	lead bool
-	err  error
-}
+type putting struct{ key, value string }
 
 // NewIntentLog returns the log of that name. Nothing is read or written yet.
 func NewIntentLog(client kubernetes.Interface, namespace, name string) *IntentLog {
-	return &IntentLog{client: client, namespace: namespace, name: name, entries: map[string]*intent{}, segments: map[string]*segment{}}
+	l := &IntentLog{client: client, namespace: namespace, name: name, entries: map[string]*intent{}, segments: map[string]*segment{}}
+	l.puts.Run, l.puts.Wait, l.puts.Fit = l.write, l.waitForCompany, fit
+	return l
 }
 
 // IntentLogAccess is what the writer of a log does.
@@ -153,42 +145,11 @@ func (l *IntentLog) Holds(key string) bool {
 // Put returns when the intent is on the server's disk. After an error it may
 // be there or not; Load tells.
 func (l *IntentLog) Put(ctx context.Context, key, value string) error {
-	p := &putting{key: key, value: value, turn: make(chan turn, 2)}
-	l.mu.Lock()
-	l.waiting = append(l.waiting, p)
-	if !l.leading {
-		l.leading = true
-		p.turn <- turn{lead: true}
-	}
-	l.mu.Unlock()
-	for {
-		t := <-p.turn
-		if !t.lead {
-			return t.err
-		}
-		l.lead(ctx)
-	}
+	return l.puts.Do(ctx, putting{key: key, value: value})
 }
 
-// lead writes what waits, and has the next one lead if more has come meanwhile.
-func (l *IntentLog) lead(ctx context.Context) {
-	l.gatherCompany(ctx)
-	batch := l.take()
-	err := l.write(ctx, batch)
-	for _, p := range batch {
-		p.turn <- turn{err: err}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.waiting) > 0 {
-		l.waiting[0].turn <- turn{lead: true}
-	} else {
-		l.leading = false
-	}
-}
-
-// gatherCompany waits a little when much is under way: others will come.
-func (l *IntentLog) gatherCompany(ctx context.Context) {
+// waitForCompany waits a little when much is under way: others will come.
+func (l *IntentLog) waitForCompany(ctx context.Context) {
 	l.mu.Lock()
 	open := 0
 	for _, s := range l.segments {
@@ -206,25 +167,18 @@ func (l *IntentLog) gatherCompany(ctx context.Context) {
 	}
 }
 
-// take returns the intents that go into the next object: at least one, and no
-// more than fit.
-func (l *IntentLog) take() []*putting {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n, size := 0, 0
-	for _, p := range l.waiting {
-		size += len(p.key) + len(p.value)
-		if n > 0 && size > maxBatch {
-			break
+// fit returns how many intents go into one object.
+func fit(all []putting) int {
+	size := 0
+	for n, p := range all {
+		if size += len(p.key) + len(p.value); n > 0 && size > maxBatch {
+			return n
 		}
-		n++
 	}
-	batch := slices.Clone(l.waiting[:n])
-	l.waiting = slices.Delete(l.waiting, 0, n)
-	return batch
+	return len(all)
 }
 
-func (l *IntentLog) write(ctx context.Context, batch []*putting) error {
+func (l *IntentLog) write(ctx context.Context, batch []putting) error {
 	data := map[string]string{}
 	for _, p := range batch {
 		data[p.key] = p.value

@@ -25,18 +25,33 @@ type report struct {
 func main() {
 	rounds := flag.Int("rounds", 5, "how often each figure is measured")
 	storm := flag.Int("storm", 200, "how many claims and Pods are made at once")
+	peers := flag.Int("peers", 0, "make and delete so many volumes with volplane's controllers and with Kubernetes' own, and nothing else")
 	flag.Parse()
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
-	if err := run(ctx, *rounds, *storm); err != nil {
+	measure := func(figures map[string]any) error { return measurePlane(ctx, figures, *rounds, *storm) }
+	if *peers > 0 {
+		measure = func(figures map[string]any) error { return measurePeers(ctx, figures, *peers) }
+	}
+	if err := run(measure); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, rounds, storm int) error {
+func run(measure func(figures map[string]any) error) error {
 	out := report{Machine: describeMachine(), Figures: map[string]any{}}
-	if err := measureBinary(out.Figures, rounds); err != nil {
+	if err := measure(out.Figures); err != nil {
+		return err
+	}
+	enc := json.NewEncoder(os.Stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(out)
+}
+
+// measurePlane measures a whole plane with its bundled driver.
+func measurePlane(ctx context.Context, figures map[string]any, rounds, storm int) error {
+	if err := measureBinary(figures, rounds); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "volplane-bench-")
@@ -44,15 +59,10 @@ func run(ctx context.Context, rounds, storm int) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := measureStart(ctx, dir, out.Figures, rounds); err != nil {
+	if err := measureStart(ctx, dir, figures, rounds); err != nil {
 		return err
 	}
-	if err := measureVolumes(ctx, filepath.Join(dir, "volumes"), out.Figures, 4*rounds, storm); err != nil {
-		return err
-	}
-	enc := json.NewEncoder(os.Stdout)
-	enc.SetIndent("", "  ")
-	return enc.Encode(out)
+	return measureVolumes(ctx, filepath.Join(dir, "volumes"), figures, 4*rounds, storm)
 }
 
 func measureStart(ctx context.Context, dir string, figures map[string]any, rounds int) error {

@@ -55,7 +55,7 @@ type binder struct {
 func New(env controller.Env, requests *controller.Requests) *controller.Controller {
 	b := &binder{
 		Env: env, requests: requests, Controller: &controller.Controller{Declaration: Declaration(), Workers: 50, Log: env.Log},
-		free: free{volumes: bind.NewFree()},
+		free:   free{volumes: bind.NewFree()},
 		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(), pods: env.Caches.Pods(),
 	}
 	b.Controller.Reconcile = b.reconcile

@@ -37,12 +37,13 @@ type protection struct {
 	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
 	volumes *kube.Cache[*corev1.PersistentVolume]
 	pods    *kube.Cache[*corev1.Pod]
+	lists   lists
 }
 
 // New returns the controller. It must be made before the caches start.
 func New(env controller.Env) *controller.Controller {
 	p := &protection{
-		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log},
+		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, Log: env.Log},
 		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), pods: env.Caches.Pods(),
 	}
 	p.Controller.Reconcile = p.reconcile
@@ -104,19 +105,31 @@ func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVol
 }
 
 // users returns the Pods that name a claim. The cache may not have heard of a
-// new one yet; the API server has.
+// new one yet; the API server has. It takes long to answer when no Pods change,
+// so that one answer serves all claims of a namespace that wait for one.
 func (p *protection) users(ctx context.Context, claim *corev1.PersistentVolumeClaim) ([]*corev1.Pod, error) {
-	list, err := p.Client.CoreV1().Pods(claim.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
+	q := &question{claim: claim.Name}
+	if err := p.lists.of(claim.Namespace, p.listPods).Do(ctx, q); err != nil {
 		return nil, fmt.Errorf("list pods of %s: %w", claim.Namespace, err)
 	}
-	var users []*corev1.Pod
+	return q.users, nil
+}
+
+func (p *protection) listPods(ctx context.Context, namespace string, questions []*question) error {
+	list, err := p.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	users := map[string][]*corev1.Pod{}
 	for i := range list.Items {
-		if slices.Contains(kube.ClaimNames(&list.Items[i]), claim.Name) {
-			users = append(users, &list.Items[i])
+		for _, name := range kube.ClaimNames(&list.Items[i]) {
+			users[name] = append(users[name], &list.Items[i])
 		}
 	}
-	return users, nil
+	for _, q := range questions {
+		q.users = users[q.claim]
+	}
+	return nil
 }
 
 func (p *protection) applyVolume(ctx context.Context, v *corev1.PersistentVolume) error {

@@ -30,6 +30,9 @@ const (
 )
 
 const (
+	// workers is how many calls of drivers are under way at most. What a
+	// driver cannot take it refuses, and is asked again later.
+	workers = 250
 	// firstPause is the pause before a call that failed is repeated; it doubles.
 	firstPause = 100 * time.Millisecond
 	// sweepPause is how long a resolved intent may stand in the log, so that
@@ -90,7 +93,7 @@ type provisioner struct {
 func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
 		Env: env, Options: o, log: kube.NewIntentLog(env.Client, volume.NamespaceSystem, intents),
-		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, RetryMin: firstPause, Log: env.Log},
+		Controller: &controller.Controller{Declaration: Declaration(), Workers: workers, RetryMin: firstPause, Log: env.Log},
 		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(),
 		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), attachments: env.Caches.Attachments(),
 	}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+// arena is an API server over an empty directory on the disk, and a driver, for
+// one peer.
+type arena struct {
+	server *apiserver.Server
+	client kubernetes.Interface
+	driver *driver
+	dir    string
+	stops  []func()
+}
+
+func newArena(ctx context.Context, delay time.Duration) (*arena, error) {
+	dir, err := os.MkdirTemp("", "bench-")
+	if err != nil {
+		return nil, err
+	}
+	a := &arena{dir: dir}
+	a.stops = append(a.stops, func() { _ = os.RemoveAll(dir) })
+	if a.server, err = apiserver.Start(ctx, apiserver.Options{DataDir: filepath.Join(dir, "api"), Listen: "127.0.0.1:0", RBAC: app.RBAC()}); err != nil {
+		return a, err
+	}
+	a.stops = append(a.stops, a.server.Stop)
+	config := a.server.AdminConfig()
+	config.QPS = -1
+	if a.client, err = kubernetes.NewForConfig(config); err != nil {
+		return a, err
+	}
+	d, stop, err := serveDriver(delay)
+	if err != nil {
+		return a, err
+	}
+	a.driver, a.stops = d, append(a.stops, stop)
+	return a, nil
+}
+
+func (a *arena) close() {
+	for i := range a.stops {
+		a.stops[len(a.stops)-1-i]()
+	}
+}
+
+// ours runs volplane's controllers, as they come.
+func (a *arena) ours(ctx context.Context) error {
+	conn, err := csi.Dial(ctx, a.driver.socket)
+	if err != nil {
+		return err
+	}
+	drivers := csi.NewSet()
+	drivers.Put(conn)
+	running, cancel := context.WithCancel(ctx)
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- app.ControlPlane(running, app.ControlPlaneOptions{
+			ConfigFor: func(role string) (*rest.Config, error) { return a.server.ClientConfig(app.User(role)) },
+			Roles:     []string{"binder", "provisioner", "protection"}, Drivers: drivers, Log: slog.New(slog.DiscardHandler),
+		}, func() { close(ready) })
+	}()
+	a.stops = append(a.stops, func() { cancel(); <-ended; _ = conn.Close() })
+	select {
+	case <-ready:
+		return nil
+	case err := <-ended:
+		ended <- nil
+		return fmt.Errorf("controllers ended: %w", err)
+	}
+}
+
+// theirs runs Kubernetes' own programs: at their defaults, or with their limits
+// raised.
+func (a *arena) theirs(raised bool) error {
+	file := filepath.Join(a.dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(kubeconfig(a.server.AdminConfig()), file); err != nil {
+		return err
+	}
+	controllers := "persistentvolume-binder-controller,persistentvolume-protection-controller,persistentvolumeclaim-protection-controller"
+	kcm := []string{"--kubeconfig=" + file, "--leader-elect=false", "--secure-port=0", "--controllers=" + controllers}
+	provisioner := []string{"--kubeconfig=" + file, "--csi-address=" + a.driver.socket, "--leader-election=false"}
+	if raised {
+		kcm = append(kcm, "--kube-api-qps=1000", "--kube-api-burst=2000")
+		provisioner = append(provisioner, "--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=100")
+	}
+	for program, args := range map[string][]string{"kube-controller-manager": kcm, "csi-provisioner": provisioner} {
+		p, err := plane.Run(filepath.Join(a.dir, program+".log"), program, args...)
+		if err != nil {
+			return err
+		}
+		a.stops = append(a.stops, p.Kill)
+	}
+	return nil
+}
+
+func kubeconfig(c *rest.Config) clientcmdapi.Config {
+	k := clientcmdapi.NewConfig()
+	k.Clusters["bench"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: c.CAData}
+	k.AuthInfos["bench"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData}
+	k.Contexts["bench"] = &clientcmdapi.Context{Cluster: "bench", AuthInfo: "bench"}
+	k.CurrentContext = "bench"
+	return *k
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	space = "default"
+	class = "bench"
+	// users is how many requests the benchmark has under way itself.
+	users = 50
+	// few is how many volumes a peer at its defaults is measured with: its rate
+	// is a constant.
+	few = 100
+)
+
+// measurePeers has volplane and Kubernetes' controllers make and delete volumes.
+func measurePeers(ctx context.Context, figures map[string]any, claims int) error {
+	for name, delay := range map[string]time.Duration{"": 0, "slow_": 500 * time.Millisecond} {
+		made, deleted := map[string]float64{}, map[string]float64{}
+		for _, peer := range []struct {
+			name   string
+			claims int
+			run    func(context.Context, *arena) error
+		}{
+			{"volplane", claims, func(ctx context.Context, a *arena) error { return a.ours(ctx) }},
+			{"kubernetes_raised", claims, func(_ context.Context, a *arena) error { return a.theirs(true) }},
+			{"kubernetes_defaults", few, func(_ context.Context, a *arena) error { return a.theirs(false) }},
+		} {
+			m, d, err := measurePeer(ctx, delay, peer.claims, peer.run)
+			if err != nil {
+				return fmt.Errorf("%s: %w", peer.name, err)
+			}
+			made[peer.name], deleted[peer.name] = m, d
+			figures[name+"bound_per_s_"+peer.name], figures[name+"deleted_per_s_"+peer.name] = m, d
+		}
+		for _, other := range []string{"kubernetes_raised", "kubernetes_defaults"} {
+			figures[name+"bound_times_"+other] = made["volplane"] / made[other]
+			figures[name+"deleted_times_"+other] = deleted["volplane"] / deleted[other]
+		}
+	}
+	return measureLatency(ctx, figures)
+}
+
+// measurePeer returns how many claims a second become bound and how many volumes
+// a second are gone.
+func measurePeer(ctx context.Context, delay time.Duration, claims int, run func(context.Context, *arena) error) (made, deleted float64, err error) {
+	a, err := newArena(ctx, delay)
+	if a != nil {
+		defer a.close()
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := a.prepare(ctx); err != nil {
+		return 0, 0, err
+	}
+	if err := run(ctx, a); err != nil {
+		return 0, 0, err
+	}
+	// The peer is ready when it serves: a first claim comes and goes.
+	if _, err := a.life(ctx, "first"); err != nil {
+		return 0, 0, err
+	}
+	began := time.Now()
+	if err := a.make(ctx, claims); err != nil {
+		return 0, 0, err
+	}
+	made = float64(claims) / time.Since(began).Seconds()
+	began = time.Now()
+	if err := a.remove(ctx, claims); err != nil {
+		return 0, 0, err
+	}
+	return made, float64(claims) / time.Since(began).Seconds(), nil
+}
+
+func (a *arena) prepare(ctx context.Context) error {
+	_, err := a.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: driverName,
+	}, metav1.CreateOptions{})
+	return err
+}
+
+func claimOf(name string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
+		StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+	}}
+}
+
+// make makes claims and returns when all are bound.
+func (a *arena) make(ctx context.Context, claims int) error {
+	bound := map[string]bool{}
+	done, stop := a.until(ctx, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Core().V1().PersistentVolumeClaims().Informer()
+	},
+		func(o any, _ bool) bool {
+			if c := o.(*corev1.PersistentVolumeClaim); c.Status.Phase == corev1.ClaimBound {
+				bound[c.Name] = true
+			}
+			return len(bound) == claims
+		})
+	defer stop()
+	err := a.each(claims, func(name string) error {
+		_, err := a.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, claimOf(name), metav1.CreateOptions{})
+		return err
+	})
+	return errors.Join(err, done())
+}
+
+// remove deletes claims and returns when no volume is left.
+func (a *arena) remove(ctx context.Context, claims int) error {
+	gone := map[string]bool{}
+	done, stop := a.until(ctx, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
+		return f.Core().V1().PersistentVolumes().Informer()
+	},
+		func(o any, deleted bool) bool {
+			if deleted {
+				gone[o.(*corev1.PersistentVolume).Name] = true
+			}
+			return len(gone) == claims
+		})
+	defer stop()
+	err := a.each(claims, func(name string) error {
+		return a.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{})
+	})
+	return errors.Join(err, done())
+}
+
+// each calls f with the name of each claim, several at a time.
+func (a *arena) each(claims int, f func(name string) error) error {
+	var all errgroup.Group
+	all.SetLimit(users)
+	for i := range claims {
+		all.Go(func() error { return f(fmt.Sprint("c", i)) })
+	}
+	return all.Wait()
+}
+
+// until watches objects; done returns when f has said of one that it was the
+// last.
+func (a *arena) until(ctx context.Context, of func(informers.SharedInformerFactory) cache.SharedIndexInformer, f func(o any, deleted bool) bool) (done func() error, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	factory := informers.NewSharedInformerFactory(a.client, 0)
+	last, once := make(chan struct{}), sync.Once{}
+	tell := func(o any, deleted bool) {
+		if f(o, deleted) {
+			once.Do(func() { close(last) })
+		}
+	}
+	informer := of(factory)
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { tell(o, false) }, UpdateFunc: func(_, o any) { tell(o, false) },
+		DeleteFunc: func(o any) {
+			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
+				o = gone.Obj
+			}
+			tell(o, true)
+		},
+	})
+	factory.StartWithContext(ctx)
+	cache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
+	return func() error {
+		select {
+		case <-last:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}, cancel
+}
+
+// life follows one claim to Bound and to nothing, and returns the time to Bound.
+func (a *arena) life(ctx context.Context, name string) (time.Duration, error) {
+	var took time.Duration
+	claims := a.client.CoreV1().PersistentVolumeClaims(space)
+	w, err := claims.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	if err != nil {
+		return 0, err
+	}
+	defer w.Stop()
+	v, err := a.client.CoreV1().PersistentVolumes().Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return 0, err
+	}
+	defer v.Stop()
+	began := time.Now()
+	if _, err := claims.Create(ctx, claimOf(name), metav1.CreateOptions{}); err != nil {
+		return 0, err
+	}
+	for e := range w.ResultChan() {
+		if c, ok := e.Object.(*corev1.PersistentVolumeClaim); ok && c.Status.Phase == corev1.ClaimBound {
+			took = time.Since(began)
+			break
+		}
+	}
+	if err := claims.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return took, err
+	}
+	for e := range v.ResultChan() {
+		if e.Type == watch.Deleted {
+			return took, nil
+		}
+	}
+	return took, fmt.Errorf("volume of claim %s: the watch ended", name)
+}
+
+// measureLatency takes the time of one claim after the other on an idle system.
+func measureLatency(ctx context.Context, figures map[string]any) error {
+	a, err := newArena(ctx, 0)
+	if a != nil {
+		defer a.close()
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.prepare(ctx); err != nil {
+		return err
+	}
+	if err := a.ours(ctx); err != nil {
+		return err
+	}
+	var times []time.Duration
+	for i := range 200 {
+		took, err := a.life(ctx, fmt.Sprint("one", i))
+		if err != nil {
+			return err
+		}
+		times = append(times, took)
+	}
+	slices.Sort(times)
+	figures["bound_ms_median"] = milliseconds(times[len(times)/2])
+	figures["bound_ms_p99"] = milliseconds(times[len(times)*99/100])
+	return nil
+}
