@@ -21,10 +21,8 @@ import (
 )
 
 const (
-	// sequences is how many are played unless DIFFERENTIAL says another number,
-	// batch how many of them at the same time.
-	sequences = 100
-	batch     = 250
+	// batch is how many sequences are played at the same time.
+	batch = 250
 	// length is how much users do in a sequence.
 	length = 10
 	// patience is how long the sides may differ before that is a difference.
@@ -39,7 +37,7 @@ func TestBinderIsKubernetes(t *testing.T) {
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
 	ours.ours(t, csi.NewSet(), "binder", "protection")
 	theirs.theirs(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
-	compareAll(t, &differential{sides: []side{ours, theirs}, draw: draw, allowed: bindingMayDiffer, counted: map[string]int{}})
+	compareAll(t, &differential{sides: []side{ours, theirs}, usual: 100, draw: draw, allowed: bindingMayDiffer, counted: map[string]int{}})
 }
 
 // compareAll plays the sequences of DIFFERENTIAL and complains of those after
@@ -48,7 +46,7 @@ func compareAll(t *testing.T, d *differential) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
-	first, last := seeds(t)
+	first, last := seeds(t, d.usual)
 	for from := first; from < last; from += batch {
 		var all []sequence
 		for seed := from; seed < min(from+batch, last); seed++ {
@@ -73,11 +71,11 @@ func compareAll(t *testing.T, d *differential) {
 }
 
 // seeds returns the range of DIFFERENTIAL, "N" or "FIRST-LAST".
-func seeds(t *testing.T) (first, last uint64) {
+func seeds(t *testing.T, usual uint64) (first, last uint64) {
 	t.Helper()
 	text := os.Getenv("DIFFERENTIAL")
 	if text == "" {
-		return 0, sequences
+		return 0, usual
 	}
 	a, b, isRange := strings.Cut(text, "-")
 	n, err := strconv.ParseUint(a, 10, 64)
@@ -96,6 +94,9 @@ func seeds(t *testing.T) (first, last uint64) {
 
 type differential struct {
 	sides []side
+	// usual is how many sequences are played unless DIFFERENTIAL says another
+	// number.
+	usual uint64
 	// draw draws a sequence from a seed.
 	draw func(seed uint64, length int) sequence
 	// allowed returns the reason why two states may differ, "" if there is

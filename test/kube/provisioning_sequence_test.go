@@ -25,8 +25,12 @@ const (
 // that are made when they are asked for.
 func drawProvisioning(seed uint64, length int) sequence {
 	d := &dice{Rand: newRand(seed)}
-	s := sequence{seed: seed, ops: []op{d.newStorageClass("fast"), d.newStorageClass("late"), d.newSecret("s0"), d.newDynamicClaim()}}
-	for range length + 2 {
+	s := sequence{seed: seed, ops: []op{d.newStorageClass("fast"), d.newStorageClass("late"), d.newSecret("s0")}}
+	if d.IntN(3) == 0 {
+		s.ops = append(s.ops, d.fault("CreateVolume"))
+	}
+	s.ops = append(s.ops, d.newDynamicClaim())
+	for range length {
 		s.ops = append(s.ops, d.provisioningOp())
 	}
 	return s

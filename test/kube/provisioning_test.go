@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"google.golang.org/grpc/codes"
 )
 
 // TestProvisionerIsKubernetes plays the same sequences to volplane's binder,
@@ -18,7 +20,7 @@ func TestProvisionerIsKubernetes(t *testing.T) {
 	theirs.storage.start(t)
 	theirs.theirs(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
 	theirs.theirProvisioner(t, theirs.storage.driver)
-	compareAll(t, &differential{sides: []side{ours, theirs}, draw: drawProvisioning, allowed: provisioningMayDiffer, counted: map[string]int{}})
+	compareAll(t, &differential{sides: []side{ours, theirs}, usual: 50, draw: drawProvisioning, allowed: provisioningMayDiffer, counted: map[string]int{}})
 	for _, s := range []side{ours, theirs} {
 		t.Logf("%s called %v", s.name, s.storage.calls())
 	}
@@ -67,11 +69,12 @@ func rows() []row {
 			},
 		},
 		{
-			"volplane writes down that it may call CreateVolume, then reads the secret: a claim without its secret goes only when there is one, and the driver is asked for a volume and to delete it",
-			func(d difference, line string) bool {
-				volume := regexp.MustCompile(`"(id-)?pvc-c[0-9]+"`).FindString(line)
-				return slices.Contains(d.onlyOurs, line) && strings.Contains(line, `"secrets"`) && !has(d.theirs, "asked CreateVolume", strings.Replace(volume, "id-", "", 1))
-			},
+			"volplane writes down what it will ask the driver before it has read the secret; while there is none, the claim keeps to it, even when it is edited, and cannot go",
+			neverAsked,
+		},
+		{
+			"when the driver did not say whether it made a volume, volplane goes on with what it asked, and undoes it when the claim goes; Kubernetes asks what class and node say now, or forgets it, and keeps a volume with policy Retain that nobody had",
+			wentOn,
 		},
 		{
 			"a template of a secret with a $ that begins no ${token} is a mistake; Kubernetes makes something of it",
@@ -80,10 +83,49 @@ func rows() []row {
 		{
 			"a volume that was not made here has no deletion secret; Kubernetes looks for one in the class that has that name now",
 			func(d difference, line string) bool {
-				return has(d.ours, "parameters", "provisioner-secret") && about(line, names(slices.Concat(d.ours, d.theirs), "volume v", func(string) bool { return true }))
+				return has(d.ours, "class ", "secret-name") && regexp.MustCompile(`^volume v|-v[0-9]+"`).MatchString(line)
 			},
 		},
 	}
+}
+
+// neverAsked says whether a line is about a volume for which only one side could
+// read the secret and ask for it.
+func neverAsked(d difference, line string) bool {
+	for _, one := range [][2][]string{{d.ours, d.theirs}, {d.theirs, d.ours}} {
+		for _, l := range one[0] {
+			name := regexp.MustCompile(`pvc-c[0-9]+`).FindString(l)
+			if strings.HasPrefix(l, "asked ") && strings.Contains(l, `"secrets"`) && !has(one[1], "asked CreateVolume", `"`+name+`"`) &&
+				about(line, []string{strings.TrimPrefix(name, "pvc-")}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// wentOn says whether a line is about a claim whose volume may exist, and which
+// has lost its class or its node since, or is gone.
+func wentOn(d difference, line string) bool {
+	both := slices.Concat(d.ours, d.theirs)
+	name := strings.TrimPrefix(regexp.MustCompile(`^claim c[0-9]+|pvc-c[0-9]+`).FindString(line), "pvc-")
+	name = strings.TrimPrefix(name, "claim ")
+	unknown := slices.ContainsFunc([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted}, func(c codes.Code) bool {
+		return has(both, "answered CreateVolume of pvc-"+name+" with "+c.String())
+	})
+	claims := slices.DeleteFunc(both, func(l string) bool { return !strings.HasPrefix(l, "claim "+name+" ") })
+	if !unknown || len(claims) == 0 {
+		return unknown
+	}
+	class := regexp.MustCompile(` class=(\w+) `).FindStringSubmatch(claims[0])[1]
+	asked := 0
+	for _, l := range d.theirs {
+		if strings.HasPrefix(l, `asked CreateVolume {"name":"pvc-`+name+`"`) {
+			asked++
+		}
+	}
+	noNode := class == "late" && !has(claims, "selected-node")
+	return asked > 1 || noNode || !has(d.ours, "class "+class+" of ")
 }
 
 // claimsOf returns the claims of the classes whose lines match.
