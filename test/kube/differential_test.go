@@ -34,6 +34,7 @@ const (
 // when both are at rest. The seed is the number of the sequence, so that a run
 // plays again what an earlier one did.
 func TestBinderIsKubernetes(t *testing.T) {
+	t.Parallel()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
 	ours.ours(t, csi.NewSet(), "binder", "protection")
 	theirs.theirs(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
