@@ -64,12 +64,6 @@ func rows() []row {
 			},
 		},
 		{
-			"a volume that a user made by hand, without provisioned-by, is the user's to delete; the provisioner of Kubernetes deletes it by its driver's name",
-			func(d difference, line string) bool {
-				return about(line, names(d.ours, "volume v", func(l string) bool { return !strings.Contains(l, "provisioned-by") }))
-			},
-		},
-		{
 			"volplane writes down what it will ask the driver before it has read the secret; while there is none, the claim keeps to it, even when it is edited, and cannot go",
 			neverAsked,
 		},
