@@ -64,8 +64,15 @@ func rows() []row {
 			},
 		},
 		{
-			"volplane writes down what it will ask the driver before it has read the secret; while there is none, the claim keeps to it, even when it is edited, and cannot go",
-			neverAsked,
+			"after a refusal volplane does not ask the same again before a pause is over that grows, whatever is edited; the pauses of Kubernetes' provisioner are short here",
+			func(d difference, line string) bool {
+				name := claimIn(line)
+				return has(d.ours, "answered CreateVolume of pvc-"+name+" with ") && has(d.onlyOurs, "claim "+name+" Pending")
+			},
+		},
+		{
+			"who gets a volume that a user takes from its claim while other claims wait is nobody's promise",
+			handedOn,
 		},
 		{
 			"when the driver did not say whether it made a volume, volplane goes on with what it asked, and undoes it when the claim goes; Kubernetes asks what class and node say now, or forgets it, and keeps a volume with policy Retain that nobody had",
@@ -90,13 +97,14 @@ func rows() []row {
 	}
 }
 
-// neverAsked says whether a line is about a volume for which only one side could
-// read the secret and ask for it.
-func neverAsked(d difference, line string) bool {
-	for _, one := range [][2][]string{{d.ours, d.theirs}, {d.theirs, d.ours}} {
-		for _, l := range one[0] {
-			name := claimIn(l)
-			if strings.HasPrefix(l, "asked ") && strings.Contains(l, `"secrets"`) && !has(one[1], "asked CreateVolume", `"pvc-`+name+`"`) && about(line, []string{name}) {
+// handedOn says whether a line is about claims of which each has the same volume
+// at one side.
+func handedOn(d difference, line string) bool {
+	bound := regexp.MustCompile(`^volume (\S+) Bound for (\S+) `)
+	for _, l := range d.onlyOurs {
+		ours := bound.FindStringSubmatch(l)
+		for _, l := range d.onlyTheirs {
+			if theirs := bound.FindStringSubmatch(l); ours != nil && theirs != nil && ours[1] == theirs[1] && about(line, []string{ours[2], theirs[2]}) {
 				return true
 			}
 		}
