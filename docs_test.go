@@ -183,7 +183,9 @@ func TestNoMarks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.HasSuffix(path, ".sum") || bytes.IndexByte(data, 0) >= 0 || bytes.Contains(data[:min(len(data), 400)], []byte("DO NOT EDIT")) {
+		// The definitions of snapshots are somebody else's, word for word.
+		theirs := strings.HasSuffix(path, ".sum") || strings.HasPrefix(path, filepath.Join("standalone", "apiserver", "crds")) && strings.HasSuffix(path, ".yaml")
+		if theirs || bytes.IndexByte(data, 0) >= 0 || bytes.Contains(data[:min(len(data), 400)], []byte("DO NOT EDIT")) {
 			continue
 		}
 		number := 0

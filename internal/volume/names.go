@@ -67,6 +67,11 @@ const (
 	GroupSnapshot     = "snapshot.storage.k8s.io"
 	KindSnapshot      = "VolumeSnapshot"
 	ResourceSnapshots = "volumesnapshots"
+	// ResourceSnapshotContents are the snapshots at the drivers.
+	ResourceSnapshotContents = "volumesnapshotcontents"
+	// AnnAllowModeChange on a content lets its data be restored in another
+	// volume mode.
+	AnnAllowModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 
 	// NoProvisioner as a class's provisioner says that volumes of the class
 	// are made by hand.

@@ -123,6 +123,9 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 	if err := ensureRBAC(ctx, client, o.RBAC); err != nil {
 		return err
 	}
+	if err := ensureCRDs(ctx, s.AdminConfig()); err != nil {
+		return err
+	}
 	identity, err := s.ca.ClientFile(adminUser, adminGroup)
 	if err != nil {
 		return err

@@ -164,6 +164,9 @@ func (p *provisioner) call(ctx context.Context, in *provision.Intent, secret map
 	if in.Source != "" {
 		r.VolumeContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: in.Source}}}
 	}
+	if in.Snapshot != "" {
+		r.VolumeContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: in.Snapshot}}}
+	}
 	if len(in.Requisite) > 0 {
 		r.AccessibilityRequirements = &csipb.TopologyRequirement{Requisite: segments(in.Requisite), Preferred: segments(in.Preferred)}
 	}
@@ -172,7 +175,10 @@ func (p *provisioner) call(ctx context.Context, in *provision.Intent, secret map
 		return provision.Answer{}, err
 	}
 	v := got.GetVolume()
-	a := provision.Answer{Handle: v.GetVolumeId(), Bytes: v.GetCapacityBytes(), Context: v.GetVolumeContext(), Source: v.GetContentSource().GetVolume().GetVolumeId()}
+	a := provision.Answer{
+		Handle: v.GetVolumeId(), Bytes: v.GetCapacityBytes(), Context: v.GetVolumeContext(),
+		Source: v.GetContentSource().GetVolume().GetVolumeId(), Snapshot: v.GetContentSource().GetSnapshot().GetSnapshotId(),
+	}
 	for _, t := range v.GetAccessibleTopology() {
 		a.Segments = append(a.Segments, t.GetSegments())
 	}

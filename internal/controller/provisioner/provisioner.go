@@ -56,6 +56,7 @@ func Declaration() controller.Declaration {
 			kube.Write("", "persistentvolumes", "get", "create", "update", "patch", "delete"),
 			kube.Write("", "secrets", "get"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get"),
+			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "get"),
 			kube.IntentLogAccess(volume.NamespaceSystem),
 		},
 	}

@@ -7,7 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
@@ -16,10 +18,10 @@ import (
 
 // source looks for the object that a claim's data come from.
 func (p *provisioner) source(ctx context.Context, claim *corev1.PersistentVolumeClaim, d *csi.Driver) (provision.Source, error) {
-	s := provision.Source{Clones: d.Controller.Clone}
+	s := provision.Source{Clones: d.Controller.Clone, Restores: d.Controller.Snapshot}
 	var err error
 	switch {
-	case provision.IsSnapshot(claim):
+	case provision.IsSnapshot(claim) && s.Restores:
 		s.Snapshot, err = p.snapshot(ctx, claim.Namespace, claim.Spec.DataSource.Name)
 	case provision.IsClone(claim):
 		if s.Claim, _ = p.claims.Get(claim.Namespace + "/" + claim.Spec.DataSource.Name); s.Claim != nil {
@@ -29,34 +31,78 @@ func (p *provisioner) source(ctx context.Context, claim *corev1.PersistentVolume
 	return s, err
 }
 
+// snapshotObject and contentObject are what is read of the custom resources.
+type snapshotObject struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Status            struct {
+		Content string             `json:"boundVolumeSnapshotContentName"`
+		Ready   bool               `json:"readyToUse"`
+		Size    *resource.Quantity `json:"restoreSize"`
+	} `json:"status"`
+}
+
+type contentObject struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Driver string `json:"driver"`
+		Ref    struct {
+			UID types.UID `json:"uid"`
+		} `json:"volumeSnapshotRef"`
+		Mode corev1.PersistentVolumeMode `json:"sourceVolumeMode"`
+	} `json:"spec"`
+	Status struct {
+		Handle string `json:"snapshotHandle"`
+	} `json:"status"`
+}
+
 // snapshot asks for a snapshot's state. It is asked for live: a watch of a
 // custom resource that is not installed would never begin.
 func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (provision.Snapshot, error) {
-	result := p.Client.Discovery().RESTClient().Get().
-		AbsPath("apis", volume.GroupSnapshot, "v1", "namespaces", namespace, volume.ResourceSnapshots, name).Do(ctx)
-	switch err := result.Error(); {
+	var one snapshotObject
+	out := provision.Snapshot{Installed: true}
+	switch err := p.custom(ctx, &one, "namespaces", namespace, volume.ResourceSnapshots, name); {
 	case apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse):
 		// The answer is not that of a resource: there is none of the name.
-		return provision.SnapshotsNotInstalled, nil
+		return provision.Snapshot{}, nil
 	case apierrors.IsNotFound(err):
-		return provision.SnapshotMissing, nil
+		return out, nil
 	case err != nil:
-		return 0, fmt.Errorf("look at snapshot %s/%s: %w", namespace, name, err)
+		return out, err
 	}
-	body, err := result.Raw()
+	out.Exists, out.Ready, out.Going = true, one.Status.Ready, one.DeletionTimestamp != nil
+	if one.Status.Size != nil {
+		out.Bytes = one.Status.Size.Value()
+	}
+	if one.Status.Content == "" {
+		return out, nil
+	}
+	var content contentObject
+	if err := p.custom(ctx, &content, volume.ResourceSnapshotContents, one.Status.Content); err != nil {
+		if apierrors.IsNotFound(err) {
+			return out, nil
+		}
+		return out, err
+	}
+	// A snapshot alone proves nothing about whose content it names.
+	out.Bound = content.Spec.Ref.UID == one.UID
+	out.Driver, out.Handle, out.Mode = content.Spec.Driver, content.Status.Handle, content.Spec.Mode
+	out.MayChangeMode = content.Annotations[volume.AnnAllowModeChange] == "true"
+	return out, nil
+}
+
+// custom reads one object of a custom resource of snapshots.
+func (p *provisioner) custom(ctx context.Context, into any, path ...string) error {
+	result := p.Client.Discovery().RESTClient().Get().AbsPath(append([]string{"apis", volume.GroupSnapshot, "v1"}, path...)...).Do(ctx)
+	// Only Error tells an answer of the resource from one that nobody gave.
+	err := result.Error()
+	if err == nil {
+		var body []byte
+		if body, err = result.Raw(); err == nil {
+			err = json.Unmarshal(body, into)
+		}
+	}
 	if err != nil {
-		return 0, fmt.Errorf("look at snapshot %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("read %s: %w", path[len(path)-1], err)
 	}
-	var got struct {
-		Status struct {
-			ReadyToUse bool `json:"readyToUse"`
-		} `json:"status"`
-	}
-	if err := json.Unmarshal(body, &got); err != nil {
-		return 0, fmt.Errorf("read snapshot %s/%s: %w", namespace, name, err)
-	}
-	if !got.Status.ReadyToUse {
-		return provision.SnapshotNotReady, nil
-	}
-	return provision.SnapshotReady, nil
+	return nil
 }

@@ -111,10 +111,8 @@ func (d *Driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (
 		}
 		return &csipb.CreateVolumeResponse{Volume: d.answer(v)}, nil
 	}
-	if source := r.GetVolumeContentSource(); source != nil {
-		if _, err := d.find(source.GetVolume().GetVolumeId()); err != nil {
-			return nil, err
-		}
+	if err := d.holds(r.GetVolumeContentSource()); err != nil {
+		return nil, err
 	}
 	if d.config.Capacity > 0 && d.used()+bytes > d.config.Capacity {
 		return nil, status.Error(codes.ResourceExhausted, "no room is left")
@@ -125,6 +123,20 @@ func (d *Driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (
 	}
 	d.volumes[id] = v
 	return &csipb.CreateVolumeResponse{Volume: d.answer(v)}, nil
+}
+
+// holds says whether the source of a volume's data exists; d.mu is held.
+func (d *Driver) holds(source *csipb.VolumeContentSource) error {
+	switch id := source.GetSnapshot().GetSnapshotId(); {
+	case source == nil:
+		return nil
+	case id == "":
+		_, err := d.find(source.GetVolume().GetVolumeId())
+		return err
+	case !slices.Contains(d.config.Snapshots, id):
+		return status.Errorf(codes.NotFound, "there is no snapshot %s", id)
+	}
+	return nil
 }
 
 // fits says whether a request can mean a volume that exists.

@@ -20,6 +20,8 @@ import (
 type Config struct {
 	// Name is the driver's; empty is "test.csi.example.com".
 	Name, Version string
+	// Snapshots are the ids of snapshots that volumes can be made from.
+	Snapshots []string
 	// NodeID names this node, empty is "node-1"; OtherNodes are further ones
 	// that volumes can be published to.
 	NodeID     string

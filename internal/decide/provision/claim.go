@@ -190,7 +190,7 @@ func request(f ClaimFacts) Plan {
 	if in.Secrets, err = secrets(class.Parameters, c, in.Name); err != nil {
 		return fault("user", err.Error())
 	}
-	if in.Source, err = f.Source.handle(c, in.Driver); err != nil {
+	if err = f.Source.into(in, c); err != nil {
 		return fault("user", err.Error())
 	}
 	if f.Topology {

@@ -28,6 +28,7 @@ type Intent struct {
 	FSType     string                               `json:"fsType,omitempty"`
 	Options    []string                             `json:"options,omitempty"`
 	Source     string                               `json:"source,omitempty"`
+	Snapshot   string                               `json:"snapshot,omitempty"`
 	Requisite  []topology.Segment                   `json:"requisite,omitempty"`
 	Preferred  []topology.Segment                   `json:"preferred,omitempty"`
 	Secrets    Secrets                              `json:"secrets,omitzero"`

@@ -148,6 +148,11 @@ func TestSources(t *testing.T) {
 	}
 	block, mode := pv(driver, "u9"), corev1.PersistentVolumeBlock
 	block.Spec.VolumeMode = &mode
+	shot := func(change func(*Snapshot)) Source {
+		s := Snapshot{Installed: true, Exists: true, Ready: true, Bound: true, Driver: driver, Handle: "s9", Bytes: 1 << 30, Mode: corev1.PersistentVolumeFilesystem}
+		change(&s)
+		return Source{Restores: true, Snapshot: s}
+	}
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -166,10 +171,18 @@ func TestSources(t *testing.T) {
 			c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Ti")}
 		}), Volume: pv(driver, "u9")}},
 		{"the volume is a block device, the clone is not to be one", clones, Source{Clones: true, Claim: source, Volume: block}},
-		{"snapshots are not installed", restores, Source{}},
-		{"the snapshot is not there", restores, Source{Snapshot: SnapshotMissing}},
-		{"the snapshot is not ready", restores, Source{Snapshot: SnapshotNotReady}},
-		{"the snapshot is ready", restores, Source{Snapshot: SnapshotReady}},
+		{"a driver that does not restore is named with what it lacks", restores, Source{}},
+		{"snapshots are not installed", restores, Source{Restores: true}},
+		{"the snapshot is not there", restores, shot(func(s *Snapshot) { s.Exists = false })},
+		{"the snapshot is going", restores, shot(func(s *Snapshot) { s.Going = true })},
+		{"the snapshot is not ready", restores, shot(func(s *Snapshot) { s.Ready = false })},
+		{"the snapshot names the content of another one", restores, shot(func(s *Snapshot) { s.Bound = false })},
+		{"the snapshot is another driver's", restores, shot(func(s *Snapshot) { s.Driver = "x.example.com" })},
+		{"the snapshot is not at the driver", restores, shot(func(s *Snapshot) { s.Handle = "" })},
+		{"the data do not fit", restores, shot(func(s *Snapshot) { s.Bytes = 6 << 30 })},
+		{"the data are of another volume mode", restores, shot(func(s *Snapshot) { s.Mode = corev1.PersistentVolumeBlock })},
+		{"an administrator allows that", restores, shot(func(s *Snapshot) { s.Mode, s.MayChangeMode = corev1.PersistentVolumeBlock, true })},
+		{"the snapshot is ready", restores, shot(func(*Snapshot) {})},
 		{"what others fill", from("populators.example.com", "Web"), Source{}},
 		{"a source in another namespace is not passed over", elsewhere, Source{}},
 	} {
@@ -257,6 +270,7 @@ func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {
 		{"found again", in, Answer{Handle: "h", Bytes: 100}, "pvc-u1", true, false},
 		{"smaller: ours to delete", in, Answer{Handle: "h", Bytes: 99}, "", false, true},
 		{"another volume's: not ours to delete", in, Answer{Handle: "h", Bytes: 99}, "pv9", false, false},
+		{"empty instead of restored", &Intent{Bytes: 1, Snapshot: "s"}, Answer{Handle: "h", Bytes: 1}, "", false, true},
 		{"empty instead of a copy", &Intent{Bytes: 1, Source: "s"}, Answer{Handle: "h", Bytes: 1}, "", false, true},
 	} {
 		problem, remove := Check(c.in, c.answer, c.takenBy)

@@ -12,17 +12,24 @@ import (
 // ErrSource says that a claim cannot get its data from its source.
 var ErrSource = errors.New("data source")
 
-// Snapshot is what the API server says of a snapshot.
-type Snapshot int
-
-// States of a snapshot. The zero value is that of an API server that knows no
-// snapshots.
-const (
-	SnapshotsNotInstalled Snapshot = iota
-	SnapshotMissing
-	SnapshotNotReady
-	SnapshotReady
-)
+// Snapshot is what the API server says of the snapshot to restore.
+type Snapshot struct {
+	// Installed says that the server knows snapshots, Exists that it has this
+	// one, Going that it is being deleted, and Ready that its data can be used.
+	Installed, Exists, Going, Ready bool
+	// Bound says that the snapshot and its content name each other. The rest
+	// is what the content says.
+	Bound          bool
+	Driver, Handle string
+	// Bytes is the size that a volume needs for the data, 0 when it is not
+	// known.
+	Bytes int64
+	// Mode is that of the volume which was snapshotted, "" when it is not
+	// known; MayChangeMode is the administrator's permission to restore the
+	// data in another one.
+	Mode          corev1.PersistentVolumeMode
+	MayChangeMode bool
+}
 
 // Source is what is there of the object that a claim names as its data source.
 type Source struct {
@@ -30,9 +37,10 @@ type Source struct {
 	// when there is none.
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
-	// Clones says that the driver can copy volumes.
-	Clones bool
-	// Snapshot is the state of the snapshot to restore.
+	// Clones says that the driver can copy volumes, Restores that it can make
+	// them from snapshots.
+	Clones, Restores bool
+	// Snapshot is the one to restore.
 	Snapshot Snapshot
 }
 
@@ -48,35 +56,70 @@ func IsClone(c *corev1.PersistentVolumeClaim) bool {
 	return s != nil && s.Kind == "PersistentVolumeClaim" && (s.APIGroup == nil || *s.APIGroup == "")
 }
 
-// handle returns the driver's id of the volume that a claim clones; "" for a
-// claim that begins empty. A source that cannot be used is an error: an empty
-// volume in its place would look like lost data.
-func (s Source) handle(c *corev1.PersistentVolumeClaim, driver string) (string, error) {
+// into writes to the intent what the volume's data come from. A source that
+// cannot be used is an error: an empty volume in its place would look like lost
+// data.
+func (s Source) into(in *Intent, c *corev1.PersistentVolumeClaim) (err error) {
 	source := c.Spec.DataSource
 	switch {
 	case source == nil && c.Spec.DataSourceRef != nil:
-		return "", fmt.Errorf("%w %s %s is in another namespace, which is not supported", ErrSource, c.Spec.DataSourceRef.Kind, c.Spec.DataSourceRef.Name)
+		return fmt.Errorf("%w %s %s is in another namespace, which is not supported", ErrSource, c.Spec.DataSourceRef.Kind, c.Spec.DataSourceRef.Name)
 	case source == nil:
-		return "", nil
+		return nil
 	case IsSnapshot(c):
-		return "", s.snapshotProblem(c.Namespace + "/" + source.Name)
+		in.Snapshot, err = s.restore(c, c.Namespace+"/"+source.Name, in.Driver)
+		return err
 	case IsClone(c):
-		return s.clone(c, c.Namespace+"/"+source.Name, driver)
+		in.Source, err = s.clone(c, c.Namespace+"/"+source.Name, in.Driver)
+		return err
 	}
-	return "", fmt.Errorf("%w %s %s: this provisioner does not fill volumes from a %s", ErrSource, source.Kind, source.Name, source.Kind)
+	return fmt.Errorf("%w %s %s: this provisioner does not fill volumes from a %s", ErrSource, source.Kind, source.Name, source.Kind)
 }
 
-func (s Source) snapshotProblem(name string) error {
-	switch s.Snapshot {
-	case SnapshotMissing:
-		return fmt.Errorf("%w: snapshot %s does not exist", ErrSource, name)
-	case SnapshotNotReady:
-		return fmt.Errorf("%w: snapshot %s is not ready to use yet", ErrSource, name)
-	case SnapshotReady:
-		return fmt.Errorf("%w: snapshot %s is ready, but this provisioner does not restore snapshots", ErrSource, name)
-	case SnapshotsNotInstalled:
+// restore returns the driver's id of the snapshot.
+func (s Source) restore(c *corev1.PersistentVolumeClaim, name, driver string) (string, error) {
+	shot := s.Snapshot
+	var problem string
+	switch {
+	case !s.Restores:
+		problem = fmt.Sprintf("driver %s cannot restore it: it does not have the capability CREATE_DELETE_SNAPSHOT", driver)
+	case !shot.Installed:
+		problem = fmt.Sprintf("it cannot exist, because the custom resource %s.%s is not installed", volume.ResourceSnapshots, volume.GroupSnapshot)
+	case !shot.Exists:
+		problem = "it does not exist"
+	case shot.Going:
+		problem = "it is being deleted"
+	case !shot.Ready:
+		problem = "it is not ready to use yet"
+	default:
+		problem = shot.mismatch(c, driver)
 	}
-	return fmt.Errorf("%w: snapshot %s cannot exist, because the custom resource %s.%s is not installed", ErrSource, name, volume.ResourceSnapshots, volume.GroupSnapshot)
+	if problem != "" {
+		return "", fmt.Errorf("%w: snapshot %s: %s", ErrSource, name, problem)
+	}
+	return shot.Handle, nil
+}
+
+// mismatch says why a snapshot that is ready is not for this claim; "" is
+// nothing.
+func (shot Snapshot) mismatch(c *corev1.PersistentVolumeClaim, driver string) string {
+	request, wanted := c.Spec.Resources.Requests.Storage(), corev1.PersistentVolumeFilesystem
+	if isBlock(c.Spec.VolumeMode) {
+		wanted = corev1.PersistentVolumeBlock
+	}
+	switch {
+	case !shot.Bound:
+		return "it and its content do not name each other"
+	case shot.Driver != driver:
+		return fmt.Sprintf("it is one of driver %s, not of %s", shot.Driver, driver)
+	case shot.Handle == "":
+		return "its content does not name a snapshot of the driver"
+	case request.Value() < shot.Bytes:
+		return fmt.Sprintf("its data need %d bytes, the claim requests %d", shot.Bytes, request.Value())
+	case shot.Mode != "" && shot.Mode != wanted && !shot.MayChangeMode:
+		return fmt.Sprintf("it was made of a volume in mode %s, the claim wants %s, and its content does not allow that by annotation %s", shot.Mode, wanted, volume.AnnAllowModeChange)
+	}
+	return ""
 }
 
 func (s Source) clone(c *corev1.PersistentVolumeClaim, name, driver string) (string, error) {

@@ -18,8 +18,9 @@ type Answer struct {
 	Bytes    int64
 	Context  map[string]string
 	Segments []topology.Segment
-	// Source is the id of the volume that the driver says it copied.
-	Source string
+	// Source is the id of the volume that the driver says it copied, Snapshot
+	// of the snapshot that it says it restored.
+	Source, Snapshot string
 }
 
 // Check says what is wrong with an answer; "" is nothing. takenBy is the name
@@ -33,6 +34,8 @@ func Check(in *Intent, a Answer, takenBy string) (problem string, remove bool) {
 		return fmt.Sprintf("driver %s made a volume of %d bytes, %d were requested", in.Driver, a.Bytes, in.Bytes), true
 	case in.Source != "" && a.Source != in.Source:
 		return fmt.Sprintf("driver %s made an empty volume instead of a copy", in.Driver), true
+	case in.Snapshot != "" && a.Snapshot != in.Snapshot:
+		return fmt.Sprintf("driver %s made an empty volume instead of restoring the snapshot", in.Driver), true
 	}
 	return "", false
 }

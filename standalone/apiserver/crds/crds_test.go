@@ -1,0 +1,44 @@
+package crds
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	snapshotv1 "github.com/kubernetes-csi/external-snapshotter/client/v8/apis/volumesnapshot/v1"
+)
+
+// TestDefinitionsAreThoseOfTheModule: a new version of the module needs `make
+// generate`.
+func TestDefinitionsAreThoseOfTheModule(t *testing.T) {
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubernetes-csi/external-snapshotter/client/v8").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "config/crd/snapshot.storage.k8s.io_*.yaml"))
+	if err != nil || len(theirs) == 0 {
+		t.Fatalf("%v, %v", theirs, err)
+	}
+	all, err := All()
+	if err != nil || len(all) != len(theirs) {
+		t.Fatalf("%d definitions, %d in the module, %v", len(all), len(theirs), err)
+	}
+	for _, crd := range all {
+		if crd.Spec.Group != snapshotv1.GroupName {
+			t.Errorf("%s is of group %s", crd.Name, crd.Spec.Group)
+		}
+	}
+	for _, path := range theirs {
+		want, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := os.ReadFile(filepath.Base(path))
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s is not that of the module: %v", filepath.Base(path), err)
+		}
+	}
+}

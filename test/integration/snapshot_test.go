@@ -1,0 +1,86 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const snapshotAPI = "/apis/snapshot.storage.k8s.io/v1/"
+
+// TestRestore: a claim gets the data of a snapshot, and hears what is missing
+// until then. What a snapshot controller writes the test writes.
+func TestRestore(t *testing.T) {
+	p := newPlane(t, func(c *csitest.Config) { c.Snapshots, c.Controller.Snapshot = []string{"snap-1"}, true })
+	p.makeClass("fast")
+	n := 0
+	refused := func(words ...string) {
+		t.Helper()
+		n++
+		name := fmt.Sprint("c", n)
+		p.makeClaim(name, "fast", restores)
+		p.tells("PersistentVolumeClaim", name, volume.ReasonProvisioningFailed, append(words, "snapshot default/s")...)
+		p.removeClaim(name)
+	}
+	refused("does not exist")
+	p.custom("POST", "namespaces/default/volumesnapshots", `{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot","metadata":{"name":"s"},
+		"spec":{"source":{"volumeSnapshotContentName":"content"}}}`)
+	refused("is not ready")
+	p.custom("POST", "volumesnapshotcontents", `{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshotContent","metadata":{"name":"content"},
+		"spec":{"driver":"`+p.conn.Name+`","deletionPolicy":"Delete","sourceVolumeMode":"Filesystem","source":{"snapshotHandle":"snap-1"},
+		"volumeSnapshotRef":{"namespace":"default","name":"s"}}}`)
+	p.custom("PATCH", "namespaces/default/volumesnapshots/s/status", `{"status":{"readyToUse":true,"restoreSize":"2Gi","boundVolumeSnapshotContentName":"content"}}`)
+	p.custom("PATCH", "volumesnapshotcontents/content/status", `{"status":{"readyToUse":true,"snapshotHandle":"snap-1"}}`)
+	// Anybody may make a snapshot that names another's content.
+	refused("do not name each other")
+	var snapshot struct{ Metadata struct{ UID types.UID } }
+	p.read("namespaces/default/volumesnapshots/s", &snapshot)
+	p.custom("PATCH", "volumesnapshotcontents/content", `{"spec":{"volumeSnapshotRef":{"uid":"`+string(snapshot.Metadata.UID)+`"}}}`)
+	p.makeClaim("raw", "fast", restores, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	p.tells("PersistentVolumeClaim", "raw", volume.ReasonProvisioningFailed, volume.AnnAllowModeChange)
+	if calls := p.calls("CreateVolume"); calls > 0 {
+		t.Errorf("%d calls of CreateVolume: an empty volume is no restored snapshot", calls)
+	}
+	p.makeClaim("good", "fast", restores)
+	p.bound("good")
+	if got := p.creations()[0].GetVolumeContentSource().GetSnapshot().GetSnapshotId(); got != "snap-1" {
+		t.Errorf("the volume is made from snapshot %q", got)
+	}
+	p.custom("PATCH", "volumesnapshotcontents/content", `{"metadata":{"annotations":{"`+volume.AnnAllowModeChange+`":"true"}}}`)
+	p.bound("raw")
+	p.agrees()
+}
+
+func restores(c *corev1.PersistentVolumeClaim) {
+	c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: "s"}
+}
+
+// custom writes an object of the custom resources of snapshots. They are served
+// a moment after the server is ready.
+func (p *plane) custom(verb, path, body string) {
+	p.t.Helper()
+	p.eventually(func() string {
+		r := p.client.Discovery().RESTClient().Verb(verb).AbsPath(snapshotAPI + path)
+		if verb == "PATCH" {
+			r = r.SetHeader("Content-Type", string(types.MergePatchType))
+		}
+		if err := r.Body([]byte(body)).Do(p.ctx).Error(); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+func (p *plane) read(path string, into any) {
+	p.t.Helper()
+	body, err := p.client.Discovery().RESTClient().Get().AbsPath(snapshotAPI + path).DoRaw(p.ctx)
+	p.must(err)
+	p.must(json.Unmarshal(body, into))
+}
