@@ -24,6 +24,9 @@ const (
 	// UnboundByClass: the class's name of a claim that names no volume; "" for
 	// claims without a class.
 	UnboundByClass = "class"
+	// UnboundBySource: "namespace/name" of the claim that a claim without a
+	// volume is to be a copy of.
+	UnboundBySource = "source"
 	// VolumesByClaim: "namespace/name" of spec.claimRef.
 	VolumesByClaim = "claim"
 	// FreeVolumes: the class's name of a volume that is available and that no
@@ -71,6 +74,13 @@ func claimIndexers() cache.Indexers {
 	return cache.Indexers{
 		ClaimsByVolume: func(o any) ([]string, error) {
 			return nonEmpty(o.(*corev1.PersistentVolumeClaim).Spec.VolumeName), nil
+		},
+		UnboundBySource: func(o any) ([]string, error) {
+			c := o.(*corev1.PersistentVolumeClaim)
+			if s := c.Spec.DataSource; s != nil && s.Kind == "PersistentVolumeClaim" && c.Spec.VolumeName == "" {
+				return []string{c.Namespace + "/" + s.Name}, nil
+			}
+			return nil, nil
 		},
 		UnboundByClass: func(o any) ([]string, error) {
 			c := o.(*corev1.PersistentVolumeClaim)

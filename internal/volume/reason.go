@@ -34,6 +34,7 @@ const (
 	ReasonReleased             Reason = "Released"
 	ReasonRetained             Reason = "Retained"
 	ReasonUnknownReclaimPolicy Reason = "VolumeUnknownReclaimPolicy"
+	ReasonFailedRecycle        Reason = "VolumeFailedRecycle"
 	ReasonInUse                Reason = "InUse"
 	ReasonNotInUse             Reason = "NotInUse"
 	ReasonProtecting           Reason = "Protecting"

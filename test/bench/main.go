@@ -26,12 +26,16 @@ func main() {
 	rounds := flag.Int("rounds", 5, "how often each figure is measured")
 	storm := flag.Int("storm", 200, "how many claims and Pods are made at once")
 	peers := flag.Int("peers", 0, "make and delete so many volumes with volplane's controllers and with Kubernetes' own, and nothing else")
+	bind := flag.Int("bind", 0, "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own, and nothing else")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	measure := func(figures map[string]any) error { return measurePlane(ctx, figures, *rounds, *storm) }
 	if *peers > 0 {
 		measure = func(figures map[string]any) error { return measurePeers(ctx, figures, *peers) }
+	}
+	if *bind > 0 {
+		measure = func(figures map[string]any) error { return measureBinding(ctx, figures, *bind) }
 	}
 	if err := run(measure); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

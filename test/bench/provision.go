@@ -78,7 +78,7 @@ func measurePeer(ctx context.Context, delay time.Duration, claims int, run func(
 		return 0, 0, err
 	}
 	began := time.Now()
-	if err := a.make(ctx, claims); err != nil {
+	if err := a.make(ctx, claims, class); err != nil {
 		return 0, 0, err
 	}
 	made = float64(claims) / time.Since(began).Seconds()
@@ -96,7 +96,7 @@ func (a *arena) prepare(ctx context.Context) error {
 	return err
 }
 
-func claimOf(name string) *corev1.PersistentVolumeClaim {
+func claimOf(name, class string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
@@ -104,7 +104,7 @@ func claimOf(name string) *corev1.PersistentVolumeClaim {
 }
 
 // make makes claims and returns when all are bound.
-func (a *arena) make(ctx context.Context, claims int) error {
+func (a *arena) make(ctx context.Context, claims int, class string) error {
 	bound := map[string]bool{}
 	done, stop := a.until(ctx, func(f informers.SharedInformerFactory) cache.SharedIndexInformer {
 		return f.Core().V1().PersistentVolumeClaims().Informer()
@@ -117,7 +117,7 @@ func (a *arena) make(ctx context.Context, claims int) error {
 		})
 	defer stop()
 	err := a.each(claims, func(name string) error {
-		_, err := a.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, claimOf(name), metav1.CreateOptions{})
+		_, err := a.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, claimOf(name, class), metav1.CreateOptions{})
 		return err
 	})
 	return errors.Join(err, done())
@@ -200,7 +200,7 @@ func (a *arena) life(ctx context.Context, name string) (time.Duration, error) {
 	}
 	defer v.Stop()
 	began := time.Now()
-	if _, err := claims.Create(ctx, claimOf(name), metav1.CreateOptions{}); err != nil {
+	if _, err := claims.Create(ctx, claimOf(name, class), metav1.CreateOptions{}); err != nil {
 		return 0, err
 	}
 	for e := range w.ResultChan() {

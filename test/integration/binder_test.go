@@ -302,8 +302,10 @@ func TestReleased(t *testing.T) {
 	p.makeClaim("r", "old")
 	p.claimPhase("r", corev1.ClaimBound, "recycled")
 	p.removeClaim("r")
-	p.volumePhase("recycled", corev1.VolumeReleased)
-	p.tells("PersistentVolume", "recycled", volume.ReasonUnknownReclaimPolicy, "Recycle")
+	p.volumePhase("recycled", corev1.VolumeFailed)
+	p.tells("PersistentVolume", "recycled", volume.ReasonFailedRecycle, "nobody recycles it")
+	p.patchVolume("recycled", `{"spec":{"claimRef":null}}`)
+	p.volumePhase("recycled", corev1.VolumeAvailable)
 }
 
 // TestClasses: a class that comes later, by field and by the older annotation,

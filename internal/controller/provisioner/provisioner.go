@@ -141,6 +141,12 @@ func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) 
 	case after.Spec.VolumeName != "":
 		p.Requests.Forget(after.UID)
 		p.wakeClaim(after.UID)
+		if after.Status.Phase == corev1.ClaimBound && (before == nil || before.Status.Phase != corev1.ClaimBound) {
+			// Copies of it can be made now.
+			for _, c := range p.claims.By(kube.UnboundBySource, kube.Key(after)) {
+				p.wakeClaim(c.UID)
+			}
+		}
 	default:
 		p.wakeClaim(after.UID)
 	}

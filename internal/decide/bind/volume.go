@@ -49,9 +49,24 @@ func release(v *corev1.PersistentVolume) Plan {
 		return wait(volume.ReasonRetained, Silent, "user", "volume "+v.Name+" is released and retained with its data", writes...)
 	case corev1.PersistentVolumeReclaimDelete:
 		return wait(volume.ReasonReleased, Silent, "provisioner", "volume "+v.Name+" is released and will be deleted", writes...)
+	case corev1.PersistentVolumeReclaimRecycle:
+		// Pods that scrub volumes are not run: as to the binder of Kubernetes
+		// a volume whose plugin cannot recycle.
+		return failed(v, volume.ReasonFailedRecycle, "volume "+v.Name+" is released, and nobody recycles it: delete its data and its claimRef, or the volume")
 	default:
-		return wait(volume.ReasonUnknownReclaimPolicy, Warning, "user", "volume "+v.Name+" is released, and its reclaim policy \""+string(v.Spec.PersistentVolumeReclaimPolicy)+"\" is not supported", writes...)
+		return failed(v, volume.ReasonUnknownReclaimPolicy, "volume "+v.Name+" is released, and its reclaim policy \""+string(v.Spec.PersistentVolumeReclaimPolicy)+"\" is not known")
 	}
+}
+
+// failed marks a volume with which nobody can go on.
+func failed(v *corev1.PersistentVolume, reason volume.Reason, message string) Plan {
+	p := wait(reason, Warning, "user", message)
+	if v.Status.Phase != corev1.VolumeFailed {
+		c := v.DeepCopy()
+		c.Status.Phase, c.Status.Message = corev1.VolumeFailed, message
+		p.Writes = []Write{{VolumeStatus: c}}
+	}
+	return p
 }
 
 // unlink gives a volume free whose claim was bound elsewhere: a link of ours
