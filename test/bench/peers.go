@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/kubernetes"
@@ -27,6 +28,8 @@ type arena struct {
 	driver *driver
 	dir    string
 	stops  []func()
+	// stopOurs stops volplane's controllers; nil if they do not run.
+	stopOurs func()
 }
 
 func newArena(ctx context.Context, delay time.Duration) (*arena, error) {
@@ -75,7 +78,8 @@ func (a *arena) ours(ctx context.Context) error {
 			Roles:     []string{"binder", "provisioner", "protection"}, Drivers: drivers, Log: slog.New(slog.DiscardHandler),
 		}, func() { close(ready) })
 	}()
-	a.stops = append(a.stops, func() { cancel(); <-ended; _ = conn.Close() })
+	a.stopOurs = sync.OnceFunc(func() { cancel(); <-ended; _ = conn.Close() })
+	a.stops = append(a.stops, a.stopOurs)
 	select {
 	case <-ready:
 		return nil
