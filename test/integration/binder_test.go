@@ -255,8 +255,12 @@ func TestLostClaim(t *testing.T) {
 	p.claimPhase("c", corev1.ClaimBound, "v")
 	destroy := func() {
 		t.Helper()
-		p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "v", metav1.DeleteOptions{}))
-		p.patchVolume("v", `{"metadata":{"finalizers":null}}`)
+		volumes := p.client.CoreV1().PersistentVolumes()
+		p.must(volumes.Delete(p.ctx, "v", metav1.DeleteOptions{}))
+		// One that is not bound goes by itself.
+		if _, err := volumes.Patch(p.ctx, "v", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); !gone(err) {
+			p.must(err)
+		}
 	}
 	destroy()
 	p.claimPhase("c", corev1.ClaimLost, "v")
