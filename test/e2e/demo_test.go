@@ -78,7 +78,8 @@ func until(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// unmountBelow takes away what a killed demo left mounted, the last first.
+// unmountBelow takes away what a killed demo left mounted, the last first, and
+// its loop devices.
 func unmountBelow(t *testing.T, dir string) {
 	t.Helper()
 	table, err := os.ReadFile("/proc/self/mounts")
@@ -90,6 +91,15 @@ func unmountBelow(t *testing.T, dir string) {
 		if f := strings.Fields(lines[i]); len(f) > 1 && strings.HasPrefix(f[1], dir+"/") {
 			if err := unix.Unmount(f[1], 0); err != nil {
 				t.Errorf("unmount %s: %v", f[1], err)
+			}
+		}
+	}
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, f := range files {
+		if backing, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(backing), dir+"/") {
+			device := "/dev/" + strings.Split(f, "/")[3]
+			if out, err := exec.Command("losetup", "-d", device).CombinedOutput(); err != nil {
+				t.Errorf("detach %s: %v: %s", device, err, out)
 			}
 		}
 	}
