@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -24,4 +25,15 @@ func SecretData(ctx context.Context, client kubernetes.Interface, ref *corev1.Se
 		out[k] = string(v)
 	}
 	return out, nil
+}
+
+// SecretDataLeft reads what a reference names for a way back, on which a Secret
+// that is gone must not stop anybody: then there is no data, and missing says
+// so.
+func SecretDataLeft(ctx context.Context, client kubernetes.Interface, ref *corev1.SecretReference) (data map[string]string, missing, err error) {
+	data, err = SecretData(ctx, client, ref)
+	if apierrors.IsNotFound(err) {
+		return nil, err, nil
+	}
+	return data, nil, err
 }

@@ -105,11 +105,11 @@ func (a *attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment
 	if !ok {
 		return fmt.Errorf("driver %s has gone", va.Spec.Attacher)
 	}
-	secret, missing := kube.SecretData(ctx, a.Client, p.Record.Secret)
-	if missing != nil && !apierrors.IsNotFound(missing) {
-		return missing
+	secret, missing, err := kube.SecretDataLeft(ctx, a.Client, p.Record.Secret)
+	if err != nil {
+		return err
 	}
-	_, err := d.ControllerClient().ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{
+	_, err = d.ControllerClient().ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{
 		VolumeId: p.Record.Handle, NodeId: p.NodeID, Secrets: secret,
 	})
 	if err != nil && missing != nil {

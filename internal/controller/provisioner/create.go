@@ -85,7 +85,7 @@ func (p *provisioner) saved(ctx context.Context, in *provision.Intent, a provisi
 		return fmt.Errorf("look at volume %s: %w", in.Name, err)
 	}
 	same := v.Spec.CSI != nil && v.Spec.CSI.Driver == in.Driver && v.Spec.CSI.VolumeHandle == a.Handle
-	if !same || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != in.Claim.UID {
+	if !same || !provision.Owns(in.Claim.UID, v) {
 		return p.refuse(ctx, in, a, "another volume object has the name "+in.Name, !same)
 	}
 	p.resolve(in)
@@ -118,8 +118,8 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("look for volume %s: %w", in.Name, err)
 	}
-	secret, err := kube.SecretData(ctx, p.Client, in.Secrets.Provision)
-	if err != nil && !apierrors.IsNotFound(err) {
+	secret, _, err := kube.SecretDataLeft(ctx, p.Client, in.Secrets.Provision)
+	if err != nil {
 		return err
 	}
 	answer, err := p.call(ctx, in, secret)

@@ -153,14 +153,14 @@ func (p *provisioner) remove(ctx context.Context, about runtime.Object, driver, 
 	if !ok {
 		return fmt.Errorf("%s: %w", driver, errGone)
 	}
-	secret, missing := kube.SecretData(ctx, p.Client, ref)
-	if missing != nil && !apierrors.IsNotFound(missing) {
-		return missing
+	secret, missing, err := kube.SecretDataLeft(ctx, p.Client, ref)
+	if err != nil {
+		return err
 	}
 	if missing != nil {
 		p.Events.Warn(about, volume.Because{Reason: volume.ReasonFailedDelete, Message: fmt.Sprintf("volume %s is deleted without its secret: %s", handle, missing), Next: "user"})
 	}
-	_, err := d.ControllerClient().DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: handle, Secrets: secret})
+	_, err = d.ControllerClient().DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: handle, Secrets: secret})
 	switch {
 	case err != nil && missing != nil:
 		return fmt.Errorf("delete volume %s: %s; %w", handle, csi.Describe(err), missing)

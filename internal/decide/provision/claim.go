@@ -142,7 +142,7 @@ func resolve(f ClaimFacts) Plan {
 func settle(f ClaimFacts) (p Plan, settled bool) {
 	c, in := f.Claim, f.Intent
 	switch {
-	case f.Saved != nil && f.Saved.Spec.ClaimRef != nil && f.Saved.Spec.ClaimRef.UID == in.Claim.UID:
+	case f.Saved != nil && Owns(in.Claim.UID, f.Saved):
 		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved"), true
 	case f.Made && c != nil && c.Spec.VolumeName == "":
 		return because(Nothing, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved and will be seen"), true

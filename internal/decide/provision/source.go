@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -130,7 +131,7 @@ func (s Source) clone(c *corev1.PersistentVolumeClaim, name, driver string) (str
 		return "", fmt.Errorf("%w: claim %s does not exist", ErrSource, name)
 	case s.Claim.DeletionTimestamp != nil:
 		return "", fmt.Errorf("%w: claim %s is being deleted", ErrSource, name)
-	case s.Claim.Status.Phase != corev1.ClaimBound, s.Volume == nil, !Owns(s.Claim, s.Volume):
+	case s.Claim.Status.Phase != corev1.ClaimBound, s.Volume == nil, !Owns(s.Claim.UID, s.Volume):
 		return "", fmt.Errorf("%w: claim %s is not bound to a volume", ErrSource, name)
 	case s.Volume.Spec.CSI == nil || s.Volume.Spec.CSI.Driver != driver:
 		return "", fmt.Errorf("%w: the volume of claim %s is not one of driver %s", ErrSource, name, driver)
@@ -148,6 +149,6 @@ func isBlock(m *corev1.PersistentVolumeMode) bool {
 
 // Owns looks at the reference of the volume: a claim alone proves nothing about
 // whose volume it names (CVE-2019-11255).
-func Owns(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
-	return v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID
+func Owns(claim types.UID, v *corev1.PersistentVolume) bool {
+	return v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == claim
 }
