@@ -11,8 +11,6 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
@@ -92,10 +90,7 @@ func (a *arena) ours(ctx context.Context) error {
 // theirs runs Kubernetes' own programs: at their defaults, or with their limits
 // raised.
 func (a *arena) theirs(raised bool) error {
-	file := filepath.Join(a.dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(kubeconfig(a.server.AdminConfig()), file); err != nil {
-		return err
-	}
+	file := a.server.AdminKubeconfig()
 	controllers := "persistentvolume-binder-controller,persistentvolume-protection-controller,persistentvolumeclaim-protection-controller"
 	kcm := []string{"--kubeconfig=" + file, "--leader-elect=false", "--secure-port=0", "--controllers=" + controllers}
 	provisioner := []string{"--kubeconfig=" + file, "--csi-address=" + a.driver.socket, "--leader-election=false"}
@@ -111,13 +106,4 @@ func (a *arena) theirs(raised bool) error {
 		a.stops = append(a.stops, p.Kill)
 	}
 	return nil
-}
-
-func kubeconfig(c *rest.Config) clientcmdapi.Config {
-	k := clientcmdapi.NewConfig()
-	k.Clusters["bench"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: c.CAData}
-	k.AuthInfos["bench"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData}
-	k.Contexts["bench"] = &clientcmdapi.Context{Cluster: "bench", AuthInfo: "bench"}
-	k.CurrentContext = "bench"
-	return *k
 }

@@ -15,8 +15,6 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
@@ -98,11 +96,7 @@ func (s side) theirProvisioner(t *testing.T, driver *csitest.Driver) {
 // ends; the program does not outlive a test that is killed.
 func (s side) run(t *testing.T, path string, args ...string) {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(kubeconfig(s.server.AdminConfig()), file); err != nil {
-		t.Fatal(err)
-	}
-	program := exec.Command(path, append(args, "--kubeconfig="+file)...)
+	program := exec.Command(path, append(args, "--kubeconfig="+s.server.AdminKubeconfig())...)
 	log := &lastWords{}
 	program.Stdout, program.Stderr = log, log
 	program.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -128,15 +122,6 @@ func (s side) run(t *testing.T, path string, args ...string) {
 			<-ended
 		}
 	})
-}
-
-func kubeconfig(c *rest.Config) clientcmdapi.Config {
-	k := clientcmdapi.NewConfig()
-	k.Clusters["test"] = &clientcmdapi.Cluster{Server: c.Host, CertificateAuthorityData: c.CAData}
-	k.AuthInfos["test"] = &clientcmdapi.AuthInfo{ClientCertificateData: c.CertData, ClientKeyData: c.KeyData}
-	k.Contexts["test"] = &clientcmdapi.Context{Cluster: "test", AuthInfo: "test"}
-	k.CurrentContext = "test"
-	return *k
 }
 
 // lastWords keeps the end of what a program says.
