@@ -51,6 +51,7 @@ func authenticate(c *genericapiserver.Config, ca *pki.Authority, inf informers.S
 	tokens := serviceaccount.JWTTokenAuthenticator([]string{issuer}, keys, audiences, serviceaccount.NewValidator(owners{inf}))
 	c.Authentication.APIAudiences = audiences
 	identities := group.NewAuthenticatedGroupAdder(authnunion.New(
+		ownProcess(),
 		x509.NewDynamic(clientCA.VerifyOptions, x509.CommonNameUserConversion),
 		bearertoken.New(tokens),
 	))

@@ -95,7 +95,7 @@ func TestServersDoNotKnowEachOther(t *testing.T) {
 	if _, err := standalonetest.Client(t, b, "").CoreV1().ConfigMaps("default").Get(t.Context(), "only-in-a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the other server's object: %v, want not found", err)
 	}
-	mixed, foreign := b.AdminConfig(), a.AdminConfig()
+	mixed, foreign := standalonetest.Remote(t, b), standalonetest.Remote(t, a)
 	mixed.CertData, mixed.KeyData = foreign.CertData, foreign.KeyData
 	c, err := kubernetes.NewForConfig(mixed)
 	if err != nil {
@@ -162,7 +162,7 @@ func TestListenEverywhere(t *testing.T) {
 		if !ok || n.IP.To4() == nil {
 			continue
 		}
-		config := s.AdminConfig()
+		config := standalonetest.Remote(t, s)
 		config.Host = "https://" + net.JoinHostPort(n.IP.String(), port)
 		c, err := kubernetes.NewForConfig(config)
 		if err != nil {

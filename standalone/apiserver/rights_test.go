@@ -70,7 +70,7 @@ func TestOnlyHealthIsPublic(t *testing.T) {
 func status(t *testing.T, s *apiserver.Server, path, token string) int {
 	t.Helper()
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(s.AdminConfig().CAData)
+	roots.AppendCertsFromPEM(standalonetest.Remote(t, s).CAData)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.Addr()+path, nil)

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"path/filepath"
 	"strconv"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -31,6 +33,7 @@ type Server struct {
 	ca      *pki.Authority
 	etcd    *etcd.Server
 	address string
+	handler http.Handler
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -85,6 +88,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, names []string) erro
 	if err := a.hooks(generic); err != nil {
 		return err
 	}
+	s.handler = generic.Handler
 	prepared := generic.PrepareRun()
 	if err := a.describe(generic); err != nil {
 		return err
@@ -126,7 +130,7 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 	if err := ensureCRDs(ctx, s.AdminConfig()); err != nil {
 		return err
 	}
-	identity, err := s.ca.ClientFile(adminUser, adminGroup)
+	identity, err := s.ca.Client(adminUser, adminGroup)
 	if err != nil {
 		return err
 	}
@@ -159,30 +163,17 @@ func (s *Server) AdminKubeconfig() string { return filepath.Join(s.dir.Path, "ad
 
 // AdminConfig returns the way to the server for its own process with all
 // rights.
-func (s *Server) AdminConfig() *rest.Config {
-	c, err := s.ClientConfig(adminUser, adminGroup)
-	if err != nil {
-		// Only a system without random numbers comes here.
-		panic(err)
-	}
-	return c
-}
+func (s *Server) AdminConfig() *rest.Config { return s.ClientConfig(adminUser, adminGroup) }
 
-// ClientConfig issues the identity of a user, in memory, and returns the way
-// to the server for it. There is no limit on the client's side.
-func (s *Server) ClientConfig(user string, groups ...string) (*rest.Config, error) {
-	leaf, err := s.ca.Client(user, groups...)
-	if err != nil {
-		return nil, err
-	}
+// ClientConfig returns the way to the server for its own process as a user.
+// There is no limit on the client's side.
+func (s *Server) ClientConfig(name string, groups ...string) *rest.Config {
 	return &rest.Config{
 		Host:          "https://" + s.address,
 		QPS:           -1,
 		ContentConfig: rest.ContentConfig{ContentType: mediaType, AcceptContentTypes: mediaType + ",application/json"},
-		TLSClientConfig: rest.TLSClientConfig{
-			CAData: s.ca.CertPEM(), CertData: leaf.Cert, KeyData: leaf.Key,
-		},
-	}, nil
+		Transport:     &direct{handler: s.handler, user: &user.DefaultInfo{Name: name, Groups: groups}, ended: s.done},
+	}
 }
 
 // Wait returns when ctx ends, or with an error when the server or its etcd

@@ -164,7 +164,7 @@ func TestNamespaceGoesWithItsObjects(t *testing.T) {
 
 func TestNobodyWithoutIdentity(t *testing.T) {
 	s := standalonetest.Start(t)
-	config := s.AdminConfig()
+	config := standalonetest.Remote(t, s)
 	config.CertData, config.KeyData = nil, nil
 	c, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -83,21 +83,13 @@ func Open(dir string) (*Authority, error) {
 // CertPEM returns the authority's certificate.
 func (a *Authority) CertPEM() []byte { return a.certPEM }
 
-// Client issues the identity of a user in groups, for use in this process only.
+// Client issues the identity of a user in groups, for a file.
 func (a *Authority) Client(user string, groups ...string) (Leaf, error) {
-	return a.issue(client(user, groups), memoryLife)
-}
-
-// ClientFile issues the identity of a user in groups for a file.
-func (a *Authority) ClientFile(user string, groups ...string) (Leaf, error) {
-	return a.issue(client(user, groups), FileLife)
-}
-
-func client(user string, groups []string) *x509.Certificate {
-	return &x509.Certificate{
+	t := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
+	return a.issue(t, FileLife)
 }
 
 // Server issues the API server's certificate for the hosts, for use in this

@@ -6,6 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/standalone/apiserver"
 )
@@ -34,14 +36,21 @@ func Client(t testing.TB, s *apiserver.Server, user string, groups ...string) ku
 	t.Helper()
 	config := s.AdminConfig()
 	if user != "" {
-		var err error
-		if config, err = s.ClientConfig(user, groups...); err != nil {
-			t.Fatal(err)
-		}
+		config = s.ClientConfig(user, groups...)
 	}
 	c, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// Remote returns the administrator's way to the server from other processes.
+func Remote(t testing.TB, s *apiserver.Server) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", s.AdminKubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
 }

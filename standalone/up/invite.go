@@ -33,7 +33,7 @@ func Invite(dataDir, node, server string) ([]byte, error) {
 		return nil, err
 	}
 	user := "system:node:" + node
-	identity, err := ca.ClientFile(user, "system:nodes")
+	identity, err := ca.Client(user, "system:nodes")
 	if err != nil {
 		return nil, err
 	}

@@ -112,7 +112,7 @@ func (o Options) parts(server *apiserver.Server, ready func()) []app.Part {
 		{Name: "api server", Run: server.Wait},
 		{Name: "controllers", Run: func(ctx context.Context) error {
 			return app.ControlPlane(ctx, app.ControlPlaneOptions{
-				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)) },
+				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
 				Drivers:   drivers, Log: o.Log,
 			}, ready)
 		}},
@@ -122,10 +122,7 @@ func (o Options) parts(server *apiserver.Server, ready func()) []app.Part {
 			return app.LocalDriver(ctx, app.DriverOptions{NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Log: o.Log})
 		}},
 		{Name: "node agent", Run: func(ctx context.Context) error {
-			config, err := server.ClientConfig("system:node:"+o.Node, "system:nodes")
-			if err != nil {
-				return fmt.Errorf("identity of node %s: %w", o.Node, err)
-			}
+			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")
 			return app.Node(ctx, app.NodeOptions{Name: o.Node, RootDir: o.nodeRoot(), Config: config, Drivers: drivers, Log: o.Log})
 		}},
 	}

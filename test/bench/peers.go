@@ -72,7 +72,7 @@ func (a *arena) ours(ctx context.Context) error {
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
 		ended <- app.ControlPlane(running, app.ControlPlaneOptions{
-			ConfigFor: func(role string) (*rest.Config, error) { return a.server.ClientConfig(app.User(role)) },
+			ConfigFor: func(role string) (*rest.Config, error) { return a.server.ClientConfig(app.User(role)), nil },
 			Roles:     []string{"binder", "provisioner", "protection"}, Drivers: drivers, Log: slog.New(slog.DiscardHandler),
 		}, func() { close(ready) })
 	}()

@@ -105,11 +105,9 @@ func (w *world) run(f *fuse) (stop func() error, err error) {
 		ended <- app.ControlPlane(ctx, app.ControlPlaneOptions{
 			Drivers: drivers, Log: slog.New(slog.DiscardHandler),
 			ConfigFor: func(role string) (*rest.Config, error) {
-				c, err := w.server.ClientConfig(app.User(role))
-				if err == nil {
-					c.Wrap(f.api)
-				}
-				return c, err
+				c := w.server.ClientConfig(app.User(role))
+				c.Wrap(f.api)
+				return c, nil
 			},
 		}, func() {})
 	}()

@@ -66,7 +66,7 @@ func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- app.ControlPlane(ctx, app.ControlPlaneOptions{
-			ConfigFor: func(role string) (*rest.Config, error) { return s.server.ClientConfig(app.User(role)) },
+			ConfigFor: func(role string) (*rest.Config, error) { return s.server.ClientConfig(app.User(role)), nil },
 			Roles:     roles, Drivers: drivers, Log: slog.New(slog.DiscardHandler),
 		}, func() {})
 	}()

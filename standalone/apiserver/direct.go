@@ -1,0 +1,174 @@
+package apiserver
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// direct is the way of the server's own process to it as one user: the same
+// handlers, authorization and flow control, without the connection, the TLS
+// and the certificate that cost as much as a small request itself.
+type direct struct {
+	handler http.Handler
+	user    user.Info
+	// ended is closed when the server has ended.
+	ended <-chan struct{}
+}
+
+var errEnded = errors.New("the API server has ended")
+
+// RoundTrip has the request handled. It returns when the answer is complete,
+// or as soon as the handler flushes it, as a watch does; then the body streams.
+func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
+	body := req.Body
+	if body == nil {
+		body = http.NoBody
+	}
+	select {
+	case <-d.ended:
+		_ = body.Close()
+		return nil, errEnded
+	default:
+	}
+	// Only the end of the client's context crosses over to the handler, none
+	// of its values.
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), ownUser{}, d.user))
+	stop := context.AfterFunc(req.Context(), cancel)
+	in := req.Clone(ctx)
+	in.Proto, in.ProtoMajor, in.ProtoMinor = "HTTP/2.0", 2, 0
+	in.RequestURI, in.RemoteAddr, in.Host, in.Body = req.URL.RequestURI(), "127.0.0.1:0", req.URL.Host, body
+	a := &answer{ctx: ctx, cancel: cancel, header: http.Header{}, status: http.StatusOK, begun: make(chan struct{})}
+	go func() {
+		defer stop()
+		defer cancel()
+		defer body.Close()
+		a.end(cmp.Or(handle(d.handler, a, in), context.Cause(ctx)))
+	}()
+	select {
+	case <-a.begun:
+		return a.response(req)
+	case <-req.Context().Done():
+		return nil, context.Cause(req.Context())
+	}
+}
+
+// handle runs the handler, and turns its panic into an error: by panics
+// handlers break off an answer.
+func handle(h http.Handler, w http.ResponseWriter, r *http.Request) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("answer broken off: %v", p)
+		}
+	}()
+	h.ServeHTTP(w, r)
+	return nil
+}
+
+// answer is what a handler writes. It is kept until the handler ends or
+// flushes; after a flush each write waits until it has been read.
+type answer struct {
+	ctx    context.Context //nolint:containedctx // of the one request that this answers
+	cancel context.CancelFunc
+	header http.Header
+
+	// begun is closed when the fields below are final.
+	begun  chan struct{}
+	status int
+	sent   http.Header
+	kept   bytes.Buffer
+	stream *io.PipeWriter
+	body   io.Reader
+	err    error
+}
+
+// Header returns the header to be sent.
+func (a *answer) Header() http.Header { return a.header }
+
+// WriteHeader fixes the status and the header; only the first call counts.
+func (a *answer) WriteHeader(status int) {
+	if a.sent == nil {
+		a.status, a.sent = status, a.header.Clone()
+	}
+}
+
+// Write adds to the body.
+func (a *answer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	if a.stream != nil {
+		return a.stream.Write(p)
+	}
+	return a.kept.Write(p)
+}
+
+// Flush lets the client see what has been written, now and from now on.
+func (a *answer) Flush() {
+	if a.stream != nil {
+		return
+	}
+	a.WriteHeader(http.StatusOK)
+	rest, stream := io.Pipe()
+	a.stream, a.body = stream, io.MultiReader(&a.kept, rest)
+	// A handler may wait in Write when the client goes.
+	context.AfterFunc(a.ctx, func() { _ = stream.CloseWithError(context.Cause(a.ctx)) })
+	close(a.begun)
+}
+
+// CloseNotify is part of what handlers take for a way that can stream; they
+// learn from the request's context that the client has gone.
+func (a *answer) CloseNotify() <-chan bool { return nil }
+
+func (a *answer) end(err error) {
+	a.WriteHeader(http.StatusOK)
+	if a.stream != nil {
+		_ = a.stream.CloseWithError(err)
+		return
+	}
+	a.body, a.err = &a.kept, err
+	close(a.begun)
+}
+
+func (a *answer) response(req *http.Request) (*http.Response, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+	length := int64(-1)
+	if a.stream == nil {
+		length = int64(a.kept.Len())
+	}
+	return &http.Response{
+		Status: fmt.Sprintf("%d %s", a.status, http.StatusText(a.status)), StatusCode: a.status,
+		Proto: "HTTP/2.0", ProtoMajor: 2,
+		Header: a.sent, Body: answerBody{a.body, a}, ContentLength: length, Request: req,
+	}, nil
+}
+
+// answerBody is the body as the client reads it. Its end is the handler's.
+type answerBody struct {
+	io.Reader
+	answer *answer
+}
+
+// Close tells the handler that nobody reads any more.
+func (b answerBody) Close() error {
+	b.answer.cancel()
+	return nil
+}
+
+type ownUser struct{}
+
+// ownProcess knows the requests of direct. Their context is the proof: nobody
+// outside of the process can set it.
+func ownProcess() authenticator.Request {
+	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
+		u, ok := r.Context().Value(ownUser{}).(user.Info)
+		return &authenticator.Response{User: u}, ok, nil
+	})
+}
