@@ -120,6 +120,19 @@ func (l *IntentLog) Get(key string) (value string, ok bool) {
 	return e.value, true
 }
 
+// Open returns the intents that are not resolved. The log must be loaded.
+func (l *IntentLog) Open() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var open []string
+	for _, e := range l.entries {
+		if !e.done {
+			open = append(open, e.value)
+		}
+	}
+	return open
+}
+
 // Done resolves an intent. On the server it stands until its object is written
 // again or swept. It may be repeated.
 func (l *IntentLog) Done(key string) {

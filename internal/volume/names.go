@@ -57,6 +57,11 @@ const (
 	// FinalizerProvisioner keeps a volume object until the driver has deleted
 	// the volume behind it.
 	FinalizerProvisioner = "external-provisioner.volume.kubernetes.io/finalizer"
+	// FinalizerCloning keeps a claim, and with it its volume, while a copy of it
+	// is being made.
+	FinalizerCloning = "provisioner.storage.kubernetes.io/cloning-protection"
+	// FinalizerRestoring keeps a snapshot while a volume is being made from it.
+	FinalizerRestoring = "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"
 	// FinalizerAttacherPrefix and the sanitized driver name form the
 	// finalizer that keeps a VolumeAttachment, and the volume it names, until
 	// the driver has detached (S1-053, S1-054).

@@ -41,6 +41,10 @@ func scenarios() []scenario {
 			play:    play(makeClaim, claimIs(corev1.ClaimBound), keep, deleteClaim, volumeIs(corev1.VolumeReleased), deleteVolume),
 			orphans: 1, clean: removeOrphan,
 		},
+		{
+			name: "a claim is deleted while it is copied", prepare: classOf(immediate),
+			play: play(makeClaim, claimIs(corev1.ClaimBound), deletedOnTheWay(false), makeCopy, namedIs("copy", corev1.ClaimBound), noClaim, deleteNamed("copy")),
+		},
 		{name: "the volume is deleted first", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), deleteVolume, deleteClaim)},
 		{name: "a consumer comes and goes", prepare: classOf(late), play: play(makeClaim, makePod("a", ""), mayMount("a"), removePod("a"), deleteClaim)},
 		{
@@ -85,15 +89,24 @@ func makeClass(mode storagev1.VolumeBindingMode, reclaim corev1.PersistentVolume
 	}
 }
 
-func makeClaim(ctx context.Context, w *world) error {
-	_, err := w.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: "c"},
-		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-		},
-	}, metav1.CreateOptions{})
-	return err
+func makeClaim(ctx context.Context, w *world) error { return claimFrom("c", nil)(ctx, w) }
+
+// makeCopy makes a claim for a copy of the first one.
+func makeCopy(ctx context.Context, w *world) error {
+	return claimFrom("copy", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "c"})(ctx, w)
+}
+
+func claimFrom(name string, source *corev1.TypedLocalObjectReference) act {
+	return func(ctx context.Context, w *world) error {
+		_, err := w.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, DataSource: source,
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			},
+		}, metav1.CreateOptions{})
+		return err
+	}
 }
 
 // once has the driver do something at the first call of a method, whichever
@@ -159,8 +172,12 @@ func grow(ctx context.Context, w *world) error {
 	})
 }
 
-func deleteClaim(ctx context.Context, w *world) error {
-	return errors.Join(w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, "c", metav1.DeleteOptions{}), noClaim(ctx, w))
+func deleteClaim(ctx context.Context, w *world) error { return deleteNamed("c")(ctx, w) }
+
+func deleteNamed(name string) act {
+	return func(ctx context.Context, w *world) error {
+		return errors.Join(w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{}), noNamed(name)(ctx, w))
+	}
 }
 
 func deleteVolume(ctx context.Context, w *world) error {

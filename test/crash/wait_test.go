@@ -35,14 +35,16 @@ func (w *world) until(ctx context.Context, notYet func() (string, error)) error 
 	}
 }
 
-func claimIs(phase corev1.PersistentVolumeClaimPhase) act {
+func claimIs(phase corev1.PersistentVolumeClaimPhase) act { return namedIs("c", phase) }
+
+func namedIs(name string, phase corev1.PersistentVolumeClaimPhase) act {
 	return func(ctx context.Context, w *world) error {
 		return w.until(ctx, func() (string, error) {
-			c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, "c", metav1.GetOptions{})
+			c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, name, metav1.GetOptions{})
 			if err != nil || c.Status.Phase == phase {
 				return "", err
 			}
-			return fmt.Sprintf("the claim is %s, not %s", c.Status.Phase, phase), nil
+			return fmt.Sprintf("claim %s is %s, not %s", name, c.Status.Phase, phase), nil
 		})
 	}
 }
@@ -59,17 +61,21 @@ func volumeIs(phase corev1.PersistentVolumePhase) act {
 	}
 }
 
-func noClaim(ctx context.Context, w *world) error {
-	return w.until(ctx, func() (string, error) {
-		c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, "c", metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			return "", nil
-		case err != nil:
-			return "", err
-		}
-		return fmt.Sprintf("the claim is there, with finalizers %v", c.Finalizers), nil
-	})
+func noClaim(ctx context.Context, w *world) error { return noNamed("c")(ctx, w) }
+
+func noNamed(name string) act {
+	return func(ctx context.Context, w *world) error {
+		return w.until(ctx, func() (string, error) {
+			c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, name, metav1.GetOptions{})
+			switch {
+			case apierrors.IsNotFound(err):
+				return "", nil
+			case err != nil:
+				return "", err
+			}
+			return fmt.Sprintf("claim %s is there, with finalizers %v", name, c.Finalizers), nil
+		})
+	}
 }
 
 // settled waits until as many volume objects and volumes at the driver are left

@@ -3,6 +3,7 @@ package integration
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -48,14 +49,43 @@ func TestRestore(t *testing.T) {
 	if calls := p.calls("CreateVolume"); calls > 0 {
 		t.Errorf("%d calls of CreateVolume: an empty volume is no restored snapshot", calls)
 	}
+	called, open := p.gate("CreateVolume", true, nil)
 	p.makeClaim("good", "fast", restores)
+	<-called
+	p.protected(true)
+	open()
 	p.bound("good")
 	if got := p.creations()[0].GetVolumeContentSource().GetSnapshot().GetSnapshotId(); got != "snap-1" {
 		t.Errorf("the volume is made from snapshot %q", got)
 	}
 	p.custom("PATCH", "volumesnapshotcontents/content", `{"metadata":{"annotations":{"`+volume.AnnAllowModeChange+`":"true"}}}`)
 	p.bound("raw")
+	p.protected(false)
 	p.agrees()
+	// What a process that died has protected the next one lets go.
+	p.stop()
+	p.custom("PATCH", "namespaces/default/volumesnapshots/s", `{"metadata":{"finalizers":["example.com/other","`+volume.FinalizerRestoring+`"]}}`)
+	p.start()
+	p.protected(false)
+	var left struct{ Metadata struct{ Finalizers []string } }
+	p.read("namespaces/default/volumesnapshots/s", &left)
+	if got := left.Metadata.Finalizers; len(got) != 1 || got[0] != "example.com/other" {
+		t.Errorf("finalizers left: %v", got)
+	}
+}
+
+// protected waits until the snapshot is kept for volumes that are made from it,
+// or not any more.
+func (p *plane) protected(want bool) {
+	p.t.Helper()
+	p.eventually(func() string {
+		var s struct{ Metadata struct{ Finalizers []string } }
+		p.read("namespaces/default/volumesnapshots/s", &s)
+		if slices.Contains(s.Metadata.Finalizers, volume.FinalizerRestoring) != want {
+			return fmt.Sprintf("the snapshot has finalizers %v", s.Metadata.Finalizers)
+		}
+		return ""
+	})
 }
 
 func restores(c *corev1.PersistentVolumeClaim) {

@@ -20,8 +20,6 @@ import (
 // looks at everything twice in that time.
 const quiet = 3 * syncPeriod
 
-const cloneFinalizer = "provisioner.storage.kubernetes.io/cloning-protection"
-
 // rest waits until a side is at rest.
 func (s side) rest(ctx context.Context) error {
 	again := time.NewTicker(syncPeriod / 4)
@@ -63,7 +61,7 @@ func (s side) versions(ctx context.Context) (string, error) {
 			o := &list.Items[i]
 			version := o.ResourceVersion
 			if o.Namespace != "" {
-				version = fmt.Sprint(annotations(o.Annotations), finalizers(o.Finalizers), o.DeletionTimestamp)
+				version = fmt.Sprint(annotations(o.Annotations), sorted(o.Finalizers), o.DeletionTimestamp)
 			}
 			b.WriteString(o.Namespace + "/" + o.Name + "=" + version + "\n")
 		}
@@ -145,7 +143,7 @@ func claimLine(c *corev1.PersistentVolumeClaim) string {
 		delete(notes, volume.AnnBetaStorageProvisioner)
 	}
 	return fmt.Sprintf("claim %s %s class=%s volume=%q capacity=%s modes=%v annotations=%v finalizers=%v going=%v",
-		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(notes), finalizers(c.Finalizers), c.DeletionTimestamp != nil)
+		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(notes), sorted(c.Finalizers), c.DeletionTimestamp != nil)
 }
 
 func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]string) (string, error) {
@@ -165,7 +163,7 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 		delete(spec.CSI.VolumeAttributes, "storage.kubernetes.io/csiProvisionerIdentity")
 	}
 	text, err := json.Marshal(spec)
-	return fmt.Sprintf("volume %s %s for %s annotations=%v finalizers=%v going=%v spec=%s", name, v.Status.Phase, ref, annotations(v.Annotations), finalizers(v.Finalizers), v.DeletionTimestamp != nil, text), err
+	return fmt.Sprintf("volume %s %s for %s annotations=%v finalizers=%v going=%v spec=%s", name, v.Status.Phase, ref, annotations(v.Annotations), sorted(v.Finalizers), v.DeletionTimestamp != nil, text), err
 }
 
 // annotations returns all but those by which Kubernetes' provisioner says that
@@ -182,14 +180,4 @@ func annotations(all map[string]string) []string {
 	return out
 }
 
-// finalizers returns all but the one by which Kubernetes' provisioner keeps the source of a clone: without it the clone
-// waits for its source to be gone, and says so.
-func finalizers(all []string) []string {
-	var out []string
-	for _, f := range slices.Sorted(slices.Values(all)) {
-		if f != cloneFinalizer {
-			out = append(out, f)
-		}
-	}
-	return out
-}
+func sorted(all []string) []string { return slices.Sorted(slices.Values(all)) }

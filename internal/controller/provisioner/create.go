@@ -152,7 +152,7 @@ func (p *provisioner) call(ctx context.Context, in *provision.Intent, secret map
 		return provision.Answer{}, fmt.Errorf("%s: %w", in.Driver, errGone)
 	}
 	r := &csipb.CreateVolumeRequest{
-		Name: in.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: in.Bytes}, Parameters: in.Parameters, Secrets: secret,
+		Name: in.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: in.Bytes}, Parameters: in.Parameters, MutableParameters: in.Mutable, Secrets: secret,
 	}
 	for _, m := range in.Modes {
 		mode, err := csi.AccessMode([]string{string(m)}, d.Controller.SingleNodeMultiWriter)

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -27,6 +28,8 @@ const (
 	kindClaim  = "claim"
 	kindVolume = "volume"
 	kindLog    = "intents"
+	// Snapshots are looked at for their finalizer only.
+	kindSnapshot = "snapshot"
 )
 
 const (
@@ -55,7 +58,8 @@ func Declaration() controller.Declaration {
 			kube.Write("", "persistentvolumeclaims", "update"),
 			kube.Write("", "persistentvolumes", "get", "create", "update", "patch", "delete"),
 			kube.Write("", "secrets", "get"),
-			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get"),
+			kube.Write("storage.k8s.io", "volumeattributesclasses", "get"),
+			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get", "list", "update"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "get"),
 			kube.IntentLogAccess(volume.NamespaceSystem),
 		},
@@ -88,6 +92,7 @@ type provisioner struct {
 	// seen yet, old those whose intents were found in the log, by UID.
 	made, old sync.Map
 	refused   refusals
+	sources   sources
 }
 
 // New returns the provisioner. It must be made before the caches start.
@@ -100,6 +105,7 @@ func New(env controller.Env, o Options) *controller.Controller {
 	}
 	p.Controller.Reconcile, p.Controller.Closing = p.reconcile, p.log.Sweep
 	p.Add(controller.Key{Kind: kindLog})
+	p.Add(controller.Key{Kind: kindSnapshot})
 	p.claims.Watch(p.claimChanged)
 	p.volumes.Watch(p.volumeChanged)
 	p.classes.Watch(func(_, class *storagev1.StorageClass) {
@@ -171,6 +177,7 @@ func (p *provisioner) driverAppeared(name string) {
 		}
 	}
 	p.Add(controller.Key{Kind: kindLog})
+	p.Add(controller.Key{Kind: kindSnapshot})
 }
 
 func (p *provisioner) wakeClaims(which func(*corev1.PersistentVolumeClaim) bool) {
@@ -193,10 +200,14 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 		p.old.Store(types.UID(uid), nil)
 		p.wakeClaim(types.UID(uid))
 	}
-	if key.Kind == kindLog {
+	switch key.Kind {
+	case kindLog:
 		return controller.Result{}, p.log.Sweep(ctx)
+	case kindSnapshot:
+		return controller.Result{}, p.reconcileSnapshot(ctx, key.Namespace, key.Name)
+	default:
+		return p.reconcileClaim(ctx, key.Name)
 	}
-	return p.reconcileClaim(ctx, key.Name)
 }
 
 func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controller.Result, error) {
@@ -204,6 +215,9 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	text, begun := p.log.Get(uid)
 	if !exists && !begun {
 		return controller.Result{}, nil
+	}
+	if exists && !begun && claim.DeletionTimestamp != nil {
+		return controller.Result{}, p.releaseClaim(ctx, claim)
 	}
 	f := provision.ClaimFacts{Claim: claim}
 	if begun {
@@ -267,7 +281,11 @@ func (p *provisioner) gather(ctx context.Context, f *provision.ClaimFacts) error
 		f.Places = p.places(claim, f.Class, f.Driver)
 	}
 	var err error
-	f.Source, err = p.source(ctx, claim, d)
+	if f.Source, err = p.source(ctx, claim, d); err != nil {
+		return err
+	}
+	f.Modifies = d.Controller.Modify
+	f.Attributes, err = p.attributes(ctx, claim)
 	return err
 }
 
@@ -309,10 +327,8 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 		if err != nil {
 			return err
 		}
-		if plan.Step == provision.Record {
-			if err := p.log.Put(ctx, string(claim.UID), plan.Intent.String()); err != nil {
-				return err
-			}
+		if err := p.record(ctx, plan); err != nil {
+			return err
 		}
 		return p.create(ctx, claim, plan.Intent, secret)
 	case provision.Undo:
@@ -336,6 +352,28 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 	return nil
 }
 
+// record puts a new intent on the disk, and protects what the volume is made
+// from. A source that goes meanwhile ends a new intent; an old one may have made
+// its volume, which CreateVolume tells.
+func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
+	in := plan.Intent
+	if plan.Step == provision.Record {
+		if err := p.log.Put(ctx, string(in.Claim.UID), in.String()); err != nil {
+			return err
+		}
+	}
+	err := p.protect(ctx, in)
+	if !errors.Is(err, errSourceGone) {
+		return err
+	}
+	if plan.Step == provision.Create {
+		return nil
+	}
+	p.resolve(in)
+	p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: err.Error(), Next: "user"})
+	return err
+}
+
 // resolve ends an intent: its volume object exists, or nothing does.
 func (p *provisioner) resolve(in *provision.Intent) {
 	p.made.Delete(in.Claim.UID)
@@ -346,6 +384,7 @@ func (p *provisioner) resolve(in *provision.Intent) {
 		pause = 0
 	}
 	p.AddAfter(controller.Key{Kind: kindLog}, pause)
+	p.releaseSource(in)
 }
 
 // reschedule has another node selected for a claim.

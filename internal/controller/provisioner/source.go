@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,6 +56,24 @@ type contentObject struct {
 	} `json:"status"`
 }
 
+// attributes asks for the class of attributes that a claim names; nil when
+// there is none. It is asked for live, as servers before 1.34 have no such
+// classes.
+func (p *provisioner) attributes(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*storagev1.VolumeAttributesClass, error) {
+	name := provision.AttributesOf(claim)
+	if name == "" {
+		return nil, nil
+	}
+	got, err := p.Client.StorageV1().VolumeAttributesClasses().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read VolumeAttributesClass %s: %w", name, err)
+	}
+	return got, nil
+}
+
 // snapshot asks for a snapshot's state. It is asked for live: a watch of a
 // custom resource that is not installed would never begin.
 func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (provision.Snapshot, error) {
@@ -90,9 +109,13 @@ func (p *provisioner) snapshot(ctx context.Context, namespace, name string) (pro
 	return out, nil
 }
 
-// custom reads one object of a custom resource of snapshots.
+func customPath(path []string) []string {
+	return append([]string{"apis", volume.GroupSnapshot, "v1"}, path...)
+}
+
+// custom reads one object, or all, of a custom resource of snapshots.
 func (p *provisioner) custom(ctx context.Context, into any, path ...string) error {
-	result := p.Client.Discovery().RESTClient().Get().AbsPath(append([]string{"apis", volume.GroupSnapshot, "v1"}, path...)...).Do(ctx)
+	result := p.Client.Discovery().RESTClient().Get().AbsPath(customPath(path)...).Do(ctx)
 	// Only Error tells an answer of the resource from one that nobody gave.
 	err := result.Error()
 	if err == nil {

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -54,6 +55,11 @@ type ClaimFacts struct {
 	Places   topology.Facts
 	// Source is what is there of the object that the claim's data come from.
 	Source Source
+	// Attributes is the class of attributes that the claim names; nil when it
+	// names none, or there is none of that name. Modifies says that the driver
+	// knows such attributes.
+	Attributes *storagev1.VolumeAttributesClass
+	Modifies   bool
 }
 
 // Plan is the next step and its reason.
@@ -175,7 +181,7 @@ func request(f ClaimFacts) Plan {
 		Driver: class.Provisioner, Claim: *bind.Reference(c), Name: NameOf(c), Bytes: c.Spec.Resources.Requests.Storage().Value(), Class: class.Name,
 		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete,
 		Block: isBlock(c.Spec.VolumeMode),
-		Modes: c.Spec.AccessModes, Attributes: c.Spec.VolumeAttributesClassName,
+		Modes: c.Spec.AccessModes,
 	}
 	if class.ReclaimPolicy != nil {
 		in.Reclaim = *class.ReclaimPolicy
@@ -193,6 +199,9 @@ func request(f ClaimFacts) Plan {
 	if err = f.Source.into(in, c); err != nil {
 		return fault("user", err.Error())
 	}
+	if err = f.attributes(in); err != nil {
+		return fault("user", err.Error())
+	}
 	if f.Topology {
 		where, err := topology.Require(f.Places)
 		if err != nil {
@@ -206,3 +215,31 @@ func request(f ClaimFacts) Plan {
 	p.Intent = in
 	return p
 }
+
+// AttributesOf returns the name of the class of attributes that a claim wants;
+// "" is none.
+func AttributesOf(c *corev1.PersistentVolumeClaim) string {
+	if n := c.Spec.VolumeAttributesClassName; n != nil {
+		return *n
+	}
+	return ""
+}
+
+// attributes writes to the intent what the volume's class of attributes says.
+func (f ClaimFacts) attributes(in *Intent) error {
+	name := AttributesOf(f.Claim)
+	switch {
+	case name == "":
+		return nil
+	case !f.Modifies:
+		return fmt.Errorf("%w %s: driver %s does not have the capability MODIFY_VOLUME", errAttributes, name, in.Driver)
+	case f.Attributes == nil:
+		return fmt.Errorf("%w %s does not exist", errAttributes, name)
+	case f.Attributes.DriverName != in.Driver:
+		return fmt.Errorf("%w %s is for driver %s, not for %s", errAttributes, name, f.Attributes.DriverName, in.Driver)
+	}
+	in.Attributes, in.Mutable = &name, f.Attributes.Parameters
+	return nil
+}
+
+var errAttributes = errors.New("VolumeAttributesClass")

@@ -20,21 +20,26 @@ type Intent struct {
 	// Claim is the reference to the claim as the volume object keeps it.
 	Claim corev1.ObjectReference `json:"claim"`
 	// Name is the name of the volume at the driver and of its object.
-	Name       string                               `json:"name"`
-	Bytes      int64                                `json:"bytes"`
-	Parameters map[string]string                    `json:"parameters,omitempty"`
-	Modes      []corev1.PersistentVolumeAccessMode  `json:"modes"`
-	Block      bool                                 `json:"block,omitempty"`
-	FSType     string                               `json:"fsType,omitempty"`
-	Options    []string                             `json:"options,omitempty"`
-	Source     string                               `json:"source,omitempty"`
-	Snapshot   string                               `json:"snapshot,omitempty"`
-	Requisite  []topology.Segment                   `json:"requisite,omitempty"`
-	Preferred  []topology.Segment                   `json:"preferred,omitempty"`
-	Secrets    Secrets                              `json:"secrets,omitzero"`
-	Class      string                               `json:"class,omitempty"`
-	Attributes *string                              `json:"attributesClass,omitempty"`
-	Reclaim    corev1.PersistentVolumeReclaimPolicy `json:"reclaim"`
+	Name       string                              `json:"name"`
+	Bytes      int64                               `json:"bytes"`
+	Parameters map[string]string                   `json:"parameters,omitempty"`
+	Modes      []corev1.PersistentVolumeAccessMode `json:"modes"`
+	Block      bool                                `json:"block,omitempty"`
+	FSType     string                              `json:"fsType,omitempty"`
+	Options    []string                            `json:"options,omitempty"`
+	Source     string                              `json:"source,omitempty"`
+	Snapshot   string                              `json:"snapshot,omitempty"`
+	// SourceName is the name of the claim or snapshot that the data come from,
+	// in the claim's namespace.
+	SourceName string             `json:"sourceName,omitempty"`
+	Requisite  []topology.Segment `json:"requisite,omitempty"`
+	Preferred  []topology.Segment `json:"preferred,omitempty"`
+	Secrets    Secrets            `json:"secrets,omitzero"`
+	Class      string             `json:"class,omitempty"`
+	Attributes *string            `json:"attributesClass,omitempty"`
+	// Mutable are the parameters of that class.
+	Mutable map[string]string                    `json:"mutable,omitempty"`
+	Reclaim corev1.PersistentVolumeReclaimPolicy `json:"reclaim"`
 }
 
 // ParseIntent reads what String wrote. What is read decides what a driver

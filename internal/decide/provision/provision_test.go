@@ -2,6 +2,7 @@ package provision
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -189,6 +190,67 @@ func TestSources(t *testing.T) {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source})))
 	}
 	golden.Equal(t, "testdata/sources.txt", out.String())
+}
+
+func TestAttributesClasses(t *testing.T) {
+	gold := func(c *corev1.PersistentVolumeClaim) { name := "gold"; c.Spec.VolumeAttributesClassName = &name }
+	none := func(c *corev1.PersistentVolumeClaim) { name := ""; c.Spec.VolumeAttributesClassName = &name }
+	of := func(driver string) *storagev1.VolumeAttributesClass {
+		return &storagev1.VolumeAttributesClass{DriverName: driver, Parameters: map[string]string{"iops": "9"}}
+	}
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		claim  func(*corev1.PersistentVolumeClaim)
+		facts  ClaimFacts
+	}{
+		{"its parameters go to the driver, its name to the volume", gold, ClaimFacts{Modifies: true, Attributes: of(driver)}},
+		{"a driver that knows no such attributes is named with what it lacks", gold, ClaimFacts{Attributes: of(driver)}},
+		{"the class is not there", gold, ClaimFacts{Modifies: true}},
+		{"the class is another driver's", gold, ClaimFacts{Modifies: true, Attributes: of("x.example.com")}},
+		{"an empty name is none", none, ClaimFacts{}},
+	} {
+		c.facts.Claim, c.facts.Class, c.facts.Driver, c.facts.Ours = claim(c.claim), class(nil), driver, true
+		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(c.facts)))
+	}
+	golden.Equal(t, "testdata/attributes.txt", out.String())
+}
+
+// TestReleased: what is copied stays until no copy of it is being made.
+func TestReleased(t *testing.T) {
+	held := func(c *corev1.PersistentVolumeClaim) {
+		c.Finalizers = []string{volume.FinalizerClaimProtection, volume.FinalizerCloning}
+	}
+	copying := func(namespace, name string) []*Intent {
+		return []*Intent{{Claim: corev1.ObjectReference{Namespace: namespace}, SourceName: name, Source: "h9"}}
+	}
+	restoring := copying("ns", "data")
+	restoring[0].Source, restoring[0].Snapshot = "", "s9"
+	for _, c := range []struct {
+		argues string
+		claim  *corev1.PersistentVolumeClaim
+		open   []*Intent
+		goes   bool
+	}{
+		{"nothing copies it", claim(held, deleting), nil, true},
+		{"a copy is being made", claim(held, deleting), copying("ns", "data"), false},
+		{"one of another claim", claim(held, deleting), copying("ns", "more"), true},
+		{"one of a claim in another namespace", claim(held, deleting), copying("other", "data"), true},
+		{"a restore of a snapshot of its name", claim(held, deleting), restoring, true},
+		{"nobody deletes it", claim(held), nil, false},
+		{"it is not held", claim(deleting), nil, false},
+	} {
+		got := Released(c.claim, c.open)
+		if (got != nil) != c.goes {
+			t.Errorf("%s: released %v, want %v", c.argues, got != nil, c.goes)
+		}
+		if got != nil && !slices.Equal(got.Finalizers, []string{volume.FinalizerClaimProtection}) {
+			t.Errorf("%s: finalizers left are %v", c.argues, got.Finalizers)
+		}
+	}
+	if got := Protected(claim()); got == nil || !slices.Contains(got.Finalizers, volume.FinalizerCloning) || Protected(got) != nil {
+		t.Errorf("protected is %v", got)
+	}
 }
 
 func planText(t *testing.T, p Plan) string {

@@ -68,9 +68,11 @@ func (s Source) into(in *Intent, c *corev1.PersistentVolumeClaim) (err error) {
 	case source == nil:
 		return nil
 	case IsSnapshot(c):
+		in.SourceName = source.Name
 		in.Snapshot, err = s.restore(c, c.Namespace+"/"+source.Name, in.Driver)
 		return err
 	case IsClone(c):
+		in.SourceName = source.Name
 		in.Source, err = s.clone(c, c.Namespace+"/"+source.Name, in.Driver)
 		return err
 	}

@@ -40,6 +40,9 @@ func (f facts) deleting(subject string) Link {
 		return link(subject, Waiting, volume.ReasonTerminating, "the claim is being deleted; "+message, next)
 	}
 	for _, finalizer := range f.Claim.Finalizers {
+		if finalizer == volume.FinalizerCloning {
+			return terminating("it stays until no copy of it is being made ("+finalizer+")", "provisioner")
+		}
 		if finalizer != volume.FinalizerClaimProtection {
 			continue
 		}
