@@ -30,12 +30,20 @@ const maxNote = 1024
 
 // Warn records that something failed or cannot go on.
 func (r *Recorder) Warn(o runtime.Object, b volume.Because) {
-	r.events.Event(o, corev1.EventTypeWarning, string(b.Reason), clip(b.Message))
+	r.record(o, corev1.EventTypeWarning, b)
 }
 
 // Note records progress.
 func (r *Recorder) Note(o runtime.Object, b volume.Because) {
-	r.events.Event(o, corev1.EventTypeNormal, string(b.Reason), clip(b.Message))
+	r.record(o, corev1.EventTypeNormal, b)
+}
+
+func (r *Recorder) record(o runtime.Object, kind string, b volume.Because) {
+	var notes map[string]string
+	if b.Next != "" {
+		notes = map[string]string{volume.AnnNext: b.Next}
+	}
+	r.events.AnnotatedEventf(o, notes, kind, string(b.Reason), "%s", clip(b.Message))
 }
 
 func clip(s string) string {

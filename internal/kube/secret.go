@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,6 +23,9 @@ func SecretData(ctx context.Context, client kubernetes.Interface, ref *corev1.Se
 	}
 	out := make(map[string]string, len(s.Data))
 	for k, v := range s.Data {
+		if !utf8.Valid(v) {
+			return nil, fmt.Errorf("secret %s/%s: the value of key %q is not UTF-8 text, which CSI needs", ref.Namespace, ref.Name, k)
+		}
 		out[k] = string(v)
 	}
 	return out, nil

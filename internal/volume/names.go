@@ -102,6 +102,8 @@ const (
 	// this absolute host path as well. The API server lets only users who may
 	// mount on the host set it.
 	AnnMountAt = "volplane.dev/mount-at"
+	// AnnNext says on an event who has to act next.
+	AnnNext = "volplane.dev/next"
 	// LabelIntents on a ConfigMap says whose intents it keeps: what a
 	// provisioner is about to do, written before it does it.
 	LabelIntents = "volplane.dev/intents"

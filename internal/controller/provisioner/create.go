@@ -36,21 +36,27 @@ func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolume
 	slow.Stop()
 	if err != nil {
 		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(err)), Next: in.Driver})
+		p.refused.add(in.Claim.UID, in.Question(), time.Now())
 		if csi.OutcomeOf(err) == volume.Unknown {
 			return fmt.Errorf("create volume %s: %w", in.Name, err)
 		}
-		// Final: nothing was made. If the node's segment is full, another
-		// node is looked for.
+		// Final: nothing was made, or so it seems. If the node's segment is
+		// full, another node is looked for.
 		if status.Code(err) == codes.ResourceExhausted && claim != nil && claim.Annotations[volume.AnnSelectedNode] != "" && len(in.Requisite) > 0 {
 			if err := p.reschedule(ctx, claim); err != nil {
 				return err
 			}
 		}
-		p.refused.add(in.Claim.UID, question(in), time.Now())
-		p.resolve(in)
+		if csi.Doubtful(err) && claim != nil && claim.DeletionTimestamp == nil {
+			p.doubtful.Store(in.Claim.UID, nil)
+		} else {
+			p.resolve(in)
+		}
 		return fmt.Errorf("create volume %s: %w", in.Name, err)
 	}
-	if problem, remove := provision.Check(in, answer, p.takenBy(in.Driver, answer.Handle, in.Name)); problem != "" {
+	taken, release := p.hold(in, answer.Handle)
+	defer release()
+	if problem, remove := provision.Check(in, answer, taken); problem != "" {
 		return p.refuse(ctx, in, answer, problem, remove)
 	}
 	return p.save(ctx, in, answer)
@@ -101,7 +107,7 @@ func (p *provisioner) refuse(ctx context.Context, in *provision.Intent, a provis
 			return err
 		}
 	}
-	p.refused.add(in.Claim.UID, question(in), time.Now())
+	p.refused.add(in.Claim.UID, in.Question(), time.Now())
 	p.resolve(in)
 	return fmt.Errorf("create volume %s: %s", in.Name, problem)
 }
@@ -123,8 +129,10 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 		return err
 	}
 	answer, err := p.call(ctx, in, secret)
+	taken, release := p.hold(in, answer.Handle)
+	defer release()
 	switch {
-	case err == nil && p.takenBy(in.Driver, answer.Handle, "") == "":
+	case err == nil && taken == "":
 		if err := p.remove(ctx, &in.Claim, in.Driver, answer.Handle, in.Secrets.Provision); err != nil {
 			return err
 		}

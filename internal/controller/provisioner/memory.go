@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/kube"
 )
 
@@ -14,8 +13,8 @@ import (
 // no.
 const lastPause = 5 * time.Minute
 
-// refusals are what drivers have finally said no to, and nodes that claims were
-// taken from. The same is tried again after a pause that grows, whatever wakes
+// refusals are what drivers have said no to, or have not answered, and nodes that
+// claims were taken from. The same is tried again after a pause that grows, whatever wakes
 // its claim; something else at once.
 type refusals struct {
 	mu  sync.Mutex
@@ -59,9 +58,8 @@ func (r *refusals) forget(claim types.UID) {
 	delete(r.all, claim)
 }
 
-// question is what a driver sees of an intent.
-func question(in *provision.Intent) string {
-	c := *in
-	c.Claim.ResourceVersion = ""
-	return c.String()
+func (r *refusals) forgetAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	clear(r.all)
 }

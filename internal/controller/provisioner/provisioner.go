@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -89,10 +88,13 @@ type provisioner struct {
 	csiNodes    *kube.Cache[*storagev1.CSINode]
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
 	// made are the claims whose volume objects were written and may not be
-	// seen yet, old those whose intents were found in the log, by UID.
-	made, old sync.Map
-	refused   refusals
-	sources   sources
+	// seen yet, old those whose intents were found in the log, doubtful those
+	// whose drivers said no and may have made a volume, by UID.
+	made, old, doubtful sync.Map
+	// handles are the ids of drivers' volumes whose objects are being written.
+	handles sync.Map
+	refused refusals
+	sources sources
 }
 
 // New returns the provisioner. It must be made before the caches start.
@@ -170,6 +172,8 @@ func (p *provisioner) volumeChanged(_, v *corev1.PersistentVolume) {
 }
 
 func (p *provisioner) driverAppeared(name string) {
+	// It may answer otherwise than the one before it.
+	p.refused.forgetAll()
 	p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
 	for _, v := range p.volumes.List() {
 		if provision.DeleterOf(v) == name {
@@ -225,6 +229,7 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 		if f.Intent, err = provision.ParseIntent(text); err != nil {
 			return controller.Result{}, err
 		}
+		_, f.Doubtful = p.doubtful.Load(f.Intent.Claim.UID)
 	}
 	if err := p.gather(ctx, &f); err != nil {
 		return controller.Result{}, err
@@ -240,8 +245,8 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.Plan) time.Duration {
 	now := time.Now()
 	switch {
-	case plan.Step == provision.Record:
-		return p.refused.left(claim.UID, question(plan.Intent), now)
+	case plan.Step == provision.Record, plan.Step == provision.Create:
+		return p.refused.left(plan.Intent.Claim.UID, plan.Intent.Question(), now)
 	case plan.Reschedule:
 		node := claim.Annotations[volume.AnnSelectedNode]
 		left := p.refused.left(claim.UID, node, now)
@@ -255,7 +260,8 @@ func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.
 
 func (p *provisioner) gather(ctx context.Context, f *provision.ClaimFacts) error {
 	claim := f.Claim
-	if f.Intent != nil {
+	known := f.Intent != nil && !f.Reopens()
+	if known {
 		f.Driver = f.Intent.Driver
 		f.Saved, _ = p.volumes.Get(f.Intent.Name)
 		_, f.Made = p.made.Load(f.Intent.Claim.UID)
@@ -270,7 +276,7 @@ func (p *provisioner) gather(ctx context.Context, f *provision.ClaimFacts) error
 		return nil
 	}
 	f.Ours, f.Lacks = true, lacks(d)
-	if f.Lacks != "" || f.Intent != nil {
+	if f.Lacks != "" || known {
 		return nil
 	}
 	if name, _ := bind.ClassOf(claim); name != "" {
@@ -377,6 +383,7 @@ func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 // resolve ends an intent: its volume object exists, or nothing does.
 func (p *provisioner) resolve(in *provision.Intent) {
 	p.made.Delete(in.Claim.UID)
+	p.doubtful.Delete(in.Claim.UID)
 	p.log.Done(string(in.Claim.UID))
 	pause := sweepPause
 	if _, old := p.old.LoadAndDelete(in.Claim.UID); old {
@@ -397,12 +404,19 @@ func (p *provisioner) reschedule(ctx context.Context, claim *corev1.PersistentVo
 	return nil
 }
 
-// takenBy returns the name of a volume object that has the handle already.
-func (p *provisioner) takenBy(driver, handle, but string) string {
-	all := p.volumes.By(kube.VolumesByHandle, driver+"^"+handle)
-	i := slices.IndexFunc(all, func(v *corev1.PersistentVolume) bool { return v.Name != but })
-	if i < 0 {
-		return ""
+// hold keeps a handle for the intent's volume until release is called, and
+// returns the name of another volume that has it already, or is being saved
+// with it at this moment; "" is none.
+func (p *provisioner) hold(in *provision.Intent, handle string) (taken string, release func()) {
+	key := in.Driver + "^" + handle
+	if other, held := p.handles.LoadOrStore(key, in.Name); held {
+		return other.(string), func() {}
 	}
-	return all[i].Name
+	release = func() { p.handles.Delete(key) }
+	for _, v := range p.volumes.By(kube.VolumesByHandle, key) {
+		if v.Name != in.Name {
+			return v.Name, release
+		}
+	}
+	return "", release
 }

@@ -36,6 +36,9 @@ type ClaimFacts struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Class  *storagev1.StorageClass
 	Intent *Intent
+	// Doubtful says that the driver has said a no to the intent that does not
+	// prove that it made nothing.
+	Doubtful bool
 	// Driver is the one that the binder has asked for the claim's volume; ""
 	// is none.
 	Driver string
@@ -85,7 +88,7 @@ func fault(next, message string) Plan {
 
 // Claim decides about one claim.
 func Claim(f ClaimFacts) Plan {
-	if f.Intent != nil {
+	if f.Intent != nil && !f.Reopens() {
 		return resolve(f)
 	}
 	c, driver := f.Claim, f.Driver
@@ -119,6 +122,24 @@ func ask(f ClaimFacts, driver string) Plan {
 		return fault("user", "claim Selector is not supported")
 	}
 	return request(f)
+}
+
+// Reopens says that a claim is looked at anew although its intent is not
+// resolved, because what the driver said no to may have been mended.
+func (f ClaimFacts) Reopens() bool {
+	return f.Intent != nil && f.Doubtful && !unwanted(f.Claim, f.Intent)
+}
+
+// again decides about an intent that the driver may have refused. Only the same
+// question tells what came of it: it is asked again before another one is.
+func again(old *Intent, p Plan) Plan {
+	if p.Intent.Question() == old.Question() {
+		p.Step, p.Intent = Create, old
+		return p
+	}
+	p = because(Undo, volume.ReasonDeleting, old.Driver, "volume "+old.Name+" may have been made, and something else is wanted now")
+	p.Intent = old
+	return p
 }
 
 // resolve decides about a claim for which CreateVolume may have been called.
@@ -177,8 +198,12 @@ func ProvisionerOf(c *corev1.PersistentVolumeClaim) string {
 // request makes the intent of a new volume.
 func request(f ClaimFacts) Plan {
 	c, class := f.Claim, f.Class
+	bytes, err := Bytes(c.Spec.Resources.Requests.Storage())
+	if err != nil {
+		return fault("user", "the claim's request of "+err.Error())
+	}
 	in := &Intent{
-		Driver: class.Provisioner, Claim: *bind.Reference(c), Name: NameOf(c), Bytes: c.Spec.Resources.Requests.Storage().Value(), Class: class.Name,
+		Driver: class.Provisioner, Claim: *bind.Reference(c), Name: NameOf(c), Bytes: bytes, Class: class.Name,
 		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete,
 		Block: isBlock(c.Spec.VolumeMode),
 		Modes: c.Spec.AccessModes,
@@ -186,7 +211,6 @@ func request(f ClaimFacts) Plan {
 	if class.ReclaimPolicy != nil {
 		in.Reclaim = *class.ReclaimPolicy
 	}
-	var err error
 	if in.Parameters, err = driverParameters(class.Parameters); err != nil {
 		return fault("user", err.Error())
 	}
@@ -213,6 +237,9 @@ func request(f ClaimFacts) Plan {
 	}
 	p := because(Record, volume.ReasonProvisioning, in.Driver, "External provisioner is provisioning volume for claim \""+c.Namespace+"/"+c.Name+"\"")
 	p.Intent = in
+	if f.Intent != nil {
+		return again(f.Intent, p)
+	}
 	return p
 }
 

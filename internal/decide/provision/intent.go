@@ -65,6 +65,14 @@ func (in *Intent) String() string {
 	return string(text)
 }
 
+// Question returns what is asked of the driver, and what becomes of the answer,
+// whichever version of the claim asks.
+func (in *Intent) Question() string {
+	c := *in
+	c.Claim.ResourceVersion = ""
+	return c.String()
+}
+
 // NameOf returns the name of the volume for a claim (S1-024).
 func NameOf(claim *corev1.PersistentVolumeClaim) string { return nameOf(claim.UID) }
 

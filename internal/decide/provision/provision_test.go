@@ -77,6 +77,7 @@ func TestClaims(t *testing.T) {
 	secret := func(name string) map[string]string {
 		return map[string]string{"csi.storage.k8s.io/provisioner-secret-name": name, "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}"}
 	}
+	asked := Claim(ClaimFacts{Claim: claim(), Class: class(nil), Driver: driver, Ours: true}).Intent
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -117,6 +118,10 @@ func TestClaims(t *testing.T) {
 		{"what is to be retained is never undone", ClaimFacts{Intent: keeping, Ours: true}},
 		{"a claim that was bound elsewhere too", ClaimFacts{Claim: claim(bound), Intent: in, Ours: true}},
 		{"an intent waits for its driver", ClaimFacts{Claim: claim(deleting), Intent: in}},
+		{"a no that proves nothing is asked again", ClaimFacts{Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
+		{"what the claim wants otherwise now comes after it", ClaimFacts{Claim: claim(), Class: class(map[string]string{"tier": "2"}), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
+		{"what hinders the next question is told", ClaimFacts{Claim: claim(), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
+		{"a claim that goes takes what may be there with it", ClaimFacts{Claim: claim(deleting), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
 		{"and for what its driver could once", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
 	} {
 		if c.facts.Intent == nil && c.facts.Driver == "" {

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -57,6 +58,7 @@ type Plan struct {
 func Claim(f Facts) Plan {
 	c, v := f.Claim, f.Volume
 	want, have := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
+	_, tooLarge := provision.Bytes(&want)
 	switch {
 	case !isBound(c, v):
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
@@ -70,6 +72,10 @@ func Claim(f Facts) Plan {
 		return nothing(volume.ReasonDriverMissing, v.Spec.CSI.Driver, "driver "+v.Spec.CSI.Driver+" has not registered")
 	case !f.Expands && !f.NodeExpands:
 		p := nothing(volume.ReasonFailedResize, "user", "driver "+v.Spec.CSI.Driver+" cannot grow volumes")
+		p.Tell = true
+		return p
+	case tooLarge != nil:
+		p := nothing(volume.ReasonFailedResize, "user", "the claim's request of "+tooLarge.Error())
 		p.Tell = true
 		return p
 	case Infeasible(c) && !f.Due:

@@ -54,6 +54,7 @@ func TestClaims(t *testing.T) {
 		{"then it is the node's turn", Facts{Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true}},
 		{"a claim that has what it wants is left alone", Facts{Claim: Finished(begun, ten), Volume: pv("10Gi"), Ours: true, Expands: true}},
 		{"a driver that cannot grow volumes says so", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true}},
+		{"a size that no driver can be asked for", Facts{Claim: claim("1e30", "5Gi"), Volume: pv("5Gi"), Ours: true, Expands: true}},
 		{"a driver that is not here is waited for", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi")}},
 		{"a claim that is not bound has nothing to grow", Facts{Claim: unbound, Volume: pv("5Gi"), Ours: true, Expands: true}},
 		{"nor has one whose volume is another's", Facts{Claim: claim("10Gi", "5Gi"), Ours: true, Expands: true}},

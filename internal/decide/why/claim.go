@@ -131,8 +131,8 @@ func (f facts) binding() Link {
 }
 
 func (f facts) unfinished(subject string) Link {
-	if m, ok := f.warning(f.Claim, volume.ReasonVolumeMismatch); ok {
-		return link(subject, Problem, volume.ReasonVolumeMismatch, m, "user")
+	if l, ok := f.failed(subject, f.Claim, volume.ReasonVolumeMismatch, "user"); ok {
+		return l
 	}
 	return link(subject, Waiting, volume.ReasonBinding, "claim and volume are being bound", "binder")
 }
@@ -156,8 +156,8 @@ func (f facts) unbound() Link {
 			"no volume that was made by hand fits the claim, and none is made by itself", "user")
 	}
 	driver := f.Class.Provisioner
-	if m, ok := f.warning(f.Claim, volume.ReasonProvisioningFailed); ok {
-		return link(subject, Problem, volume.ReasonProvisioningFailed, m, blame(m, driver))
+	if l, ok := f.failed(subject, f.Claim, volume.ReasonProvisioningFailed, driver); ok {
+		return l
 	}
 	if f.Making[f.Claim.UID] {
 		return link(subject, Waiting, volume.ReasonProvisioning, "driver "+driver+" is making the volume", driver)

@@ -79,21 +79,28 @@ func (f facts) registered(driver, node string) bool {
 	return false
 }
 
-// warning returns the newest warning about the object, as it is now and not an
-// earlier one of its name, with one of the reasons.
-func (f facts) warning(about metav1.Object, reasons ...volume.Reason) (string, bool) {
+// failed returns the link of the newest warning about the object, as it is now
+// and not an earlier one of its name, with the reason. Who is next the event
+// says, if it is one of ours, or else its text; repeats is who tries again.
+func (f facts) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (Link, bool) {
+	e := f.warning(about, reason)
+	if e == nil {
+		return Link{}, false
+	}
+	return link(subject, Problem, reason, e.Message, blame(e.Message, orText(e.Annotations[volume.AnnNext], repeats))), true
+}
+
+func (f facts) warning(about metav1.Object, reason volume.Reason) *corev1.Event {
 	for i := len(f.Warnings) - 1; i >= 0; i-- {
 		e := f.Warnings[i]
 		if e.InvolvedObject.UID != about.GetUID() {
 			continue
 		}
-		for _, r := range reasons {
-			if e.Reason == string(r) {
-				return e.Message, true
-			}
+		if e.Reason == string(reason) {
+			return e
 		}
 	}
-	return "", false
+	return nil
 }
 
 func (f facts) driverName() string {

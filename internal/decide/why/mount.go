@@ -32,8 +32,8 @@ func (f facts) mounted(p *corev1.Pod) Link {
 		return l
 	}
 	if p.DeletionTimestamp != nil {
-		if m, ok := f.warning(p, volume.ReasonFailedUnmount); ok {
-			return link(subject, Problem, volume.ReasonFailedUnmount, m, blame(m, "node "+node))
+		if l, ok := f.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
+			return l
 		}
 		return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted", "node "+node)
 	}
@@ -57,8 +57,8 @@ func (f facts) condition(p *corev1.Pod) Link {
 			return link(subject, Waiting, reason, c.Message, node)
 		}
 	}
-	if m, ok := f.warning(p, volume.ReasonFailedMount); ok {
-		return link(subject, Problem, volume.ReasonFailedMount, m, blame(m, node))
+	if l, ok := f.failed(subject, p, volume.ReasonFailedMount, node); ok {
+		return l
 	}
 	return link(subject, Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
 }
@@ -99,8 +99,8 @@ func (f facts) resize() []Link {
 		f.hasCondition(corev1.PersistentVolumeClaimFileSystemResizePending):
 		return []Link{f.nodeResize(subject, growth)}
 	}
-	if m, ok := f.warning(f.Claim, volume.ReasonFailedResize); ok {
-		return []Link{link(subject, Problem, volume.ReasonFailedResize, m, blame(m, driver))}
+	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, driver); ok {
+		return []Link{l}
 	}
 	return []Link{link(subject, Waiting, volume.ReasonResizing, "driver "+driver+" grows the volume "+growth, driver)}
 }

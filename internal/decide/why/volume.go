@@ -33,8 +33,8 @@ func (f facts) volumeAlone() Link {
 // released tells what happens to a volume whose claim is gone.
 func (f facts) released(subject string) Link {
 	v := f.Volume
-	if m, ok := f.warning(v, volume.ReasonFailedDelete); ok {
-		return link(subject, Problem, volume.ReasonFailedDelete, m, blame(m, f.driverName()))
+	if l, ok := f.failed(subject, v, volume.ReasonFailedDelete, f.driverName()); ok {
+		return l
 	}
 	if v.Status.Phase == corev1.VolumeFailed {
 		return link(subject, Problem, volume.ReasonFailedDelete, orText(v.Status.Message, "reclaiming the volume failed"), orText(f.driverName(), "user"))
