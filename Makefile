@@ -52,6 +52,10 @@ test: deps build bin/kubectl bin/kube-controller-manager bin/csi-provisioner ## 
 differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner with Kubernetes' own in DIFFERENTIAL=2000 sequences each
 	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=60m -v -run 'Test(Binder|Provisioner)IsKubernetes' ./kube
 
+.PHONY: cluster
+cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a cluster of Kubernetes' own
+	cd test && go test -count=1 -v -run InACluster ./kube
+
 .PHONY: unit
 unit: ## run the quick tests: no root, no API server
 	go test -count=1 . ./cmd/... $$(go list ./internal/... | grep -v -e /internal/mount -e /internal/node -e /internal/driver)
@@ -80,11 +84,15 @@ clean: ## remove what was built
 help: ## list the targets
 	@awk -F ':.*## ' '/^##@/ { print substr($$0, 5) ":" } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-# Unmodified programs of Kubernetes for the tests, of the version that the API
-# server has.
-bin/kubectl bin/kube-controller-manager: test/go.mod
+# Kubernetes' control plane and kubectl for the tests, in one program that goes
+# by the name that it is run by, of the version that the API server has. It is
+# built as go builds the tests, which share what is compiled.
+bin/kubernetes: test/go.mod test/kubernetes/main.go
 	cd test && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../$@ k8s.io/kubernetes/cmd/$(@F)
+	go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../$@ ./kubernetes
+
+bin/kubectl bin/kube-controller-manager: bin/kubernetes
+	ln -sf kubernetes $@
 
 # Kubernetes' own provisioner of CSI volumes, from a module of its own.
 bin/csi-provisioner: test/upstream/go.mod
