@@ -1,15 +1,12 @@
 package kube
 
 import (
-	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
-	"os/exec"
-	"path/filepath"
-	"runtime"
+	"net/http"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,14 +16,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
-)
-
-// The Makefile builds them from Kubernetes' own modules.
-const (
-	theirProgram     = "../../bin/kube-controller-manager"
-	theirProvisioner = "../../bin/csi-provisioner"
 )
 
 // syncPeriod is how often Kubernetes' binder looks at everything anew. Much of
@@ -37,10 +27,17 @@ const syncPeriod = 200 * time.Millisecond
 // attempts at the same thing.
 const longestRetry = 400 * time.Millisecond
 
+// server is an API server, volplane's or Kubernetes' own.
+type server interface {
+	AdminConfig() *rest.Config
+	AdminKubeconfig() string
+	ClientConfig(user string, groups ...string) *rest.Config
+}
+
 // side is an API server with somebody's controllers.
 type side struct {
 	name   string
-	server *apiserver.Server
+	server server
 	client kubernetes.Interface
 	// storage is the side's driver, memory what was seen of its claims.
 	storage *storage
@@ -59,88 +56,72 @@ func newSide(t *testing.T, name string) side {
 	return s
 }
 
-// ours runs controllers of volplane until the test ends.
-func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) {
+// ours runs controllers of volplane, each with no more rights than it declares,
+// until the test ends, or until the returned function is called.
+func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
+	ended, log := make(chan error, 1), &lastWords{}
 	go func() {
 		ended <- app.ControlPlane(ctx, app.ControlPlaneOptions{
-			ConfigFor: func(role string) (*rest.Config, error) { return s.server.ClientConfig(app.User(role)), nil },
-			Roles:     roles, Drivers: drivers, Log: slog.New(slog.DiscardHandler),
+			ConfigFor: func(role string) (*rest.Config, error) {
+				config := s.server.ClientConfig(app.User(role))
+				config.Wrap(func(next http.RoundTripper) http.RoundTripper { return watched{next, role, log} })
+				return config, nil
+			},
+			Roles: roles, Drivers: drivers, Log: slog.New(slog.NewTextHandler(log, nil)),
 		}, func() {})
 	}()
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+		if said := log.String(); t.Failed() || strings.Contains(said, refusal) || strings.Contains(said, "not declared") {
+			t.Errorf("volplane said:\n%s", said)
+		}
 	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// refusal begins the line of a request that the API server does not allow.
+const refusal = "the API server refuses"
+
+// watched notes the requests of a role that the API server does not allow: one
+// that matters little, such as an event, would not be missed.
+type watched struct {
+	next http.RoundTripper
+	role string
+	log  *lastWords
+}
+
+func (r watched) RoundTrip(req *http.Request) (*http.Response, error) {
+	got, err := r.next.RoundTrip(req)
+	if err == nil && got.StatusCode == http.StatusForbidden {
+		fmt.Fprintln(r.log, refusal, r.role, req.Method, req.URL.Path)
+	}
+	return got, err
 }
 
 // theirs runs controllers of Kubernetes until the test ends.
 func (s side) theirs(t *testing.T, controllers ...string) {
 	t.Helper()
-	s.run(t, theirProgram, "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=5000",
+	s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=5000",
 		"--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(controllers, ","))
 }
 
-// theirProvisioner runs Kubernetes' provisioner for a driver until the test ends.
-func (s side) theirProvisioner(t *testing.T, driver *csitest.Driver) {
+// theirProvisioner runs Kubernetes' provisioner for a driver until the test
+// ends, or until the returned function is called.
+func (s side) theirProvisioner(t *testing.T, driver *csitest.Driver) (stop func()) {
 	t.Helper()
-	s.run(t, theirProvisioner, "--csi-address="+driver.Socket, "--leader-election=false", "--kube-api-qps=5000", "--kube-api-burst=5000",
+	return s.run(t, "csi-provisioner", "--csi-address="+driver.Socket, "--leader-election=false", "--kube-api-qps=5000", "--kube-api-burst=5000",
 		"--timeout=1m", "--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())
 }
 
-// run runs a program of Kubernetes over the side's API server until the test
-// ends; the program does not outlive a test that is killed.
-func (s side) run(t *testing.T, path string, args ...string) {
+// run runs a program of Kubernetes as the administrator of the side's API
+// server until the test ends, or until the returned function is called.
+func (s side) run(t *testing.T, name string, args ...string) (stop func()) {
 	t.Helper()
-	program := exec.Command(path, append(args, "--kubeconfig="+s.server.AdminKubeconfig())...)
-	log := &lastWords{}
-	program.Stdout, program.Stderr = log, log
-	program.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan error, 1)
-	go func() {
-		// The signal comes when the thread ends that started the program.
-		runtime.LockOSThread()
-		err := program.Start()
-		started <- err
-		if err == nil {
-			ended <- program.Wait()
-		}
-	}()
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		select {
-		case err := <-ended:
-			t.Errorf("%s ended: %v\n%s", filepath.Base(path), err, log)
-		default:
-			_ = program.Process.Kill()
-			<-ended
-		}
-	})
-}
-
-// lastWords keeps the end of what a program says.
-type lastWords struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lastWords) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.text.Len() > 1<<16 {
-		l.text.Reset()
-	}
-	return l.text.Write(p)
-}
-
-func (l *lastWords) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
+	return startProgram(t, name, append(args, "--kubeconfig="+s.server.AdminKubeconfig())...).kill
 }

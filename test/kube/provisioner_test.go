@@ -92,10 +92,13 @@ func comesAndGoes(ctx context.Context, t *testing.T, c kubernetes.Interface, dri
 	})
 }
 
-func startDriver(t *testing.T) (*csitest.Driver, *csi.Set) {
+func startDriver(t *testing.T, change ...func(*csitest.Config)) (*csitest.Driver, *csi.Set) {
 	t.Helper()
 	config := csitest.Full()
 	config.Segments, config.Plugin.AccessibilityConstraints = nil, false
+	for _, f := range change {
+		f(&config)
+	}
 	driver := csitest.Start(t, config)
 	d, err := csi.Dial(t.Context(), driver.Socket)
 	if err != nil {

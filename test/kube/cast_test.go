@@ -1,0 +1,160 @@
+package kube
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+// sceneLimit bounds a scene; the scheduler may try one Pod often.
+const sceneLimit = 2 * time.Minute
+
+// TestOurProvisionerInACluster has volplane's provisioner in a cluster of
+// Kubernetes, as a driver's sidecar, with no more rights than it declares.
+func TestOurProvisionerInACluster(t *testing.T) {
+	c := newCast(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
+	c.play(t, func() func() { return c.ours(t, c.drivers, "provisioner") })
+}
+
+// TestOurBinderInACluster has volplane's binder and protection in the place of
+// Kubernetes', for its provisioner and its scheduler.
+func TestOurBinderInACluster(t *testing.T) {
+	c := newCast(t)
+	c.ours(t, csi.NewSet(), "binder", "protection")
+	c.deletesAgain = true
+	c.play(t, func() func() { return c.theirProvisioner(t, c.driver) })
+}
+
+// TestOurStorageInACluster has all of volplane's storage controllers in the place
+// of Kubernetes', for its scheduler.
+func TestOurStorageInACluster(t *testing.T) {
+	c := newCast(t)
+	c.play(t, func() func() { return c.ours(t, c.drivers, "binder", "provisioner", "protection") })
+}
+
+// cast is a cluster whose storage controllers are volplane's or Kubernetes'. The
+// rest is Kubernetes': scheduler, ephemeral volumes, garbage collection.
+type cast struct {
+	side
+	cluster *cluster
+	driver  *csitest.Driver
+	drivers *csi.Set
+	// start starts the provisioner and what runs in the same process, stop
+	// ends them.
+	start, stop func()
+	// deletesAgain says that the provisioner may delete a volume twice, as
+	// Kubernetes' does when it hears of its own write late.
+	deletesAgain bool
+}
+
+// newCast starts a cluster of the nodes n-a, n-b and n-c, each in a zone.
+func newCast(t *testing.T, controllers ...string) *cast {
+	t.Helper()
+	k8s := startCluster(t)
+	c := &cast{side: side{name: "cluster", server: k8s, client: k8s.client}, cluster: k8s}
+	c.driver, c.drivers = startDriver(t, func(c *csitest.Config) { c.Plugin.AccessibilityConstraints = true })
+	for _, z := range []string{"a", "b", "c"} {
+		k8s.node(t, "n-"+z, z, c.driver.Name())
+	}
+	k8s.controllers(t, append(controllers, "ephemeral-volume-controller", "garbage-collector-controller")...)
+	k8s.scheduler(t)
+	return c
+}
+
+// play plays all scenes, one after the other.
+func (c *cast) play(t *testing.T, provisioner func() (stop func())) {
+	c.start = func() { c.stop = provisioner() }
+	c.start()
+	for _, s := range []struct {
+		name string
+		play func(*scene)
+		// made and deleted are how often the driver is asked; -1 is any number.
+		made, deleted int
+	}{
+		{"immediate", immediate, 1, 1},
+		{"late", late, 2, 2},
+		{"full", full, -1, 1},
+		{"node-gone", nodeGone, 1, 1},
+		{"set", set, 3, 3},
+		{"retain", retain, 1, 1},
+		{"by-hand", byHand, 0, 0},
+		{"ephemeral", ephemeral, 1, 1},
+		{"restart", restart, 2, 2},
+		{"many", many, -1, -1},
+	} {
+		passed := t.Run(s.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
+			defer cancel()
+			scene := c.newScene(ctx, t, s.name)
+			s.play(scene)
+			scene.over()
+			count := map[string]int{}
+			for _, call := range c.driver.Calls()[scene.before:] {
+				count[call.Method]++
+			}
+			wrong := func(got, want int) bool { return want >= 0 && got != want }
+			deletedOften := c.deletesAgain && count["DeleteVolume"] > s.deleted
+			if wrong(count["CreateVolume"], s.made) || wrong(count["DeleteVolume"], s.deleted) && !deletedOften {
+				t.Errorf("the driver was asked %v, want %d creations, %d deletions", count, s.made, s.deleted)
+			}
+		})
+		if !passed {
+			// What it left is in the way of the others.
+			return
+		}
+	}
+}
+
+// newScene makes a namespace. The driver makes volumes in the zone that it is
+// asked for first.
+func (c *cast) newScene(ctx context.Context, t *testing.T, name string) *scene {
+	t.Helper()
+	s := &scene{t: t, ctx: ctx, cast: c, client: c.client, driver: c.driver, name: name, before: len(c.driver.Calls())}
+	_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	s.must(err)
+	// Pods have one; its controller does not run.
+	_, err = c.client.CoreV1().ServiceAccounts(name).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	s.must(err)
+	c.driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action { return thereFirst(req) })
+	c.driver.OnCall("DeleteVolume", nil)
+	t.Cleanup(func() {
+		if t.Failed() {
+			s.events()
+		}
+	})
+	return s
+}
+
+func thereFirst(req any) csitest.Action {
+	r := req.(*csipb.CreateVolumeRequest)
+	return csitest.Action{After: true, Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{
+		VolumeId: "id-" + r.GetName(), CapacityBytes: r.GetCapacityRange().GetRequiredBytes(),
+		AccessibleTopology: r.GetAccessibilityRequirements().GetPreferred()[:1],
+	}}}
+}
+
+// zones returns where a volume was asked for, "abc" for a, b and c.
+func zones(r *csipb.CreateVolumeRequest) (requisite, preferred string) {
+	join := func(all []*csipb.Topology) (out string) {
+		for _, t := range all {
+			out += t.GetSegments()[zone]
+		}
+		return out
+	}
+	return join(r.GetAccessibilityRequirements().GetRequisite()), join(r.GetAccessibilityRequirements().GetPreferred())
+}
+
+// ordered returns the letters of a text in order.
+func ordered(text string) string {
+	r := []rune(text)
+	slices.Sort(r)
+	return string(r)
+}

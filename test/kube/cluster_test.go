@@ -1,0 +1,253 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/standalone/pki"
+)
+
+// zone is the driver's topology key.
+const zone = "topology.test/zone"
+
+// startLimit bounds the start of etcd and the API server.
+const startLimit = 2 * time.Minute
+
+// cluster is a control plane of Kubernetes itself: etcd and kube-apiserver, with
+// RBAC, and whatever else a test starts over them. There are no kubelets: the
+// nodes are objects.
+type cluster struct {
+	t         *testing.T
+	dir       string
+	address   string
+	authority *pki.Authority
+	client    kubernetes.Interface
+}
+
+// startCluster runs etcd and kube-apiserver over a new directory until the test
+// ends, and grants volplane's users what they declare.
+func startCluster(t *testing.T) *cluster {
+	t.Helper()
+	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
+	dir, err := os.MkdirTemp("", "k8s-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	c := &cluster{t: t, dir: dir, address: freeAddress(t)}
+	if c.authority, err = pki.Open(dir); err != nil {
+		t.Fatal(err)
+	}
+	if c.client, err = kubernetes.NewForConfig(c.AdminConfig()); err != nil {
+		t.Fatal(err)
+	}
+	c.kubeconfig(t, "admin", "system:masters")
+	etcd := c.etcd(t)
+	c.ready(t, etcd, c.apiServer(t))
+	c.grant(t)
+	return c
+}
+
+func (c *cluster) socket() string { return "unix://" + c.path("etcd.sock") }
+
+func (c *cluster) etcd(t *testing.T) *program {
+	t.Helper()
+	peer := "unix://" + c.path("peer.sock")
+	return startProgram(t, "etcd", "--data-dir="+c.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls="+c.socket(), "--advertise-client-urls="+c.socket(),
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
+}
+
+func (c *cluster) apiServer(t *testing.T) *program {
+	t.Helper()
+	serving, err := c.authority.Server("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.write(t, "serving.crt", serving.Cert)
+	c.write(t, "serving.key", serving.Key)
+	_, port, err := net.SplitHostPort(c.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startProgram(t, "kube-apiserver", "--etcd-servers="+c.socket(), "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port="+port,
+		"--endpoint-reconciler-type=none", "--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.96.0.0/16",
+		"--tls-cert-file="+c.path("serving.crt"), "--tls-private-key-file="+c.path("serving.key"), "--client-ca-file="+c.path("ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("service-account.key"),
+		"--service-account-signing-key-file="+c.path("service-account.key"))
+}
+
+// freeAddress returns a local address below the ports that the kernel gives
+// away by itself, so that nobody takes it before the server does.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for {
+		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return address
+	}
+}
+
+// ready waits until the API server answers.
+func (c *cluster) ready(t *testing.T, programs ...*program) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	defer cancel()
+	begin := time.Now()
+	eventually(ctx, t, func() string {
+		for _, p := range programs {
+			select {
+			case <-p.ended:
+				t.Fatal("a program of the control plane ended")
+			default:
+			}
+		}
+		if _, err := c.client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
+			return fmt.Sprint("the API server is not ready: ", err)
+		}
+		return ""
+	})
+	t.Log("etcd and kube-apiserver are ready after", time.Since(begin).Round(time.Millisecond))
+}
+
+// grant gives volplane's users their rights.
+func (c *cluster) grant(t *testing.T) {
+	t.Helper()
+	for _, o := range app.RBAC() {
+		var err error
+		rbac := c.client.RbacV1()
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			_, err = rbac.ClusterRoles().Create(t.Context(), o, metav1.CreateOptions{})
+		case *rbacv1.ClusterRoleBinding:
+			_, err = rbac.ClusterRoleBindings().Create(t.Context(), o, metav1.CreateOptions{})
+		case *rbacv1.Role:
+			_, err = rbac.Roles(o.Namespace).Create(t.Context(), o, metav1.CreateOptions{})
+		case *rbacv1.RoleBinding:
+			_, err = rbac.RoleBindings(o.Namespace).Create(t.Context(), o, metav1.CreateOptions{})
+		default:
+			t.Fatalf("what is %T?", o)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (c *cluster) path(name string) string { return filepath.Join(c.dir, name) }
+
+func (c *cluster) write(t *testing.T, name string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(c.path(name), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// AdminConfig returns the administrator's way to the API server.
+func (c *cluster) AdminConfig() *rest.Config { return c.ClientConfig("admin", "system:masters") }
+
+// AdminKubeconfig returns the path of the administrator's kubeconfig.
+func (c *cluster) AdminKubeconfig() string { return c.path("admin.kubeconfig") }
+
+// ClientConfig returns the way to the API server of a user in groups: by a
+// certificate.
+func (c *cluster) ClientConfig(user string, groups ...string) *rest.Config {
+	leaf, err := c.authority.Client(user, groups...)
+	if err != nil {
+		// Others than the test's goroutine call this, too.
+		c.t.Error(err)
+	}
+	return &rest.Config{
+		Host: "https://" + c.address, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: c.authority.CertPEM(), CertData: leaf.Cert, KeyData: leaf.Key},
+	}
+}
+
+// kubeconfig writes the kubeconfig of a user in groups and returns its path.
+func (c *cluster) kubeconfig(t *testing.T, user string, groups ...string) string {
+	t.Helper()
+	leaf, err := c.authority.Client(user, groups...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := c.authority.Kubeconfig("https://"+c.address, user, leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.ReplaceAll(user, ":", "-") + ".kubeconfig"
+	c.write(t, name, data)
+	return c.path(name)
+}
+
+// controllers runs these controllers of kube-controller-manager, each with the
+// rights that Kubernetes gives it.
+func (c *cluster) controllers(t *testing.T, names ...string) {
+	t.Helper()
+	startProgram(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kubeconfig="+c.kubeconfig(t, "system:kube-controller-manager"),
+		"--use-service-account-credentials", "--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(names, ","))
+}
+
+// scheduler runs kube-scheduler. A Pod that did not fit is tried again after a
+// second.
+func (c *cluster) scheduler(t *testing.T) {
+	t.Helper()
+	c.write(t, "scheduler.yaml", fmt.Appendf(nil, `
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: %s}
+leaderElection: {leaderElect: false}
+podInitialBackoffSeconds: 1
+podMaxBackoffSeconds: 1
+`, c.kubeconfig(t, "system:kube-scheduler")))
+	startProgram(t, "kube-scheduler", "--config="+c.path("scheduler.yaml"), "--secure-port=0")
+}
+
+// node makes a node in a zone that has a driver and room for Pods.
+func (c *cluster) node(t *testing.T, name, where, driver string) {
+	t.Helper()
+	nodes := c.client.CoreV1().Nodes()
+	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{zone: where, corev1.LabelHostname: name}}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Every new node is tainted as not ready; who would end that does not run.
+	node.Spec.Taints = nil
+	if node, err = nodes.Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	node.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("100"), corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
+	node.Status.Capacity = node.Status.Allocatable
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	if _, err := nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.client.StorageV1().CSINodes().Create(t.Context(), &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "id-" + name, TopologyKeys: []string{zone}}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

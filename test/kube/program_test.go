@@ -1,0 +1,89 @@
+package kube
+
+import (
+	"bytes"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+// program is a program of Kubernetes, which the Makefile builds from its own
+// modules.
+type program struct {
+	// kill ends it and waits for its end. It may be repeated.
+	kill func()
+	// ended is closed when it has ended.
+	ended chan struct{}
+	log   *lastWords
+}
+
+// startProgram runs a program until the test ends; it does not outlive a test
+// that is killed. One that ends by itself fails the test, and a test that
+// fails shows what its programs said.
+func startProgram(t *testing.T, name string, args ...string) *program {
+	t.Helper()
+	path := plane.Bin("kubernetes")
+	if name == "csi-provisioner" {
+		path = plane.Bin(name)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Args[0] = name
+	p := &program{ended: make(chan struct{}), log: &lastWords{}}
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	started := make(chan error, 1)
+	go func() {
+		// The signal comes when the thread ends that started the program.
+		runtime.LockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+			close(p.ended)
+		}
+	}()
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	p.kill = sync.OnceFunc(func() {
+		select {
+		case <-p.ended:
+			t.Errorf("%s ended by itself: %v", name, cmd.ProcessState)
+		default:
+			_ = cmd.Process.Kill()
+			<-p.ended
+		}
+	})
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s said:\n%s", name, p.log)
+		}
+	})
+	return p
+}
+
+// lastWords keeps the end of what a program says.
+type lastWords struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lastWords) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.text.Len() > 1<<16 {
+		l.text.Reset()
+	}
+	return l.text.Write(p)
+}
+
+func (l *lastWords) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}

@@ -1,0 +1,310 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	atOnce   = storagev1.VolumeBindingImmediate
+	whenUsed = storagev1.VolumeBindingWaitForFirstConsumer
+	deletes  = corev1.PersistentVolumeReclaimDelete
+	retains  = corev1.PersistentVolumeReclaimRetain
+)
+
+// immediate: a claim comes and goes.
+func immediate(s *scene) {
+	s.class(atOnce, deletes, s.driver.Name())
+	s.makeClaim(claimOf("c", s.name))
+	v := s.bound("c")
+	_, preferred := zones(s.asked(s.claim("c"))[0])
+	s.isIn(preferred[:1], "c", v)
+	s.deleteClaim("c")
+}
+
+// late: the scheduler chooses the node, the volume is made there, and then the
+// Pod is bound to it. The claim stays as long as the Pod.
+func late(s *scene) {
+	s.class(whenUsed, deletes, s.driver.Name())
+	s.makeClaim(claimOf("c", s.name))
+	s.pod("p", claimSource("c"), nil)
+	where := s.placed("p")
+	v := s.bound("c")
+	s.isIn(where, "c", v)
+	if got := s.claim("c").Annotations[volume.AnnSelectedNode]; got != "n-"+where {
+		s.t.Errorf("the pod is in zone %s, the selected node is %q", where, got)
+	}
+	s.deleteClaim("c")
+	// The volume's second claim comes after the first one's deletion was heard
+	// of, so a claim that is let go too early is gone by then.
+	s.makeClaim(claimOf("other", s.name))
+	s.pod("other", claimSource("other"), map[string]string{zone: where})
+	s.placed("other")
+	if c := s.claim("c"); c.DeletionTimestamp == nil {
+		s.t.Error("the claim is not being deleted")
+	}
+	s.deletePod("p")
+	s.gone("c")
+	s.deletePod("other")
+	s.deleteClaim("other")
+}
+
+// full: where the scheduler wants the volume there is no room, so it has to
+// choose again. It may choose the same node many times, so its administrator
+// helps.
+func full(s *scene) {
+	refused := make(chan string, 1)
+	s.driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action {
+		_, preferred := zones(req.(*csipb.CreateVolumeRequest))
+		where := preferred[:1]
+		select {
+		case refused <- where:
+			// The first one.
+		case taken := <-refused:
+			refused <- taken
+			if where != taken {
+				return thereFirst(req)
+			}
+		}
+		return csitest.Action{Err: status.Error(codes.ResourceExhausted, "no room is left in zone "+where)}
+	})
+	s.class(whenUsed, deletes, s.driver.Name())
+	s.makeClaim(claimOf("c", s.name))
+	s.pod("p", claimSource("c"), nil)
+	taken := ""
+	select {
+	case taken = <-refused:
+		refused <- taken
+	case <-s.ctx.Done():
+		s.t.Fatal("no volume was asked for")
+	}
+	s.cordon("n-"+taken, true)
+	where := s.placed("p")
+	s.isIn(where, "c", s.bound("c"))
+	if got := s.claim("c").Annotations[volume.AnnSelectedNode]; got != "n-"+where || where == taken {
+		s.t.Errorf("zone %s is full, the pod is in zone %s, the selected node is %q", taken, where, got)
+	}
+	s.cordon("n-"+taken, false)
+	s.deletePod("p")
+	s.deleteClaim("c")
+}
+
+// nodeGone: the node for which the volume was to be made does not exist any
+// more, so the scheduler has to choose again.
+func nodeGone(s *scene) {
+	s.class(whenUsed, deletes, s.driver.Name())
+	s.cast.stop()
+	s.makeClaim(claimOf("c", s.name))
+	s.pod("p", claimSource("c"), nil)
+	lost := s.selected("c")
+	s.must(s.client.StorageV1().CSINodes().Delete(s.ctx, "n-"+lost, metav1.DeleteOptions{}))
+	s.must(s.client.CoreV1().Nodes().Delete(s.ctx, "n-"+lost, metav1.DeleteOptions{}))
+	s.cast.start()
+	where := s.placed("p")
+	v := s.bound("c")
+	if _, preferred := zones(s.asked(s.claim("c"))[0]); where == lost || preferred[:1] != where || v.Spec.NodeAffinity.String() != onlyIn(where).String() {
+		s.t.Errorf("the node in zone %s has gone, the pod is in zone %s, the volume was asked for in %s and is in %v", lost, where, preferred, v.Spec.NodeAffinity)
+	}
+	s.deletePod("p")
+	s.deleteClaim("c")
+	s.cast.cluster.node(s.t, "n-"+lost, lost, s.driver.Name())
+}
+
+// set: the claims of a StatefulSet have volumes in different zones.
+func set(s *scene) {
+	s.class(atOnce, deletes, s.driver.Name())
+	var where []string
+	for _, name := range []string{"data-web-0", "data-web-1", "data-web-2"} {
+		s.makeClaim(claimOf(name, s.name))
+		s.bound(name)
+		_, preferred := zones(s.asked(s.claim(name))[0])
+		where = append(where, preferred[:1])
+		s.deleteClaim(name)
+	}
+	slices.Sort(where)
+	if got := strings.Join(where, ""); got != "abc" {
+		s.t.Errorf("the volumes are in the zones %s", got)
+	}
+}
+
+// retain: the volume outlives its claim, gets another one, and goes with that
+// when its policy has changed.
+func retain(s *scene) {
+	s.class(atOnce, retains, s.driver.Name())
+	s.makeClaim(claimOf("c", s.name))
+	v := s.bound("c")
+	s.deleteClaim("c")
+	s.gone("c")
+	s.phase(v.Name, corev1.VolumeReleased)
+	if n := len(s.driver.Volumes()); n != 1 {
+		s.t.Errorf("the driver has %d volumes", n)
+	}
+	s.patchVolume(v.Name, `{"spec":{"claimRef":null}}`)
+	s.phase(v.Name, corev1.VolumeAvailable)
+	next := claimOf("next", s.name)
+	next.Spec.VolumeName = v.Name
+	s.makeClaim(next)
+	if got := s.bound("next"); got.Name != v.Name {
+		s.t.Errorf("the claim has volume %s, want %s", got.Name, v.Name)
+	}
+	s.patchVolume(v.Name, `{"spec":{"persistentVolumeReclaimPolicy":"Delete"}}`)
+	s.deleteClaim("next")
+}
+
+// byHand: of the volumes that an administrator made the scheduler reserves the
+// one that the Pod reaches, and a Pod waits for one that it reaches. What is
+// reserved for a claim by the administrator is bound at once, and the Pod
+// follows it.
+func byHand(s *scene) {
+	s.class(whenUsed, retains, volume.NoProvisioner)
+	all := []string{"b", "c", "c-2", "a"}
+	make := func(name string, reserved *corev1.ObjectReference) {
+		_, err := s.client.CoreV1().PersistentVolumes().Create(s.ctx, &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PersistentVolumeSpec{
+				StorageClassName: s.name, NodeAffinity: onlyIn(name[:1]), PersistentVolumeReclaimPolicy: retains, ClaimRef: reserved,
+				AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.driver.Name(), VolumeHandle: name}},
+			},
+		}, metav1.CreateOptions{})
+		s.must(err)
+	}
+	has := func(pod, volume string) {
+		if where := s.placed(pod); where != volume[:1] {
+			s.t.Errorf("pod %s is in zone %s", pod, where)
+		}
+		if v := s.bound(pod); v.Name != volume {
+			s.t.Errorf("claim %s has volume %s", pod, v.Name)
+		}
+	}
+	make("b", nil)
+	make("c", nil)
+	s.phase("c", corev1.VolumeAvailable)
+	s.makeClaim(claimOf("one", s.name))
+	s.pod("one", claimSource("one"), map[string]string{zone: "c"})
+	has("one", "c")
+	s.phase("b", corev1.VolumeAvailable)
+
+	s.makeClaim(claimOf("two", s.name))
+	s.pod("two", claimSource("two"), map[string]string{zone: "c"})
+	s.waits("two")
+	make("c-2", nil)
+	has("two", "c-2")
+
+	make("a", &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: s.name, Name: "three"})
+	s.phase("a", corev1.VolumeAvailable)
+	s.makeClaim(claimOf("three", s.name))
+	s.bound("three")
+	s.pod("three", claimSource("three"), nil)
+	has("three", "a")
+
+	for _, name := range []string{"one", "two", "three"} {
+		s.deletePod(name)
+		v := s.claim(name).Spec.VolumeName
+		s.deleteClaim(name)
+		s.phase(v, corev1.VolumeReleased)
+	}
+	for _, name := range all {
+		s.must(s.client.CoreV1().PersistentVolumes().Delete(s.ctx, name, metav1.DeleteOptions{}))
+	}
+}
+
+// ephemeral: a Pod's own volume comes and goes with it.
+func ephemeral(s *scene) {
+	s.class(whenUsed, deletes, s.driver.Name())
+	s.pod("p", corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: claimOf("", s.name).Spec},
+	}}, nil)
+	where := s.placed("p")
+	s.isIn(where, "p-data", s.bound("p-data"))
+	s.deletePod("p")
+}
+
+// restart: the provisioner ends while the driver works, once while it makes a
+// volume and once while it deletes it, and does both again.
+func restart(s *scene) {
+	s.class(atOnce, deletes, s.driver.Name())
+	interrupt := func(method string) (begun chan struct{}) {
+		begun = make(chan struct{})
+		var n atomic.Int32
+		s.driver.OnCall(method, func(_ int, req any) csitest.Action {
+			if n.Add(1) == 1 {
+				close(begun)
+				return csitest.Action{After: true, Hang: true}
+			}
+			if method == "CreateVolume" {
+				return thereFirst(req)
+			}
+			return csitest.Action{}
+		})
+		return begun
+	}
+	begun := interrupt("CreateVolume")
+	s.makeClaim(claimOf("c", s.name))
+	s.restartAfter(begun)
+	s.bound("c")
+	if all := s.asked(s.claim("c")); len(all) != 2 || !proto.Equal(all[0], all[1]) {
+		s.t.Errorf("the driver was asked %v", all)
+	}
+	begun = interrupt("DeleteVolume")
+	s.deleteClaim("c")
+	s.restartAfter(begun)
+}
+
+// crowd is how many Pods and claims come at once.
+const crowd = 20
+
+// many: claims of many Pods at once, and the provisioner ends in the middle of
+// making their volumes and in the middle of deleting them.
+func many(s *scene) {
+	s.class(whenUsed, deletes, s.driver.Name())
+	restartAt := func(method string, f func(req any) csitest.Action) (restart func()) {
+		begun := make(chan struct{})
+		var n atomic.Int32
+		s.driver.OnCall(method, func(_ int, req any) csitest.Action {
+			if n.Add(1) == crowd/2 {
+				close(begun)
+			}
+			return f(req)
+		})
+		return func() { s.restartAfter(begun) }
+	}
+	restart := restartAt("CreateVolume", thereFirst)
+	var names []string
+	for i := range crowd {
+		names = append(names, fmt.Sprint("web-", i))
+		s.makeClaim(claimOf(names[i], s.name))
+		s.pod(names[i], claimSource(names[i]), nil)
+	}
+	restart()
+	for _, name := range names {
+		s.isIn(s.placed(name), name, s.bound(name))
+		if all := s.asked(s.claim(name)); len(all) > 2 || !proto.Equal(all[0], all[len(all)-1]) {
+			s.t.Errorf("for claim %s the driver was asked %v", name, all)
+		}
+	}
+	if n := len(s.driver.Volumes()); n != crowd {
+		s.t.Errorf("the driver has %d volumes", n)
+	}
+	restart = restartAt("DeleteVolume", func(any) csitest.Action { return csitest.Action{} })
+	for _, name := range names {
+		s.deletePod(name)
+		s.deleteClaim(name)
+	}
+	restart()
+}
