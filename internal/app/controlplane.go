@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
@@ -24,6 +26,12 @@ type ControlPlaneOptions struct {
 	Roles []string
 	// Drivers are the CSI drivers that this process reaches.
 	Drivers *csi.Set
+	// CapacityPoll is the pause after which drivers are asked again how much
+	// room they have; 0 is a minute.
+	CapacityPoll time.Duration
+	// CapacityForImmediate has them asked about classes whose claims do not
+	// wait for a node, too.
+	CapacityForImmediate bool
 	// Log receives what is worth telling.
 	Log *slog.Logger
 }
@@ -41,7 +49,10 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	}
 	caches := kube.NewCaches(reader)
 	var parts []Part
-	common := shared{drivers: o.Drivers, requests: controller.NewRequests(), protects: o.runs(protection.Declaration().Name)}
+	common := shared{
+		drivers: o.Drivers, requests: controller.NewRequests(), protects: o.runs(protection.Declaration().Name),
+		capacity: capacity.Options{Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll},
+	}
 	for _, m := range members() {
 		if !o.runs(m.Name) {
 			continue

@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/controller/attachdetach"
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/binder"
+	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/nodelife"
 	"volplane.dev/volplane/internal/controller/placement"
 	"volplane.dev/volplane/internal/controller/protection"
@@ -41,6 +42,7 @@ type shared struct {
 	requests *controller.Requests
 	// protects says that protection runs.
 	protects bool
+	capacity capacity.Options
 }
 
 // members lists the controllers in start order. It is the only place that
@@ -52,6 +54,7 @@ func members() []member {
 		{provisioner.Declaration(), func(e controller.Env, s shared) *controller.Controller {
 			return provisioner.New(e, provisioner.Options{Drivers: s.drivers, Requests: s.requests, Protects: s.protects})
 		}},
+		{capacity.Declaration(), func(e controller.Env, s shared) *controller.Controller { return capacity.New(e, s.capacity) }},
 		{placement.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return placement.New(e) }},
 		{attachdetach.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return attachdetach.New(e, time.Now) }},
 		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller { return attacher.New(e, s.drivers) }},

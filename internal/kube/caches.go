@@ -28,6 +28,7 @@ type Caches struct {
 	attachments *Cache[*storagev1.VolumeAttachment]
 	csiNodes    *Cache[*storagev1.CSINode]
 	csiDrivers  *Cache[*storagev1.CSIDriver]
+	capacities  *Cache[*storagev1.CSIStorageCapacity]
 	leases      *Cache[*coordinationv1.Lease]
 }
 
@@ -97,6 +98,11 @@ func (c *Caches) CSINodes() *Cache[*storagev1.CSINode] {
 // CSIDrivers returns the cache of CSIDrivers.
 func (c *Caches) CSIDrivers() *Cache[*storagev1.CSIDriver] {
 	return lazy(&c.csiDrivers, c.all.Storage().V1().CSIDrivers().Informer, nil)
+}
+
+// Capacities returns the cache of CSIStorageCapacities.
+func (c *Caches) Capacities() *Cache[*storagev1.CSIStorageCapacity] {
+	return lazy(&c.capacities, c.all.Storage().V1().CSIStorageCapacities().Informer, capacityIndexers)
 }
 
 // NodeLeases returns the cache of the Leases by which nodes say that they live.

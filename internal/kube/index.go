@@ -38,6 +38,10 @@ const (
 	AttachmentsByVolume = "volume"
 	// AttachmentsByNode: spec.nodeName.
 	AttachmentsByNode = "node"
+	// CapacitiesByDriver: the driver's name in the label.
+	CapacitiesByDriver = "driver"
+	// CapacitiesByClass: the class's name.
+	CapacitiesByClass = "class"
 )
 
 // ClaimNames returns the names of the claims that a Pod uses, in the Pod's
@@ -132,6 +136,17 @@ func attachmentIndexers() cache.Indexers {
 		},
 		AttachmentsByNode: func(o any) ([]string, error) {
 			return nonEmpty(o.(*storagev1.VolumeAttachment).Spec.NodeName), nil
+		},
+	}
+}
+
+func capacityIndexers() cache.Indexers {
+	return cache.Indexers{
+		CapacitiesByDriver: func(o any) ([]string, error) {
+			return nonEmpty(o.(*storagev1.CSIStorageCapacity).Labels[volume.LabelDriver]), nil
+		},
+		CapacitiesByClass: func(o any) ([]string, error) {
+			return nonEmpty(o.(*storagev1.CSIStorageCapacity).StorageClassName), nil
 		},
 	}
 }

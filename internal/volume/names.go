@@ -78,6 +78,15 @@ const (
 	// volume mode.
 	AnnAllowModeChange = "snapshot.storage.kubernetes.io/allow-volume-mode-change"
 
+	// LabelDriver and LabelManagedBy on a CSIStorageCapacity name the driver
+	// that it tells of and who keeps it; ManagedByProvisioner is who stands
+	// where the provisioner's sidecar does.
+	LabelDriver          = "csi.storage.k8s.io/drivername"
+	LabelManagedBy       = "csi.storage.k8s.io/managed-by"
+	ManagedByProvisioner = "external-provisioner"
+	// CapacityPrefix begins the name of each CSIStorageCapacity.
+	CapacityPrefix = "csisc-"
+
 	// NoProvisioner as a class's provisioner says that volumes of the class
 	// are made by hand.
 	NoProvisioner = "kubernetes.io/no-provisioner"

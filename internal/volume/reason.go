@@ -52,6 +52,10 @@ const (
 	ReasonDeleting                  Reason = "VolumeDelete"
 	ReasonFailedDelete              Reason = "VolumeFailedDelete"
 	ReasonStillAttached             Reason = "StillAttached"
+	ReasonCapacityTold              Reason = "CapacityTold"
+	ReasonCapacityUnknown           Reason = "CapacityUnknown"
+	ReasonCapacityObsolete          Reason = "CapacityObsolete"
+	ReasonNotEnoughStorage          Reason = "NotEnoughStorage"
 )
 
 // Reasons of placing, attaching and mounting.

@@ -34,6 +34,7 @@ func bundledDriver() *storagev1.CSIDriver {
 		Spec: storagev1.CSIDriverSpec{
 			AttachRequired:       ptr.To(true),
 			PodInfoOnMount:       ptr.To(false),
+			StorageCapacity:      ptr.To(true),
 			FSGroupPolicy:        ptr.To(storagev1.FileFSGroupPolicy),
 			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
 		},

@@ -7,6 +7,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/placement"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -46,6 +47,9 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 		c.Volume, _ = p.volumes.Get(c.Object.Spec.VolumeName)
 	case bind.BindsLate(c.Class):
 		c.Available = append(p.volumes.By(kube.VolumesByClaim, key), p.available(c.Class.Name)...)
+		if c.Driver, _ = p.csiDrivers.Get(c.Class.Provisioner); capacity.Counts(c.Driver) {
+			c.Capacities = p.capacities.By(kube.CapacitiesByClass, c.Class.Name)
+		}
 	}
 	return c
 }

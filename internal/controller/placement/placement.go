@@ -7,6 +7,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -16,7 +17,7 @@ func Declaration() controller.Declaration {
 	return controller.Declaration{
 		Name: "placement",
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods", "nodes"),
-			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "volumeattachments")...),
+			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "csidrivers", "csistoragecapacities", "volumeattachments")...),
 		Outputs: []kube.Access{
 			kube.Write("", "pods/binding", "create"), kube.Write("", "pods/status", "patch"),
 			kube.Write("", "persistentvolumeclaims", "update"), kube.Write("", "persistentvolumes", "update"),
@@ -34,6 +35,8 @@ type placer struct {
 	nodes       *kube.Cache[*corev1.Node]
 	classes     *kube.Cache[*storagev1.StorageClass]
 	csiNodes    *kube.Cache[*storagev1.CSINode]
+	csiDrivers  *kube.Cache[*storagev1.CSIDriver]
+	capacities  *kube.Cache[*storagev1.CSIStorageCapacity]
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
 }
 
@@ -42,7 +45,8 @@ func New(env controller.Env) *controller.Controller {
 	p := &placer{
 		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log}, memory: newMemory(),
 		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), pods: env.Caches.Pods(), nodes: env.Caches.Nodes(),
-		classes: env.Caches.Classes(), csiNodes: env.Caches.CSINodes(), attachments: env.Caches.Attachments(),
+		classes: env.Caches.Classes(), csiNodes: env.Caches.CSINodes(), csiDrivers: env.Caches.CSIDrivers(),
+		capacities: env.Caches.Capacities(), attachments: env.Caches.Attachments(),
 	}
 	p.Controller.Reconcile = p.reconcile
 	p.watch()
@@ -65,6 +69,12 @@ func (p *placer) watch() {
 	})
 	p.csiNodes.Watch(func(_, _ *storagev1.CSINode) { p.wakeAll() })
 	p.classes.Watch(func(_, _ *storagev1.StorageClass) { p.wakeAll() })
+	p.csiDrivers.Watch(func(_, _ *storagev1.CSIDriver) { p.wakeAll() })
+	p.capacities.Watch(func(before, after *storagev1.CSIStorageCapacity) {
+		if capacity.Roomier(before, after) {
+			p.wakeAll()
+		}
+	})
 	p.attachments.Watch(func(_, after *storagev1.VolumeAttachment) {
 		if after == nil {
 			p.wakeAll() // there is room on a node

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -93,6 +94,13 @@ func (s *settlement) serve(c Claim) string {
 	allowed := topology.Flatten(c.Class.AllowedTopologies)
 	if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(t topology.Segment) bool { return within(t, s.node.Object.Labels) }) {
 		return "class " + c.Class.Name + " does not allow volumes there"
+	}
+	// What a volume under way takes at the promised node is not there any more.
+	if promised != s.node.Object.Name {
+		need := capacity.Need{Claim: c.Object, Class: c.Class, Driver: c.Driver, Known: c.Capacities}
+		if why := need.Refuses(s.node.Object); why != "" {
+			return why
+		}
 	}
 	s.adds[c.Class.Provisioner]++
 	return ""

@@ -24,6 +24,11 @@ type Claim struct {
 	Volume *corev1.PersistentVolume
 	// Available are volumes that a claim without one might be bound to.
 	Available []*corev1.PersistentVolume
+	// Driver is the object of the class's driver; nil when there is none.
+	Driver *storagev1.CSIDriver
+	// Capacities tell how much there is of the class; they need only be known
+	// where the driver wants them to be looked at.
+	Capacities []*storagev1.CSIStorageCapacity
 	// Holder is the other Pod that uses a claim which only one Pod may use.
 	Holder string
 }

@@ -154,6 +154,22 @@ func lost() *corev1.PersistentVolumeClaim {
 	return c
 }
 
+// measured are claims of a driver that wants its capacity to be looked at, with
+// what it told of some zones.
+func measured(claims []Claim, zones map[string]string) []Claim {
+	for i := range claims {
+		c := &claims[i]
+		c.Object.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("6Gi")}
+		c.Driver = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)}}
+		for zone, size := range zones {
+			c.Capacities = append(c.Capacities, &storagev1.CSIStorageCapacity{
+				StorageClassName: "fast", NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"zone": zone}}, Capacity: ptr.To(resource.MustParse(size)),
+			})
+		}
+	}
+	return claims
+}
+
 func manyCordoned() (all []Node) {
 	for i := range 12 {
 		all = append(all, node(fmt.Sprintf("n%02d", i), "a", 0, cordoned))
@@ -209,6 +225,12 @@ func TestPods(t *testing.T) {
 		{"a selector is followed", Facts{Pod: pod(inZoneB), Nodes: two}},
 		{"so is an affinity", Facts{Pod: pod(bigOnly), Nodes: two}},
 		{"a volume that no node reaches", Facts{Pod: pod(), Nodes: two, Claims: bound("z")}},
+		{"a node without room is passed over", Facts{Pod: pod(), Nodes: two, Claims: measured(lateClaim(""), map[string]string{"a": "6Gi", "b": "5Gi"})}},
+		{"no node has room", Facts{Pod: pod(), Nodes: two, Claims: measured(lateClaim(""), map[string]string{"b": "5Gi"})}},
+		{"at the promised node the volume may be there already", Facts{Pod: pod(), Nodes: two, Claims: measured(lateClaim("n2"), map[string]string{"a": "6Gi", "b": "0"})}},
+		{"a promise to a node that is gone gives no room", Facts{Pod: pod(), Nodes: two, Claims: measured(lateClaim("n7"), map[string]string{"a": "6Gi", "b": "0"})}},
+		{"a volume that is there needs no room", Facts{Pod: pod(), Nodes: two, Claims: measured(static(available("s", "b", "10Gi")), nil)}},
+		{"nor does a Pod that named its node ask", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: measured(lateClaim(""), nil)}},
 		{"no nodes at all", Facts{Pod: pod()}},
 	} {
 		p := Pod(c.facts)

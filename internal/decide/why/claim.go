@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -174,6 +175,9 @@ func (f facts) consumerless(subject string) Link {
 	}
 	p := users[0]
 	if m, bad := unplaced(p); bad {
+		if short, unknown := capacity.Short(m); short {
+			return f.roomless(subject, p, m, unknown)
+		}
 		return link(subject, Problem, volume.ReasonWaitForPodScheduled, "pod "+p.Name+" finds no node: "+m, "user")
 	}
 	if p.Spec.NodeName != "" {
@@ -181,6 +185,20 @@ func (f facts) consumerless(subject string) Link {
 			"the node of pod "+p.Name+" has to be written on the claim", "binder")
 	}
 	return link(subject, Waiting, volume.ReasonWaitForPodScheduled, "pod "+p.Name+" has no node yet", "placement")
+}
+
+// roomless tells of a Pod for which no node had room. If nothing is known of
+// the room, the driver may have said why.
+func (f facts) roomless(subject string, p *corev1.Pod, message string, unknown bool) Link {
+	message = "pod " + p.Name + " finds no node: " + message
+	if !unknown {
+		return link(subject, Problem, volume.ReasonNotEnoughStorage, message, "user")
+	}
+	next := f.Class.Provisioner
+	if m, ok := f.warning(f.Class, volume.ReasonCapacityUnknown); ok {
+		message, next = message+"; "+m, blame(m, next)
+	}
+	return link(subject, Problem, volume.ReasonCapacityUnknown, message, next)
 }
 
 // unplaced returns why placement found no node for the Pod.

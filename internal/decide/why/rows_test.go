@@ -46,6 +46,19 @@ func claimRows() []row {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available: n1: the node is not ready; n2: the node is cordoned"}}
 			s.use(p)
 		}},
+		{"no node has room", "pvc/data", func(s *scene) {
+			s.short("0/1 nodes are available: n1: node(s) did not have enough free storage: claim data asks for 2Ti, class fast has volumes of up to 97.9Gi there")
+		}},
+		{"no node has room, says a cluster's scheduler", "pvc/data", func(s *scene) {
+			s.short("0/3 nodes are available: 3 node(s) did not have enough free storage. not found")
+		}},
+		{"the driver has not told its capacity yet", "pvc/data", func(s *scene) {
+			s.short("0/1 nodes are available: n1: node(s) did not have enough free storage: driver d.example.com has not told how much of class fast there is")
+		}},
+		{"the driver does not tell its capacity", "pvc/data", func(s *scene) {
+			s.short("0/1 nodes are available: n1: node(s) did not have enough free storage: driver d.example.com has not told how much of class fast there is")
+			s.warn("uid-fast", volume.ReasonCapacityUnknown, "driver d.example.com does not tell the capacity of class fast in zone=a: Internal: disk on fire")
+		}},
 		{"a late class and a Pod that named its node", "pvc/data", func(s *scene) { s.late(); s.use(pod("web", "n1")) }},
 		{"a late class whose volumes are made by hand", "pvc/data", func(s *scene) { s.late(); s.class.Provisioner = volume.NoProvisioner }},
 		{"a named volume that does not exist", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.VolumeName = "v9" }},

@@ -36,7 +36,7 @@ func newScene() *scene {
 	s := &scene{
 		claim:      &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "uid-data", Annotations: map[string]string{}}},
 		volume:     &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v1", UID: "uid-v1"}},
-		class:      &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driver, AllowVolumeExpansion: ptr.To(true)},
+		class:      &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: "uid-fast"}, Provisioner: driver, AllowVolumeExpansion: ptr.To(true)},
 		driver:     &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}},
 		attachment: attachment("a1", "n1"),
 		pod:        pod("web", "n1"),
@@ -106,6 +106,14 @@ func (s *scene) unbound() {
 func (s *scene) late() {
 	s.unbound()
 	s.class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+}
+
+// short makes a Pod wait that found no node, because no node had room.
+func (s *scene) short(message string) {
+	s.late()
+	p := pod("web", "")
+	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message}}
+	s.use(p)
 }
 
 // released takes the claim and its consumer away.

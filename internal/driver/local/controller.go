@@ -133,7 +133,11 @@ func (c *controller) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest)
 	if t := r.GetAccessibleTopology(); t != nil && t.GetSegments()[volume.TopologyPool] != c.pool.id {
 		return &csipb.GetCapacityResponse{}, nil
 	}
-	if all := r.GetVolumeCapabilities(); len(all) > 0 {
+	// Who asks for no mode asks about all: today's provisioner does.
+	all := slices.DeleteFunc(slices.Clone(r.GetVolumeCapabilities()), func(c *csipb.VolumeCapability) bool {
+		return c.GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_UNKNOWN
+	})
+	if len(all) > 0 {
 		if _, err := checkCapabilities(all); err != nil {
 			return &csipb.GetCapacityResponse{}, nil //nolint:nilerr // of what cannot be made there is room for none
 		}

@@ -78,6 +78,11 @@ func TestCapacity(t *testing.T) {
 	}
 	_, err = w.c.CreateVolume(t.Context(), request("larger", largest+1, "block"))
 	w.refused("larger than the disk", err, codes.OutOfRange, "disk", w.pool, "ask for less")
+	modeless := capability("")
+	modeless.AccessMode.Mode = csipb.VolumeCapability_AccessMode_UNKNOWN
+	if _, of := w.capacity(&csipb.GetCapacityRequest{VolumeCapabilities: []*csipb.VolumeCapability{modeless}}); of != largest {
+		t.Errorf("largest volume for no mode %d, want %d", of, largest)
+	}
 	shared := capability("ext4")
 	shared.AccessMode.Mode = csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 	for name, r := range map[string]*csipb.GetCapacityRequest{

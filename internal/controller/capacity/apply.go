@@ -1,0 +1,119 @@
+package capacity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/capacity"
+	"volplane.dev/volplane/internal/kube"
+)
+
+var errRefused = errors.New("capacity is not told")
+
+func (t *tracker) reconcileDriver(ctx context.Context, name string) error {
+	f := t.gather(name)
+	plan := capacity.Driver(f)
+	for _, name := range t.remember(f.Driver, plan.Items) {
+		t.Add(itemKey(f.Driver, name))
+	}
+	for _, r := range plan.Delete {
+		t.Env.Log.Info("capacity object is obsolete", "driver", f.Driver, "object", kube.Key(r.Object), "reason", r.Because.Message)
+		err := t.Client.StorageV1().CSIStorageCapacities(r.Object.Namespace).Delete(ctx, r.Object.Name,
+			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.Object.UID))})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete capacity object %s: %w", kube.Key(r.Object), err)
+		}
+	}
+	return nil
+}
+
+// reconcileItem asks a driver about one item. One that is gone is not asked
+// about again; a driver that is gone wakes its items when it comes back.
+func (t *tracker) reconcileItem(ctx context.Context, key controller.Key) (controller.Result, error) {
+	if !t.begin(key) {
+		return controller.Result{}, nil
+	}
+	defer func() {
+		if next, ok := t.end(key.Namespace); ok {
+			t.Add(next)
+		}
+	}()
+	item, wanted := t.item(key.Namespace, key.Name)
+	d, reached := t.Drivers.Get(key.Namespace)
+	if !wanted || !reached {
+		return controller.Result{}, nil
+	}
+	answer, err := ask(ctx, d, item)
+	if err != nil {
+		t.Events.Warn(item.Class, capacity.Failed(item, csi.Describe(err)))
+		return controller.Result{}, fmt.Errorf("ask for capacity of %s: %w", item, err)
+	}
+	now := capacity.Find(item, t.objects.By(kube.CapacitiesByClass, item.Class.Name))
+	if err := t.tell(ctx, item, now, answer); err != nil {
+		return controller.Result{}, err
+	}
+	return controller.Result{After: t.Poll}, nil
+}
+
+// ask makes the call as the provisioner's sidecar does: the class's parameters
+// as they are, and a capability of no mode, which stands for all.
+func ask(ctx context.Context, d *csi.Driver, i capacity.Item) (capacity.Answer, error) {
+	r := &csipb.GetCapacityRequest{
+		Parameters:         i.Class.Parameters,
+		VolumeCapabilities: []*csipb.VolumeCapability{csi.Capability(csipb.VolumeCapability_AccessMode_UNKNOWN, false, "", nil)},
+	}
+	if len(i.Segment) > 0 {
+		r.AccessibleTopology = &csipb.Topology{Segments: i.Segment}
+	}
+	got, err := d.ControllerClient().GetCapacity(ctx, r)
+	if err != nil {
+		return capacity.Answer{}, err
+	}
+	a := capacity.Answer{Available: got.GetAvailableCapacity()}
+	if largest := got.GetMaximumVolumeSize(); largest != nil {
+		a.Largest = &largest.Value
+	}
+	return a, nil
+}
+
+// tell writes an answer if it is news. An object that the cache does not show
+// yet, because a crash came between, is found by its name.
+func (t *tracker) tell(ctx context.Context, item capacity.Item, now *storagev1.CSIStorageCapacity, a capacity.Answer) error {
+	told := capacity.Told(item, now, a)
+	if told.Refused {
+		t.Events.Warn(item.Class, told.Because)
+		return fmt.Errorf("%w: %s", errRefused, told.Because.Message)
+	}
+	if told.Write == nil {
+		return nil
+	}
+	all := t.Client.StorageV1().CSIStorageCapacities(told.Write.Namespace)
+	if now != nil {
+		got, err := all.Update(ctx, told.Write, metav1.UpdateOptions{})
+		if err != nil {
+			return fmt.Errorf("write capacity object %s: %w", kube.Key(now), err)
+		}
+		t.objects.Wrote(got)
+		return nil
+	}
+	_, err := all.Create(ctx, told.Write, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		live, err := all.Get(ctx, told.Write.Name, metav1.GetOptions{})
+		if err != nil {
+			return fmt.Errorf("look at capacity object %s: %w", kube.Key(told.Write), err)
+		}
+		return t.tell(ctx, item, live, a)
+	}
+	if err != nil {
+		return fmt.Errorf("make capacity object %s: %w", kube.Key(told.Write), err)
+	}
+	return nil
+}

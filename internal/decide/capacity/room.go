@@ -1,0 +1,115 @@
+package capacity
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// What Refuses says; the words are those of a cluster's scheduler.
+const (
+	words  = "node(s) did not have enough free storage"
+	untold = " has not told how much"
+)
+
+// Short says whether a message about a Pod, ours or a scheduler's, tells of a
+// node without room; unknown is that nothing is known of a node's room.
+func Short(message string) (short, unknown bool) {
+	return strings.Contains(message, words), strings.Contains(message, words+": driver ") && strings.Contains(message, untold)
+}
+
+// Need is a claim that waits for a node, with what is known of the storage for
+// it.
+type Need struct {
+	Claim *corev1.PersistentVolumeClaim
+	Class *storagev1.StorageClass
+	// Driver is the object of the class's driver; nil when there is none.
+	Driver *storagev1.CSIDriver
+	// Known are the objects of the class, whoever keeps them; others are passed
+	// over.
+	Known []*storagev1.CSIStorageCapacity
+}
+
+// Counts says whether a driver, which may be nil, wants its capacity to be
+// looked at.
+func Counts(d *storagev1.CSIDriver) bool {
+	return d != nil && d.Spec.StorageCapacity != nil && *d.Spec.StorageCapacity
+}
+
+// Refuses says what keeps the claim's volume from being made at a node; "" is
+// nothing.
+func (n Need) Refuses(node *corev1.Node) string {
+	if !Counts(n.Driver) {
+		return ""
+	}
+	size := n.Claim.Spec.Resources.Requests.Storage()
+	var most *resource.Quantity
+	for _, o := range n.Known {
+		q := limit(o)
+		if o.StorageClassName != n.Class.Name || q == nil || most != nil && q.Cmp(*most) <= 0 || !selects(o.NodeTopology, node) {
+			continue
+		}
+		if most = q; q.Cmp(*size) >= 0 {
+			return ""
+		}
+	}
+	if most == nil {
+		return words + ": driver " + n.Class.Provisioner + untold + " of class " + n.Class.Name + " there is"
+	}
+	return words + ": claim " + n.Claim.Name + " asks for " + size.String() + ", class " + n.Class.Name + " has volumes of up to " + rounded(most) + " there"
+}
+
+// rounded returns a size for people, never more than it is.
+func rounded(q *resource.Quantity) string {
+	for shift, unit := range map[uint]string{60: "Ei", 50: "Pi", 40: "Ti", 30: "Gi", 20: "Mi"} {
+		whole, rest := q.Value()>>shift, q.Value()&(1<<shift-1)
+		if whole > 0 && whole < 1<<10 && rest > 0 {
+			return fmt.Sprintf("%d.%d%s", whole, rest>>(shift-10)*10>>10, unit)
+		}
+	}
+	return q.String()
+}
+
+// limit is the size of the largest volume, or for want of that, what is left in
+// all.
+func limit(o *storagev1.CSIStorageCapacity) *resource.Quantity {
+	if o.MaximumVolumeSize != nil {
+		return o.MaximumVolumeSize
+	}
+	return o.Capacity
+}
+
+// Roomier says whether an object has changed so that something may fit now.
+func Roomier(before, after *storagev1.CSIStorageCapacity) bool {
+	if after == nil {
+		return false
+	}
+	now := limit(after)
+	if before == nil || now == nil {
+		return now != nil
+	}
+	was := limit(before)
+	return was == nil || now.Cmp(*was) > 0
+}
+
+// selects says whether the storage of an object is within reach of a node.
+func selects(s *metav1.LabelSelector, node *corev1.Node) bool {
+	switch {
+	case s == nil:
+		return false
+	case len(s.MatchExpressions) > 0:
+		selector, err := metav1.LabelSelectorAsSelector(s)
+		return err == nil && selector.Matches(labels.Set(node.Labels))
+	}
+	for k, want := range s.MatchLabels {
+		if v, ok := node.Labels[k]; !ok || v != want {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,86 @@
+package capacity
+
+import (
+	"fmt"
+
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Answer is what a driver said of an item, in bytes.
+type Answer struct {
+	Available int64
+	// Largest is the size of the largest volume that can be made; nil when
+	// the driver does not say.
+	Largest *int64
+}
+
+// Telling is what becomes of an answer.
+type Telling struct {
+	// Write is the object to create, or to update when it has a resource
+	// version; nil is none.
+	Write *storagev1.CSIStorageCapacity
+	// Refused says that the answer cannot be told; what was told before stays.
+	Refused bool
+	Because volume.Because
+}
+
+// Told decides about the answer to an item. now is the object that tells of it,
+// or that has its name; nil is none.
+func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
+	driver := i.Class.Provisioner
+	if problem := nonsense(a); problem != "" {
+		return refused(driver, "driver %s does not tell the capacity of %s: %s", driver, i, problem)
+	}
+	write := now.DeepCopy()
+	switch {
+	case now == nil:
+		write = &storagev1.CSIStorageCapacity{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: volume.NamespaceSystem, Name: i.Name(),
+				Labels: map[string]string{volume.LabelDriver: driver, volume.LabelManagedBy: volume.ManagedByProvisioner},
+			},
+			StorageClassName: i.Class.Name, NodeTopology: &metav1.LabelSelector{MatchLabels: i.Segment},
+		}
+	case !managed(driver, now) || Key(now) != i.Name():
+		return refused("user", "the capacity of %s cannot be told: object %s/%s is somebody else's; delete it", i, now.Namespace, now.Name)
+	}
+	write.Capacity, write.MaximumVolumeSize = resource.NewQuantity(a.Available, resource.BinarySI), nil
+	if a.Largest != nil {
+		write.MaximumVolumeSize = resource.NewQuantity(*a.Largest, resource.BinarySI)
+	}
+	if now != nil && same(now.Capacity, write.Capacity) && same(now.MaximumVolumeSize, write.MaximumVolumeSize) {
+		return Telling{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "object " + now.Name + " tells the capacity of " + i.String()}}
+	}
+	text := fmt.Sprintf("driver %s has %s of %s", driver, write.Capacity, i)
+	if a.Largest != nil {
+		text += ", volumes of up to " + write.MaximumVolumeSize.String()
+	}
+	return Telling{Write: write, Because: volume.Because{Reason: volume.ReasonCapacityTold, Message: text}}
+}
+
+// Failed returns the reason when a driver did not answer.
+func Failed(i Item, text string) volume.Because {
+	return refused(i.Class.Provisioner, "driver %s does not tell the capacity of %s: %s", i.Class.Provisioner, i, text).Because
+}
+
+func refused(next, format string, args ...any) Telling {
+	return Telling{Refused: true, Because: volume.Because{Reason: volume.ReasonCapacityUnknown, Message: fmt.Sprintf(format, args...), Next: next}}
+}
+
+func nonsense(a Answer) string {
+	switch {
+	case a.Available < 0:
+		return fmt.Sprintf("it has %d bytes", a.Available)
+	case a.Largest != nil && *a.Largest < 0:
+		return fmt.Sprintf("its largest volume has %d bytes", *a.Largest)
+	}
+	return ""
+}
+
+func same(a, b *resource.Quantity) bool {
+	return (a == nil) == (b == nil) && (a == nil || a.Cmp(*b) == 0)
+}
