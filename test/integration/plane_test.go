@@ -40,8 +40,9 @@ type plane struct {
 	conn    *csi.Driver
 	// writes are the controllers' requests that change something.
 	writes *writes
-	// stop ends the controllers, start runs new ones.
+	// stop ends the controllers, start runs new ones with what tune changes.
 	stop, start func()
+	tune        func(*app.ControlPlaneOptions)
 	// dir is the API server's data directory.
 	dir string
 }
@@ -73,15 +74,17 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 	p.start = func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
-		go func() {
-			ended <- app.ControlPlane(ctx, app.ControlPlaneOptions{
-				ConfigFor: func(role string) (*rest.Config, error) {
-					c := server.ClientConfig(app.User(role))
-					c.Wrap(p.writes.of(role))
-					return c, nil
-				}, Drivers: p.drivers, Log: slog.New(slog.DiscardHandler),
-			}, func() {})
-		}()
+		o := app.ControlPlaneOptions{
+			ConfigFor: func(role string) (*rest.Config, error) {
+				c := server.ClientConfig(app.User(role))
+				c.Wrap(p.writes.of(role))
+				return c, nil
+			}, Drivers: p.drivers, Log: slog.New(slog.DiscardHandler),
+		}
+		if p.tune != nil {
+			p.tune(&o)
+		}
+		go func() { ended <- app.ControlPlane(ctx, o, func() {}) }()
 		p.stop = func() {
 			cancel()
 			if err := <-ended; err != nil && ctx.Err() == nil {

@@ -1,0 +1,411 @@
+package integration
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// newMeasured runs a control plane whose nodes are a segment each, and whose
+// driver is asked often and wants to be.
+func newMeasured(t *testing.T, change ...func(*csitest.Config)) *plane {
+	t.Helper()
+	p := newPlane(t, change...)
+	p.stop()
+	p.tune = func(o *app.ControlPlaneOptions) { o.CapacityPoll = 50 * time.Millisecond }
+	for _, n := range []string{"n1", "n2"} {
+		p.registers(n, p.conn.Name)
+	}
+	d, err := p.client.StorageV1().CSIDrivers().Get(p.ctx, p.conn.Name, metav1.GetOptions{})
+	p.must(err)
+	d.Spec.StorageCapacity = ptr.To(true)
+	_, err = p.client.StorageV1().CSIDrivers().Update(p.ctx, d, metav1.UpdateOptions{})
+	p.must(err)
+	p.start()
+	return p
+}
+
+// registers has a node say that it has drivers, whose topology is its name.
+func (p *plane) registers(node string, drivers ...string) {
+	p.t.Helper()
+	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	for _, d := range drivers {
+		n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{Name: d, NodeID: "id-" + node, TopologyKeys: []string{"name"}})
+	}
+	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, node, metav1.DeleteOptions{}))
+	_, err := p.client.StorageV1().CSINodes().Create(p.ctx, n, metav1.CreateOptions{})
+	p.must(err)
+}
+
+// tellsRoom has the driver say how much there is at a node's segment; what is
+// not named has nothing.
+func (p *plane) tellsRoom(d *csitest.Driver, at map[string]int64) {
+	d.OnCall("GetCapacity", func(_ int, req any) csitest.Action {
+		return csitest.Action{Answer: &csipb.GetCapacityResponse{AvailableCapacity: at[req.(*csipb.GetCapacityRequest).GetAccessibleTopology().GetSegments()["name"]]}}
+	})
+}
+
+func (p *plane) capacities() []storagev1.CSIStorageCapacity {
+	p.t.Helper()
+	all, err := p.client.StorageV1().CSIStorageCapacities("").List(p.ctx, metav1.ListOptions{})
+	p.must(err)
+	return all.Items
+}
+
+// told waits until the objects say exactly "class node size" each.
+func (p *plane) told(want ...string) {
+	p.t.Helper()
+	slices.Sort(want)
+	p.eventually(func() string {
+		var got []string
+		for _, o := range p.capacities() {
+			got = append(got, fmt.Sprint(o.StorageClassName, " ", o.NodeTopology.MatchLabels["name"], " ", o.Capacity))
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			return fmt.Sprintf("told is %q, not %q", got, want)
+		}
+		return ""
+	})
+}
+
+// measurements returns the questions that the driver was asked.
+func (p *plane) measurements() (all []*csipb.GetCapacityRequest) {
+	for _, c := range p.driver.Calls() {
+		if r, ok := c.Request.(*csipb.GetCapacityRequest); ok {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// askedAgain waits until the driver was asked several times more.
+func (p *plane) askedAgain() {
+	p.t.Helper()
+	from := len(p.measurements())
+	p.eventually(func() string {
+		if n := len(p.measurements()); n < from+20 {
+			return fmt.Sprintf("asked %d times", n-from)
+		}
+		return ""
+	})
+}
+
+func (p *plane) capacityWrites() (n int) {
+	for _, w := range p.writes.since(0) {
+		if w.role == "capacity" && !strings.Contains(w.path, "/events") {
+			n++
+		}
+	}
+	return n
+}
+
+// TestCapacityIsTold (B-05): one object for each class that waits and each
+// segment, which follows the driver, its nodes and its classes, and comes back.
+func TestCapacityIsTold(t *testing.T) {
+	p := newMeasured(t)
+	p.tellsRoom(p.driver, map[string]int64{"n1": 10 << 30})
+	parameters := map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs"}
+	_, err := p.client.StorageV1().StorageClasses().Create(p.ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: p.conn.Name, Parameters: parameters,
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+	}, metav1.CreateOptions{})
+	p.must(err)
+	p.makeClass("now")
+	p.lateClass("stranger", "other.example.com")
+	p.told("fast n1 10Gi", "fast n2 0")
+	for _, r := range p.measurements() {
+		mode := r.GetVolumeCapabilities()[0].GetAccessMode().GetMode()
+		if !maps.Equal(r.GetParameters(), parameters) || len(r.GetAccessibleTopology().GetSegments()) != 1 || mode != csipb.VolumeCapability_AccessMode_UNKNOWN {
+			t.Errorf("asked %v", r)
+		}
+	}
+	for _, o := range p.capacities() {
+		if o.Namespace != volume.NamespaceSystem || !strings.HasPrefix(o.Name, "csisc-") || len(o.OwnerReferences) > 0 ||
+			o.Labels["csi.storage.k8s.io/drivername"] != p.conn.Name || o.Labels["csi.storage.k8s.io/managed-by"] != "external-provisioner" {
+			t.Errorf("object %s/%s %v", o.Namespace, o.Name, o.Labels)
+		}
+	}
+	p.tellsRoom(p.driver, map[string]int64{"n1": 9 << 30, "n2": 1 << 30})
+	p.told("fast n1 9Gi", "fast n2 1Gi")
+	p.lateClass("slow", p.conn.Name)
+	p.told("fast n1 9Gi", "fast n2 1Gi", "slow n1 9Gi", "slow n2 1Gi")
+	for _, o := range p.capacities() {
+		p.must(p.client.StorageV1().CSIStorageCapacities(o.Namespace).Delete(p.ctx, o.Name, metav1.DeleteOptions{}))
+	}
+	p.told("fast n1 9Gi", "fast n2 1Gi", "slow n1 9Gi", "slow n2 1Gi")
+	p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "fast", metav1.DeleteOptions{}))
+	p.told("slow n1 9Gi", "slow n2 1Gi")
+	p.must(p.client.CoreV1().Nodes().Delete(p.ctx, "n2", metav1.DeleteOptions{}))
+	p.told("slow n1 9Gi")
+	p.registers("n1")
+	p.told()
+	p.registers("n1", p.conn.Name)
+	p.told("slow n1 9Gi")
+}
+
+// TestCapacityForImmediate: classes whose claims do not wait are told of if
+// that is wanted.
+func TestCapacityForImmediate(t *testing.T) {
+	p := newMeasured(t)
+	p.stop()
+	p.tune = func(o *app.ControlPlaneOptions) { o.CapacityForImmediate = true }
+	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30})
+	p.makeClass("now")
+	p.start()
+	p.told("now n1 1Gi", "now n2 0")
+}
+
+// TestCapacityIsWrittenOnce: nothing is written that says the same, also not
+// after a restart, and also not when the driver was away.
+func TestCapacityIsWrittenOnce(t *testing.T) {
+	p := newMeasured(t)
+	p.tellsRoom(p.driver, map[string]int64{"n1": 10 << 30})
+	p.lateClass("fast", p.conn.Name)
+	p.told("fast n1 10Gi", "fast n2 0")
+	p.askedAgain()
+	if n := p.capacityWrites(); n != 2 {
+		t.Errorf("%d writes for 2 objects", n)
+	}
+	p.stop()
+	p.drivers.Remove(p.conn)
+	p.start()
+	p.lateClass("slow", p.conn.Name) // is seen, but cannot be asked about
+	p.drivers.Put(p.conn)
+	p.told("fast n1 10Gi", "fast n2 0", "slow n1 10Gi", "slow n2 0")
+	p.askedAgain()
+	if n := p.capacityWrites(); n != 4 {
+		t.Errorf("%d writes for 4 objects and a restart", n)
+	}
+}
+
+// TestCapacityAfterVolumes: a volume that comes or goes, and one that does not
+// fit, have the driver asked at once, and many of them only now and then.
+func TestCapacityAfterVolumes(t *testing.T) {
+	p := newMeasured(t, func(c *csitest.Config) {
+		c.Capacity, c.Plugin.AccessibilityConstraints, c.Segments = 100<<30, true, map[string]string{"name": "n1"}
+	})
+	p.stop()
+	p.tune = nil // The poll never comes.
+	p.lateClass("fast", p.conn.Name)
+	p.start()
+	p.told("fast n1 100Gi", "fast n2 100Gi")
+	before := len(p.measurements())
+	for i := range 20 {
+		name := fmt.Sprint("c", i)
+		p.lateClaim(name, "fast", corev1.ReadWriteOnce)
+		p.pod(name, "", name)
+	}
+	// The volumes are all at n1: nothing is known to be new elsewhere.
+	p.told("fast n1 80Gi", "fast n2 100Gi")
+	if n := len(p.measurements()) - before; n > 10 {
+		t.Errorf("asked %d times for 20 volumes", n)
+	}
+	p.removePod("c0")
+	p.removeClaim("c0")
+	p.told("fast n1 81Gi", "fast n2 100Gi")
+
+	before = len(p.measurements())
+	p.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
+		return csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")}
+	})
+	p.lateClaim("late", "fast", corev1.ReadWriteOnce)
+	p.pod("late", "", "late")
+	p.tells("PersistentVolumeClaim", "late", volume.ReasonProvisioningFailed, "full")
+	p.eventually(func() string {
+		if len(p.measurements()) == before {
+			return "not asked after the driver had no room"
+		}
+		return ""
+	})
+}
+
+// TestCapacityOfHostileDrivers: what a driver says wrong, or not at all, is not
+// told, an event says why, and no other driver waits for it.
+func TestCapacityOfHostileDrivers(t *testing.T) {
+	p := newMeasured(t)
+	other := csitest.Start(t, csitest.Config{Name: "other.example.com", Plugin: csi.PluginCapabilities{ControllerService: true}, Controller: csi.ControllerCapabilities{GetCapacity: true}})
+	conn, err := csi.Dial(p.ctx, other.Socket)
+	p.must(err)
+	t.Cleanup(func() { _ = conn.Close() })
+	p.drivers.Put(conn)
+	p.registers("n1", p.conn.Name, conn.Name)
+	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
+	p.tellsRoom(other, map[string]int64{"n1": 5 << 30})
+	p.lateClass("fast", p.conn.Name)
+	p.lateClass("calm", conn.Name)
+	p.told("fast n1 1Gi", "fast n2 2Gi", "calm n1 5Gi")
+
+	room := int64(5 << 30)
+	for what, action := range map[string]csitest.Action{
+		"negative GetCapacityResponse.available_capacity": {Answer: &csipb.GetCapacityResponse{AvailableCapacity: -1}},
+		"negative Int64Value.value":                       {Answer: &csipb.GetCapacityResponse{AvailableCapacity: 1, MaximumVolumeSize: wrapperspb.Int64(-5)}},
+		"disk on fire":                                    {Err: status.Error(codes.Internal, "disk on fire")},
+		"unmarshal":                                       {Answer: csitest.Raw("\xff\xff\xff\xff")},
+		"DeadlineExceeded":                                {Hang: true},
+	} {
+		p.driver.OnCall("GetCapacity", func(int, any) csitest.Action { return action })
+		p.tells("StorageClass", "fast", volume.ReasonCapacityUnknown, "does not tell the capacity of class fast in name=n", what)
+		// The other driver goes on meanwhile.
+		room += 1 << 30
+		p.tellsRoom(other, map[string]int64{"n1": room})
+		p.told("fast n1 1Gi", "fast n2 2Gi", fmt.Sprintf("calm n1 %dGi", room>>30))
+	}
+	p.tellsRoom(p.driver, map[string]int64{"n1": 3 << 30})
+	p.told("fast n1 3Gi", "fast n2 0", fmt.Sprintf("calm n1 %dGi", room>>30))
+}
+
+// TestCapacityIsAskedInTurn: a driver is asked one thing at a time, by however
+// many classes it has.
+func TestCapacityIsAskedInTurn(t *testing.T) {
+	p := newMeasured(t)
+	var now, most atomic.Int32
+	p.driver.OnCall("GetCapacity", func(int, any) csitest.Action {
+		most.Store(max(most.Load(), now.Add(1)))
+		defer now.Add(-1)
+		return csitest.Action{Answer: &csipb.GetCapacityResponse{AvailableCapacity: int64(p.calls("GetCapacity"))}}
+	})
+	for i := range 20 {
+		p.lateClass(fmt.Sprint("c", i), p.conn.Name)
+	}
+	p.eventually(func() string {
+		if n := len(p.capacities()); n != 40 {
+			return fmt.Sprintf("%d objects", n)
+		}
+		return ""
+	})
+	p.askedAgain()
+	if most.Load() > 1 {
+		t.Errorf("%d questions at once", most.Load())
+	}
+}
+
+// TestCapacityCrash: wherever the controller stops, no object is made twice and
+// none is left out.
+func TestCapacityCrash(t *testing.T) {
+	p := newMeasured(t)
+	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
+	for n := range 4 {
+		p.stop()
+		for _, o := range p.capacities() {
+			p.must(p.client.StorageV1().CSIStorageCapacities(o.Namespace).Delete(p.ctx, o.Name, metav1.DeleteOptions{}))
+		}
+		for _, c := range []string{"fast", "slow"} {
+			if n == 0 {
+				p.lateClass(c, p.conn.Name)
+			}
+		}
+		var count atomic.Int32
+		reached := make(chan struct{})
+		p.writes.onWrite(func(w write) {
+			if w.role == "capacity" && int(count.Add(1)) == n+1 {
+				close(reached)
+			}
+		})
+		p.start()
+		<-reached
+		p.stop()
+		p.writes.onWrite(nil)
+		p.start()
+		p.told("fast n1 1Gi", "fast n2 2Gi", "slow n1 1Gi", "slow n2 2Gi")
+	}
+}
+
+// TestCapacityOfASidecar: objects that a sidecar made are taken over where they
+// are, of two that tell the same one goes, and strangers' stay as they are.
+func TestCapacityOfASidecar(t *testing.T) {
+	p := newMeasured(t)
+	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
+	made := func(name, class, node, driver, by string) *storagev1.CSIStorageCapacity {
+		o, err := p.client.StorageV1().CSIStorageCapacities("default").Create(p.ctx, &storagev1.CSIStorageCapacity{
+			ObjectMeta:       metav1.ObjectMeta{Name: name, Labels: map[string]string{volume.LabelDriver: driver, volume.LabelManagedBy: by}},
+			StorageClassName: class, NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"name": node}}, Capacity: ptr.To(resource.MustParse("7Gi")),
+		}, metav1.CreateOptions{})
+		p.must(err)
+		return o
+	}
+	first := made("csisc-bbbbb", "fast", "n1", p.conn.Name, volume.ManagedByProvisioner)
+	made("csisc-ccccc", "gone", "n1", p.conn.Name, volume.ManagedByProvisioner)
+	made("csisc-ddddd", "fast", "n9", p.conn.Name, volume.ManagedByProvisioner)
+	strangers := []*storagev1.CSIStorageCapacity{
+		made("csisc-eeeee", "gone", "n8", "other.example.com", volume.ManagedByProvisioner),
+		made("csisc-fffff", "fast", "n8", p.conn.Name, "external-provisioner-n1"),
+	}
+	p.lateClass("fast", p.conn.Name)
+	p.told("fast n1 1Gi", "fast n2 2Gi", "gone n8 7Gi", "fast n8 7Gi")
+	now, err := p.client.StorageV1().CSIStorageCapacities("default").Get(p.ctx, first.Name, metav1.GetOptions{})
+	p.must(err)
+	if now.UID != first.UID {
+		t.Error("the object of the sidecar was made anew")
+	}
+	made("csisc-zzzzz", "fast", "n2", p.conn.Name, volume.ManagedByProvisioner)
+	p.told("fast n1 1Gi", "fast n2 2Gi", "gone n8 7Gi", "fast n8 7Gi")
+	for _, s := range strangers {
+		now, err := p.client.StorageV1().CSIStorageCapacities("default").Get(p.ctx, s.Name, metav1.GetOptions{})
+		p.must(err)
+		if now.ResourceVersion != s.ResourceVersion {
+			t.Errorf("object %s was changed", s.Name)
+		}
+	}
+}
+
+// TestPlacementByCapacity: a Pod goes where there is room for its claim, and
+// waits where there is none, without the driver being asked for a volume.
+func TestPlacementByCapacity(t *testing.T) {
+	p := newMeasured(t)
+	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 20, "n2": 2 << 30})
+	p.lateClass("fast", p.conn.Name)
+	p.lateClaim("c", "fast", corev1.ReadWriteOnce)
+	p.pod("web", "", "c")
+	p.placed("web")
+	if node := p.claim("c").Annotations[volume.AnnSelectedNode]; node != "n2" {
+		t.Errorf("the volume is made for %s, room is on n2", node)
+	}
+	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 20})
+	p.told("fast n1 1Mi", "fast n2 0")
+	before := p.calls("CreateVolume")
+	p.lateClaim("d", "fast", corev1.ReadWriteOnce)
+	p.pod("db", "", "d")
+	const words = "node(s) did not have enough free storage: claim d asks for 1Gi, class fast has volumes of up to "
+	p.unplaced("db", "0/2 nodes are available: n1: "+words+"1Mi there; n2: "+words+"0 there")
+	if p.calls("CreateVolume") != before {
+		t.Error("the driver was asked for a volume that does not fit")
+	}
+	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30})
+	p.placed("db")
+	if node := p.claim("d").Annotations[volume.AnnSelectedNode]; node != "n1" {
+		t.Errorf("the volume is made for %s, room is on n1", node)
+	}
+}
+
+// TestPlacementBeforeCapacity: a driver that has not told anything yet keeps
+// its Pods waiting, and its first answer wakes them.
+func TestPlacementBeforeCapacity(t *testing.T) {
+	p := newMeasured(t)
+	p.driver.OnCall("GetCapacity", func(int, any) csitest.Action { return csitest.Action{Err: status.Error(codes.Unavailable, "starting")} })
+	p.lateClass("fast", p.conn.Name)
+	p.lateClaim("c", "fast", corev1.ReadWriteOnce)
+	p.pod("web", "", "c")
+	words := "node(s) did not have enough free storage: driver " + p.conn.Name + " has not told how much of class fast there is"
+	p.unplaced("web", "0/2 nodes are available: n1: "+words+"; n2: "+words)
+	p.driver.OnCall("GetCapacity", nil)
+	p.placed("web")
+}
