@@ -156,7 +156,7 @@ func (t *tracker) volumeChanged(before, after *corev1.PersistentVolume) {
 }
 
 // claimChanged has the storage asked about when a node was taken back from a
-// claim: its driver had no room there (S1-043).
+// claim: its driver had no room there.
 func (t *tracker) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if before == nil || after == nil || before.Annotations[volume.AnnSelectedNode] == "" || after.Annotations[volume.AnnSelectedNode] != "" {
 		return

@@ -41,7 +41,9 @@ func (m *memory) remember(driver string, items map[string]capacity.Item) (fresh 
 			fresh = append(fresh, name)
 		}
 	}
-	m.items[driver] = items
+	if m.items[driver] = items; len(items) == 0 {
+		delete(m.items, driver)
+	}
 	return fresh
 }
 

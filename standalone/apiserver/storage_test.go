@@ -1,0 +1,43 @@
+package apiserver_test
+
+import (
+	"testing"
+
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/standalone/standalonetest"
+)
+
+// TestCapacitiesAreServed: drivers' figures can be kept, change, and stay those
+// of the class and the nodes that they were made for.
+func TestCapacitiesAreServed(t *testing.T) {
+	s := standalonetest.Start(t)
+	ctx, all := t.Context(), standalonetest.Client(t, s, "").StorageV1().CSIStorageCapacities(volume.NamespaceSystem)
+	o, err := all.Create(ctx, &storagev1.CSIStorageCapacity{
+		ObjectMeta: metav1.ObjectMeta{Name: "csisc-1"}, StorageClassName: "fast",
+		NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"zone": "a"}}, Capacity: ptr.To(resource.MustParse("10Gi")),
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Capacity, o.MaximumVolumeSize = ptr.To(resource.MustParse("9Gi")), ptr.To(resource.MustParse("1Gi"))
+	if o, err = all.Update(ctx, o, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	o.StorageClassName = "slow"
+	if _, err := all.Update(ctx, o, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("another class: %v, want invalid", err)
+	}
+	list, err := all.List(ctx, metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Capacity.String() != "9Gi" || list.Items[0].MaximumVolumeSize.String() != "1Gi" {
+		t.Errorf("list: %+v, %v", list, err)
+	}
+	if err := all.Delete(ctx, o.Name, metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+}
