@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,6 +19,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/app"
@@ -238,15 +241,25 @@ func TestCapacityAfterVolumes(t *testing.T) {
 	})
 }
 
+// anotherDriver adds one that tells its capacity and can do nothing else, at no
+// node yet.
+func (p *plane) anotherDriver() (*csitest.Driver, *csi.Driver) {
+	p.t.Helper()
+	d := csitest.Start(p.t, csitest.Config{
+		Name: "other.example.com", Plugin: csi.PluginCapabilities{ControllerService: true}, Controller: csi.ControllerCapabilities{GetCapacity: true},
+	})
+	conn, err := csi.Dial(p.ctx, d.Socket)
+	p.must(err)
+	p.t.Cleanup(func() { _ = conn.Close() })
+	p.drivers.Put(conn)
+	return d, conn
+}
+
 // TestCapacityOfHostileDrivers: what a driver says wrong, or not at all, is not
 // told, an event says why, and no other driver waits for it.
 func TestCapacityOfHostileDrivers(t *testing.T) {
 	p := newMeasured(t)
-	other := csitest.Start(t, csitest.Config{Name: "other.example.com", Plugin: csi.PluginCapabilities{ControllerService: true}, Controller: csi.ControllerCapabilities{GetCapacity: true}})
-	conn, err := csi.Dial(p.ctx, other.Socket)
-	p.must(err)
-	t.Cleanup(func() { _ = conn.Close() })
-	p.drivers.Put(conn)
+	other, conn := p.anotherDriver()
 	p.registers("n1", p.conn.Name, conn.Name)
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
 	p.tellsRoom(other, map[string]int64{"n1": 5 << 30})
@@ -274,27 +287,68 @@ func TestCapacityOfHostileDrivers(t *testing.T) {
 }
 
 // TestCapacityIsAskedInTurn: a driver is asked one thing at a time, by however
-// many classes it has.
+// many classes it has; while it does not answer, others are asked.
 func TestCapacityIsAskedInTurn(t *testing.T) {
 	p := newMeasured(t)
-	var now, most atomic.Int32
+	other, conn := p.anotherDriver()
+	p.tellsRoom(other, map[string]int64{"n1": 5 << 30})
+	answers := make(chan struct{})
 	p.driver.OnCall("GetCapacity", func(int, any) csitest.Action {
-		most.Store(max(most.Load(), now.Add(1)))
-		defer now.Add(-1)
-		return csitest.Action{Answer: &csipb.GetCapacityResponse{AvailableCapacity: int64(p.calls("GetCapacity"))}}
+		<-answers
+		return csitest.Action{}
 	})
 	for i := range 20 {
 		p.lateClass(fmt.Sprint("c", i), p.conn.Name)
 	}
+	p.lateClass("calm", conn.Name)
+	p.registers("n1", p.conn.Name, conn.Name)
+	p.told("calm n1 5Gi")
+	if n := p.calls("GetCapacity"); n > 1 {
+		t.Errorf("%d questions at once", n)
+	}
+	close(answers)
 	p.eventually(func() string {
-		if n := len(p.capacities()); n != 40 {
+		if n := len(p.capacities()); n != 41 {
 			return fmt.Sprintf("%d objects", n)
 		}
 		return ""
 	})
+}
+
+// TestCapacityAnswerLost: an object whose creation was not confirmed is found
+// again by its name.
+func TestCapacityAnswerLost(t *testing.T) {
+	p := newMeasured(t)
+	p.stop()
+	var lost atomic.Int32
+	p.tune = func(o *app.ControlPlaneOptions) {
+		config := o.ConfigFor
+		o.CapacityPoll = 50 * time.Millisecond
+		o.ConfigFor = func(role string) (*rest.Config, error) {
+			c, err := config(role)
+			if err == nil && role == "capacity" {
+				c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+					return tripper(func(r *http.Request) (*http.Response, error) {
+						answer, err := next.RoundTrip(r)
+						if err == nil && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "csistoragecapacities") && lost.Add(1) <= 2 {
+							return nil, errors.Join(errors.New("the answer is lost"), answer.Body.Close())
+						}
+						return answer, err
+					})
+				})
+			}
+			return c, err
+		}
+	}
+	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
+	p.lateClass("fast", p.conn.Name)
+	p.start()
+	p.told("fast n1 1Gi", "fast n2 2Gi")
 	p.askedAgain()
-	if most.Load() > 1 {
-		t.Errorf("%d questions at once", most.Load())
+	for _, w := range p.writes.since(0) {
+		if w.role == "capacity" && w.method == http.MethodDelete {
+			t.Errorf("an object was made twice: %s", w)
+		}
 	}
 }
 

@@ -263,9 +263,15 @@ func TestRoomier(t *testing.T) {
 func TestNames(t *testing.T) {
 	seen := map[string]string{}
 	for _, i := range []Item{
-		{class("fast"), nil}, {class("slow"), nil}, {class("fast", anothers), nil}, {class("fast"), zone("a")}, {class("fast"), zone("b")},
-		{class("fast"), topology.Segment{"zone": "a", "rack": "1"}}, {class("fast"), topology.Segment{`zone" "`: "a"}},
-		{class("fast"), topology.Segment{"zone": `a" "rack"="1`}}, {class(`fast" "zone"="a`), nil},
+		{class("fast"), nil},
+		{class("slow"), nil},
+		{class("fast", anothers), nil},
+		{class("fast"), zone("a")},
+		{class("fast"), zone("b")},
+		{class("fast"), topology.Segment{"zone": "a", "rack": "1"}},
+		{class("fast"), topology.Segment{`zone" "`: "a"}},
+		{class("fast"), topology.Segment{"zone": `a" "rack"="1`}},
+		{class(`fast" "zone"="a`), nil},
 	} {
 		name, what := i.Name(), i.Class.Provisioner+" "+i.String()
 		if other := seen[name]; other != "" {
