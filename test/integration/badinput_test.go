@@ -222,12 +222,12 @@ func (p *plane) explains(claim, next string, words ...string) {
 		}
 		return ""
 	})
-	p.told(claim, words...)
+	p.warned(claim, words...)
 }
 
-// told waits for a warning about the claim that has all the words, or for the
+// warned waits for a warning about the claim that has all the words, or for the
 // word that nobody provisions it.
-func (p *plane) told(claim string, words ...string) {
+func (p *plane) warned(claim string, words ...string) {
 	p.t.Helper()
 	p.eventually(func() string {
 		all, err := p.client.CoreV1().Events("default").List(p.ctx, metav1.ListOptions{})

@@ -87,9 +87,10 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 		go func() { ended <- app.ControlPlane(ctx, o, func() {}) }()
 		p.stop = func() {
 			cancel()
-			if err := <-ended; err != nil && ctx.Err() == nil {
+			if err := <-ended; err != nil {
 				t.Error(err)
 			}
+			p.stop = func() {}
 		}
 	}
 	p.start()

@@ -158,7 +158,7 @@ const maxNamed = 10
 func choose(f Facts) (*Node, Plan) {
 	nodes := slices.Clone(f.Nodes)
 	slices.SortFunc(nodes, func(a, b Node) int {
-		return cmp.Or(cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Object.Name, b.Object.Name))
+		return cmp.Or(cmp.Compare(promises(f, b), promises(f, a)), cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Object.Name, b.Object.Name))
 	})
 	var refused []string
 	for i := range nodes {
@@ -180,6 +180,16 @@ func choose(f Facts) (*Node, Plan) {
 		message += ": " + strings.Join(refused, "; ")
 	}
 	return nil, waits(volume.ReasonFailedPlacing, "user", message)
+}
+
+// promises is how many claims of the Pod a node was selected for.
+func promises(f Facts, n Node) (count int) {
+	for _, c := range f.Claims {
+		if c.Object.Annotations[volume.AnnSelectedNode] == n.Object.Name {
+			count++
+		}
+	}
+	return count
 }
 
 // refuses names what keeps the Pod from a node; "" is nothing.

@@ -110,6 +110,13 @@ func bound(zone string) []Claim {
 	}}}}
 }
 
+// everywhere is a claim with a volume that every node reaches.
+func everywhere() []Claim {
+	c := bound("a")
+	c[0].Volume.Spec.NodeAffinity = nil
+	return c
+}
+
 // available is a volume of the class that no claim has.
 func available(name, zone, size string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
@@ -190,6 +197,7 @@ func TestPods(t *testing.T) {
 		{"without volumes the emptiest node is taken", Facts{Pod: pod(), Nodes: two}},
 		{"a bound volume draws its Pod to where it is", Facts{Pod: pod(), Nodes: two, Claims: bound("a")}},
 		{"a late claim is told the node first", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("")}},
+		{"a node that was promised comes first, even for volumes that are reachable everywhere", Facts{Pod: pod(), Nodes: two, Claims: promised(everywhere(), "n1")}},
 		{"a promised node is kept", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("n1")}},
 		{"the class's topologies bind", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("", onlyA)}},
 		{"a promise to a node that is gone is void", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("n7")}},

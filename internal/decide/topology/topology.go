@@ -189,16 +189,20 @@ func spread(claim string) (hash, index uint32) {
 // Affinity returns the nodes that a volume with these segments is reachable
 // from; nil is all.
 func Affinity(segments []Segment) *corev1.VolumeNodeAffinity {
-	if len(segments) == 0 {
-		return nil
-	}
 	var terms []corev1.NodeSelectorTerm
 	for _, s := range segments {
+		if len(s) == 0 {
+			// A term without expressions selects nothing.
+			continue
+		}
 		var t corev1.NodeSelectorTerm
 		for _, k := range slices.Sorted(maps.Keys(s)) {
 			t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{s[k]}})
 		}
 		terms = append(terms, t)
+	}
+	if len(terms) == 0 {
+		return nil
 	}
 	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}
 }

@@ -162,7 +162,7 @@ func TestPreferredIsRequisiteInAnotherOrder(t *testing.T) {
 }
 
 func TestAffinity(t *testing.T) {
-	if Affinity(nil) != nil {
+	if Affinity(nil) != nil || Affinity([]Segment{{}}) != nil {
 		t.Error("a volume that is reachable everywhere has an affinity")
 	}
 	a := Affinity([]Segment{{"zone": "a", "rack": "1"}, {"zone": "b"}})

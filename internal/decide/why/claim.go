@@ -195,8 +195,8 @@ func (f facts) roomless(subject string, p *corev1.Pod, message string, unknown b
 		return link(subject, Problem, volume.ReasonNotEnoughStorage, message, "user")
 	}
 	next := f.Class.Provisioner
-	if m, ok := f.warning(f.Class, volume.ReasonCapacityUnknown); ok {
-		message, next = message+"; "+m, blame(m, next)
+	if e := f.warning(f.Class, volume.ReasonCapacityUnknown); e != nil {
+		message, next = message+"; "+e.Message, blame(e.Message, next)
 	}
 	return link(subject, Problem, volume.ReasonCapacityUnknown, message, next)
 }
