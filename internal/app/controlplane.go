@@ -68,7 +68,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		parts = append(parts, Part{Name: m.Name, Run: c.Run})
 	}
 	if err := caches.Start(ctx); err != nil {
-		return err
+		return ended(ctx, err)
 	}
 	ready()
 	return RunParts(ctx, o.Log, parts)

@@ -56,6 +56,16 @@ func RunParts(ctx context.Context, log *slog.Logger, parts []Part) error {
 	return result
 }
 
+// ended returns no error when it only says that a role was asked to end.
+func ended(ctx context.Context, err error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	default:
+		return err
+	}
+}
+
 var errUnexpected = fmt.Errorf("without being asked to")
 
 func orUnexpected(err error) error {
