@@ -29,9 +29,6 @@ const (
 	UnboundBySource = "source"
 	// VolumesByClaim: "namespace/name" of spec.claimRef.
 	VolumesByClaim = "claim"
-	// FreeVolumes: the class's name of a volume that is available and that no
-	// claim is reserved for; "" for one without a class.
-	FreeVolumes = "free"
 	// VolumesByHandle: "driver^handle" of a CSI volume.
 	VolumesByHandle = "handle"
 	// AttachmentsByVolume: spec.source.persistentVolumeName.
@@ -106,16 +103,6 @@ func volumeIndexers() cache.Indexers {
 				return []string{r.Namespace + "/" + r.Name}, nil
 			}
 			return nil, nil
-		},
-		FreeVolumes: func(o any) ([]string, error) {
-			v := o.(*corev1.PersistentVolume)
-			if v.Spec.ClaimRef != nil || v.Status.Phase != corev1.VolumeAvailable {
-				return nil, nil
-			}
-			if name, ok := v.Annotations[volume.AnnBetaStorageClass]; ok {
-				return []string{name}, nil
-			}
-			return []string{v.Spec.StorageClassName}, nil
 		},
 		VolumesByHandle: func(o any) ([]string, error) {
 			if s := o.(*corev1.PersistentVolume).Spec.CSI; s != nil {

@@ -2,14 +2,17 @@ package integration
 
 import (
 	"fmt"
+	"net/http"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -166,5 +169,43 @@ func TestPlacementLimit(t *testing.T) {
 	p.removePod("a")
 	if c := p.placed("c"); c != freed {
 		t.Errorf("the pod is on %s, room was on %s", c, freed)
+	}
+}
+
+// TestManyPodsWantVolumesAtOnce: each gets one of its own at the first attempt,
+// on a node that reaches it.
+func TestManyPodsWantVolumesAtOnce(t *testing.T) {
+	const n = 60
+	p := newPlane(t)
+	p.lateClass("hand", volume.NoProvisioner)
+	node := func(i int) string { return fmt.Sprint("n", 1+i%2) }
+	for i := range n {
+		p.makeVolume(fmt.Sprint("v", i), "2Gi", "hand", func(v *corev1.PersistentVolume) {
+			v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"name": node(i)}})
+		})
+		p.makeClaim(fmt.Sprint("c", i), "hand")
+	}
+	var all errgroup.Group
+	for i := range n {
+		all.Go(func() error { p.pod(fmt.Sprint("p", i), "", fmt.Sprint("c", i)); return nil })
+	}
+	p.must(all.Wait())
+	for i := range n {
+		where, claim := p.placed(fmt.Sprint("p", i)), p.claim(fmt.Sprint("c", i))
+		if got := p.getVolume(claim.Spec.VolumeName).Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0]; got != where {
+			t.Errorf("pod p%d is on node %s, its volume on %s", i, where, got)
+		}
+	}
+	reserved := 0
+	for _, w := range p.writes.since(0) {
+		if kind, _ := objectOf(w.path); w.role != "placement" || kind != "persistentvolumes" {
+			continue
+		}
+		if reserved++; w.code != http.StatusOK {
+			t.Errorf("%v ended with %d", w, w.code)
+		}
+	}
+	if reserved != n {
+		t.Errorf("%d volumes were reserved for %d claims", reserved, n)
 	}
 }

@@ -32,14 +32,14 @@ func (f *free) remove(name string) {
 func (f *free) has(claim *corev1.PersistentVolumeClaim) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.volumes.Best(claim) != nil
+	return f.volumes.Best(claim, nil) != nil
 }
 
 // take takes the best volume for the claim out; "" is none.
 func (f *free) take(claim *corev1.PersistentVolumeClaim) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	v := f.volumes.Best(claim)
+	v := f.volumes.Best(claim, nil)
 	if v == nil {
 		return ""
 	}

@@ -11,17 +11,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/placement"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
 func (p *placer) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	pod, ok := p.pods.Get(key.Namespace + "/" + key.Name)
-	if !ok || !mine(pod) {
+	if key.Kind == kindClass {
+		p.wakeClass(key.Name)
 		return controller.Result{}, nil
 	}
-	plan := p.choose(pod)
+	pod, plan := p.choose(key.Namespace + "/" + key.Name)
+	if pod == nil {
+		return controller.Result{}, nil
+	}
 	if err := p.apply(ctx, pod, plan); err != nil {
 		p.arrived(pod.UID)
 		return controller.Result{}, err
@@ -41,23 +45,30 @@ func mine(pod *corev1.Pod) bool {
 	return len(kube.ClaimNames(pod)) > 0
 }
 
-func (p *placer) choose(pod *corev1.Pod) placement.Plan {
+// choose decides about a Pod; it returns none when nothing is to be done. The
+// Pod is looked up in its turn: one that has arrived meanwhile is not placed
+// again.
+func (p *placer) choose(key string) (*corev1.Pod, placement.Plan) {
 	p.choosing.Lock()
 	defer p.choosing.Unlock()
+	pod, ok := p.pods.Get(key)
+	if !ok || !mine(pod) {
+		return nil, placement.Plan{}
+	}
 	plan := placement.Pod(p.gather(pod))
-	if pod.Spec.NodeName == "" {
+	for _, v := range plan.Reserve {
+		p.memory.reserve(v)
+	}
+	// While its claims are being bound a Pod keeps the node that it had.
+	if pod.Spec.NodeName == "" && (plan.Node != "" || plan.Because.Reason != volume.ReasonWaitForBind) {
 		p.place(pod, plan.Node)
 	}
-	return plan
+	return pod, plan
 }
 
 func (p *placer) apply(ctx context.Context, pod *corev1.Pod, plan placement.Plan) error {
-	for _, v := range plan.Reserve {
-		got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
-		if err != nil {
-			return fmt.Errorf("reserve volume %s: %w", v.Name, err)
-		}
-		p.volumes.Wrote(got)
+	if err := p.reserve(ctx, plan.Reserve); err != nil {
+		return err
 	}
 	for _, c := range plan.Select {
 		got, err := p.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, c, metav1.UpdateOptions{})
@@ -73,6 +84,24 @@ func (p *placer) apply(ctx context.Context, pod *corev1.Pod, plan placement.Plan
 		return nil
 	}
 	return p.refuse(ctx, pod, plan.Because)
+}
+
+// reserve writes the claims' references to the volumes that were chosen. Those
+// that are not written are for others, too.
+func (p *placer) reserve(ctx context.Context, volumes []*corev1.PersistentVolume) error {
+	for i, v := range volumes {
+		got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
+		if err != nil {
+			for _, left := range volumes[i:] {
+				now, _ := p.volumes.Get(left.Name)
+				p.unreserve(left, now)
+				p.Add(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(left)})
+			}
+			return fmt.Errorf("reserve volume %s: %w", v.Name, err)
+		}
+		p.volumes.Wrote(got)
+	}
+	return nil
 }
 
 func (p *placer) bind(ctx context.Context, pod *corev1.Pod, plan placement.Plan) error {

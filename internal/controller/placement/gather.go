@@ -46,7 +46,10 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 	case c.Object.Status.Phase == corev1.ClaimBound:
 		c.Volume, _ = p.volumes.Get(c.Object.Spec.VolumeName)
 	case bind.BindsLate(c.Class):
-		c.Available = append(p.volumes.By(kube.VolumesByClaim, key), p.available(c.Class.Name)...)
+		c.Reserved, c.Free = p.volumes.By(kube.VolumesByClaim, key), p.free
+		if v, ok := p.volumes.Get(p.reserved[key]); ok {
+			c.Reserved = append(c.Reserved, v)
+		}
 		if c.Driver, _ = p.csiDrivers.Get(c.Class.Provisioner); capacity.Counts(c.Driver) {
 			c.Capacities = p.capacities.By(kube.CapacitiesByClass, c.Class.Name)
 		}
@@ -62,14 +65,6 @@ func (p *placer) holder(pod *corev1.Pod, claim string) string {
 		}
 	}
 	return ""
-}
-
-// available returns the volumes of a class that no claim has, by our own writes
-// too.
-func (p *placer) available(class string) []*corev1.PersistentVolume {
-	return slices.DeleteFunc(p.volumes.By(kube.FreeVolumes, class), func(v *corev1.PersistentVolume) bool {
-		return v.Spec.ClaimRef != nil || v.Status.Phase != corev1.VolumeAvailable
-	})
 }
 
 func (p *placer) node(n *corev1.Node, coming []*corev1.Pod) placement.Node {

@@ -5,12 +5,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/decide/bind"
 )
 
 // memory is what the caches do not tell, or not yet. The mutex is also held
 // from the facts to the choice, so that each choice knows of all before it.
 type memory struct {
 	choosing sync.Mutex
+	// free are the volumes that no claim has and that were chosen for none,
+	// reserved those that were chosen, by claim, until the caches show it. Both
+	// are guarded by choosing.
+	free     *bind.Free
+	reserved map[string]string
 
 	mu sync.Mutex
 	// placed are Pods with a node chosen whose caches do not show it.
@@ -23,7 +30,51 @@ type placed struct {
 }
 
 func newMemory() *memory {
-	return &memory{placed: map[types.UID]placed{}}
+	return &memory{free: bind.NewFree(), reserved: map[string]string{}, placed: map[types.UID]placed{}}
+}
+
+// reserve keeps a volume from all claims but the one that it was chosen for.
+// choosing must be held.
+func (m *memory) reserve(v *corev1.PersistentVolume) {
+	m.free.Remove(v.Name)
+	m.reserved[claimOf(v)] = v.Name
+}
+
+// seen takes notice of a volume as it is, or as it was when it is gone, and
+// says whether claims may get it.
+func (m *memory) seen(v *corev1.PersistentVolume, gone bool) (free bool) {
+	m.choosing.Lock()
+	defer m.choosing.Unlock()
+	if v.Spec.ClaimRef != nil {
+		delete(m.reserved, claimOf(v))
+	}
+	if gone {
+		m.free.Remove(v.Name)
+		return false
+	}
+	m.free.Set(v)
+	return bind.IsFree(v)
+}
+
+// unreserve offers a volume again that could not be written; now is what it is.
+func (m *memory) unreserve(v, now *corev1.PersistentVolume) {
+	m.choosing.Lock()
+	defer m.choosing.Unlock()
+	delete(m.reserved, claimOf(v))
+	if now != nil {
+		m.free.Set(now)
+	}
+}
+
+func claimOf(v *corev1.PersistentVolume) string {
+	return v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name
+}
+
+// offers says whether there is a volume for a claim somewhere.
+func (m *memory) offers(claim *corev1.PersistentVolumeClaim) bool {
+	m.choosing.Lock()
+	defer m.choosing.Unlock()
+	return m.free.Best(claim, nil) != nil
 }
 
 // place remembers the node that was chosen for a Pod; "" is none.
@@ -39,6 +90,9 @@ func (m *memory) place(pod *corev1.Pod, node string) {
 
 // arrived forgets a Pod that the caches show on its node, or that is gone.
 func (m *memory) arrived(pod types.UID) {
+	// Who chooses for the Pod at this moment does so before it has arrived.
+	m.choosing.Lock()
+	defer m.choosing.Unlock()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.placed, pod)

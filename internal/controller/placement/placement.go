@@ -7,9 +7,15 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
+)
+
+const (
+	kindPod   = "pod"
+	kindClass = "class"
 )
 
 // Declaration is what the controller reads and writes.
@@ -101,19 +107,31 @@ func (p *placer) podChanged(before, after *corev1.Pod) {
 	}
 }
 
-// volumeChanged wakes the Pods of a volume's claim, or all that wait when any
-// claim may get it.
+// volumeChanged wakes the Pods of a volume's claim, or those of the class when
+// any claim may get it now: a class waits in the queue once, however many of
+// its volumes come.
 func (p *placer) volumeChanged(before, after *corev1.PersistentVolume) {
 	if after == nil {
+		p.seen(before, true)
 		return
 	}
-	switch ref := after.Spec.ClaimRef; {
-	case ref != nil:
-		if before == nil || before.Spec.ClaimRef == nil {
-			p.wakeUsers(ref.Namespace + "/" + ref.Name)
+	if p.seen(after, false) {
+		if before == nil || !bind.IsFree(before) {
+			p.Add(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(after)})
 		}
-	case before == nil || before.Status.Phase != after.Status.Phase:
-		p.wakeAll()
+		return
+	}
+	if ref := after.Spec.ClaimRef; ref != nil && (before == nil || before.Spec.ClaimRef == nil) {
+		p.wakeUsers(ref.Namespace + "/" + ref.Name)
+	}
+}
+
+// wakeClass wakes the Pods whose claims may get a free volume of the class.
+func (p *placer) wakeClass(class string) {
+	for _, c := range p.claims.By(kube.UnboundByClass, class) {
+		if p.offers(c) {
+			p.wakeUsers(kube.Key(c))
+		}
 	}
 }
 
@@ -129,7 +147,7 @@ func finished(p *corev1.Pod) bool {
 }
 
 func (p *placer) wake(pod *corev1.Pod) {
-	p.Add(controller.Key{Kind: "pod", Namespace: pod.Namespace, Name: pod.Name})
+	p.Add(controller.Key{Kind: kindPod, Namespace: pod.Namespace, Name: pod.Name})
 }
 
 func (p *placer) wakeUsers(claim string) {

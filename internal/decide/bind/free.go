@@ -66,9 +66,9 @@ func (f *Free) Remove(name string) {
 	}
 }
 
-// Best returns the volume that Match would choose of all that are held; nil is
-// none.
-func (f *Free) Best(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
+// Best returns the volume that Match would choose of all that are held and that
+// will do; nil is none. A nil function means that each of them will.
+func (f *Free) Best(claim *corev1.PersistentVolumeClaim, willDo func(*corev1.PersistentVolume) bool) *corev1.PersistentVolume {
 	class, _ := ClassOf(claim)
 	selector := selectorOf(claim)
 	request := claim.Spec.Resources.Requests.Storage()
@@ -86,7 +86,7 @@ func (f *Free) Best(claim *corev1.PersistentVolumeClaim) *corev1.PersistentVolum
 			return 1
 		})
 		for _, v := range all[first:] {
-			if selector.Matches(labels.Set(v.Labels)) {
+			if selector.Matches(labels.Set(v.Labels)) && (willDo == nil || willDo(v)) {
 				if best == nil || better(v, best) {
 					best = v
 				}

@@ -2,6 +2,7 @@ package bind
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -62,8 +63,13 @@ func TestFreeIsMatch(t *testing.T) {
 			list = append(list, v)
 		}
 		claim := someClaim(t)
-		if got, want := free.Best(claim), Match(claim, list, false); got != want {
+		if got, want := free.Best(claim, nil), Match(claim, list, false); got != want {
 			t.Fatalf("best is %v, not %v", nameOf(got), nameOf(want))
+		}
+		near := func(v *corev1.PersistentVolume) bool { return v.Name > "v5" }
+		list = slices.DeleteFunc(list, func(v *corev1.PersistentVolume) bool { return !near(v) })
+		if got, want := free.Best(claim, near), Match(claim, list, false); got != want {
+			t.Fatalf("best of those that will do is %v, not %v", nameOf(got), nameOf(want))
 		}
 		for name := range all {
 			free.Remove(name)
@@ -95,7 +101,7 @@ func BenchmarkBest(b *testing.B) {
 	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("500Mi")}
 	b.ReportAllocs()
 	for b.Loop() {
-		if free.Best(claim) == nil {
+		if free.Best(claim, nil) == nil {
 			b.Fatal("none")
 		}
 	}

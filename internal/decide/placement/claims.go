@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
@@ -79,11 +78,9 @@ func (s *settlement) serve(c Claim) string {
 	if promised != "" && promised != s.node.Object.Name && s.knows(promised) {
 		return fmt.Sprintf("claim %s is promised to node %s", c.Name, promised)
 	}
-	if promised == "" {
-		free := slices.DeleteFunc(slices.Clone(c.Available), func(v *corev1.PersistentVolume) bool {
-			return s.isTaken(v) || !reachable(v, s.node.Object)
-		})
-		if v := bind.Match(c.Object, free, false); v != nil {
+	if promised == "" && c.Free != nil {
+		near := func(v *corev1.PersistentVolume) bool { return !s.isTaken(v) && reachable(v, s.node.Object) }
+		if v := c.Free.Best(c.Object, near); v != nil {
 			s.volumes[c.Name] = v
 			return s.uses(v)
 		}

@@ -22,8 +22,10 @@ type Claim struct {
 	Class  *storagev1.StorageClass
 	// Volume is the one that the claim is bound to; nil when it is not.
 	Volume *corev1.PersistentVolume
-	// Available are volumes that a claim without one might be bound to.
-	Available []*corev1.PersistentVolume
+	// Reserved are volumes that refer to the claim, Free those that any claim
+	// without a volume may get; nil is none.
+	Reserved []*corev1.PersistentVolume
+	Free     *bind.Free
 	// Driver is the object of the class's driver; nil when there is none.
 	Driver *storagev1.CSIDriver
 	// Capacities tell how much there is of the class; they need only be known
@@ -126,8 +128,7 @@ func waits(r volume.Reason, next, message string) Plan {
 // late says whether an unbound claim waits for a node to be chosen. One that a
 // volume refers to is about to be bound.
 func late(c Claim) bool {
-	return c.Object.Spec.VolumeName == "" && bind.BindsLate(c.Class) &&
-		!slices.ContainsFunc(c.Available, func(v *corev1.PersistentVolume) bool { return v.Spec.ClaimRef != nil })
+	return c.Object.Spec.VolumeName == "" && bind.BindsLate(c.Class) && len(c.Reserved) == 0
 }
 
 func selected(c *corev1.PersistentVolumeClaim, node string) *corev1.PersistentVolumeClaim {

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
@@ -133,7 +134,13 @@ func static(volumes ...*corev1.PersistentVolume) []Claim {
 	c := lateClaim("")
 	c[0].Object.Spec.StorageClassName = ptr.To("fast")
 	c[0].Object.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("6Gi")}
-	c[0].Available = volumes
+	c[0].Free = bind.NewFree()
+	for _, v := range volumes {
+		if v.Spec.ClaimRef != nil {
+			c[0].Reserved = append(c[0].Reserved, v)
+		}
+		c[0].Free.Set(v)
+	}
 	return c
 }
 
