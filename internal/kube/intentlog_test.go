@@ -60,14 +60,13 @@ func writes(client *fake.Clientset) int {
 	return n
 }
 
-// slow makes each write take a while, as a disk does.
-func slow(client *fake.Clientset, d time.Duration) {
-	client.PrependReactor("*", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if a.GetVerb() != "list" {
-			<-time.After(d)
-		}
-		return false, nil, nil
-	})
+// slow makes each write of new intents take a while, as a disk does.
+func slow(l *IntentLog, d time.Duration) {
+	write := l.puts.Run
+	l.puts.Run = func(ctx context.Context, batch []putting) error {
+		<-time.After(d)
+		return write(ctx, batch)
+	}
 }
 
 // TestIntentsOutliveTheirWriter.
@@ -121,8 +120,8 @@ func TestObjectsAreUsedAgain(t *testing.T) {
 func TestSweepLeavesWhatIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		slow(client, time.Millisecond)
 		l, _ := loadedLog(t, client)
+		slow(l, time.Millisecond)
 		var all sync.WaitGroup
 		for _, key := range []string{"a", "b", "c", "d"} {
 			all.Go(func() {
@@ -155,8 +154,8 @@ func TestSweepLeavesWhatIsOpen(t *testing.T) {
 func TestManyAtOnceShareWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
-		slow(client, 2*time.Millisecond)
 		l, _ := loadedLog(t, client)
+		slow(l, 2*time.Millisecond)
 		const workers, each = 100, 20
 		var all sync.WaitGroup
 		for w := range workers {
@@ -244,8 +243,8 @@ func TestASecondWriterIsNoticed(t *testing.T) {
 // TestLargeIntentsDoNotShare: an object takes no more than the server does.
 func TestLargeIntentsDoNotShare(t *testing.T) {
 	client := fake.NewClientset()
-	slow(client, time.Millisecond)
 	l, _ := loadedLog(t, client)
+	slow(l, time.Millisecond)
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {

@@ -72,29 +72,38 @@ func (f *Free) Best(claim *corev1.PersistentVolumeClaim, willDo func(*corev1.Per
 	class, _ := ClassOf(claim)
 	selector := selectorOf(claim)
 	request := claim.Spec.Resources.Requests.Storage()
+	usable := func(v *corev1.PersistentVolume) bool {
+		return selector.Matches(labels.Set(v.Labels)) && (willDo == nil || willDo(v))
+	}
 	var best *corev1.PersistentVolume
 	for s, all := range f.shelves {
 		if s.class != class || s.attributes != attributes(claim.Spec.VolumeAttributesClassName) || s.mode != mode(claim.Spec.VolumeMode) ||
 			!offers(all[0], claim.Spec.AccessModes) {
 			continue
 		}
-		first, _ := slices.BinarySearchFunc(all, request, func(v *corev1.PersistentVolume, request *resource.Quantity) int {
-			// The first that is large enough, of equal ones the first.
-			if v.Spec.Capacity.Storage().Cmp(*request) < 0 {
-				return -1
-			}
-			return 1
-		})
-		for _, v := range all[first:] {
-			if selector.Matches(labels.Set(v.Labels)) && (willDo == nil || willDo(v)) {
-				if best == nil || better(v, best) {
-					best = v
-				}
-				break
-			}
+		if v := smallest(all, request, usable); v != nil && (best == nil || better(v, best)) {
+			best = v
 		}
 	}
 	return best
+}
+
+// smallest returns the first of a shelf that is large enough and usable; nil is
+// none.
+func smallest(all []*corev1.PersistentVolume, request *resource.Quantity, usable func(*corev1.PersistentVolume) bool) *corev1.PersistentVolume {
+	first, _ := slices.BinarySearchFunc(all, request, func(v *corev1.PersistentVolume, request *resource.Quantity) int {
+		// Of equal ones the first.
+		if v.Spec.Capacity.Storage().Cmp(*request) < 0 {
+			return -1
+		}
+		return 1
+	})
+	for _, v := range all[first:] {
+		if usable(v) {
+			return v
+		}
+	}
+	return nil
 }
 
 // bySize orders as better does among volumes of one shelf.

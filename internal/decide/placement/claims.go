@@ -78,12 +78,9 @@ func (s *settlement) serve(c Claim) string {
 	if promised != "" && promised != s.node.Object.Name && s.knows(promised) {
 		return fmt.Sprintf("claim %s is promised to node %s", c.Name, promised)
 	}
-	if promised == "" && c.Free != nil {
-		near := func(v *corev1.PersistentVolume) bool { return !s.isTaken(v) && reachable(v, s.node.Object) }
-		if v := c.Free.Best(c.Object, near); v != nil {
-			s.volumes[c.Name] = v
-			return s.uses(v)
-		}
+	if v := s.free(c); promised == "" && v != nil {
+		s.volumes[c.Name] = v
+		return s.uses(v)
 	}
 	if c.Class.Provisioner == volume.NoProvisioner {
 		return "no volume of class " + c.Class.Name + " for claim " + c.Name + " is available there"
@@ -101,6 +98,14 @@ func (s *settlement) serve(c Claim) string {
 	}
 	s.adds[c.Class.Provisioner]++
 	return ""
+}
+
+// free returns the best volume that the claim may get at the node; nil is none.
+func (s *settlement) free(c Claim) *corev1.PersistentVolume {
+	if c.Free == nil {
+		return nil
+	}
+	return c.Free.Best(c.Object, func(v *corev1.PersistentVolume) bool { return !s.isTaken(v) && reachable(v, s.node.Object) })
 }
 
 func (s *settlement) knows(node string) bool {
