@@ -172,6 +172,28 @@ func TestOneIDForTwo(t *testing.T) {
 	}
 }
 
+// TestANoThatProvesNothing: the volume that the driver had made nevertheless is
+// the claim's, and nothing stays open.
+func TestANoThatProvesNothing(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	p.driver.OnCall("CreateVolume", func(n int, _ any) csitest.Action {
+		if n == 1 {
+			return csitest.Action{After: true, Err: status.Error(codes.Internal, "disk on fire")}
+		}
+		return csitest.Action{}
+	})
+	p.makeClaim("c", "fast")
+	p.bound("c")
+	p.settled()
+	p.agrees()
+	p.sameArguments(2)
+	// A volume that is to be retained from now on is let go.
+	name := p.claim("c").Spec.VolumeName
+	p.patchVolume(name, `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`)
+	p.finalizer(name, false)
+}
+
 // of returns the same plane for a part of a test.
 func (p *plane) of(t *testing.T) *plane {
 	part := *p

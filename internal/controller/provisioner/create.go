@@ -32,6 +32,8 @@ func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolume
 	slow := time.AfterFunc(patience, func() {
 		p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonProvisioning, Message: fmt.Sprintf("driver %s is making volume %s", in.Driver, in.Name)})
 	})
+	// What this call tells is all that counts.
+	p.doubtful.Delete(in.Claim.UID)
 	answer, err := p.call(ctx, in, secret)
 	slow.Stop()
 	if err != nil {

@@ -67,6 +67,10 @@ func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) er
 		if err := p.log.Sweep(ctx); err != nil {
 			return err
 		}
+		if p.log.Holds(string(r.UID)) {
+			// Somebody else writes that part of the log at this moment.
+			return fmt.Errorf("retain volume %s: %w", v.Name, errOpen)
+		}
 	}
 	return p.updateVolume(ctx, provision.Disowned(v))
 }

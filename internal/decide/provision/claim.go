@@ -88,7 +88,7 @@ func fault(next, message string) Plan {
 
 // Claim decides about one claim.
 func Claim(f ClaimFacts) Plan {
-	if f.Intent != nil && !f.Reopens() {
+	if f.Intent != nil && (!f.Reopens() || f.Saved != nil) {
 		return resolve(f)
 	}
 	c, driver := f.Claim, f.Driver
