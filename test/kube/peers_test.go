@@ -1,15 +1,19 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -42,11 +46,12 @@ type side struct {
 	// storage is the side's driver, memory what was seen of its claims.
 	storage *storage
 	memory  *memory
+	life    *life
 }
 
 func newSide(t *testing.T, name string) side {
 	t.Helper()
-	s := side{name: name, server: standalonetest.Start(t, app.RBAC()...), storage: newStorage(), memory: newMemory()}
+	s := side{name: name, server: standalonetest.Start(t, app.RBAC()...), storage: newStorage(), memory: newMemory(), life: &life{}}
 	config := s.server.AdminConfig()
 	config.QPS = -1
 	var err error
@@ -98,16 +103,29 @@ type watched struct {
 
 func (r watched) RoundTrip(req *http.Request) (*http.Response, error) {
 	got, err := r.next.RoundTrip(req)
-	if err == nil && got.StatusCode == http.StatusForbidden {
+	if err == nil && got.StatusCode == http.StatusForbidden && !ending(got) {
 		fmt.Fprintln(r.log, refusal, r.role, req.Method, req.URL.Path)
 	}
 	return got, err
 }
 
-// theirs runs controllers of Kubernetes until the test ends.
-func (s side) theirs(t *testing.T, controllers ...string) {
+// ending says whether a refusal is for the end of a namespace, and not for want
+// of a right.
+func ending(got *http.Response) bool {
+	body, err := io.ReadAll(got.Body)
+	_ = got.Body.Close()
+	got.Body = io.NopCloser(bytes.NewReader(body))
+	return err == nil && bytes.Contains(body, []byte(corev1.NamespaceTerminatingCause))
+}
+
+// theirBinder are the controllers of Kubernetes that bind claims and volumes.
+var theirBinder = []string{"persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller"}
+
+// theirs runs controllers of Kubernetes until the test ends, or until the
+// returned function is called.
+func (s side) theirs(t *testing.T, controllers ...string) (stop func()) {
 	t.Helper()
-	s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=5000",
+	return s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=5000",
 		"--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(controllers, ","))
 }
 
@@ -116,7 +134,7 @@ func (s side) theirs(t *testing.T, controllers ...string) {
 func (s side) theirProvisioner(t *testing.T, driver *csitest.Driver) (stop func()) {
 	t.Helper()
 	return s.run(t, "csi-provisioner", "--csi-address="+driver.Socket, "--leader-election=false", "--kube-api-qps=5000", "--kube-api-burst=5000",
-		"--timeout=1m", "--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())
+		"--timeout=1m", "--worker-threads="+strconv.Itoa(2*batch), "--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())
 }
 
 // run runs a program of Kubernetes as the administrator of the side's API

@@ -24,7 +24,7 @@ import (
 func TestOurProvisionerTheirBinder(t *testing.T) {
 	s := newSide(t, "both")
 	driver, drivers := startDriver(t)
-	s.theirs(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
+	s.theirs(t, theirBinder...)
 	s.ours(t, drivers, "provisioner")
 	twoComeAndGo(t, s, driver)
 	made := 0

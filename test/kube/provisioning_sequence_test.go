@@ -89,7 +89,7 @@ func (d *dice) newStorageClass(name string) op {
 	if class.ReclaimPolicy != nil {
 		text += ", " + string(*class.ReclaimPolicy)
 	}
-	return op{text, func(ctx context.Context, s side, space string) error {
+	return op{text: text, do: func(ctx context.Context, s side, space string) error {
 		class := class.DeepCopy()
 		class.Name = space + "-" + name
 		class.Parameters[parameterSpace] = space
@@ -162,7 +162,7 @@ func (d *dice) newDynamicClaim() op {
 	}
 	name := fmt.Sprint("c", d.claims)
 	d.claims++
-	return op{"make claim " + name + ": " + describeClaim(c), func(ctx context.Context, s side, space string) error {
+	return op{text: "make claim " + name + ": " + describeClaim(c), do: func(ctx context.Context, s side, space string) error {
 		c := c.DeepCopy()
 		c.Name, c.Spec.StorageClassName = name, ptr.To(space+"-"+*c.Spec.StorageClassName)
 		if c.Spec.VolumeName != "" {
@@ -207,7 +207,7 @@ func schedule(claim string, to bool) op {
 }
 
 func patchClaim(claim, text, patch string) op {
-	return op{text, func(ctx context.Context, s side, space string) error {
+	return op{text: text, do: func(ctx context.Context, s side, space string) error {
 		_, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return err
 	}}
@@ -226,7 +226,7 @@ func (d *dice) changeClaim() op {
 func (d *dice) changeMadeVolume() op {
 	claim := d.made()
 	patch := func(text, patch string) op {
-		return op{text + claim, func(ctx context.Context, s side, space string) error {
+		return op{text: text + claim, do: func(ctx context.Context, s side, space string) error {
 			_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, s.madeFor(space, claim), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 			return err
 		}}
@@ -239,7 +239,7 @@ func (d *dice) changeMadeVolume() op {
 	case 3:
 		return patch("take the claimRef from the volume of claim ", `{"spec":{"claimRef":null}}`)
 	}
-	return op{"delete the volume of claim " + claim, func(ctx context.Context, s side, space string) error {
+	return op{text: "delete the volume of claim " + claim, do: func(ctx context.Context, s side, space string) error {
 		return s.client.CoreV1().PersistentVolumes().Delete(ctx, s.madeFor(space, claim), metav1.DeleteOptions{})
 	}}
 }
@@ -261,7 +261,7 @@ func (d *dice) fault(method string) op {
 		f.after = d.IntN(2) == 0
 	}
 	text := fmt.Sprintf("let the driver answer %s with %s, %d times a volume (0 is always), done nevertheless: %v", method, f.code, f.times, f.after)
-	return op{text, func(_ context.Context, s side, space string) error {
+	return op{text: text, do: func(_ context.Context, s side, space string) error {
 		s.storage.fail(space, method, f)
 		return nil
 	}}
@@ -270,7 +270,7 @@ func (d *dice) fault(method string) op {
 // heal ends the faults. Users edit their claims and volumes then, so that
 // nobody waits for the end of a long pause.
 func heal(mark int) op {
-	return op{"let the driver work again", func(ctx context.Context, s side, space string) error {
+	return op{text: "let the driver work again", do: func(ctx context.Context, s side, space string) error {
 		s.storage.heal(space)
 		return s.touch(ctx, space, mark)
 	}}
@@ -297,14 +297,14 @@ func (d *dice) changeSecret() op {
 	if d.IntN(2) == 0 {
 		return d.newSecret(name)
 	}
-	return op{"delete secret " + name, func(ctx context.Context, s side, space string) error {
+	return op{text: "delete secret " + name, do: func(ctx context.Context, s side, space string) error {
 		return s.client.CoreV1().Secrets(space).Delete(ctx, name, metav1.DeleteOptions{})
 	}}
 }
 
 func (d *dice) newSecret(name string) op {
 	value, mark := fmt.Sprint(d.IntN(100)), d.Int()
-	return op{"make secret " + name + ", touch the claims", func(ctx context.Context, s side, space string) error {
+	return op{text: "make secret " + name + ", touch the claims", do: func(ctx context.Context, s side, space string) error {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{"key": []byte(value)}}
 		if _, err := s.client.CoreV1().Secrets(space).Create(ctx, secret, metav1.CreateOptions{}); err != nil && !refused(err) {
 			return err
@@ -317,11 +317,11 @@ func (d *dice) newSecret(name string) op {
 func (d *dice) attach() op {
 	claim := d.made()
 	if d.IntN(2) == 0 {
-		return op{"detach the volume of claim " + claim, func(ctx context.Context, s side, space string) error {
+		return op{text: "detach the volume of claim " + claim, do: func(ctx context.Context, s side, space string) error {
 			return s.client.StorageV1().VolumeAttachments().Delete(ctx, space+"-"+claim, metav1.DeleteOptions{})
 		}}
 	}
-	return op{"attach the volume of claim " + claim, func(ctx context.Context, s side, space string) error {
+	return op{text: "attach the volume of claim " + claim, do: func(ctx context.Context, s side, space string) error {
 		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: space + "-" + claim}, Spec: storagev1.VolumeAttachmentSpec{
 			Attacher: driverName, NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(s.madeFor(space, claim))},
 		}}
@@ -335,7 +335,7 @@ func (d *dice) changeClass() op {
 	if d.IntN(2) == 0 {
 		return d.newStorageClass(name)
 	}
-	return op{"delete class " + name, func(ctx context.Context, s side, space string) error {
+	return op{text: "delete class " + name, do: func(ctx context.Context, s side, space string) error {
 		return s.client.StorageV1().StorageClasses().Delete(ctx, space+"-"+name, metav1.DeleteOptions{})
 	}}
 }

@@ -17,10 +17,11 @@ import (
 func TestProvisionerIsKubernetes(t *testing.T) {
 	t.Parallel()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
-	ours.ours(t, ours.storage.start(t), "binder", "protection", "provisioner")
+	drivers := ours.storage.start(t)
 	theirs.storage.start(t)
-	theirs.theirs(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
-	theirs.theirProvisioner(t, theirs.storage.driver)
+	ours.begin(func() func() { return ours.ours(t, drivers, "binder", "protection", "provisioner") })
+	theirs.begin(func() func() { return theirs.theirs(t, theirBinder...) })
+	theirs.begin(func() func() { return theirs.theirProvisioner(t, theirs.storage.driver) })
 	compareAll(t, &differential{sides: []side{ours, theirs}, usual: 50, draw: drawProvisioning, allowed: provisioningMayDiffer, counted: map[string]int{}})
 	for _, s := range []side{ours, theirs} {
 		t.Logf("%s called %v", s.name, s.storage.calls())

@@ -31,12 +31,14 @@ type sequence struct {
 type op struct {
 	text string
 	do   func(ctx context.Context, s side, space string) error
+	// restart says how the controllers are started anew around it.
+	restart anew
 }
 
 func (s sequence) String() string {
 	var b strings.Builder
 	for i, o := range s.ops {
-		fmt.Fprintf(&b, "  %d. %s\n", i+1, o.text)
+		fmt.Fprintf(&b, "  %d. %s%s\n", i+1, o.text, o.restart)
 	}
 	return b.String()
 }
@@ -119,7 +121,7 @@ func (d *dice) newVolume() op {
 	}
 	name := fmt.Sprint("v", d.volumes)
 	d.volumes++
-	return op{fmt.Sprintf("make volume %s: %s", name, describeVolume(v)), func(ctx context.Context, s side, space string) error {
+	return op{text: fmt.Sprintf("make volume %s: %s", name, describeVolume(v)), do: func(ctx context.Context, s side, space string) error {
 		v := v.DeepCopy()
 		v.Name = space + "-" + name
 		v.Spec.StorageClassName = space + "-" + v.Spec.StorageClassName
@@ -163,7 +165,7 @@ func (d *dice) newClaim() op {
 	if c.Spec.VolumeMode != nil {
 		text += " " + string(*c.Spec.VolumeMode)
 	}
-	return op{text, func(ctx context.Context, s side, space string) error {
+	return op{text: text, do: func(ctx context.Context, s side, space string) error {
 		c := c.DeepCopy()
 		c.Name, c.Spec.StorageClassName = name, ptr.To(space+"-"+*c.Spec.StorageClassName)
 		if c.Spec.VolumeName != "" {
@@ -177,7 +179,7 @@ func (d *dice) newClaim() op {
 func (d *dice) newPod() op {
 	name, claim := fmt.Sprint("p", d.pods), d.claim()
 	d.pods++
-	return op{"make pod " + name + " with claim " + claim, func(ctx context.Context, s side, space string) error {
+	return op{text: "make pod " + name + " with claim " + claim, do: func(ctx context.Context, s side, space string) error {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
 		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
 		_, err := s.client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
@@ -186,7 +188,7 @@ func (d *dice) newPod() op {
 }
 
 func newClass(name string, mode storagev1.VolumeBindingMode) op {
-	return op{"make class " + name, func(ctx context.Context, s side, space string) error {
+	return op{text: "make class " + name, do: func(ctx context.Context, s side, space string) error {
 		_, err := s.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
 			ObjectMeta: metav1.ObjectMeta{Name: space + "-" + name}, Provisioner: volume.NoProvisioner, VolumeBindingMode: &mode,
 		}, metav1.CreateOptions{})
@@ -195,25 +197,25 @@ func newClass(name string, mode storagev1.VolumeBindingMode) op {
 }
 
 func deleteClaim(name string) op {
-	return op{"delete claim " + name, func(ctx context.Context, s side, space string) error {
+	return op{text: "delete claim " + name, do: func(ctx context.Context, s side, space string) error {
 		return s.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{})
 	}}
 }
 
 func deleteVolume(name string) op {
-	return op{"delete volume " + name, func(ctx context.Context, s side, space string) error {
+	return op{text: "delete volume " + name, do: func(ctx context.Context, s side, space string) error {
 		return s.client.CoreV1().PersistentVolumes().Delete(ctx, space+"-"+name, metav1.DeleteOptions{})
 	}}
 }
 
 func deletePod(name string) op {
-	return op{"delete pod " + name, func(ctx context.Context, s side, space string) error {
+	return op{text: "delete pod " + name, do: func(ctx context.Context, s side, space string) error {
 		return s.client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 	}}
 }
 
 func changeVolume(name, what, patch string) op {
-	return op{"change volume " + name + ": " + what, func(ctx context.Context, s side, space string) error {
+	return op{text: "change volume " + name + ": " + what, do: func(ctx context.Context, s side, space string) error {
 		_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return err
 	}}
@@ -221,7 +223,7 @@ func changeVolume(name, what, patch string) op {
 
 // reserve does what the scheduler does for a claim that binds late.
 func reserve(v, claim string) op {
-	return op{"reserve volume " + v + " for claim " + claim, func(ctx context.Context, s side, space string) error {
+	return op{text: "reserve volume " + v + " for claim " + claim, do: func(ctx context.Context, s side, space string) error {
 		pvc, err := s.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, claim, metav1.GetOptions{})
 		if err != nil {
 			return err

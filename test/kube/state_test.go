@@ -136,9 +136,10 @@ func claimLine(c *corev1.PersistentVolumeClaim) string {
 		class = strings.TrimPrefix(*c.Spec.StorageClassName, c.Namespace+"-")
 	}
 	notes := maps.Clone(c.Annotations)
-	if notes["pv.kubernetes.io/bind-completed"] == "" {
+	if notes["pv.kubernetes.io/bind-completed"] == "" || c.Spec.VolumeName != "pvc-"+string(c.UID) {
 		// Within one process the binder asks the provisioner without a write;
-		// what Kubernetes writes then is written when the claim is bound.
+		// what Kubernetes writes then is written when the claim is bound to what
+		// was made for it.
 		delete(notes, volume.AnnStorageProvisioner)
 		delete(notes, volume.AnnBetaStorageProvisioner)
 	}

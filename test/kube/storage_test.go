@@ -30,6 +30,8 @@ type storage struct {
 	spaces map[string]string
 	// answers are the errors so far, one line each, by sequence.
 	answers map[string]map[string]bool
+	// silent says that calls get no answer, and whether they do their work.
+	silent anew
 }
 
 // fault is how calls of a method fail in a sequence.
@@ -71,6 +73,10 @@ func (s *storage) start(t *testing.T) *csi.Set {
 func (s *storage) action(space, method, volume string) csitest.Action {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if space != "" && s.silent.silences() {
+		note(s.answers, space, "kept back the answer to "+method+" of "+volume)
+		return csitest.Action{After: s.silent == afterwards, Hang: true}
+	}
 	f := s.faults[space+" "+method]
 	if f == nil {
 		return csitest.Action{}
@@ -97,6 +103,13 @@ func (s *storage) fail(space, method string, f fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[space+" "+method] = &f
+}
+
+// keepSilent has calls get no answer, or ends that.
+func (s *storage) keepSilent(how anew) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silent = how
 }
 
 // heal ends the faults of a sequence, or of all when space is "".
