@@ -69,7 +69,7 @@ func compareAll(t *testing.T, d *differential) {
 			t.Errorf("seed %d, volplane and Kubernetes differ after\n%s%s", s.seed, s, difference)
 		}
 	}
-	t.Logf("played %d sequences, seeds %d to %d; %d restarts took %v; differences that are allowed:%s", last-first, first, last-1, d.restarts, d.restarting.Round(time.Second), d.table())
+	t.Logf("played %d sequences, seeds %d to %d; volplane met %d conflicts; %d restarts took %v; differences that are allowed:%s", last-first, first, last-1, d.sides[0].conflicts.Load(), d.restarts, d.restarting.Round(time.Second), d.table())
 }
 
 // table returns how often each difference was allowed.

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,17 +48,23 @@ type side struct {
 	storage *storage
 	memory  *memory
 	life    *life
+	// disturber edits what others have written.
+	disturber *disturber
+	// conflicts counts the writes of volplane that met one.
+	conflicts *atomic.Int64
 }
 
 func newSide(t *testing.T, name string) side {
 	t.Helper()
-	s := side{name: name, server: standalonetest.Start(t, app.RBAC()...), storage: newStorage(), memory: newMemory(), life: &life{}}
+	s := side{name: name, server: standalonetest.Start(t, app.RBAC()...), storage: newStorage(), memory: newMemory(), life: &life{}, conflicts: &atomic.Int64{}}
 	config := s.server.AdminConfig()
 	config.QPS = -1
 	var err error
 	if s.client, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
+	s.disturber = newDisturber(s.client)
+	s.disturber.start(t)
 	return s
 }
 
@@ -71,7 +78,7 @@ func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) (stop func()
 		ended <- app.ControlPlane(ctx, app.ControlPlaneOptions{
 			ConfigFor: func(role string) (*rest.Config, error) {
 				config := s.server.ClientConfig(app.User(role))
-				config.Wrap(func(next http.RoundTripper) http.RoundTripper { return watched{next, role, log} })
+				config.Wrap(func(next http.RoundTripper) http.RoundTripper { return watched{next, role, log, s.conflicts} })
 				return config, nil
 			},
 			Roles: roles, Drivers: drivers, Log: slog.New(slog.NewTextHandler(log, nil)),
@@ -99,10 +106,15 @@ type watched struct {
 	next http.RoundTripper
 	role string
 	log  *lastWords
+	// conflicts counts those of the API server.
+	conflicts *atomic.Int64
 }
 
 func (r watched) RoundTrip(req *http.Request) (*http.Response, error) {
 	got, err := r.next.RoundTrip(req)
+	if err == nil && got.StatusCode == http.StatusConflict && (req.Method == http.MethodPut || req.Method == http.MethodPatch) {
+		r.conflicts.Add(1)
+	}
 	if err == nil && got.StatusCode == http.StatusForbidden && !ending(got) {
 		fmt.Fprintln(r.log, refusal, r.role, req.Method, req.URL.Path)
 	}

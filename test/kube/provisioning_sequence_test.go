@@ -55,6 +55,7 @@ func (d *dice) provisioningOp() op {
 		{1, d.changeClaim},
 		{1, d.newVolume},
 		{1, d.changeClass},
+		{1, disturb},
 	}
 	sum := 0
 	for _, a := range all {

@@ -62,7 +62,7 @@ func draw(seed uint64, length int) sequence {
 }
 
 func (d *dice) op() op {
-	switch n := d.IntN(20); {
+	switch n := d.IntN(21); {
 	case n < 6 || d.volumes == 0:
 		return d.newVolume()
 	case n < 11 || d.claims == 0:
@@ -79,6 +79,8 @@ func (d *dice) op() op {
 		return d.newPod()
 	case n < 19 && d.pods > 0:
 		return deletePod(fmt.Sprint("p", d.IntN(d.pods)))
+	case n < 20:
+		return disturb()
 	default:
 		return reserve(d.volume(), d.claim())
 	}

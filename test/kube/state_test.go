@@ -167,14 +167,14 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 	return fmt.Sprintf("volume %s %s for %s annotations=%v finalizers=%v going=%v spec=%s", name, v.Status.Phase, ref, annotations(v.Annotations), sorted(v.Finalizers), v.DeletionTimestamp != nil, text), err
 }
 
-// annotations returns all but those by which Kubernetes' provisioner says that
+// annotations returns all but that of the disturber, those by which Kubernetes' provisioner says that
 // there is no secret, and those that name one for calls that volplane never
 // makes.
 func annotations(all map[string]string) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		none := all[k] == "" && (k == volume.AnnDeletionSecretName || k == volume.AnnDeletionSecretNamespace)
-		if !none && !strings.HasPrefix(k, "volume.kubernetes.io/controller-modify-secret-") {
+		if !none && k != annDisturbed && !strings.HasPrefix(k, "volume.kubernetes.io/controller-modify-secret-") {
 			out = append(out, strings.TrimPrefix(k, "pv.kubernetes.io/")+"="+all[k])
 		}
 	}
