@@ -43,7 +43,7 @@ type row struct {
 // provisioningMayDiffer returns the reasons why two states after provisioning
 // may differ, "" if there is a line without one.
 func provisioningMayDiffer(ours, theirs []string) string {
-	d := difference{ours: ours, theirs: theirs, onlyOurs: without(ours, theirs), onlyTheirs: without(theirs, ours)}
+	d := difference{ours: ours, theirs: theirs, onlyOurs: without(compared(ours), theirs), onlyTheirs: without(compared(theirs), ours)}
 	var reasons []string
 	for _, line := range slices.Concat(d.onlyOurs, d.onlyTheirs) {
 		i := slices.IndexFunc(rows(), func(r row) bool { return r.explains(d, line) })
@@ -121,6 +121,7 @@ func wentOn(d difference, line string) bool {
 	unknown := slices.ContainsFunc([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted}, func(c codes.Code) bool {
 		return has(both, "answered CreateVolume of pvc-"+name+" with "+c.String())
 	})
+	unknown = unknown || has(both, unanswered+"CreateVolume of pvc-"+name)
 	claims := slices.DeleteFunc(both, func(l string) bool { return !strings.HasPrefix(l, "claim "+name+" ") })
 	if !unknown || len(claims) == 0 {
 		return unknown

@@ -74,7 +74,7 @@ func (s *storage) action(space, method, volume string) csitest.Action {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if space != "" && s.silent.silences() {
-		note(s.answers, space, "kept back the answer to "+method+" of "+volume)
+		note(s.answers, space, unanswered+method+" of "+volume)
 		return csitest.Action{After: s.silent == afterwards, Hang: true}
 	}
 	f := s.faults[space+" "+method]
