@@ -49,8 +49,8 @@ test: deps build bin/kubectl bin/kube-controller-manager bin/csi-provisioner ## 
 	.ci/gotest $(MODULES)
 
 .PHONY: differential
-differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner with Kubernetes' own in DIFFERENTIAL=2000 sequences each
-	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=60m -v -run 'Test(Binder|Provisioner)IsKubernetes' ./kube
+differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner, without and with topology, with Kubernetes' own in DIFFERENTIAL=2000 sequences each
+	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=60m -v -run 'Test(Binder|Provisioner|Topology)IsKubernetes' ./kube
 
 .PHONY: cluster
 cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a cluster of Kubernetes' own

@@ -62,6 +62,7 @@ func compareAll(t *testing.T, d *differential) {
 			if found[i] == "" {
 				continue
 			}
+			t.Logf("seed %d makes a difference, and is made shorter:\n%s%s", s.seed, s, found[i])
 			s, difference, err := d.shrink(ctx, s, found[i])
 			if err != nil {
 				t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strconv"
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
@@ -24,7 +25,10 @@ const (
 // drawProvisioning draws what users, schedulers and drivers do around volumes
 // that are made when they are asked for.
 func drawProvisioning(seed uint64, length int) sequence {
-	d := &dice{Rand: newRand(seed)}
+	return (&dice{Rand: newRand(seed)}).provisioning(seed, length)
+}
+
+func (d *dice) provisioning(seed uint64, length int) sequence {
 	s := sequence{seed: seed, ops: []op{d.newStorageClass("fast"), d.newStorageClass("late"), d.newSecret("s0")}}
 	if d.IntN(3) == 0 {
 		s.ops = append(s.ops, d.fault("CreateVolume"))
@@ -43,7 +47,7 @@ func (d *dice) provisioningOp() op {
 	}{
 		{8, d.newDynamicClaim},
 		{5, func() op { return deleteClaim(d.made()) }},
-		{4, func() op { return schedule(d.made(), d.IntN(4) > 0) }},
+		{4, func() op { return schedule(d.made(), pick(d, "", d.node(), d.node(), d.node())) }},
 		{3, d.changeMadeVolume},
 		{3, func() op { return d.fault("CreateVolume") }},
 		{2, func() op { return d.fault("DeleteVolume") }},
@@ -71,14 +75,15 @@ func (d *dice) provisioningOp() op {
 }
 
 // made returns a claim that was made.
-func (d *dice) made() string { return fmt.Sprint("c", d.IntN(d.claims)) }
+func (d *dice) made() string { return d.claimName(d.IntN(d.claims)) }
 
 // newStorageClass makes a class; its name says when it binds.
 func (d *dice) newStorageClass(name string) op {
 	class := &storagev1.StorageClass{
 		Provisioner: driverName, Parameters: d.parameters(name == "odd" || d.IntN(4) == 0), MountOptions: pick(d, nil, nil, []string{"noatime"}, []string{"nodev", "ro"}),
 		VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate), AllowVolumeExpansion: ptr.To(true),
-		ReclaimPolicy: pick(d, nil, ptr.To(corev1.PersistentVolumeReclaimDelete), ptr.To(corev1.PersistentVolumeReclaimRetain)),
+		AllowedTopologies: d.allowed(),
+		ReclaimPolicy:     pick(d, nil, ptr.To(corev1.PersistentVolumeReclaimDelete), ptr.To(corev1.PersistentVolumeReclaimRetain)),
 	}
 	if name == "late" {
 		class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
@@ -89,6 +94,9 @@ func (d *dice) newStorageClass(name string) op {
 	text := fmt.Sprintf("make class %s of %s: parameters %v, mount options %v", name, class.Provisioner, class.Parameters, class.MountOptions)
 	if class.ReclaimPolicy != nil {
 		text += ", " + string(*class.ReclaimPolicy)
+	}
+	if class.AllowedTopologies != nil {
+		text += fmt.Sprintf(", allowed %v", class.AllowedTopologies)
 	}
 	return op{text: text, do: func(ctx context.Context, s side, space string) error {
 		class := class.DeepCopy()
@@ -161,7 +169,7 @@ func (d *dice) newDynamicClaim() op {
 		c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: d.claim()}
 		c.Spec.Resources.Requests[corev1.ResourceStorage] = pick(d, resource.MustParse("8Gi"), d.size())
 	}
-	name := fmt.Sprint("c", d.claims)
+	name := d.claimName(d.claims)
 	d.claims++
 	return op{text: "make claim " + name + ": " + describeClaim(c), do: func(ctx context.Context, s side, space string) error {
 		c := c.DeepCopy()
@@ -199,9 +207,9 @@ func describeClaim(c *corev1.PersistentVolumeClaim) string {
 
 // schedule does what the scheduler does when it has found a node, or gives it
 // up.
-func schedule(claim string, to bool) op {
-	text, node := "select a node for claim "+claim, `"n1"`
-	if !to {
+func schedule(claim, to string) op {
+	text, node := fmt.Sprintf("select node %s for claim %s", to, claim), strconv.Quote(to)
+	if to == "" {
 		text, node = "take the node from claim "+claim, "null"
 	}
 	return patchClaim(claim, text, fmt.Sprintf(`{"metadata":{"annotations":{%q:%s}}}`, volume.AnnSelectedNode, node))

@@ -8,6 +8,9 @@ import (
 	"unicode"
 
 	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestProvisionerIsKubernetes plays the same sequences to volplane's binder,
@@ -16,13 +19,22 @@ import (
 // what it has.
 func TestProvisionerIsKubernetes(t *testing.T) {
 	t.Parallel()
+	playProvisioning(t, drawProvisioning, func(side) {}, func(*csitest.Config) {})
+}
+
+// playProvisioning plays sequences to two sides that provision, in worlds that
+// prepare has made, with drivers that change has changed.
+func playProvisioning(t *testing.T, draw func(uint64, int) sequence, prepare func(side), change func(*csitest.Config)) {
+	t.Helper()
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
-	drivers := ours.storage.start(t)
-	theirs.storage.start(t)
+	prepare(ours)
+	prepare(theirs)
+	drivers := ours.storage.start(t, change)
+	theirs.storage.start(t, change)
 	ours.begin(func() func() { return ours.ours(t, drivers, "binder", "protection", "provisioner") })
 	theirs.begin(func() func() { return theirs.theirs(t, theirBinder...) })
 	theirs.begin(func() func() { return theirs.theirProvisioner(t, theirs.storage.driver) })
-	compareAll(t, &differential{sides: []side{ours, theirs}, usual: 50, draw: drawProvisioning, allowed: provisioningMayDiffer, counted: map[string]int{}})
+	compareAll(t, &differential{sides: []side{ours, theirs}, usual: 50, draw: draw, allowed: provisioningMayDiffer, counted: map[string]int{}})
 	for _, s := range []side{ours, theirs} {
 		t.Logf("%s called %v", s.name, s.storage.calls())
 	}
@@ -86,6 +98,14 @@ func rows() []row {
 			},
 		},
 		{
+			"a selected node that cannot have the volume is taken from the claim, so that another one is selected; Kubernetes takes only one that has gone",
+			unselected,
+		},
+		{
+			"Kubernetes protects what a copy is made of before it finds out that it cannot ask for the copy; here it is protected when the copy is asked for",
+			protected,
+		},
+		{
 			"a template of a secret with a $ that begins no ${token} is a mistake; Kubernetes makes something of it",
 			func(d difference, line string) bool { return about(line, claimsOf(d, `\$[^{]|\$"|\$\{[^}"]*"`)) },
 		},
@@ -105,7 +125,7 @@ func handedOn(d difference, line string) bool {
 	for _, l := range d.onlyOurs {
 		ours := bound.FindStringSubmatch(l)
 		for _, l := range d.onlyTheirs {
-			if theirs := bound.FindStringSubmatch(l); ours != nil && theirs != nil && ours[1] == theirs[1] && about(line, []string{ours[2], theirs[2]}) {
+			if theirs := bound.FindStringSubmatch(l); ours != nil && theirs != nil && ours[1] == theirs[1] && ours[2] != theirs[2] && about(line, []string{ours[2], theirs[2]}) {
 				return true
 			}
 		}
@@ -134,7 +154,23 @@ func wentOn(d difference, line string) bool {
 		}
 	}
 	noNode := class == "late" && !has(claims, "selected-node")
-	return asked > 1 || noNode || !has(d.ours, "class "+class+" of ")
+	// A node was selected since that cannot have what this one goes on with.
+	elsewhere := has(d.ours, "claim "+name+" Bound ", "selected-node") && has(d.theirs, "claim "+name+" Pending ", "selected-node") && has(d.ours, "asked CreateVolume", `"pvc-`+name+`"`, "accessibility_requirements")
+	return asked > 1 || noNode || elsewhere || !has(d.ours, "class "+class+" of ")
+}
+
+// protected says whether a line differs only because Kubernetes protects a claim
+// of which no copy was asked for.
+func protected(d difference, line string) bool {
+	const finalizer = " " + volume.FinalizerCloning
+	name := claimIn(line)
+	for _, l := range d.onlyTheirs {
+		if strings.HasPrefix(l, "claim "+name+" ") && slices.Contains(d.onlyOurs, strings.Replace(l, finalizer, "", 1)) {
+			copies := names(d.ours, "claim ", func(l string) bool { return strings.Contains(l, " source=PersistentVolumeClaim:"+name+".") })
+			return !slices.ContainsFunc(copies, func(c string) bool { return has(d.ours, "asked CreateVolume", `"pvc-`+c+`"`) })
+		}
+	}
+	return false
 }
 
 // claimIn returns the claim that a line is about, "" if it is about none.

@@ -47,6 +47,9 @@ func (s sequence) String() string {
 // equal volumes is taken is nobody's promise.
 type dice struct {
 	*rand.Rand
+	// topology says that it matters where volumes and nodes are.
+	topology bool
+
 	volumes, claims, pods int
 }
 
@@ -87,7 +90,7 @@ func (d *dice) op() op {
 }
 
 func (d *dice) volume() string { return fmt.Sprint("v", d.IntN(d.volumes+1)) }
-func (d *dice) claim() string  { return fmt.Sprint("c", d.IntN(d.claims+1)) }
+func (d *dice) claim() string  { return d.claimName(d.IntN(d.claims + 1)) }
 
 func pick[T any](d *dice, all ...T) T { return all[d.IntN(len(all))] }
 
@@ -117,7 +120,7 @@ func (d *dice) newVolume() op {
 	}
 	switch d.IntN(10) {
 	case 0, 1:
-		v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Name: fmt.Sprint("c", d.IntN(d.claims+2))}
+		v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Name: d.claimName(d.IntN(d.claims + 2))}
 	case 2:
 		v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Name: d.claim(), UID: "11111111-2222-3333-4444-555555555555"}
 	}
@@ -161,7 +164,7 @@ func (d *dice) newClaim() op {
 	if d.IntN(5) == 0 {
 		c.Spec.VolumeName = fmt.Sprint("v", d.IntN(d.volumes+2))
 	}
-	name := fmt.Sprint("c", d.claims)
+	name := d.claimName(d.claims)
 	d.claims++
 	text := fmt.Sprintf("make claim %s: %s %v class %s volume %q selects %v", name, c.Spec.Resources.Requests.Storage(), c.Spec.AccessModes, *c.Spec.StorageClassName, c.Spec.VolumeName, c.Spec.Selector != nil)
 	if c.Spec.VolumeMode != nil {

@@ -106,6 +106,9 @@ func (s side) states(ctx context.Context) (state, error) {
 		return nil, err
 	}
 	for _, lines := range out {
+		for i := range lines {
+			lines[i] = s.memory.short(lines[i])
+		}
 		slices.Sort(lines)
 	}
 	return out, nil
@@ -143,8 +146,16 @@ func claimLine(c *corev1.PersistentVolumeClaim) string {
 		delete(notes, volume.AnnStorageProvisioner)
 		delete(notes, volume.AnnBetaStorageProvisioner)
 	}
-	return fmt.Sprintf("claim %s %s class=%s volume=%q capacity=%s modes=%v annotations=%v finalizers=%v going=%v",
-		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(notes), sorted(c.Finalizers), c.DeletionTimestamp != nil)
+	return fmt.Sprintf("claim %s %s class=%s volume=%q capacity=%s modes=%v annotations=%v finalizers=%v going=%v%s",
+		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(notes), sorted(c.Finalizers), c.DeletionTimestamp != nil, sourceOf(c))
+}
+
+// sourceOf tells what a claim's data come from.
+func sourceOf(c *corev1.PersistentVolumeClaim) string {
+	if c.Spec.DataSource == nil {
+		return ""
+	}
+	return fmt.Sprintf(" source=%s:%s.", c.Spec.DataSource.Kind, c.Spec.DataSource.Name)
 }
 
 func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]string) (string, error) {
@@ -162,6 +173,12 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 		// It is made of the time when Kubernetes' provisioner was started, and
 		// no driver is told what it is good for.
 		delete(spec.CSI.VolumeAttributes, "storage.kubernetes.io/csiProvisionerIdentity")
+	}
+	if spec.NodeAffinity != nil && spec.NodeAffinity.Required != nil {
+		// Kubernetes writes the keys of a segment in any order.
+		for _, term := range spec.NodeAffinity.Required.NodeSelectorTerms {
+			slices.SortFunc(term.MatchExpressions, func(a, b corev1.NodeSelectorRequirement) int { return strings.Compare(a.Key, b.Key) })
+		}
 	}
 	text, err := json.Marshal(spec)
 	return fmt.Sprintf("volume %s %s for %s annotations=%v finalizers=%v going=%v spec=%s", name, v.Status.Phase, ref, annotations(v.Annotations), sorted(v.Finalizers), v.DeletionTimestamp != nil, text), err

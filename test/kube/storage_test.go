@@ -30,6 +30,8 @@ type storage struct {
 	spaces map[string]string
 	// answers are the errors so far, one line each, by sequence.
 	answers map[string]map[string]bool
+	// segments is where volumes are; nil is everywhere.
+	segments map[string][]*csipb.Topology
 	// silent says that calls get no answer, and whether they do their work.
 	silent anew
 }
@@ -49,16 +51,20 @@ func newStorage() *storage {
 }
 
 // start starts the driver.
-func (s *storage) start(t *testing.T) *csi.Set {
+func (s *storage) start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 	t.Helper()
-	driver, drivers := startDriver(t)
+	driver, drivers := startDriver(t, change)
 	s.driver = driver
 	driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action {
 		r := req.(*csipb.CreateVolumeRequest)
 		s.mu.Lock()
 		s.spaces["id-"+r.GetName()] = r.GetParameters()[parameterSpace]
 		s.mu.Unlock()
-		return s.action(r.GetParameters()[parameterSpace], "CreateVolume", r.GetName())
+		action := s.action(r.GetParameters()[parameterSpace], "CreateVolume", r.GetName())
+		if action.Err == nil && !action.Hang {
+			action.After, action.Answer = true, s.answer(r)
+		}
+		return action
 	})
 	driver.OnCall("DeleteVolume", func(_ int, req any) csitest.Action {
 		id := req.(*csipb.DeleteVolumeRequest).GetVolumeId()
@@ -87,6 +93,16 @@ func (s *storage) action(space, method, volume string) csitest.Action {
 	}
 	note(s.answers, space, "answered "+method+" of "+volume+" with "+f.code.String())
 	return csitest.Action{After: f.after, Err: status.Error(f.code, "as the test wants")}
+}
+
+// answer returns what the driver says of a volume that it has made.
+func (s *storage) answer(r *csipb.CreateVolumeRequest) *csipb.CreateVolumeResponse {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{
+		VolumeId: "id-" + r.GetName(), CapacityBytes: r.GetCapacityRange().GetRequiredBytes(), ContentSource: r.GetVolumeContentSource(),
+		VolumeContext: map[string]string{"name": r.GetName()}, AccessibleTopology: s.placed(r),
+	}}
 }
 
 // note adds a line to those of a sequence.
@@ -139,8 +155,9 @@ type memory struct {
 	// sequence, each once.
 	calls int
 	asked map[string]map[string]bool
-	// uid finds a UID in a text, space the name of a sequence.
-	uid, space *regexp.Regexp
+	// uid finds a UID in a text, space the name of a sequence, member that of a
+	// claim like those of a StatefulSet.
+	uid, space, member *regexp.Regexp
 }
 
 type claimName struct{ space, name string }
@@ -149,6 +166,7 @@ func newMemory() *memory {
 	return &memory{
 		claims: map[types.UID]claimName{}, asked: map[string]map[string]bool{},
 		uid: regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), space: regexp.MustCompile(`g[0-9]+-s[0-9]+`),
+		member: regexp.MustCompile(`\b(c[0-9]+)-web-[0-9]+\b`),
 	}
 }
 
@@ -164,6 +182,9 @@ func (m *memory) named(text string) string {
 		return uid
 	})
 }
+
+// short names all claims alike.
+func (m *memory) short(text string) string { return m.member.ReplaceAllString(text, "$1") }
 
 // stored adds what the driver has and what it was asked, one line each.
 func (s side) stored(out state) error {

@@ -1,0 +1,135 @@
+package kube
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+// rack is the driver's second topology key.
+const rack = "topology.test/rack"
+
+// TestTopologyIsKubernetes does what TestProvisionerIsKubernetes does, with
+// drivers whose volumes are not reachable from every node.
+func TestTopologyIsKubernetes(t *testing.T) {
+	t.Parallel()
+	playProvisioning(t, drawTopology, func(s side) {
+		s.zones(t)
+		s.storage.segments = map[string][]*csipb.Topology{}
+	}, func(c *csitest.Config) { c.Plugin.AccessibilityConstraints = true })
+}
+
+// place is a node and where it is.
+type place struct {
+	name   string
+	labels map[string]string
+	// keys are those that the driver registered; none is no driver.
+	keys []string
+}
+
+func places() []place {
+	both := []string{zone, rack}
+	return []place{
+		{"n1", map[string]string{zone: "a", rack: "r1"}, both},
+		{"n2", map[string]string{zone: "a", rack: "r2"}, both},
+		{"n3", map[string]string{zone: "b", rack: "r1"}, both},
+		{"n4", map[string]string{zone: "c", rack: "r1"}, both},
+		// These cannot have a volume: a label is missing, or the driver.
+		{"n5", map[string]string{zone: "a"}, both},
+		{"n6", map[string]string{zone: "a", rack: "r1"}, nil},
+	}
+}
+
+// zones makes the nodes.
+func (s side) zones(t *testing.T) {
+	t.Helper()
+	for _, p := range places() {
+		if _, err := s.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: p.labels}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: p.name}}
+		if p.keys != nil {
+			n.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driverName, NodeID: "id-" + p.name, TopologyKeys: p.keys}}
+		}
+		if _, err := s.client.StorageV1().CSINodes().Create(t.Context(), n, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// drawTopology draws what drawProvisioning does, and where volumes may be.
+func drawTopology(seed uint64, length int) sequence {
+	return (&dice{Rand: newRand(seed), topology: true}).provisioning(seed, length)
+}
+
+// node draws the node that the scheduler selects.
+func (d *dice) node() string {
+	if !d.topology {
+		return "n1"
+	}
+	return pick(d, "n1", "n1", "n2", "n2", "n3", "n3", "n4", "n4", "n5", "n6", "n7")
+}
+
+// claimName returns the name of the nth claim. One in two is like those of a
+// StatefulSet when it matters.
+func (d *dice) claimName(n int) string {
+	if d.topology && n%2 == 1 {
+		return fmt.Sprintf("c%d-web-%d", n, n/2)
+	}
+	return fmt.Sprint("c", n)
+}
+
+// allowed draws the places that a class allows; nil is all.
+func (d *dice) allowed() []corev1.TopologySelectorTerm {
+	in := func(key string, values ...string) corev1.TopologySelectorLabelRequirement {
+		return corev1.TopologySelectorLabelRequirement{Key: key, Values: values}
+	}
+	term := func(all ...corev1.TopologySelectorLabelRequirement) corev1.TopologySelectorTerm {
+		return corev1.TopologySelectorTerm{MatchLabelExpressions: all}
+	}
+	if !d.topology {
+		return nil
+	}
+	return pick(d, nil, nil, []corev1.TopologySelectorTerm{term(in(zone, "b", "a"))},
+		[]corev1.TopologySelectorTerm{term(in(zone, "a"), in(rack, "r2", "r1"))},
+		[]corev1.TopologySelectorTerm{term(in(zone, "c")), term(in(zone, "a"), in(rack, "r1"))},
+		[]corev1.TopologySelectorTerm{term(in(zone, "d"))})
+}
+
+// placed says where the driver has a volume: where it was wanted most when it
+// was asked for the first time, if it is golden in two places.
+func (s *storage) placed(r *csipb.CreateVolumeRequest) []*csipb.Topology {
+	if s.segments == nil {
+		return nil
+	}
+	if s.segments[r.GetName()] == nil {
+		preferred, places := r.GetAccessibilityRequirements().GetPreferred(), 1
+		if r.GetParameters()["tier"] == "gold" {
+			places = 2
+		}
+		s.segments[r.GetName()] = preferred[:min(places, len(preferred))]
+	}
+	return s.segments[r.GetName()]
+}
+
+// unselected says whether a line is about a claim for which no volume was asked
+// for, and whose node only one side has taken.
+func unselected(d difference, line string) bool {
+	node := regexp.MustCompile(` ?volume\.kubernetes\.io/selected-node=\w+`)
+	name := claimIn(line)
+	for _, l := range d.onlyTheirs {
+		if strings.HasPrefix(l, "claim "+name+" Pending ") && node.MatchString(l) && slices.Contains(d.onlyOurs, node.ReplaceAllString(l, "")) {
+			return !has(d.ours, "asked CreateVolume", "pvc-"+name+`"`)
+		}
+	}
+	return false
+}
