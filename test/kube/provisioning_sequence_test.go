@@ -29,7 +29,7 @@ func drawProvisioning(seed uint64, length int) sequence {
 }
 
 func (d *dice) provisioning(seed uint64, length int) sequence {
-	s := sequence{seed: seed, ops: []op{d.newStorageClass("fast"), d.newStorageClass("late"), d.newSecret("s0")}}
+	s := sequence{seed: seed, ops: []op{d.newStorageClass("fast"), d.newStorageClass("late"), d.newSecret("s0"), newAttributes("gold"), newAttributes("strange")}}
 	if d.IntN(3) == 0 {
 		s.ops = append(s.ops, d.fault("CreateVolume"))
 	}
@@ -60,6 +60,8 @@ func (d *dice) provisioningOp() op {
 		{1, d.newVolume},
 		{1, d.changeClass},
 		{1, disturb},
+		{1, d.changeAttributes},
+		{1, d.wantAttributes},
 	}
 	sum := 0
 	for _, a := range all {
@@ -157,6 +159,7 @@ func (d *dice) newDynamicClaim() op {
 	if d.IntN(3) == 0 {
 		c.Annotations = map[string]string{annSecret: pick(d, "s0", "s1", "Not a name")}
 	}
+	c.Spec.VolumeAttributesClassName = d.attributes()
 	if d.IntN(15) == 0 {
 		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "a"}}
 	}
@@ -174,6 +177,9 @@ func (d *dice) newDynamicClaim() op {
 	return op{text: "make claim " + name + ": " + describeClaim(c), do: func(ctx context.Context, s side, space string) error {
 		c := c.DeepCopy()
 		c.Name, c.Spec.StorageClassName = name, ptr.To(space+"-"+*c.Spec.StorageClassName)
+		if c.Spec.VolumeAttributesClassName != nil {
+			c.Spec.VolumeAttributesClassName = ptr.To(space + "-" + *c.Spec.VolumeAttributesClassName)
+		}
 		if c.Spec.VolumeName != "" {
 			c.Spec.VolumeName = space + "-" + c.Spec.VolumeName
 		}
@@ -189,6 +195,9 @@ func describeClaim(c *corev1.PersistentVolumeClaim) string {
 	}
 	if c.Spec.VolumeName != "" {
 		s += " volume " + c.Spec.VolumeName
+	}
+	if c.Spec.VolumeAttributesClassName != nil {
+		s += " attributes " + *c.Spec.VolumeAttributesClassName
 	}
 	if c.Spec.Selector != nil {
 		s += " selects"

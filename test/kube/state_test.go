@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -146,8 +147,17 @@ func claimLine(c *corev1.PersistentVolumeClaim) string {
 		delete(notes, volume.AnnStorageProvisioner)
 		delete(notes, volume.AnnBetaStorageProvisioner)
 	}
-	return fmt.Sprintf("claim %s %s class=%s volume=%q capacity=%s modes=%v annotations=%v finalizers=%v going=%v%s",
-		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(notes), sorted(c.Finalizers), c.DeletionTimestamp != nil, sourceOf(c))
+	return fmt.Sprintf("claim %s %s class=%s volume=%q capacity=%s modes=%v annotations=%v finalizers=%v going=%v%s%s",
+		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(notes), sorted(c.Finalizers), c.DeletionTimestamp != nil, sourceOf(c), attributesOf(c))
+}
+
+// attributesOf tells of the attributes that a claim wants and has.
+func attributesOf(c *corev1.PersistentVolumeClaim) string {
+	if c.Spec.VolumeAttributesClassName == nil && c.Status.CurrentVolumeAttributesClassName == nil {
+		return ""
+	}
+	name := func(class *string) string { return strings.TrimPrefix(ptr.Deref(class, "none"), c.Namespace+"-") }
+	return " attributes=" + name(c.Spec.VolumeAttributesClassName) + " has=" + name(c.Status.CurrentVolumeAttributesClassName)
 }
 
 // sourceOf tells what a claim's data come from.
