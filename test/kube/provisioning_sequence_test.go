@@ -50,6 +50,7 @@ func (d *dice) provisioningOp() op {
 		{4, func() op { return schedule(d.made(), pick(d, "", d.node(), d.node(), d.node())) }},
 		{3, d.changeMadeVolume},
 		{3, func() op { return d.fault("CreateVolume") }},
+		{1, d.wrongSize},
 		{2, func() op { return d.fault("DeleteVolume") }},
 		{3, func() op { return heal(d.Int()) }},
 		{2, d.changeSecret},
@@ -281,6 +282,15 @@ func (d *dice) fault(method string) op {
 	text := fmt.Sprintf("let the driver answer %s with %s, %d times a volume (0 is always), done nevertheless: %v", method, f.code, f.times, f.after)
 	return op{text: text, do: func(_ context.Context, s side, space string) error {
 		s.storage.fail(space, method, f)
+		return nil
+	}}
+}
+
+func (d *dice) wrongSize() op {
+	f := fault{times: pick(d, 1, 2, 0), told: pick(d, half, half, nothing)}
+	text := fmt.Sprintf("let the driver answer CreateVolume with %s, %d times a volume (0 is always)", f.told, f.times)
+	return op{text: text, do: func(_ context.Context, s side, space string) error {
+		s.storage.fail(space, "CreateVolume", f)
 		return nil
 	}}
 }

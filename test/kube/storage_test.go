@@ -36,9 +36,25 @@ type storage struct {
 	silent anew
 }
 
+// told is the size that a driver tells of a volume.
+type told int
+
+const (
+	right told = iota
+	half
+	nothing
+)
+
+func (t told) String() string { return []string{"the right size", "half the size", "no size"}[t] }
+
+func (t told) of(bytes int64) int64 { return []int64{bytes, bytes / 2, 0}[t] }
+
 // fault is how calls of a method fail in a sequence.
 type fault struct {
 	code codes.Code
+	// told is what the driver tells of the size, without an error, unless it is
+	// right.
+	told told
 	// times is how often that happens to each volume; 0 is always. After has
 	// the driver do its work nevertheless.
 	times int
@@ -60,9 +76,9 @@ func (s *storage) start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 		s.mu.Lock()
 		s.spaces["id-"+r.GetName()] = r.GetParameters()[parameterSpace]
 		s.mu.Unlock()
-		action := s.action(r.GetParameters()[parameterSpace], "CreateVolume", r.GetName())
+		action, size := s.action(r.GetParameters()[parameterSpace], "CreateVolume", r.GetName())
 		if action.Err == nil && !action.Hang {
-			action.After, action.Answer = true, s.answer(r)
+			action.After, action.Answer = true, s.answer(r, size)
 		}
 		return action
 	})
@@ -71,36 +87,42 @@ func (s *storage) start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 		s.mu.Lock()
 		space := s.spaces[id]
 		s.mu.Unlock()
-		return s.action(space, "DeleteVolume", id)
+		action, _ := s.action(space, "DeleteVolume", id)
+		return action
 	})
 	return drivers
 }
 
-func (s *storage) action(space, method, volume string) csitest.Action {
+// action says how a call goes, and what size the driver tells of.
+func (s *storage) action(space, method, volume string) (csitest.Action, told) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if space != "" && s.silent.silences() {
 		note(s.answers, space, unanswered+method+" of "+volume)
-		return csitest.Action{After: s.silent == afterwards, Hang: true}
+		return csitest.Action{After: s.silent == afterwards, Hang: true}, right
 	}
 	f := s.faults[space+" "+method]
 	if f == nil {
-		return csitest.Action{}
+		return csitest.Action{}, right
 	}
 	f.seen[volume]++
 	if f.times > 0 && f.seen[volume] > f.times {
-		return csitest.Action{}
+		return csitest.Action{}, right
+	}
+	if f.told != right {
+		note(s.answers, space, "answered "+method+" of "+volume+" with "+f.told.String())
+		return csitest.Action{}, f.told
 	}
 	note(s.answers, space, "answered "+method+" of "+volume+" with "+f.code.String())
-	return csitest.Action{After: f.after, Err: status.Error(f.code, "as the test wants")}
+	return csitest.Action{After: f.after, Err: status.Error(f.code, "as the test wants")}, right
 }
 
 // answer returns what the driver says of a volume that it has made.
-func (s *storage) answer(r *csipb.CreateVolumeRequest) *csipb.CreateVolumeResponse {
+func (s *storage) answer(r *csipb.CreateVolumeRequest, size told) *csipb.CreateVolumeResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{
-		VolumeId: "id-" + r.GetName(), CapacityBytes: r.GetCapacityRange().GetRequiredBytes(), ContentSource: r.GetVolumeContentSource(),
+		VolumeId: "id-" + r.GetName(), CapacityBytes: size.of(r.GetCapacityRange().GetRequiredBytes()), ContentSource: r.GetVolumeContentSource(),
 		VolumeContext: map[string]string{"name": r.GetName()}, AccessibleTopology: s.placed(r),
 	}}
 }
