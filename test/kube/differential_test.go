@@ -362,6 +362,9 @@ func (s side) remove(ctx context.Context) error {
 	if err := c.StorageV1().StorageClasses().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return err
 	}
+	if err := s.removeSnapshots(ctx); err != nil {
+		return err
+	}
 	if err := c.StorageV1().VolumeAttributesClasses().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -44,6 +45,8 @@ type side struct {
 	name   string
 	server server
 	client kubernetes.Interface
+	// dynamic reaches custom resources.
+	dynamic dynamic.Interface
 	// storage is the side's driver, memory what was seen of its claims.
 	storage *storage
 	memory  *memory
@@ -61,6 +64,9 @@ func newSide(t *testing.T, name string) side {
 	config.QPS = -1
 	var err error
 	if s.client, err = kubernetes.NewForConfig(config); err != nil {
+		t.Fatal(err)
+	}
+	if s.dynamic, err = dynamic.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
 	s.disturber = newDisturber(s.client)

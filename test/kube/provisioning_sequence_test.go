@@ -63,6 +63,8 @@ func (d *dice) provisioningOp() op {
 		{1, disturb},
 		{1, d.changeAttributes},
 		{1, d.wantAttributes},
+		{2, d.newSnapshot},
+		{1, d.changeSnapshot},
 	}
 	sum := 0
 	for _, a := range all {
@@ -164,7 +166,9 @@ func (d *dice) newDynamicClaim() op {
 	if d.IntN(15) == 0 {
 		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "a"}}
 	}
-	switch d.IntN(20) {
+	switch d.IntN(22) {
+	case 20, 21:
+		c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: d.snapshotName()}
 	case 0:
 		c.Spec.VolumeName = fmt.Sprint("v", d.IntN(d.volumes+1))
 	case 1:
@@ -204,7 +208,7 @@ func describeClaim(c *corev1.PersistentVolumeClaim) string {
 		s += " selects"
 	}
 	if c.Spec.DataSource != nil {
-		s += " clones " + c.Spec.DataSource.Name
+		s += " copies " + c.Spec.DataSource.Kind + " " + c.Spec.DataSource.Name
 	}
 	if c.Spec.DataSourceRef != nil {
 		s += " filled by a " + c.Spec.DataSourceRef.Kind

@@ -103,6 +103,9 @@ func (s side) states(ctx context.Context) (state, error) {
 	if err := s.parameters(ctx, out); err != nil {
 		return nil, err
 	}
+	if err := s.snapshotted(ctx, out); err != nil {
+		return nil, err
+	}
 	if err := s.stored(out); err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func newStorage() *storage {
 // start starts the driver.
 func (s *storage) start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 	t.Helper()
-	driver, drivers := startDriver(t, change)
+	driver, drivers := startDriver(t, change, func(c *csitest.Config) { c.Controller.Snapshot, c.Snapshots = true, []string{shot} })
 	s.driver = driver
 	driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action {
 		r := req.(*csipb.CreateVolumeRequest)
