@@ -106,6 +106,10 @@ func rows() []row {
 			protected,
 		},
 		{
+			"a snapshot is protected while a driver may make a volume of it; in Kubernetes before the first attempt and after each that failed, too, for ever if the claim goes then",
+			protectedSnapshot,
+		},
+		{
 			"a template of a secret with a $ that begins no ${token} is a mistake; Kubernetes makes something of it",
 			func(d difference, line string) bool { return about(line, claimsOf(d, `\$[^{]|\$"|\$\{[^}"]*"`)) },
 		},

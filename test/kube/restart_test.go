@@ -35,9 +35,11 @@ const (
 )
 
 func (r anew) String() string {
-	return []string{"", ", while the controllers do not run, and start them", ", and start the controllers anew at once",
+	return []string{
+		"", ", while the controllers do not run, and start them", ", and start the controllers anew at once",
 		", and start the controllers anew when calls have got no answer, and nothing is done",
-		", and start the controllers anew when calls have got no answer, but all is done"}[r]
+		", and start the controllers anew when calls have got no answer, but all is done",
+	}[r]
 }
 
 // silences says whether drivers do not answer before the controllers end.

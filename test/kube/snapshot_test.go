@@ -3,6 +3,8 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -153,4 +155,30 @@ func (s side) removeSnapshots(ctx context.Context) error {
 		}
 	}
 	return s.dynamic.Resource(snapshotContents()).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+}
+
+// protectedSnapshot says whether a line differs only because Kubernetes protects
+// a snapshot of which no volume is being made now: who wants one waits.
+func protectedSnapshot(d difference, line string) bool {
+	for _, theirs := range d.onlyTheirs {
+		name, protected := snapshotIn(theirs), strings.Contains(theirs, volume.FinalizerRestoring)
+		if !protected || name != snapshotIn(line) {
+			continue
+		}
+		unprotected := strings.Replace(theirs, volume.FinalizerRestoring, "", 1)
+		gone := strings.HasSuffix(theirs, " going=true") && !has(d.ours, "snapshot "+name+" ")
+		source := " source=VolumeSnapshot:" + name + "."
+		waits := has(d.ours, "claim ", " Pending ", source) || !has(d.ours, "claim ", source)
+		return waits && (gone || slices.Contains(d.onlyOurs, unprotected))
+	}
+	return false
+}
+
+// snapshotIn returns the snapshot that a line is of, "" if it is of none.
+func snapshotIn(line string) string {
+	rest, _ := strings.CutPrefix(line, "snapshot ")
+	if rest == line {
+		return ""
+	}
+	return strings.Fields(rest)[0]
 }
