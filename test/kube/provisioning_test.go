@@ -99,7 +99,13 @@ func rows() []row {
 		},
 		{
 			"a selected node that cannot have the volume is taken from the claim, so that another one is selected; Kubernetes takes only one that has gone",
-			unselected,
+			func(d difference, line string) bool {
+				return unselected(line, d.onlyTheirs, d.onlyOurs, `\w+`) && !has(d.ours, "answered CreateVolume of pvc-"+claimIn(line)+" with ResourceExhausted")
+			},
+		},
+		{
+			"a claim keeps a node that has gone while its class, its secret, its source or what the driver has been asked already keep it from having a volume anywhere; Kubernetes looks at the node first",
+			func(d difference, line string) bool { return unselected(line, d.onlyOurs, d.onlyTheirs, gone) },
 		},
 		{
 			"Kubernetes protects what a copy is made of before it finds out that it cannot ask for the copy; here it is protected when the copy is asked for",

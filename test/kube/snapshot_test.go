@@ -166,10 +166,10 @@ func protectedSnapshot(d difference, line string) bool {
 			continue
 		}
 		unprotected := strings.Replace(theirs, volume.FinalizerRestoring, "", 1)
-		gone := strings.HasSuffix(theirs, " going=true") && !has(d.ours, "snapshot "+name+" ")
+		removed := strings.HasSuffix(theirs, " going=true") && !has(d.ours, "snapshot "+name+" ")
 		source := " source=VolumeSnapshot:" + name + "."
 		waits := has(d.ours, "claim ", " Pending ", source) || !has(d.ours, "claim ", source)
-		return waits && (gone || slices.Contains(d.onlyOurs, unprotected))
+		return waits && (removed || slices.Contains(d.onlyOurs, unprotected))
 	}
 	return false
 }
