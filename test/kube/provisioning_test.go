@@ -80,7 +80,9 @@ func rows() []row {
 			"after a refusal volplane does not ask the same again before a pause is over that grows, whatever is edited; the pauses of Kubernetes' provisioner are short here",
 			func(d difference, line string) bool {
 				name := claimIn(line)
-				return has(d.ours, "answered CreateVolume of pvc-"+name+" with ") && has(d.onlyOurs, "claim "+name+" Pending")
+				paused := has(d.ours, "answered CreateVolume of pvc-"+name+" with ") && has(d.ours, "claim "+name+" Pending")
+				answer := strings.HasPrefix(line, "answered CreateVolume of ") && slices.Contains(d.onlyTheirs, line)
+				return paused && (answer || has(d.onlyOurs, "claim "+name+" Pending"))
 			},
 		},
 		{

@@ -80,6 +80,13 @@ func (d *dice) op() op {
 		return changeVolume(d.volume(), "no claimRef", `{"spec":{"claimRef":null}}`)
 	case n < 18:
 		return d.newPod()
+	default:
+		return d.rareOp(n)
+	}
+}
+
+func (d *dice) rareOp(n int) op {
+	switch {
 	case n < 19 && d.pods > 0:
 		return deletePod(fmt.Sprint("p", d.IntN(d.pods)))
 	case n < 20:
