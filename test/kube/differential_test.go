@@ -229,7 +229,7 @@ func (d *differential) both(do func(side) error) error {
 // "" if there is none.
 func bindingMayDiffer(ours, theirs []string) string {
 	switch {
-	case slices.Equal(anonymous(ours), anonymous(theirs)):
+	case slices.Equal(anonymous(ours), anonymous(theirs)), goesToAnother(ours, theirs):
 		return "which of several claims that wait gets a volume is nobody's promise"
 	case len(ours) == len(theirs)+1 && has(ours, "volume", "Bound", "going=true") && has(theirs, "claim", "Lost"):
 		return "when a user takes the claim from a volume that is being deleted, protection and binder race in Kubernetes, and the claim may lose its volume; here it keeps it"

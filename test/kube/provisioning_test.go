@@ -118,6 +118,12 @@ func rows() []row {
 			protectedSnapshot,
 		},
 		{
+			"no volume is made for a claim that is being deleted, though its consumer is still there; Kubernetes makes one",
+			func(d difference, line string) bool {
+				return has(d.onlyOurs, "claim "+claimIn(line)+" Pending", "going=true") && has(d.onlyTheirs, "asked CreateVolume", `"pvc-`+claimIn(line)+`"`)
+			},
+		},
+		{
 			"a template of a secret with a $ that begins no ${token} is a mistake; Kubernetes makes something of it",
 			func(d difference, line string) bool { return about(line, claimsOf(d, `\$[^{]|\$"|\$\{[^}"]*"`)) },
 		},
@@ -143,6 +149,12 @@ func handedOn(d difference, line string) bool {
 		}
 	}
 	return false
+}
+
+// goesToAnother says whether two states differ only by who has which volume.
+func goesToAnother(ours, theirs []string) bool {
+	d := difference{ours: ours, theirs: theirs, onlyOurs: without(ours, theirs), onlyTheirs: without(theirs, ours)}
+	return !slices.ContainsFunc(slices.Concat(d.onlyOurs, d.onlyTheirs), func(l string) bool { return !handedOn(d, l) })
 }
 
 // wentOn says whether a line is about a claim whose volume may exist, and which
