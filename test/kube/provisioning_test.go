@@ -124,6 +124,15 @@ func rows() []row {
 			},
 		},
 		{
+			"the protection of a volume that is being deleted goes with its provisioner's finalizer, in one write, when the driver has deleted it; in Kubernetes before",
+			func(d difference, line string) bool {
+				return slices.ContainsFunc(d.onlyOurs, func(l string) bool {
+					other := strings.Replace(l, " "+volume.FinalizerVolumeProtection+"]", "]", 1)
+					return strings.Contains(l, volume.FinalizerProvisioner) && has([]string{l}, "volume ", "going=true") && slices.Contains(d.onlyTheirs, other) && (line == l || line == other)
+				})
+			},
+		},
+		{
 			"a template of a secret with a $ that begins no ${token} is a mistake; Kubernetes makes something of it",
 			func(d difference, line string) bool { return about(line, claimsOf(d, `\$[^{]|\$"|\$\{[^}"]*"`)) },
 		},
