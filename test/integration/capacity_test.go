@@ -387,6 +387,8 @@ func TestCapacityCrash(t *testing.T) {
 // are, of two that tell the same one goes, and strangers' stay as they are.
 func TestCapacityOfASidecar(t *testing.T) {
 	p := newMeasured(t)
+	// An object whose class is not there yet would be obsolete.
+	p.stop()
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
 	made := func(name, class, node, driver, by string) *storagev1.CSIStorageCapacity {
 		o, err := p.client.StorageV1().CSIStorageCapacities("default").Create(p.ctx, &storagev1.CSIStorageCapacity{
@@ -404,6 +406,7 @@ func TestCapacityOfASidecar(t *testing.T) {
 		made("csisc-fffff", "fast", "n8", p.conn.Name, "external-provisioner-n1"),
 	}
 	p.lateClass("fast", p.conn.Name)
+	p.start()
 	p.told("fast n1 1Gi", "fast n2 2Gi", "gone n8 7Gi", "fast n8 7Gi")
 	now, err := p.client.StorageV1().CSIStorageCapacities("default").Get(p.ctx, first.Name, metav1.GetOptions{})
 	p.must(err)
