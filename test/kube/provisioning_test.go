@@ -86,6 +86,10 @@ func rows() []row {
 			},
 		},
 		{
+			"whether a call was under way when the controllers ended depends on their pauses; what it has done shows when the driver is asked again",
+			doneUnheard,
+		},
+		{
 			"who gets a volume that a user takes from its claim while other claims wait is nobody's promise",
 			handedOn,
 		},
@@ -143,6 +147,22 @@ func rows() []row {
 			},
 		},
 	}
+}
+
+// doneUnheard says whether a line is of a volume that only one side's driver has,
+// because the other was not asked to make it, or was asked to delete it, when
+// calls got no answer; what they were asked for is still to be done at both.
+func doneUnheard(d difference, line string) bool {
+	keeps, lacks := d.ours, d.theirs
+	if slices.Contains(d.onlyTheirs, line) {
+		keeps, lacks = d.theirs, d.ours
+	}
+	name := "pvc-" + claimIn(line)
+	only := func(one, other []string, call, undone string) bool {
+		return has(one, unanswered+call) && !has(other, unanswered+call) && has(one, undone) && has(other, undone)
+	}
+	return strings.HasPrefix(line, "stored ") &&
+		(only(keeps, lacks, "CreateVolume of "+name, "claim "+claimIn(line)+" Pending") || only(lacks, keeps, "DeleteVolume of id-"+name, "volume "+name+" "))
 }
 
 // handedOn says whether a line is about claims of which each has the same volume
