@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/binder"
 	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/ephemeral"
 	"volplane.dev/volplane/internal/controller/nodelife"
 	"volplane.dev/volplane/internal/controller/placement"
 	"volplane.dev/volplane/internal/controller/protection"
@@ -55,6 +56,7 @@ func members() []member {
 			return provisioner.New(e, provisioner.Options{Drivers: s.drivers, Requests: s.requests, Protects: s.protects})
 		}},
 		{capacity.Declaration(), func(e controller.Env, s shared) *controller.Controller { return capacity.New(e, s.capacity) }},
+		{ephemeral.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return ephemeral.New(e) }},
 		{placement.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return placement.New(e) }},
 		{attachdetach.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return attachdetach.New(e, time.Now) }},
 		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller { return attacher.New(e, s.drivers) }},

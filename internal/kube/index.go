@@ -42,7 +42,7 @@ const (
 )
 
 // ClaimNames returns the names of the claims that a Pod uses, in the Pod's
-// namespace; a generic ephemeral volume's claim is named "pod-volume".
+// namespace; a generic ephemeral volume's claim is named after both.
 func ClaimNames(pod *corev1.Pod) []string {
 	var names []string
 	for i := range pod.Spec.Volumes {
@@ -51,7 +51,7 @@ func ClaimNames(pod *corev1.Pod) []string {
 		case v.PersistentVolumeClaim != nil:
 			names = append(names, v.PersistentVolumeClaim.ClaimName)
 		case v.Ephemeral != nil:
-			names = append(names, pod.Name+"-"+v.Name)
+			names = append(names, volume.EphemeralClaim(pod.Name, v.Name))
 		}
 	}
 	return names

@@ -148,3 +148,8 @@ func AttacherFinalizer(driver string) string {
 func UniqueName(driver, handle string) string {
 	return "kubernetes.io/csi/" + driver + "^" + handle
 }
+
+// EphemeralClaim returns the name of the claim that is made for a generic
+// ephemeral volume of a Pod. Two Pods' volumes may have the same: the claim's
+// owner tells whose it is.
+func EphemeralClaim(pod, volume string) string { return pod + "-" + volume }

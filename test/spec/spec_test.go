@@ -169,7 +169,7 @@ func TestCitedRequirementsExist(t *testing.T) {
 // TestWhoCallsDrivers: what Kubernetes' own controllers do is done here without
 // drivers as well (S1-019).
 func TestWhoCallsDrivers(t *testing.T) {
-	theirs := []string{"attachdetach", "binder", "nodelife", "placement", "protection"}
+	theirs := []string{"attachdetach", "binder", "ephemeral", "nodelife", "placement", "protection"}
 	seen := map[string]bool{}
 	goFiles(t, func(path string) {
 		name, below := strings.CutPrefix(filepath.ToSlash(filepath.Dir(path)), "internal/controller/")

@@ -8,6 +8,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
+	"volplane.dev/volplane/internal/decide/ephemeral"
 	"volplane.dev/volplane/internal/decide/placement"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -34,8 +35,10 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 	c, key := placement.Claim{Name: name}, pod.Namespace+"/"+name
 	c.Object, _ = p.claims.Get(key)
 	if c.Object == nil {
+		c.Ephemeral = ephemeral.Wants(pod, name)
 		return c
 	}
+	c.Stranger = ephemeral.Stranger(pod, c.Object)
 	if class, _ := bind.ClassOf(c.Object); class != "" {
 		c.Class, _ = p.classes.Get(class)
 	}

@@ -33,6 +33,9 @@ type Claim struct {
 	Capacities []*storagev1.CSIStorageCapacity
 	// Holder is the other Pod that uses a claim which only one Pod may use.
 	Holder string
+	// Ephemeral says that the claim is to be made for this Pod, Stranger that
+	// it was not.
+	Ephemeral, Stranger bool
 }
 
 // Node is one node that the Pod might go to.
@@ -105,6 +108,10 @@ func Pod(f Facts) Plan {
 func unready(c Claim) *Plan {
 	var p Plan
 	switch {
+	case c.Object == nil && c.Ephemeral:
+		p = waits(volume.ReasonClaimMissing, "ephemeral", fmt.Sprintf("persistentvolumeclaim %q is being made for this pod", c.Name))
+	case c.Stranger:
+		p = waits(volume.ReasonClaimMisbound, "user", fmt.Sprintf("persistentvolumeclaim %q was not made for this pod", c.Name))
 	case c.Object == nil:
 		p = waits(volume.ReasonClaimMissing, "user", fmt.Sprintf("persistentvolumeclaim %q not found", c.Name))
 	case c.Object.DeletionTimestamp != nil:

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/decide/ephemeral"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -25,7 +26,8 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 		return nil, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + claim.Name + " is not waiting to be freed"}
 	}
 	for _, p := range users {
-		if p.Spec.NodeName != "" {
+		// The claim of an earlier Pod of the same name is not this one's.
+		if p.Spec.NodeName != "" && !ephemeral.Stranger(p, claim) {
 			return nil, volume.Because{Reason: volume.ReasonInUse, Message: "claim " + claim.Name + " is used by pod " + p.Name, Next: "pod " + p.Name}
 		}
 	}

@@ -21,6 +21,12 @@ func TestProtection(t *testing.T) {
 	pod := func(node string, phase corev1.PodPhase) []*corev1.Pod {
 		return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase}}}
 	}
+	// Its volume would have a claim of this name, made for it.
+	stranger := pod("n1", corev1.PodRunning)
+	stranger[0].Name = "earlier"
+	stranger[0].Spec.Volumes = []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+	earlier := claim.DeepCopy()
+	earlier.Name = "earlier-x"
 	var out strings.Builder
 	tell := func(argues string, before, after []string, written bool, why volume.Because) {
 		what := "stay"
@@ -51,6 +57,7 @@ func TestProtection(t *testing.T) {
 		{"a Pod with a node uses it", claim, pod("n1", corev1.PodRunning)},
 		{"a Pod that has ended may still have it mounted", claim, pod("n1", corev1.PodSucceeded)},
 		{"a Pod without a node has never had it", claim, pod("", corev1.PodPending)},
+		{"a Pod for which another claim of the name will be made does not use it", earlier, stranger},
 	} {
 		next, why := Claim(c.claim, c.users)
 		tell(c.argues, c.claim.Finalizers, written(next, next == nil), next != nil, why)

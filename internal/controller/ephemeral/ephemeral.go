@@ -1,0 +1,158 @@
+package ephemeral
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/ephemeral"
+	"volplane.dev/volplane/internal/kube"
+)
+
+const (
+	kindPod   = "pod"
+	kindClaim = "claim"
+)
+
+// Declaration is what the controller reads and writes.
+func Declaration() controller.Declaration {
+	return controller.Declaration{
+		Name:    "ephemeral",
+		Inputs:  kube.Read("", "persistentvolumeclaims", "pods"),
+		Outputs: []kube.Access{kube.Write("", "persistentvolumeclaims", "create", "delete"), kube.Write("", "pods", "get")},
+	}
+}
+
+type maker struct {
+	controller.Env
+	*controller.Controller
+	claims *kube.Cache[*corev1.PersistentVolumeClaim]
+	pods   *kube.Cache[*corev1.Pod]
+}
+
+// New returns the controller. It must be made before the caches start.
+func New(env controller.Env) *controller.Controller {
+	m := &maker{
+		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 16, Log: env.Log},
+		claims: env.Caches.Claims(), pods: env.Caches.Pods(),
+	}
+	m.Controller.Reconcile = m.reconcile
+	m.pods.Watch(func(before, after *corev1.Pod) {
+		switch {
+		case after == nil:
+			for _, name := range kube.ClaimNames(before) {
+				m.Add(controller.Key{Kind: kindClaim, Namespace: before.Namespace, Name: name})
+			}
+		case before == nil || before.UID != after.UID:
+			m.wake(after)
+		}
+	})
+	m.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
+		switch {
+		case after == nil:
+			m.wake(m.pods.By(kube.PodsByClaim, kube.Key(before))...)
+		case before == nil:
+			m.Add(controller.Key{Kind: kindClaim, Namespace: after.Namespace, Name: after.Name})
+			m.wake(m.pods.By(kube.PodsByClaim, kube.Key(after))...)
+		}
+	})
+	return m.Controller
+}
+
+// wake has Pods looked at that have volumes of the kind.
+func (m *maker) wake(pods ...*corev1.Pod) {
+	for _, p := range pods {
+		for i := range p.Spec.Volumes {
+			if p.Spec.Volumes[i].Ephemeral != nil {
+				m.Add(controller.Key{Kind: kindPod, Namespace: p.Namespace, Name: p.Name})
+				break
+			}
+		}
+	}
+}
+
+func (m *maker) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+	if key.Kind == kindClaim {
+		return controller.Result{}, m.collect(ctx, key)
+	}
+	p, ok := m.pods.Get(key.Namespace + "/" + key.Name)
+	if !ok {
+		return controller.Result{}, nil
+	}
+	var failed []error
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; v.Ephemeral != nil {
+			f := m.gather(p, v)
+			failed = append(failed, m.apply(ctx, f, ephemeral.Claim(f)))
+		}
+	}
+	return controller.Result{}, errors.Join(failed...)
+}
+
+func (m *maker) gather(p *corev1.Pod, v *corev1.Volume) ephemeral.Facts {
+	f := ephemeral.Facts{Pod: p, Volume: v}
+	f.Claim, _ = m.claims.Get(p.Namespace + "/" + ephemeral.NameOf(p, v))
+	return f
+}
+
+func (m *maker) apply(ctx context.Context, f ephemeral.Facts, p ephemeral.Plan) error {
+	if p.Refused {
+		m.Events.Warn(f.Pod, p.Because)
+	}
+	if p.Create == nil {
+		return nil
+	}
+	_, err := m.Client.CoreV1().PersistentVolumeClaims(p.Create.Namespace).Create(ctx, p.Create, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		// It wakes the Pod when the cache shows it.
+		return nil
+	case err != nil:
+		m.Events.Warn(f.Pod, ephemeral.Failed(p.Create.Name, err.Error()))
+		return fmt.Errorf("make claim %s: %w", kube.Key(p.Create), err)
+	}
+	m.Events.Note(f.Pod, p.Because)
+	return nil
+}
+
+// collect deletes a claim whose Pod is gone. The cache may not have heard of a
+// Pod yet; the API server has.
+func (m *maker) collect(ctx context.Context, key controller.Key) error {
+	c, ok := m.claims.Get(key.Namespace + "/" + key.Name)
+	if !ok {
+		return nil
+	}
+	owner := ephemeral.OwnerOf(c)
+	if owner == nil {
+		return nil
+	}
+	p, _ := m.pods.Get(c.Namespace + "/" + owner.Name)
+	if remove, _ := ephemeral.Left(c, p); !remove {
+		return nil
+	}
+	p, err := m.Client.CoreV1().Pods(c.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		p, err = nil, nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for the owner of claim %s: %w", key, err)
+	}
+	remove, why := ephemeral.Left(c, p)
+	if !remove {
+		return nil
+	}
+	m.Env.Log.Info("claim is deleted", "claim", kube.Key(c), "reason", why.Message)
+	err = m.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: ptr.To(c.UID), ResourceVersion: ptr.To(c.ResourceVersion)},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete claim %s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,115 @@
+package ephemeral
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Facts is everything that a decision about one volume of a Pod looks at.
+type Facts struct {
+	Pod *corev1.Pod
+	// Volume is one of the Pod's, with a template.
+	Volume *corev1.Volume
+	// Claim is the one of the volume's name; nil when there is none.
+	Claim *corev1.PersistentVolumeClaim
+}
+
+// Plan is the claim to be made, nil for none. Refused says that the Pod cannot
+// have its volume.
+type Plan struct {
+	Create  *corev1.PersistentVolumeClaim
+	Refused bool
+	Because volume.Because
+}
+
+// NameOf returns the name of the claim of a volume of a Pod.
+func NameOf(p *corev1.Pod, v *corev1.Volume) string { return volume.EphemeralClaim(p.Name, v.Name) }
+
+// Wants says whether a claim of a name is to be made for a Pod.
+func Wants(p *corev1.Pod, claim string) bool {
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; v.Ephemeral != nil && NameOf(p, v) == claim {
+			return true
+		}
+	}
+	return false
+}
+
+// Stranger says whether a claim has the name of one that is to be made for a Pod
+// and was not made for it. A Pod must not get what such a claim leads to: people
+// who may make Pods need not be allowed to use every claim.
+func Stranger(p *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
+	return Wants(p, c.Name) && (c.Namespace != p.Namespace || !metav1.IsControlledBy(c, p))
+}
+
+// Claim decides about the claim of one volume of a Pod.
+func Claim(f Facts) Plan {
+	p, c := f.Pod, f.Claim
+	name := NameOf(p, f.Volume)
+	switch {
+	case p.DeletionTimestamp != nil:
+		return Plan{Because: volume.Because{Reason: volume.ReasonTerminating, Message: "pod " + p.Name + " is being deleted"}}
+	case c == nil:
+		return Plan{Create: fromTemplate(p, f.Volume, name), Because: volume.Because{
+			Reason: volume.ReasonClaimMade, Message: fmt.Sprintf("claim %s is made for volume %s of pod %s", name, f.Volume.Name, p.Name),
+		}}
+	case Stranger(p, c) && OwnerOf(c) != nil && OwnerOf(c).Name == p.Name:
+		return Plan{Because: volume.Because{
+			Reason: volume.ReasonTerminating, Next: "ephemeral", Message: fmt.Sprintf("claim %s of an earlier pod %s goes first", name, p.Name),
+		}}
+	case Stranger(p, c):
+		return Plan{Refused: true, Because: volume.Because{
+			Reason: volume.ReasonClaimMisbound, Next: "user", Message: fmt.Sprintf("there is a claim %s already, which was not made for volume %s of this Pod", name, f.Volume.Name),
+		}}
+	}
+	return Plan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + name + " is there"}}
+}
+
+func fromTemplate(p *corev1.Pod, v *corev1.Volume, name string) *corev1.PersistentVolumeClaim {
+	t := v.Ephemeral.VolumeClaimTemplate.DeepCopy()
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, Name: name, Labels: t.Labels, Annotations: t.Annotations,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID, Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
+			}},
+		},
+		Spec: t.Spec,
+	}
+}
+
+// Failed explains that a claim could not be made.
+func Failed(name, cause string) volume.Because {
+	return volume.Because{Reason: volume.ReasonFailedClaim, Next: "user", Message: "claim " + name + " cannot be made: " + cause}
+}
+
+// OwnerOf returns the Pod that a claim was made for, as the claim refers to it;
+// nil when it was made for none.
+func OwnerOf(c *corev1.PersistentVolumeClaim) *metav1.OwnerReference {
+	if o := metav1.GetControllerOf(c); o != nil && o.APIVersion == "v1" && o.Kind == "Pod" {
+		return o
+	}
+	return nil
+}
+
+// Left decides whether a claim is deleted because the Pod that it was made for
+// is gone. Pod is the one that has the name now, nil if there is none.
+func Left(c *corev1.PersistentVolumeClaim, p *corev1.Pod) (remove bool, why volume.Because) {
+	owner := OwnerOf(c)
+	switch {
+	case owner == nil:
+		return false, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " is not part of a pod"}
+	case len(c.OwnerReferences) > 1:
+		return false, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " has another owner, too"}
+	case c.DeletionTimestamp != nil:
+		return false, volume.Because{Reason: volume.ReasonTerminating, Message: "claim " + c.Name + " is being deleted"}
+	case p != nil && p.UID == owner.UID:
+		return false, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " goes with pod " + p.Name}
+	}
+	return true, volume.Because{Reason: volume.ReasonOwnerGone, Message: fmt.Sprintf("claim %s was made for pod %s, which is gone", c.Name, owner.Name)}
+}

@@ -1,0 +1,109 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// scratchPod makes a Pod with a volume "scratch" of its own, of a class.
+func (p *plane) scratchPod(name, node, class string) {
+	p.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pod.Spec.NodeName = node
+	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"purpose": "scratch"}},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			},
+		},
+	}}}}
+	_, err := p.client.CoreV1().Pods("default").Create(p.ctx, pod, metav1.CreateOptions{})
+	p.must(err)
+}
+
+// made waits until the volume of such a Pod is there, in another claim than
+// before.
+func (p *plane) made(claim string, before types.UID) types.UID {
+	p.t.Helper()
+	var uid types.UID
+	p.eventually(func() string {
+		c, err := p.client.CoreV1().PersistentVolumeClaims("default").Get(p.ctx, claim, metav1.GetOptions{})
+		if uid = c.UID; err != nil || uid == before || c.Status.Phase != corev1.ClaimBound {
+			return fmt.Sprintf("claim %s is %v %s: %v", claim, uid, c.Status.Phase, err)
+		}
+		return ""
+	})
+	return uid
+}
+
+// TestEphemeral: a Pod's own volume comes and goes with the Pod, also when the
+// controllers do not run at the time.
+func TestEphemeral(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	p.lateClass("late", p.conn.Name)
+	p.scratchPod("web", "", "late")
+	if node := p.placed("web"); node == "" {
+		t.Error("no node")
+	}
+	p.made("web-scratch", "")
+	if c := p.claim("web-scratch"); c.Labels["purpose"] != "scratch" || len(c.OwnerReferences) != 1 {
+		t.Errorf("claim is %+v", c.ObjectMeta)
+	}
+	p.removePod("web")
+	p.noClaim("web-scratch")
+
+	p.scratchPod("job", "n1", "fast")
+	p.made("job-scratch", "")
+	p.stop()
+	p.removePod("job")
+	p.start()
+	p.noClaim("job-scratch")
+	p.detached()
+	p.nothingLeft()
+}
+
+// TestEphemeralOfAnEarlierPod: a Pod that is made again at once gets a claim of
+// its own.
+func TestEphemeralOfAnEarlierPod(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	p.scratchPod("web", "n1", "fast")
+	before := p.made("web-scratch", "")
+	p.stop()
+	p.removePod("web")
+	p.scratchPod("web", "n1", "fast")
+	p.start()
+	p.made("web-scratch", before)
+	p.removePod("web")
+	p.noClaim("web-scratch")
+	p.detached()
+	p.nothingLeft()
+}
+
+// TestEphemeralOfAStranger: a claim that has the name already is not for the
+// Pod, which hears it and gets no node.
+func TestEphemeralOfAStranger(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	p.makeClaim("web-scratch", "fast")
+	p.bound("web-scratch")
+	p.scratchPod("web", "", "fast")
+	p.tells("Pod", "web", volume.ReasonClaimMisbound, "web-scratch", "not made for")
+	p.unplaced("web", `persistentvolumeclaim "web-scratch" was not made for this pod`)
+	p.removePod("web")
+	p.removeClaim("web-scratch")
+	p.noClaim("web-scratch")
+	p.nothingLeft()
+}
