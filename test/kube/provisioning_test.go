@@ -72,8 +72,8 @@ func rows() []row {
 	return []row{
 		{
 			"after InvalidArgument the provisioner of Kubernetes asks again in five minutes, whatever happens; here after a pause that grows, or when somebody edits the claim",
-			func(d difference, _ string) bool {
-				return has(d.theirs, "answered CreateVolume", "with InvalidArgument")
+			func(d difference, line string) bool {
+				return claimIn(line) != "" && has(d.theirs, "answered CreateVolume of pvc-"+claimIn(line)+" with InvalidArgument")
 			},
 		},
 		{
@@ -116,6 +116,10 @@ func rows() []row {
 		{
 			"Kubernetes protects what a copy is made of before it finds out that it cannot ask for the copy; here it is protected when the copy is asked for",
 			protected,
+		},
+		{
+			"a claim is kept while a copy of it is asked for; Kubernetes keeps it while any claim waits that wants one, though nobody can be asked",
+			keptSource,
 		},
 		{
 			"a snapshot is protected while a driver may make a volume of it; in Kubernetes before the first attempt and after each that failed, too, for ever if the claim goes then",
@@ -224,6 +228,14 @@ func protected(d difference, line string) bool {
 		}
 	}
 	return false
+}
+
+// keptSource says whether a line is about a claim that has gone here, while it is
+// the source of one that waits.
+func keptSource(d difference, line string) bool {
+	name := claimIn(line)
+	return has(d.onlyTheirs, "claim "+name+" ", volume.FinalizerCloning, "going=true") && !has(d.ours, "claim "+name+" ") &&
+		has(d.theirs, "claim ", " Pending ", " source=PersistentVolumeClaim:"+name+".")
 }
 
 // claimIn returns the claim that a line is about, "" if it is about none.
