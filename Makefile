@@ -73,7 +73,7 @@ generate: ## make generated files anew
 	for m in $(MODULES); do (cd $$m && go generate ./...); done
 
 .PHONY: deps
-deps: ## install the file system tools that are missing (Debian, Ubuntu)
+deps: ## install the tools that are missing (Debian, Ubuntu)
 	@.ci/deps
 
 .PHONY: clean

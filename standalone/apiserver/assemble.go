@@ -39,8 +39,9 @@ import (
 // know; nothing depends on it.
 const resync = 10 * time.Hour
 
-// assemble puts the server together; it does not run yet.
-func assemble(ca *pki.Authority, l net.Listener, endpoint string, more []string) (*assembly, *genericapiserver.GenericAPIServer, error) {
+// assemble puts the server together; it does not run yet. Ready is closed when
+// roles are known.
+func assemble(ca *pki.Authority, l net.Listener, endpoint string, more []string, ready <-chan struct{}) (*assembly, *genericapiserver.GenericAPIServer, error) {
 	a := &assembly{ca: ca, config: genericapiserver.NewConfig(legacyscheme.Codecs)}
 	c := a.config
 	c.MergedResourceConfig = served()
@@ -63,7 +64,7 @@ func assemble(ca *pki.Authority, l net.Listener, endpoint string, more []string)
 	if a.identities, err = authenticate(c, ca, a.informers); err != nil {
 		return nil, nil, err
 	}
-	if err := authorize(c, a.informers); err != nil {
+	if err := authorize(c, a.informers, ready); err != nil {
 		return nil, nil, err
 	}
 	if err := admit(c, client, a.informers); err != nil {

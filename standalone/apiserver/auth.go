@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	authnunion "k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	authzunion "k8s.io/apiserver/pkg/authorization/union"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -70,8 +71,9 @@ func tokenIssuer(key *ecdsa.PrivateKey) (serviceaccount.TokenGenerator, error) {
 }
 
 // authorize lets administrators do everything, confines node agents to their
-// own objects, and asks RBAC about everybody else.
-func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory) error {
+// own objects, and asks RBAC about everybody else. Until ready it refuses nobody:
+// who may do what is not known yet.
+func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory, ready <-chan struct{}) error {
 	graph := node.NewGraph()
 	node.AddGraphEventHandlers(graph, inf.Core().V1().Nodes(), inf.Core().V1().Pods(), inf.Core().V1().PersistentVolumes(),
 		inf.Storage().V1().VolumeAttachments(), nil, nil)
@@ -81,6 +83,7 @@ func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory) 
 		&rbac.ClusterRoleGetter{Lister: r.ClusterRoles().Lister()}, &rbac.ClusterRoleBindingLister{Lister: r.ClusterRoleBindings().Lister()})
 	all, err := authzunion.New(
 		authzunion.NamedAuthorizer{AuthorizerName: "Administrators", Authorizer: authorizerfactory.NewPrivilegedGroups("system:masters")},
+		authzunion.NamedAuthorizer{AuthorizerName: "Start", Authorizer: waitFor(ready)},
 		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: node.NewAuthorizer(graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())},
 		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: roles})
 	if err != nil {
@@ -88,6 +91,23 @@ func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory) 
 	}
 	c.Authorization.Authorizer, c.RuleResolver = all, roles
 	return nil
+}
+
+// waitFor has no opinion, but takes its time: clients that have waited for the
+// server would take a refusal for an answer, and pause for longer and longer.
+func waitFor(ready <-chan struct{}) authorizer.Authorizer {
+	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if !a.IsResourceRequest() {
+			// Supervisors ask whether the server is ready.
+			return authorizer.DecisionNoOpinion, "", nil
+		}
+		select {
+		case <-ready:
+			return authorizer.DecisionNoOpinion, "", nil
+		case <-ctx.Done():
+			return authorizer.DecisionNoOpinion, "", ctx.Err()
+		}
+	})
 }
 
 // owners looks up what a service account token is bound to, so that it dies

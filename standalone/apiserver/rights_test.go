@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"net/http"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -15,9 +16,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/pki"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
@@ -42,6 +46,65 @@ func TestRightsEndWhereTheRolesEnd(t *testing.T) {
 			t.Errorf("%s: %v, want forbidden", what, err)
 		}
 	}
+}
+
+// TestNobodyIsRefusedDuringAStart: a node agent that asks while the server starts
+// is answered late, not told that it has no right.
+func TestNobodyIsRefusedDuringAStart(t *testing.T) {
+	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", RBAC: app.RBAC()}
+	s := start(t, o)
+	o.Listen = s.Addr()
+	agent := agentOf(t, o.DataDir, "https://"+s.Addr())
+	list := func(ctx context.Context) error {
+		_, err := agent.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+		return err
+	}
+	granted := func(ctx context.Context) (bool, error) { return list(ctx) == nil, nil }
+	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 10*time.Second, true, granted); err != nil {
+		t.Fatalf("volumes are not readable for a node: %v", err)
+	}
+	s.Stop()
+	answered := make(chan error)
+	go func() {
+		for {
+			if err := list(t.Context()); err == nil || apierrors.IsForbidden(err) {
+				answered <- err
+				return
+			}
+		}
+	}()
+	s = start(t, o)
+	defer s.Stop()
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+// agentOf returns the client of a node agent in another process.
+func agentOf(t *testing.T, dir, server string) kubernetes.Interface {
+	t.Helper()
+	ca, err := pki.Open(filepath.Join(dir, "pki"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	identity, err := ca.Client("system:node:a", "system:nodes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := ca.Kubeconfig(server, "a", identity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
 }
 
 func TestOnlyHealthIsPublic(t *testing.T) {

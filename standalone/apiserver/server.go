@@ -35,6 +35,8 @@ type Server struct {
 	address string
 	handler http.Handler
 
+	// ready is closed when everybody is served.
+	ready  chan struct{}
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error
@@ -43,7 +45,7 @@ type Server struct {
 // Start runs an API server over a data directory and returns when it is ready
 // to serve everybody.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
-	s := &Server{done: make(chan struct{})}
+	s := &Server{ready: make(chan struct{}), done: make(chan struct{})}
 	if s.dir, err = datadir.Open(o.DataDir); err != nil {
 		return nil, err
 	}
@@ -76,12 +78,13 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		<-s.done
 		return nil, err
 	}
+	close(s.ready)
 	return s, nil
 }
 
 // serve assembles the server and starts to answer requests.
 func (s *Server) serve(ctx context.Context, l net.Listener, names []string) error {
-	a, generic, err := assemble(s.ca, l, s.etcd.Endpoint(), names)
+	a, generic, err := assemble(s.ca, l, s.etcd.Endpoint(), names, s.ready)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,11 @@ func provisioningMayDiffer(ours, theirs []string) string {
 	return strings.Join(slices.Compact(reasons), "; and ")
 }
 
-func rows() []row {
+// rows are all reasons; the first that explains a line is given.
+func rows() []row { return slices.Concat(rowsOfCalls(), rowsOfObjects(), rowsOfSecrets()) }
+
+// rowsOfCalls are about when a driver is asked, and for what.
+func rowsOfCalls() []row {
 	return []row{
 		{
 			"after InvalidArgument the provisioner of Kubernetes asks again in five minutes, whatever happens; here after a pause that grows, or when somebody edits the claim",
@@ -97,6 +101,12 @@ func rows() []row {
 			"when the driver did not say whether it made a volume, volplane goes on with what it asked, and undoes it when the claim goes; Kubernetes asks what class and node say now, or forgets it, and keeps a volume with policy Retain that nobody had",
 			wentOn,
 		},
+	}
+}
+
+// rowsOfObjects are about who has what, and what is kept.
+func rowsOfObjects() []row {
+	return []row{
 		{
 			"when a user takes the claim from a volume that is being deleted, protection and binder race in Kubernetes, and the claim may lose its volume; here it keeps it",
 			func(d difference, line string) bool {
@@ -140,6 +150,11 @@ func rows() []row {
 				})
 			},
 		},
+	}
+}
+
+func rowsOfSecrets() []row {
+	return []row{
 		{
 			"a template of a secret with a $ that begins no ${token} is a mistake; Kubernetes makes something of it",
 			func(d difference, line string) bool { return about(line, claimsOf(d, `\$[^{]|\$"|\$\{[^}"]*"`)) },

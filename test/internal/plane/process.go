@@ -18,8 +18,8 @@ type Process struct {
 
 // Invite asks the plane for the identity of another node and returns the path
 // of its kubeconfig.
-func (p *Plane) Invite(node string) (string, error) {
-	out, err := exec.Command(Bin("volplaned"), "invite", node, "--data-dir", p.Dir).Output()
+func (p *Plane) Invite(node string, flags ...string) (string, error) {
+	out, err := exec.Command(Bin("volplaned"), append([]string{"invite", node, "--data-dir", p.Dir}, flags...)...).Output()
 	if err != nil {
 		return "", fmt.Errorf("invite %s: %w", node, err)
 	}
@@ -33,6 +33,13 @@ func (p *Plane) Pool() string { return filepath.Join(p.Dir, "pool") }
 // Run starts one of the built programs; its output goes to log.
 func Run(log, program string, args ...string) (*Process, error) {
 	p := &Process{args: append([]string{Bin(program)}, args...), log: log}
+	return p, p.Again()
+}
+
+// RunIn starts one of the built programs in a network namespace of that name,
+// as on a host of its own: it shares nothing but the file system.
+func RunIn(namespace, log, program string, args ...string) (*Process, error) {
+	p := &Process{args: append([]string{"nsenter", "--net=/run/netns/" + namespace, Bin(program)}, args...), log: log}
 	return p, p.Again()
 }
 
