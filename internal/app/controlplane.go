@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/csi"
@@ -52,6 +53,9 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	common := shared{
 		drivers: o.Drivers, requests: controller.NewRequests(), protects: o.runs(protection.Declaration().Name),
 		capacity: capacity.Options{Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll},
+	}
+	if o.runs(attacher.Declaration().Name) {
+		common.near = o.Drivers
 	}
 	for _, m := range members() {
 		if !o.runs(m.Name) {

@@ -43,6 +43,8 @@ type shared struct {
 	requests *controller.Requests
 	// protects says that protection runs.
 	protects bool
+	// near is drivers when the attacher runs, and nil when it does not.
+	near     *csi.Set
 	capacity capacity.Options
 }
 
@@ -58,7 +60,9 @@ func members() []member {
 		{capacity.Declaration(), func(e controller.Env, s shared) *controller.Controller { return capacity.New(e, s.capacity) }},
 		{ephemeral.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return ephemeral.New(e) }},
 		{placement.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return placement.New(e) }},
-		{attachdetach.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return attachdetach.New(e, time.Now) }},
+		{attachdetach.Declaration(), func(e controller.Env, s shared) *controller.Controller {
+			return attachdetach.New(e, attachdetach.Options{Now: time.Now, Near: s.near})
+		}},
 		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller { return attacher.New(e, s.drivers) }},
 		{nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) }},
 		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},

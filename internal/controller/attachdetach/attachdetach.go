@@ -8,6 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -15,6 +16,19 @@ import (
 // maxUnmount is how long a node that is not ready may take to unmount before
 // its volumes are detached by force; Kubernetes' own bound.
 const maxUnmount = 6 * time.Minute
+
+// maxUnseen is how long an attachment that was made may take to show.
+const maxUnseen = time.Minute
+
+// pause is the time between two writes to a node's status while volumes are on
+// their way to it, so that many of them travel in one.
+const pause = 50 * time.Millisecond
+
+const (
+	kindNode   = "node"
+	kindAttach = "attach"
+	kindDetach = "detach"
+)
 
 // Declaration is what the controller reads and writes.
 func Declaration() controller.Declaration {
@@ -33,7 +47,7 @@ type attachDetach struct {
 	controller.Env
 	*controller.Controller
 	*memory
-	now         func() time.Time
+	Options
 	claims      *kube.Cache[*corev1.PersistentVolumeClaim]
 	volumes     *kube.Cache[*corev1.PersistentVolume]
 	pods        *kube.Cache[*corev1.Pod]
@@ -43,12 +57,19 @@ type attachDetach struct {
 	csiNodes    *kube.Cache[*storagev1.CSINode]
 }
 
-// New returns the controller; now tells the time. It must be made before the
-// caches start.
-func New(env controller.Env, now func() time.Time) *controller.Controller {
+// Options are what the controller depends on beside its Env.
+type Options struct {
+	// Now tells the time.
+	Now func() time.Time
+	// Near are the drivers whose attacher runs in this process; nil is none.
+	Near *csi.Set
+}
+
+// New returns the controller. It must be made before the caches start.
+func New(env controller.Env, o Options) *controller.Controller {
 	c := &attachDetach{
-		Env: env, now: now, memory: newMemory(),
-		Controller: &controller.Controller{Declaration: Declaration(), Workers: 16, Log: env.Log},
+		Env: env, Options: o, memory: newMemory(),
+		Controller: &controller.Controller{Declaration: Declaration(), Workers: 32, Log: env.Log},
 		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(), pods: env.Caches.Pods(), nodes: env.Caches.Nodes(),
 		attachments: env.Caches.Attachments(), drivers: env.Caches.CSIDrivers(), csiNodes: env.Caches.CSINodes(),
 	}
@@ -113,7 +134,7 @@ func needless(d *storagev1.CSIDriver) bool {
 
 func (c *attachDetach) wake(node string) {
 	if node != "" {
-		c.Add(controller.Key{Kind: "node", Name: node})
+		c.Add(controller.Key{Kind: kindNode, Name: node})
 	}
 }
 
@@ -139,6 +160,7 @@ func (c *attachDetach) wakeVolumeNamed(name string) {
 // the nodes whose Pods use the volume too and may have waited for it.
 func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachment) {
 	now := latest(before, after)
+	c.unmake(now.Name)
 	if after == nil || after.DeletionTimestamp != nil {
 		c.shown(now.UID)
 	}

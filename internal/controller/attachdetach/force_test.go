@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -66,14 +67,17 @@ func unwanted(t *testing.T, ready corev1.ConditionStatus, now func() time.Time) 
 	caches := kube.NewCaches(client)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)}, now)
+	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)}, Options{Now: now})
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	reconcile = func() time.Duration {
 		t.Helper()
-		result, err := c.Reconcile(ctx, controller.Key{Kind: "node", Name: "n1"})
+		result, err := c.Reconcile(ctx, controller.Key{Kind: kindNode, Name: "n1"})
 		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Reconcile(ctx, controller.Key{Kind: kindDetach, Name: "va"}); err != nil {
 			t.Fatal(err)
 		}
 		return result.After
@@ -121,6 +125,55 @@ func TestWaits(t *testing.T) {
 	m.goes("u")
 	if m.shown("u"); m.isGoing("u") || m.overdue("u", start.Add(24*time.Hour)) {
 		t.Error("an attachment that is gone is remembered")
+	}
+}
+
+// TestCreations: an attachment is made once, and its volume stays reserved until
+// it is known what became of it.
+func TestCreations(t *testing.T) {
+	m, start := newMemory(), time.Unix(1e9, 0)
+	a := creationOf("v")
+	m.take("v", "n1", never)
+	if !m.make(a) || m.make(a) {
+		t.Error("an attachment is noted once")
+	}
+	if freed := m.freeUnwanted("n1", nil); len(freed) > 0 {
+		t.Errorf("%v may be under way and is free", freed)
+	}
+	if _, noted := m.toMake("va"); !noted {
+		t.Error("it is not made yet")
+	}
+	m.isMade("va", start)
+	if _, noted := m.toMake("va"); noted {
+		t.Error("it is made again")
+	}
+	if drivers, again := m.beingMade("n1", start.Add(time.Second)); drivers["va"] != "d" || again != maxUnseen-time.Second {
+		t.Errorf("being made: %v, looked at again in %s", drivers, again)
+	}
+	if drivers, again := m.beingMade("n1", start.Add(maxUnseen)); len(drivers) > 0 || again != 0 {
+		t.Errorf("it never shows and is waited for: %v %s", drivers, again)
+	}
+}
+
+// TestRefusedCreations are tried again while they are wanted, and no longer.
+func TestRefusedCreations(t *testing.T) {
+	m := newMemory()
+	m.take("v", "n1", never)
+	m.make(creationOf("v"))
+	m.isRefused("va")
+	if freed := m.freeUnwanted("n1", map[string]bool{"v": true}); len(freed) > 0 || len(m.making) != 1 {
+		t.Errorf("what is wanted is tried again: freed %v", freed)
+	}
+	if freed := m.freeUnwanted("n1", nil); len(freed) != 1 || len(m.making) > 0 {
+		t.Errorf("what was refused and is not wanted is given up: freed %v", freed)
+	}
+}
+
+// creationOf is the attachment va of a volume to n1.
+func creationOf(name string) attach.Attachable {
+	return attach.Attachable{
+		Attachment: &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1"}},
+		Volume:     &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}},
 	}
 }
 

@@ -1,10 +1,13 @@
 package attachdetach
 
 import (
+	"maps"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/decide/attach"
 )
 
 // memory is what the controller knows and the caches do not tell, or not yet.
@@ -21,12 +24,27 @@ type memory struct {
 	taken map[string]string
 	// told is the last warning to a Pod about a volume.
 	told map[types.UID]map[string]string
+	// making are attachments that are about to be made, by name, until they
+	// show.
+	making map[string]*creation
+	// rests is when a node may be looked at again.
+	rests map[string]time.Time
+}
+
+// creation is the way of an attachment from the decision until it shows.
+type creation struct {
+	attach.Attachable
+	// made is when it was made; zero is not yet.
+	made time.Time
+	// refused says that the API server has refused it last, so that nothing is
+	// under way.
+	refused bool
 }
 
 func newMemory() *memory {
 	return &memory{
 		waiting: map[types.UID]time.Time{}, going: map[types.UID]bool{}, taken: map[string]string{},
-		told: map[types.UID]map[string]string{},
+		told: map[types.UID]map[string]string{}, making: map[string]*creation{}, rests: map[string]time.Time{},
 	}
 }
 
@@ -57,18 +75,122 @@ func (m *memory) free(volume, node string) {
 }
 
 // freeUnwanted ends a node's reservations of volumes that it does not want any
-// more and returns them.
+// more and returns them. A volume whose attachment is being made stays
+// reserved: nobody knows yet whether it is there.
 func (m *memory) freeUnwanted(node string, wanted map[string]bool) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	making := map[string]bool{}
+	for name, c := range m.making {
+		switch v := c.Volume.Name; {
+		case c.Attachment.Spec.NodeName != node:
+		case c.refused && !wanted[v]:
+			delete(m.making, name)
+		default:
+			making[v] = true
+		}
+	}
 	var freed []string
 	for volume, holder := range m.taken {
-		if holder == node && !wanted[volume] {
+		if holder == node && !wanted[volume] && !making[volume] {
 			delete(m.taken, volume)
 			freed = append(freed, volume)
 		}
 	}
 	return freed
+}
+
+// make notes an attachment that is to be made; false is that it was noted
+// before.
+func (m *memory) make(a attach.Attachable) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.making[a.Attachment.Name] != nil {
+		return false
+	}
+	m.making[a.Attachment.Name] = &creation{Attachable: a}
+	return true
+}
+
+// toMake returns an attachment that is noted and not made yet.
+func (m *memory) toMake(name string) (attach.Attachable, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.making[name]
+	if c == nil || !c.made.IsZero() {
+		return attach.Attachable{}, false
+	}
+	c.refused = false
+	return c.Attachable, true
+}
+
+// isMade says that an attachment has been made, if it has not shown before.
+func (m *memory) isMade(name string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.making[name]; c != nil {
+		c.made = now
+	}
+}
+
+// isRefused says that an attachment has not been made by the last try.
+func (m *memory) isRefused(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c := m.making[name]; c != nil {
+		c.refused = true
+	}
+}
+
+// unmake forgets an attachment: it shows, or will not be made.
+func (m *memory) unmake(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.making, name)
+}
+
+// beingMade returns the drivers of a node's attachments that are noted, by
+// name, and when the first of them that was made should have shown. One that
+// does not show for so long came and went unseen.
+func (m *memory) beingMade(node string, now time.Time) (drivers map[string]string, again time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	drivers = map[string]string{}
+	for name, c := range m.making {
+		if c.Attachment.Spec.NodeName != node {
+			continue
+		}
+		if !c.made.IsZero() {
+			left := maxUnseen - now.Sub(c.made)
+			if left <= 0 {
+				delete(m.making, name)
+				continue
+			}
+			if again == 0 || left < again {
+				again = left
+			}
+		}
+		drivers[name] = c.Attachment.Spec.Attacher
+	}
+	return drivers, again
+}
+
+// rest has a node not looked at for a while.
+func (m *memory) rest(node string, until time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rests[node] = until
+}
+
+// resting says for how long a node is not to be looked at; 0 is that it may be.
+func (m *memory) resting(node string, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	left := m.rests[node].Sub(now)
+	if left <= 0 {
+		delete(m.rests, node)
+	}
+	return max(0, left)
 }
 
 // wait says how long an attachment may still wait for its node to unmount;
@@ -105,6 +227,14 @@ func (m *memory) isGoing(a types.UID) bool {
 	return m.going[a]
 }
 
+// allGoing returns the attachments that are going and do not show it. It is to
+// be asked before the attachments are read: then each shows it, or is here.
+func (m *memory) allGoing() map[types.UID]bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.going)
+}
+
 // goes says that an attachment may be on its way out from here, and whether
 // this is new.
 func (m *memory) goes(a types.UID) (first bool) {
@@ -113,13 +243,6 @@ func (m *memory) goes(a types.UID) (first bool) {
 	first = !m.going[a]
 	m.going[a] = true
 	return first
-}
-
-// stays takes back what goes has said.
-func (m *memory) stays(a types.UID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.going, a)
 }
 
 // shown forgets an attachment that is seen to be going, or gone.

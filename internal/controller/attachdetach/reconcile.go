@@ -19,55 +19,113 @@ import (
 )
 
 func (c *attachDetach) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	facts := c.gather(key.Name)
-	return c.apply(ctx, facts, attach.Node(facts))
+	switch key.Kind {
+	case kindAttach:
+		return controller.Result{}, c.attach(ctx, key.Name)
+	case kindDetach:
+		return controller.Result{}, c.detach(ctx, key.Name)
+	}
+	begin := c.Now()
+	if left := c.resting(key.Name, begin); left > 0 {
+		return controller.Result{After: left}, nil
+	}
+	facts, again := c.gather(key.Name)
+	plan := attach.Node(facts)
+	result, err := c.apply(ctx, facts, plan)
+	end := c.Now()
+	// A node with many volumes is looked at half of the time at most.
+	rest := end.Sub(begin)
+	if plan.Publish && plan.More {
+		rest = max(rest, pause)
+	}
+	c.rest(key.Name, end.Add(rest))
+	return sooner(result, again), err
 }
 
-func (c *attachDetach) gather(node string) attach.NodeFacts {
+// sooner returns the result with a time that is not later than the other; 0 is
+// none.
+func sooner(r controller.Result, after time.Duration) controller.Result {
+	if after > 0 && (r.After == 0 || after < r.After) {
+		r.After = after
+	}
+	return r
+}
+
+// gather returns the facts, and when they have to be looked at again.
+func (c *attachDetach) gather(node string) (attach.NodeFacts, time.Duration) {
+	// What is remembered until it shows comes before what shows.
+	making, again := c.beingMade(node, c.Now())
+	going := c.allGoing()
 	f := attach.NodeFacts{
-		Name: node, Attachments: c.attachments.By(kube.AttachmentsByNode, node), Volumes: map[string]*corev1.PersistentVolume{},
-		Going: map[string]bool{}, Overdue: map[string]bool{}, Limits: map[string]int{},
+		Name: node, Making: making, Attachments: c.attachments.By(kube.AttachmentsByNode, node), Volumes: map[string]*corev1.PersistentVolume{},
+		Going: map[string]bool{}, Overdue: map[string]bool{}, Limits: map[string]int{}, NodeIDs: map[string]string{},
 	}
 	f.Node, _ = c.nodes.Get(node)
-	for _, p := range c.pods.By(kube.PodsByNode, node) {
-		// A Pod that is being deleted counts until its node has unmounted and
-		// taken it away.
-		if finished(p) {
-			continue
-		}
-		for _, name := range kube.ClaimNames(p) {
-			if v := c.volumeOf(p.Namespace + "/" + name); v != nil {
-				f.Wishes = append(f.Wishes, c.wish(v, p, node))
-			}
-		}
-	}
 	for _, a := range f.Attachments {
 		if name := a.Spec.Source.PersistentVolumeName; name != nil {
 			if v, ok := c.volumes.Get(*name); ok {
 				f.Volumes[*name] = v
 			}
 		}
-		f.Going[a.Name] = c.isGoing(a.UID)
-		f.Overdue[a.Name] = c.overdue(a.UID, c.now())
+		f.Going[a.Name] = going[a.UID]
+		f.Overdue[a.Name] = c.overdue(a.UID, c.Now())
 	}
-	if n, ok := c.csiNodes.Get(node); ok {
-		for _, d := range n.Spec.Drivers {
-			if d.Allocatable != nil && d.Allocatable.Count != nil {
-				f.Limits[d.Name] = int(*d.Allocatable.Count)
-			}
+	for _, p := range c.pods.By(kube.PodsByNode, node) {
+		// A Pod that is being deleted counts until its node has unmounted and
+		// taken it away.
+		if !finished(p) {
+			c.wishes(&f, p)
 		}
 	}
-	return f
+	c.capacities(&f)
+	return f, again
+}
+
+// capacities adds what the drivers of the node's agent said of the node.
+func (c *attachDetach) capacities(f *attach.NodeFacts) {
+	n, ok := c.csiNodes.Get(f.Name)
+	if !ok {
+		return
+	}
+	for _, d := range n.Spec.Drivers {
+		if d.Allocatable != nil && d.Allocatable.Count != nil {
+			f.Limits[d.Name] = int(*d.Allocatable.Count)
+		}
+		if c.Near == nil {
+			continue
+		}
+		if near, ok := c.Near.Get(d.Name); ok && near.Controller.PublishUnpublish {
+			f.NodeIDs[d.Name] = d.NodeID
+		}
+	}
 }
 
 func finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// volumeOf returns the volume that a claim is bound to, if both say so.
-func (c *attachDetach) volumeOf(claim string) *corev1.PersistentVolume {
+// wishes adds what a Pod wants. A volume in the Pod itself is not attached, and
+// a claim that is to live as long as the Pod counts only if it is the Pod's own.
+func (c *attachDetach) wishes(f *attach.NodeFacts, p *corev1.Pod) {
+	for i := range p.Spec.Volumes {
+		var v *corev1.PersistentVolume
+		switch s := &p.Spec.Volumes[i]; {
+		case s.PersistentVolumeClaim != nil:
+			v = c.volumeOf(p.Namespace+"/"+s.PersistentVolumeClaim.ClaimName, nil)
+		case s.Ephemeral != nil:
+			v = c.volumeOf(p.Namespace+"/"+p.Name+"-"+s.Name, p)
+		}
+		if v != nil {
+			f.Wishes = append(f.Wishes, c.wish(f, v, p))
+		}
+	}
+}
+
+// volumeOf returns the volume that a claim is bound to, if both say so, and if
+// the owner controls the claim when there has to be one.
+func (c *attachDetach) volumeOf(claim string, owner *corev1.Pod) *corev1.PersistentVolume {
 	pvc, ok := c.claims.Get(claim)
-	if !ok || pvc.Status.Phase != corev1.ClaimBound {
+	if !ok || pvc.Status.Phase != corev1.ClaimBound || owner != nil && !metav1.IsControlledBy(pvc, owner) {
 		return nil
 	}
 	v, ok := c.volumes.Get(pvc.Spec.VolumeName)
@@ -77,11 +135,15 @@ func (c *attachDetach) volumeOf(claim string) *corev1.PersistentVolume {
 	return v
 }
 
-func (c *attachDetach) wish(v *corev1.PersistentVolume, p *corev1.Pod, node string) attach.Wish {
-	w := attach.Wish{Volume: v, Pod: p, Elsewhere: c.elsewhere(v.Name, node)}
+func (c *attachDetach) wish(f *attach.NodeFacts, v *corev1.PersistentVolume, p *corev1.Pod) attach.Wish {
+	w := attach.Wish{Volume: v, Pod: p}
 	if d, ok := c.drivers.Get(v.Spec.CSI.Driver); ok {
 		w.Needless = needless(d)
 	}
+	if _, here := f.Volumes[v.Name]; here || attach.Shareable(v) {
+		return w
+	}
+	w.Elsewhere = c.elsewhere(v.Name, f.Name)
 	if len(w.Elsewhere) > 0 {
 		ref := v.Spec.ClaimRef
 		for _, other := range c.pods.By(kube.PodsByClaim, ref.Namespace+"/"+ref.Name) {
@@ -100,29 +162,23 @@ func (c *attachDetach) elsewhere(volume, node string) []*storagev1.VolumeAttachm
 	})
 }
 
-func (c *attachDetach) apply(ctx context.Context, f attach.NodeFacts, p attach.NodePlan) (controller.Result, error) {
+// apply tells the node, and leaves the rest to keys of their own: they are many
+// and do not wait for each other.
+func (c *attachDetach) apply(ctx context.Context, f attach.NodeFacts, p attach.NodePlan) (result controller.Result, err error) {
 	c.remember(f, p)
 	node := f.Node
 	if p.Publish {
-		var err error
 		if node, err = c.publish(ctx, f.Name, p.Attached); err != nil {
-			return controller.Result{}, err
+			return result, err
 		}
 	}
 	c.tell(p.Notices)
-	var result controller.Result
 	for _, d := range p.Detach {
-		left, err := c.detach(ctx, node, d)
-		if err != nil {
-			return result, err
-		}
-		if left > 0 && (result.After == 0 || left < result.After) {
-			result.After = left
-		}
+		result = sooner(result, c.letGo(node, d))
 	}
 	for _, a := range p.Attach {
-		if err := c.attach(ctx, a); err != nil {
-			return result, err
+		if c.make(a) {
+			c.Add(controller.Key{Kind: kindAttach, Name: a.Attachment.Name})
 		}
 	}
 	return result, nil
@@ -130,8 +186,12 @@ func (c *attachDetach) apply(ctx context.Context, f attach.NodeFacts, p attach.N
 
 // remember ends the waits and reservations that the plan has overtaken.
 func (c *attachDetach) remember(f attach.NodeFacts, p attach.NodePlan) {
+	unwanted := map[types.UID]bool{}
+	for _, d := range p.Detach {
+		unwanted[d.Attachment.UID] = true
+	}
 	for _, a := range f.Attachments {
-		if !slices.ContainsFunc(p.Detach, func(d attach.Detachment) bool { return d.Attachment == a }) {
+		if !unwanted[a.UID] {
 			c.wantedAgain(a.UID)
 		}
 	}
@@ -174,42 +234,75 @@ func (c *attachDetach) tell(notices []attach.Notice) {
 	}
 }
 
-// detach deletes an attachment that the node does not use. Its volume is not in
-// volumesAttached in the version of the node that is looked at here, and a node
-// says that it uses a volume before it looks there: a use that this version
-// does not show yet will find that it must not mount.
-func (c *attachDetach) detach(ctx context.Context, node *corev1.Node, d attach.Detachment) (time.Duration, error) {
+// letGo has an attachment deleted that the node does not use, or says for how
+// long the node is waited for. The volume is not in volumesAttached in the
+// version of the node that is looked at here, and a node says that it uses a
+// volume before it looks there: a use that this version does not show yet will
+// find that it must not mount.
+func (c *attachDetach) letGo(node *corev1.Node, d attach.Detachment) time.Duration {
 	a := d.Attachment
 	if !d.Force && attach.InUse(node, d.Unique) {
-		return c.wait(a.UID, c.now()), nil
+		return c.wait(a.UID, c.Now())
 	}
-	// Whatever the answer is, it may be on its way out from here.
-	first := c.goes(a.UID)
-	// Of this very version: the API server may delete an attachment to which
-	// the attacher adds its finalizer meanwhile, and nobody would detach
-	// (kubernetes/kubernetes#77988).
-	err := c.Client.StorageV1().VolumeAttachments().Delete(ctx, a.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &a.UID, ResourceVersion: &a.ResourceVersion},
-	})
-	if apierrors.IsConflict(err) && first {
-		c.stays(a.UID)
+	// From here on it may be on its way out, and the node must not hear of it
+	// again, whatever becomes of the deletion.
+	if !c.goes(a.UID) {
+		return 0
 	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return 0, fmt.Errorf("detach: delete %s: %w", a.Name, err)
+	if d.Force {
+		c.Events.Warn(a, d.Because)
+		c.Events.Warn(node, d.Because)
 	}
-	return 0, nil
+	c.Add(controller.Key{Kind: kindDetach, Name: a.Name})
+	return 0
+}
+
+// detach deletes an attachment that is on its way out.
+func (c *attachDetach) detach(ctx context.Context, name string) error {
+	a, ok := c.attachments.Get(name)
+	if !ok || a.DeletionTimestamp != nil || !c.isGoing(a.UID) {
+		return nil
+	}
+	o := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &a.UID}}
+	if !attach.Kept(a) {
+		// Of this very version: the API server may delete an attachment to
+		// which the attacher adds its finalizer meanwhile, and nobody would
+		// detach (kubernetes/kubernetes#77988).
+		o.Preconditions.ResourceVersion = &a.ResourceVersion
+	}
+	if err := c.Client.StorageV1().VolumeAttachments().Delete(ctx, name, o); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("detach: delete %s: %w", name, err)
+	}
+	return nil
 }
 
 // attach makes an attachment, unless the volume went to another node since the
-// decision; then the change wakes this node again.
-func (c *attachDetach) attach(ctx context.Context, a attach.Attachable) error {
+// decision; then the change wakes this node again. What has begun is repeated
+// until its outcome is known, though nobody may want it any more: until then
+// the volume cannot go to another node. Only what was refused is given up.
+func (c *attachDetach) attach(ctx context.Context, name string) error {
+	a, noted := c.toMake(name)
+	if !noted {
+		return nil
+	}
 	node, v := a.Attachment.Spec.NodeName, a.Volume
 	if !attach.Shareable(v) && !c.take(v.Name, node, func() bool { return len(c.elsewhere(v.Name, node)) > 0 }) {
+		c.unmake(name)
 		return nil
 	}
 	_, err := c.Client.StorageV1().VolumeAttachments().Create(ctx, a.Attachment, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("attach: create %s: %w", a.Attachment.Name, err)
+	switch {
+	case err == nil || apierrors.IsAlreadyExists(err):
+		c.isMade(name, c.Now())
+		return nil
+	case refused(err):
+		c.isRefused(name)
+		c.wake(node)
 	}
-	return nil
+	return fmt.Errorf("attach: create %s: %w", name, err)
+}
+
+// refused says that the API server did not, and will not, do what it was asked.
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err)
 }

@@ -33,11 +33,7 @@ func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) er
 	if err := a.keepVolume(ctx, f.Volume, true); err != nil {
 		return err
 	}
-	recorded, changed, err := attach.Recorded(va, p)
-	if err != nil {
-		return err
-	}
-	if changed {
+	if recorded, changed := attach.Recorded(va, p); changed {
 		if va, err = a.Client.StorageV1().VolumeAttachments().Update(ctx, recorded, metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("record attachment %s: %w", recorded.Name, err)
 		}

@@ -49,6 +49,10 @@ func outOf(n *corev1.Node) {
 	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}
 }
 
+func outOfSoftly(n *corev1.Node) {
+	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoSchedule}}
+}
+
 func attachment(volumeName, nodeName string, change ...func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: NameOf(driver, "h-"+volumeName, nodeName)},
@@ -84,12 +88,21 @@ func hollow(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnDetach: `{}`}
 }
 
+// inline has an attachment say itself what its volume is.
+func inline(a *storagev1.VolumeAttachment) {
+	a.Spec.Source = storagev1.VolumeAttachmentSource{InlineVolumeSpec: &pv("inline").Spec}
+}
+
 func attachments(all ...*storagev1.VolumeAttachment) []*storagev1.VolumeAttachment { return all }
 
 func TestNodes(t *testing.T) {
 	v, shared := pv("pv"), pv("pv", corev1.ReadWriteMany)
 	modeless, twin := pv("pv"), pv("pv")
 	modeless.Spec.AccessModes, twin.Name = nil, "twin"
+	dying, single, read := pv("pv"), pv("pv"), pv("pv")
+	dying.DeletionTimestamp = &metav1.Time{}
+	single.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	read.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 	known := map[string]*corev1.PersistentVolume{"pv": v}
 	wish := []Wish{{Volume: v, Pod: pod("web")}}
 	elsewhere := attachments(attachment("pv", "n2", attached))
@@ -129,6 +142,23 @@ func TestNodes(t *testing.T) {
 			Node: node(), Wishes: []Wish{{Volume: pv("a"), Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}}, Limits: map[string]int{driver: 1},
 		}},
 		{"a driver may have no limit", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)), Limits: map[string]int{"x": 1}}},
+		{"a node that hears of one volume while another one is on its way may hear of both at once", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", attached), attachment("b", "n1")), Volumes: map[string]*corev1.PersistentVolume{"pv": v, "b": pv("b")},
+		}},
+		{"an attachment on its way is not made again, and counts", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}}, Making: map[string]string{NameOf(driver, "h-pv", "n1"): driver},
+			Limits: map[string]int{driver: 1},
+		}},
+		{"an attacher that is near has the record made with the attachment", NodeFacts{Node: node(), Wishes: wish, NodeIDs: map[string]string{driver: "id1"}}},
+		{"not for a volume that is going, which is not attached", NodeFacts{Node: node(), Wishes: []Wish{{Volume: dying, Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"}}},
+		{"a driver that says meanwhile that it needs no attaching keeps what it has while it is wanted", NodeFacts{
+			Node: node(knows("pv")), Wishes: []Wish{{Volume: v, Pod: pod("web"), Needless: true}}, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"people may call a node out of service with any effect", NodeFacts{Node: node(outOfSoftly, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"an attachment of a volume without an object is somebody else's", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached, inline))}},
+		{"a volume for one Pod is for one node", NodeFacts{Node: node(), Wishes: []Wish{{Volume: single, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}}}},
+		{"readers may be on many nodes", NodeFacts{Node: node(), Wishes: []Wish{{Volume: read, Pod: pod("web"), Elsewhere: elsewhere}}}},
 		{"a volume with no access modes may be on many nodes", NodeFacts{Node: node(), Wishes: []Wish{{Volume: modeless, Pod: pod("web"), Elsewhere: elsewhere}}}},
 		{"two volume objects of one volume need it while one of them is wanted", NodeFacts{
 			Node: node(knows("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}}, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
@@ -145,7 +175,7 @@ func TestNodes(t *testing.T) {
 func nodeText(n *corev1.Node, p NodePlan) string {
 	var b strings.Builder
 	if p.Publish {
-		fmt.Fprintf(&b, "publish %v\n", p.Attached)
+		fmt.Fprintf(&b, "publish %v more=%v\n", p.Attached, p.More)
 	}
 	for _, d := range p.Detach {
 		fmt.Fprintf(&b, "detach %s in-use=%v force=%v %s\n", *d.Attachment.Spec.Source.PersistentVolumeName, InUse(n, d.Unique), d.Force, d.Because.Reason)
@@ -153,6 +183,9 @@ func nodeText(n *corev1.Node, p NodePlan) string {
 	for _, a := range p.Attach {
 		spec := a.Attachment.Spec
 		fmt.Fprintf(&b, "attach %s to %s by %s\n", *spec.Source.PersistentVolumeName, spec.NodeName, spec.Attacher)
+		if len(a.Attachment.Finalizers) > 0 {
+			fmt.Fprintf(&b, "with %v %v\n", a.Attachment.Finalizers, a.Attachment.Annotations)
+		}
 	}
 	for _, n := range p.Notices {
 		fmt.Fprintf(&b, "tell %s warn=%v %s: %s\n", n.Pod.Name, n.Warn, n.Event().Reason, n.Because.Message)
@@ -221,15 +254,15 @@ func TestAttachments(t *testing.T) {
 
 func TestRecordSurvivesTheAttachment(t *testing.T) {
 	p := Plan{NodeID: "id1", Record: Record{Handle: "h", Secret: &corev1.SecretReference{Name: "s", Namespace: "n"}}}
-	a, changed, err := Recorded(attachment("pv", "n1"), p)
-	if err != nil || !changed {
-		t.Fatal(changed, err)
+	a, changed := Recorded(attachment("pv", "n1"), p)
+	if !changed {
+		t.Fatal("a first record is no change")
 	}
 	got, err := RecordOf(a)
 	if diff := cmp.Diff(&p.Record, got); diff != "" || err != nil {
 		t.Error(diff, err)
 	}
-	if _, changed, _ := Recorded(a, p); changed {
+	if _, changed := Recorded(a, p); changed {
 		t.Error("recording twice is a change")
 	}
 	if len(Released(a).Finalizers) != 0 {

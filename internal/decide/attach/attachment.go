@@ -101,11 +101,10 @@ func say(s Step, r volume.Reason, next, message string) Plan {
 // Attachment decides about one attachment.
 func Attachment(f Facts) Plan {
 	a := f.Attachment
-	finalizer := slices.Contains(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 	switch {
 	case !f.Ours:
 		return say(Nothing, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered")
-	case a.DeletionTimestamp != nil && !finalizer:
+	case a.DeletionTimestamp != nil && !Kept(a):
 		return say(Nothing, volume.ReasonTerminating, "", "attachment "+a.Name+" is going")
 	case a.DeletionTimestamp != nil:
 		return detach(f)
@@ -181,14 +180,12 @@ func Failed(a *storagev1.VolumeAttachment, detaching bool, cause string) volume.
 
 // Recorded returns the attachment with the finalizer and all that its detach
 // needs on it, and whether that is a change (S1-053).
-func Recorded(a *storagev1.VolumeAttachment, p Plan) (*storagev1.VolumeAttachment, bool, error) {
-	text, err := json.Marshal(p.Record)
-	if err != nil {
-		return nil, false, fmt.Errorf("write record of attachment: %w", err)
-	}
+func Recorded(a *storagev1.VolumeAttachment, p Plan) (*storagev1.VolumeAttachment, bool) {
+	// Strings always marshal.
+	text, _ := json.Marshal(p.Record)
 	f := volume.AttacherFinalizer(a.Spec.Attacher)
 	if slices.Contains(a.Finalizers, f) && a.Annotations[volume.AnnNodeID] == p.NodeID && a.Annotations[volume.AnnDetach] == string(text) {
-		return a, false, nil
+		return a, false
 	}
 	c := a.DeepCopy()
 	if !slices.Contains(c.Finalizers, f) {
@@ -198,7 +195,13 @@ func Recorded(a *storagev1.VolumeAttachment, p Plan) (*storagev1.VolumeAttachmen
 		c.Annotations = map[string]string{}
 	}
 	c.Annotations[volume.AnnNodeID], c.Annotations[volume.AnnDetach] = p.NodeID, string(text)
-	return c, true, nil
+	return c, true
+}
+
+// Kept says whether the attachment has our finalizer: it cannot go without a
+// detach.
+func Kept(a *storagev1.VolumeAttachment) bool {
+	return slices.Contains(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 }
 
 // Released returns the attachment without our finalizer.
@@ -213,8 +216,7 @@ func Released(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 // finalizer was added, when both happen at once
 // (kubernetes/kubernetes#77988): then it was never marked as going.
 func Lost(gone *storagev1.VolumeAttachment) bool {
-	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil &&
-		slices.Contains(gone.Finalizers, volume.AttacherFinalizer(gone.Spec.Attacher))
+	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil && Kept(gone)
 }
 
 // Volume decides whether a volume object is kept by the finalizer of its

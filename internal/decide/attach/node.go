@@ -44,9 +44,16 @@ type NodeFacts struct {
 	// Overdue names attachments that have waited to be detached for longer
 	// than a healthy node needs.
 	Overdue map[string]bool
+	// Making are the drivers of attachments to this node whose creation has
+	// begun and that are not among Attachments yet, by name.
+	Making map[string]string
 	// Limits is how many volumes of a driver the node takes; a driver that is
 	// missing has no limit.
 	Limits map[string]int
+	// NodeIDs are the names of the node at the drivers for which new
+	// attachments are recorded when they are made, because their attacher is
+	// near; it need not write the record itself then.
+	NodeIDs map[string]string
 }
 
 // Notice is what a Pod is told about one of its volumes.
@@ -85,10 +92,13 @@ type NodePlan struct {
 	// that it is not yet.
 	Attached []corev1.AttachedVolume
 	Publish  bool
-	Detach   []Detachment
-	Attach   []Attachable
-	Notices  []Notice
-	Because  volume.Because
+	// More says that volumes are on their way to the node, so that what it is
+	// to be told will change again soon.
+	More    bool
+	Detach  []Detachment
+	Attach  []Attachable
+	Notices []Notice
+	Because volume.Because
 }
 
 // Attachable is an attachment to be made.
@@ -104,109 +114,144 @@ func NameOf(driver, handle, node string) string {
 	return "csi-" + hex.EncodeToString(sum[:])
 }
 
+// nodeDecision is the work on one NodePlan. All its steps look things up: a
+// node may have a thousand volumes.
+type nodeDecision struct {
+	NodeFacts
+	NodePlan
+	// uniques are the volumes' names of Attachments, there all of them.
+	uniques []string
+	there   map[string]bool
+	// known is what the node has been told already, ready what it may be told.
+	known, ready map[corev1.UniqueVolumeName]bool
+	// planned are the attachments in Attach and Making, count all of a driver.
+	planned map[string]bool
+	count   map[string]int
+}
+
 // Node decides about all volumes of one node.
 func Node(f NodeFacts) NodePlan {
-	p := NodePlan{Because: volume.Because{Reason: volume.ReasonAttached, Message: "node " + f.Name + " has the volumes that it needs"}}
+	d := &nodeDecision{
+		NodeFacts: f, there: map[string]bool{}, planned: map[string]bool{}, count: map[string]int{},
+		known: map[corev1.UniqueVolumeName]bool{}, ready: map[corev1.UniqueVolumeName]bool{},
+	}
+	d.survey()
 	wanted := map[string][]Wish{}
 	if f.Node != nil {
 		for _, w := range f.Wishes {
 			unique := volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle)
 			wanted[unique] = append(wanted[unique], w)
-			p.wish(f, w)
+			d.wish(w, unique)
 		}
 	}
-	for _, a := range f.Attachments {
-		wishes := wanted[uniqueOf(f, a)]
-		if len(wishes) > 0 && a.DeletionTimestamp == nil && !f.Going[a.Name] {
-			p.keep(f, a, wishes)
-		} else {
-			p.drop(f, a)
+	for i, a := range f.Attachments {
+		wishes := wanted[d.uniques[i]]
+		switch {
+		case len(wishes) > 0 && a.DeletionTimestamp == nil && !f.Going[a.Name]:
+			d.keep(a, d.uniques[i], wishes)
+		case a.Spec.Source.InlineVolumeSpec == nil:
+			d.drop(a, d.uniques[i])
 		}
 	}
-	slices.SortFunc(p.Attached, func(a, b corev1.AttachedVolume) int { return cmp.Compare(a.Name, b.Name) })
-	p.Attached = slices.Compact(p.Attached)
-	p.Publish = f.Node != nil && !slices.Equal(p.Attached, f.Node.Status.VolumesAttached)
-	p.explain(f)
-	return p
+	slices.SortFunc(d.Attached, func(a, b corev1.AttachedVolume) int { return cmp.Compare(a.Name, b.Name) })
+	d.Attached = slices.Compact(d.Attached)
+	d.Publish = f.Node != nil && !slices.Equal(d.Attached, f.Node.Status.VolumesAttached)
+	d.More = d.More || len(d.planned) > 0
+	d.explain()
+	return d.NodePlan
+}
+
+// survey looks at what there is.
+func (d *nodeDecision) survey() {
+	for _, a := range d.Attachments {
+		unique := uniqueOf(d.NodeFacts, a)
+		d.uniques = append(d.uniques, unique)
+		d.there[unique] = true
+		d.count[a.Spec.Attacher]++
+	}
+	for name, driver := range d.Making {
+		d.planned[name] = true
+		d.count[driver]++
+	}
+	if d.Node == nil {
+		return
+	}
+	for _, v := range d.Node.Status.VolumesAttached {
+		d.known[v.Name] = true
+	}
 }
 
 // explain says what matters most about the node.
-func (p *NodePlan) explain(f NodeFacts) {
-	warning := slices.IndexFunc(p.Notices, func(n Notice) bool { return n.Warn })
-	pending := slices.IndexFunc(f.Wishes, func(w Wish) bool { return !w.Needless && !p.has(w.Volume) })
+func (d *nodeDecision) explain() {
+	warning := slices.IndexFunc(d.Notices, func(n Notice) bool { return n.Warn })
+	pending := slices.IndexFunc(d.Wishes, func(w Wish) bool {
+		return !w.Needless && !d.ready[corev1.UniqueVolumeName(volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle))]
+	})
 	switch {
-	case f.Node == nil:
-		p.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + f.Name + " is gone"}
+	case d.Node == nil:
+		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone"}
 	case warning >= 0:
-		p.Because = p.Notices[warning].Because
+		d.Because = d.Notices[warning].Because
 	case pending >= 0:
-		v := f.Wishes[pending].Volume
-		p.Because = volume.Because{
-			Reason: volume.ReasonAttaching, Next: v.Spec.CSI.Driver, Message: "volume " + v.Name + " is being attached to node " + f.Name,
+		v := d.Wishes[pending].Volume
+		d.Because = volume.Because{
+			Reason: volume.ReasonAttaching, Next: v.Spec.CSI.Driver, Message: "volume " + v.Name + " is being attached to node " + d.Name,
 		}
-	case len(p.Detach) > 0:
-		p.Because = p.Detach[0].Because
+	case len(d.Detach) > 0:
+		d.Because = d.Detach[0].Because
+	default:
+		d.Because = volume.Because{Reason: volume.ReasonAttached, Message: "node " + d.Name + " has the volumes that it needs"}
 	}
-}
-
-// has says whether the node is told that it may mount a volume.
-func (p *NodePlan) has(v *corev1.PersistentVolume) bool {
-	unique := corev1.UniqueVolumeName(volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle))
-	return slices.ContainsFunc(p.Attached, func(a corev1.AttachedVolume) bool { return a.Name == unique })
 }
 
 // wish attaches what is not attached, unless another node or the driver's
 // limit stands in the way.
-func (p *NodePlan) wish(f NodeFacts, w Wish) {
+func (d *nodeDecision) wish(w Wish, unique string) {
 	v := w.Volume
 	driver := v.Spec.CSI.Driver
-	unique := volume.UniqueName(driver, v.Spec.CSI.VolumeHandle)
 	// An attachment may have any name (S1-052).
-	there := slices.ContainsFunc(f.Attachments, func(a *storagev1.VolumeAttachment) bool { return uniqueOf(f, a) == unique })
-	name := NameOf(driver, v.Spec.CSI.VolumeHandle, f.Name)
-	planned := slices.ContainsFunc(p.Attach, func(a Attachable) bool { return a.Attachment.Name == name })
+	if w.Needless || d.there[unique] {
+		return
+	}
+	name := NameOf(driver, v.Spec.CSI.VolumeHandle, d.Name)
+	limit, limited := d.Limits[driver]
 	switch {
-	case w.Needless || there || planned:
+	case d.planned[name]:
 	case len(w.Elsewhere) > 0 && !Shareable(v):
-		p.warn(w, multiAttach(w))
-	case p.full(f, driver):
-		p.warn(w, volume.Because{
+		d.warn(w, multiAttach(w))
+	case limited && d.count[driver] >= limit:
+		d.warn(w, volume.Because{
 			Reason: volume.ReasonFailedAttach, Next: "user",
-			Message: fmt.Sprintf("volume %s cannot be attached: node %s has as many volumes of driver %s as it takes (%d)", v.Name, f.Name, driver, f.Limits[driver]),
+			Message: fmt.Sprintf("volume %s cannot be attached: node %s has as many volumes of driver %s as it takes (%d)", v.Name, d.Name, driver, limit),
 		})
 	default:
-		p.Attach = append(p.Attach, Attachable{Volume: v, Attachment: &storagev1.VolumeAttachment{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: storagev1.VolumeAttachmentSpec{
-				Attacher: driver, NodeName: f.Name,
-				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name},
-			},
-		}})
+		d.planned[name] = true
+		d.count[driver]++
+		d.Attach = append(d.Attach, Attachable{Volume: v, Attachment: d.made(name, v)})
 	}
 }
 
-func (p *NodePlan) warn(w Wish, why volume.Because) {
-	p.Notices = append(p.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Warn: true, Because: why})
+// made returns a new attachment, with all that its detach needs on it if the
+// attacher is near: nothing can happen to it that is not recorded then, and the
+// attacher has nothing more to write before it calls the driver (S1-053).
+func (d *nodeDecision) made(name string, v *corev1.PersistentVolume) *storagev1.VolumeAttachment {
+	a := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: v.Spec.CSI.Driver, NodeName: d.Name,
+			Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name},
+		},
+	}
+	id := d.NodeIDs[v.Spec.CSI.Driver]
+	if id == "" || v.DeletionTimestamp != nil {
+		return a
+	}
+	recorded, _ := Recorded(a, Plan{Record: recordFrom(v), NodeID: id})
+	return recorded
 }
 
-// full says whether the node takes no further volume of a driver.
-func (p *NodePlan) full(f NodeFacts, driver string) bool {
-	limit, limited := f.Limits[driver]
-	if !limited {
-		return false
-	}
-	count := 0
-	for _, a := range f.Attachments {
-		if a.Spec.Attacher == driver {
-			count++
-		}
-	}
-	for _, a := range p.Attach {
-		if a.Attachment.Spec.Attacher == driver {
-			count++
-		}
-	}
-	return count >= limit
+func (d *nodeDecision) warn(w Wish, why volume.Because) {
+	d.Notices = append(d.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Warn: true, Because: why})
 }
 
 func multiAttach(w Wish) volume.Because {
@@ -227,50 +272,51 @@ func Shareable(v *corev1.PersistentVolume) bool {
 
 // keep publishes an attachment to the node as soon as the driver is done, and
 // tells the Pods.
-func (p *NodePlan) keep(f NodeFacts, a *storagev1.VolumeAttachment, wishes []Wish) {
-	unique := corev1.UniqueVolumeName(uniqueOf(f, a))
-	if a.Status.Attached {
-		p.Attached = append(p.Attached, corev1.AttachedVolume{Name: unique})
-		if slices.ContainsFunc(f.Node.Status.VolumesAttached, func(v corev1.AttachedVolume) bool { return v.Name == unique }) {
-			return
+func (d *nodeDecision) keep(a *storagev1.VolumeAttachment, name string, wishes []Wish) {
+	unique := corev1.UniqueVolumeName(name)
+	switch {
+	case a.Status.Attached:
+		d.Attached = append(d.Attached, corev1.AttachedVolume{Name: unique})
+		if d.known[unique] || d.ready[unique] {
+			break
 		}
 		for _, w := range wishes {
-			p.Notices = append(p.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Because: volume.Because{
-				Reason: volume.ReasonAttached, Message: "volume " + w.Volume.Name + " is attached to node " + f.Name, Next: "node " + f.Name,
+			d.Notices = append(d.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Because: volume.Because{
+				Reason: volume.ReasonAttached, Message: "volume " + w.Volume.Name + " is attached to node " + d.Name, Next: "node " + d.Name,
 			}})
 		}
-		return
+	case a.Status.AttachError != nil:
+		for _, w := range wishes {
+			d.warn(w, volume.Because{
+				Reason: volume.ReasonFailedAttach, Next: a.Spec.Attacher,
+				Message: fmt.Sprintf("volume %s is not attached to node %s: %s", w.Volume.Name, d.Name, a.Status.AttachError.Message),
+			})
+		}
+	default:
+		d.More = true
 	}
-	if a.Status.AttachError == nil {
-		return
-	}
-	for _, w := range wishes {
-		p.warn(w, volume.Because{
-			Reason: volume.ReasonFailedAttach, Next: a.Spec.Attacher,
-			Message: fmt.Sprintf("volume %s is not attached to node %s: %s", w.Volume.Name, f.Name, a.Status.AttachError.Message),
-		})
-	}
+	d.ready[unique] = d.ready[unique] || a.Status.Attached
 }
 
 // drop takes an attachment away that nobody wants, when the node does not use
 // it any more, or is dead.
-func (p *NodePlan) drop(f NodeFacts, a *storagev1.VolumeAttachment) {
+func (d *nodeDecision) drop(a *storagev1.VolumeAttachment, unique string) {
 	if a.DeletionTimestamp != nil {
 		return // the attacher's turn
 	}
-	d := Detachment{Attachment: a, Unique: uniqueOf(f, a)}
+	out, node := Detachment{Attachment: a, Unique: unique}, d.Node
 	switch {
-	case f.Node == nil:
-		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + f.Name + " is gone, its volumes are detached", Next: a.Spec.Attacher}
-	case outOfService(f.Node) || !nodelife.Ready(f.Node) && f.Overdue[a.Name]:
-		d.Force = true
-		d.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "node " + f.Name + " is out of service, volume " + sourceOf(a) + " is detached by force", Next: a.Spec.Attacher}
-	case InUse(f.Node, d.Unique):
-		d.Because = volume.Because{Reason: volume.ReasonStillMounted, Message: "volume " + sourceOf(a) + " is still mounted on node " + f.Name, Next: "node " + f.Name}
+	case node == nil:
+		out.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, its volumes are detached", Next: a.Spec.Attacher}
+	case outOfService(node) || !nodelife.Ready(node) && d.Overdue[a.Name]:
+		out.Force = true
+		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "node " + d.Name + " is out of service, volume " + sourceOf(a) + " is detached by force", Next: a.Spec.Attacher}
+	case InUse(node, unique):
+		out.Because = volume.Because{Reason: volume.ReasonStillMounted, Message: "volume " + sourceOf(a) + " is still mounted on node " + d.Name, Next: "node " + d.Name}
 	default:
-		d.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "volume " + sourceOf(a) + " is not used on node " + f.Name + " any more", Next: a.Spec.Attacher}
+		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "volume " + sourceOf(a) + " is not used on node " + d.Name + " any more", Next: a.Spec.Attacher}
 	}
-	p.Detach = append(p.Detach, d)
+	d.Detach = append(d.Detach, out)
 }
 
 // InUse says whether a node says that it uses a volume. A node whose volume
