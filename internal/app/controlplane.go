@@ -33,6 +33,12 @@ type ControlPlaneOptions struct {
 	// CapacityForImmediate has them asked about classes whose claims do not
 	// wait for a node, too.
 	CapacityForImmediate bool
+	// ReconcileSync is the pause after which drivers are asked again what they
+	// have attached; 0 is a minute.
+	ReconcileSync time.Duration
+	// DummyAttacher, when set, is the name of an attacher without a driver,
+	// whose attachments are marked attached.
+	DummyAttacher string
 	// Log receives what is worth telling.
 	Log *slog.Logger
 }
@@ -53,6 +59,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	common := shared{
 		drivers: o.Drivers, requests: controller.NewRequests(), protects: o.runs(protection.Declaration().Name),
 		capacity: capacity.Options{Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll},
+		attacher: attacher.Options{Drivers: o.Drivers, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher},
 	}
 	if o.runs(attacher.Declaration().Name) {
 		common.near = o.Drivers

@@ -45,6 +45,7 @@ type shared struct {
 	protects bool
 	// near is drivers when the attacher runs, and nil when it does not.
 	near     *csi.Set
+	attacher attacher.Options
 	capacity capacity.Options
 }
 
@@ -63,7 +64,7 @@ func members() []member {
 		{attachdetach.Declaration(), func(e controller.Env, s shared) *controller.Controller {
 			return attachdetach.New(e, attachdetach.Options{Now: time.Now, Near: s.near})
 		}},
-		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller { return attacher.New(e, s.drivers) }},
+		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller { return attacher.New(e, s.attacher) }},
 		{nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) }},
 		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},
 	}

@@ -67,6 +67,8 @@ const (
 	ReasonFailedAttach        Reason = "FailedAttachVolume"
 	ReasonMultiAttach         Reason = "MultiAttach"
 	ReasonDetaching           Reason = "Detaching"
+	ReasonAttachmentVanished  Reason = "AttachmentVanished"
+	ReasonUnaskedAttachment   Reason = "UnaskedAttachment"
 	ReasonFailedDetach        Reason = "FailedDetachVolume"
 	ReasonStillMounted        Reason = "StillMounted"
 	ReasonNodeGone            Reason = "NodeGone"

@@ -192,4 +192,3 @@ func (c *crowd) exactly(t *testing.T, what string, want map[string]int, f func()
 		t.Errorf("%s cost %v, not %v", what, got, want)
 	}
 }
-

@@ -16,13 +16,14 @@ import (
 const (
 	kindAttachment = "attachment"
 	kindVolume     = "volume"
+	kindDriver     = "driver"
 )
 
 // Declaration is what the attacher reads and writes.
 func Declaration() controller.Declaration {
 	return controller.Declaration{
 		Name:   "attacher",
-		Inputs: append(kube.Read("", "persistentvolumes", "nodes"), kube.Read("storage.k8s.io", "volumeattachments", "csinodes")...),
+		Inputs: append(kube.Read("", "persistentvolumes", "nodes"), kube.Read("storage.k8s.io", "volumeattachments", "csinodes", "csidrivers")...),
 		Outputs: []kube.Access{
 			kube.Write("storage.k8s.io", "volumeattachments", "update"), kube.Write("storage.k8s.io", "volumeattachments/status", "patch"),
 			kube.Write("", "persistentvolumes", "update"), kube.Write("", "secrets", "get"),
@@ -30,26 +31,48 @@ func Declaration() controller.Declaration {
 	}
 }
 
+// Options are what the attacher depends on beside its Env.
+type Options struct {
+	// Drivers are those that it serves.
+	Drivers *csi.Set
+	// ReconcileSync is the pause after which a driver that can tell is asked
+	// again what is attached; 0 is a minute.
+	ReconcileSync time.Duration
+	// Dummy, when set, is the name of an attacher without a driver, whose
+	// attachments are marked attached and let go (S3-028).
+	Dummy string
+}
+
 type attacher struct {
 	controller.Env
 	*controller.Controller
-	drivers     *csi.Set
+	Options
 	volumes     *kube.Cache[*corev1.PersistentVolume]
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
 	csiNodes    *kube.Cache[*storagev1.CSINode]
 	nodes       *kube.Cache[*corev1.Node]
+	csiDrivers  *kube.Cache[*storagev1.CSIDriver]
 	lost        lost
+	known       known
 }
 
-// New returns the attacher for the drivers of a set. It must be made before
-// the caches start.
-func New(env controller.Env, drivers *csi.Set) *controller.Controller {
+// New returns the attacher. It must be made before the caches start.
+func New(env controller.Env, o Options) *controller.Controller {
+	if o.ReconcileSync == 0 {
+		o.ReconcileSync = time.Minute
+	}
 	a := &attacher{
-		Env: env, drivers: drivers,
+		Env: env, Options: o, known: newKnown(),
 		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, RetryMin: 100 * time.Millisecond, Log: env.Log},
 		volumes:    env.Caches.Volumes(), attachments: env.Caches.Attachments(), csiNodes: env.Caches.CSINodes(), nodes: env.Caches.Nodes(),
+		csiDrivers: env.Caches.CSIDrivers(),
 	}
 	a.Controller.Reconcile = a.reconcile
+	a.watch()
+	return a.Controller
+}
+
+func (a *attacher) watch() {
 	a.attachments.Watch(a.attachmentChanged)
 	a.volumes.Watch(func(before, v *corev1.PersistentVolume) {
 		if v != nil && v.DeletionTimestamp != nil {
@@ -64,14 +87,17 @@ func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 			a.wake(a.attachments.By(kube.AttachmentsByNode, n.Name))
 		}
 	})
-	drivers.Subscribe(func(name string) {
+	a.Drivers.Subscribe(func(name string) {
 		for _, va := range a.attachments.List() {
 			if va.Spec.Attacher == name {
 				a.Add(controller.Key{Kind: kindAttachment, Name: va.Name})
 			}
 		}
+		a.Add(controller.Key{Kind: kindDriver, Name: name})
 	})
-	return a.Controller
+	for _, name := range a.Drivers.Names() {
+		a.Add(controller.Key{Kind: kindDriver, Name: name})
+	}
 }
 
 func (a *attacher) wake(all []*storagev1.VolumeAttachment) {
@@ -92,6 +118,7 @@ func (a *attacher) attachmentChanged(before, after *storagev1.VolumeAttachment) 
 		if attach.Lost(before) {
 			a.lost.put(before)
 		}
+		a.known.forget(before.UID)
 		a.Add(controller.Key{Kind: kindAttachment, Name: before.Name})
 	case before == nil || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) || before.Status.Attached && !after.Status.Attached:
 		a.Add(controller.Key{Kind: kindAttachment, Name: after.Name})
@@ -99,7 +126,10 @@ func (a *attacher) attachmentChanged(before, after *storagev1.VolumeAttachment) 
 }
 
 func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	if key.Kind == kindVolume {
+	switch key.Kind {
+	case kindDriver:
+		return controller.Result{After: a.compare(ctx, key.Name)}, nil
+	case kindVolume:
 		v, ok := a.volumes.Get(key.Name)
 		if !ok {
 			return controller.Result{}, nil
@@ -119,16 +149,19 @@ func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controlle
 }
 
 func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {
-	f := attach.Facts{Attachment: va}
+	f := attach.Facts{Attachment: va, Again: a.known.isAgain(va.UID)}
 	if name := va.Spec.Source.PersistentVolumeName; name != nil {
 		f.Volume, _ = a.volumes.Get(*name)
 	}
-	if d, ok := a.drivers.Get(va.Spec.Attacher); ok {
+	f.Volume = attach.SourceOf(va, f.Volume)
+	if d, ok := a.Drivers.Get(va.Spec.Attacher); ok {
 		f.Ours, f.Trivial = true, !d.Controller.PublishUnpublish
+	} else if a.Dummy != "" && va.Spec.Attacher == a.Dummy {
+		f.Ours, f.Trivial = true, true
 	}
 	csiNode, _ := a.csiNodes.Get(va.Spec.NodeName)
 	node, _ := a.nodes.Get(va.Spec.NodeName)
-	f.NodeID = attach.NodeID(csiNode, node, va.Spec.Attacher)
+	f.NodeID = attach.NodeID(csiNode, va, node)
 	return f
 }
 

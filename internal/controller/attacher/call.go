@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/status"
@@ -33,13 +34,18 @@ func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) er
 	if err := a.keepVolume(ctx, f.Volume, true); err != nil {
 		return err
 	}
+	if p.Left != "" {
+		if err := a.unpublish(ctx, va, attach.Plan{Record: p.Record, NodeID: p.Left}); err != nil {
+			return a.failed(ctx, va, err)
+		}
+	}
 	if recorded, changed := attach.Recorded(va, p); changed {
 		if va, err = a.Client.StorageV1().VolumeAttachments().Update(ctx, recorded, metav1.UpdateOptions{}); err != nil {
 			return fmt.Errorf("record attachment %s: %w", recorded.Name, err)
 		}
 		a.attachments.Wrote(va)
 	}
-	d, ok := a.drivers.Get(va.Spec.Attacher)
+	d, ok := a.Drivers.Get(va.Spec.Attacher)
 	if !ok {
 		return fmt.Errorf("driver %s has gone", va.Spec.Attacher)
 	}
@@ -47,13 +53,14 @@ func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) er
 	if err != nil {
 		return a.failed(ctx, va, err)
 	}
+	a.known.forget(va.UID)
 	return a.mark(ctx, va, answer.GetPublishContext())
 }
 
 // request resolves all that can fail before the finalizers are written, for
 // they delay the deletion of what they are on.
 func (a *attacher) request(ctx context.Context, v *corev1.PersistentVolume, p attach.Plan) (*csipb.ControllerPublishVolumeRequest, error) {
-	d, ok := a.drivers.Get(v.Spec.CSI.Driver)
+	d, ok := a.Drivers.Get(v.Spec.CSI.Driver)
 	if !ok {
 		return nil, fmt.Errorf("driver %s has gone", v.Spec.CSI.Driver)
 	}
@@ -77,8 +84,12 @@ func (a *attacher) request(ctx context.Context, v *corev1.PersistentVolume, p at
 	}, nil
 }
 
-// mark writes that the volume is attached (S1-055 to S1-057).
+// mark writes that the volume is attached (S1-055 to S1-057), if it does not
+// say so.
 func (a *attacher) mark(ctx context.Context, va *storagev1.VolumeAttachment, published map[string]string) error {
+	if s := va.Status; s.Attached && s.AttachError == nil && maps.Equal(s.AttachmentMetadata, published) {
+		return nil
+	}
 	return a.patchStatus(ctx, va, map[string]any{"attached": true, "attachmentMetadata": published, "attachError": nil})
 }
 
@@ -97,7 +108,7 @@ func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) er
 // unpublish calls ControllerUnpublishVolume. A Secret that was deleted must not
 // keep the volume attached for ever; most drivers detach without one (S1-121).
 func (a *attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment, p attach.Plan) error {
-	d, ok := a.drivers.Get(va.Spec.Attacher)
+	d, ok := a.Drivers.Get(va.Spec.Attacher)
 	if !ok {
 		return fmt.Errorf("driver %s has gone", va.Spec.Attacher)
 	}
@@ -143,20 +154,27 @@ func (a *attacher) failed(ctx context.Context, va *storagev1.VolumeAttachment, c
 
 // refuse writes once why an attachment cannot go on.
 func (a *attacher) refuse(ctx context.Context, va *storagev1.VolumeAttachment, why volume.Because) error {
-	written := va.Status.AttachError
-	if va.DeletionTimestamp != nil {
-		written = va.Status.DetachError
-	}
-	if written != nil && written.Message == why.Message {
+	if says(va, why.Message) {
 		return nil
 	}
 	return a.writeError(ctx, va, why, storagev1.VolumeError{Message: why.Message})
 }
 
-// writeError records an error in the status (S1-059, S1-066) and as an event
-// (S1-060, S1-067).
+// says whether an attachment has this error already.
+func says(va *storagev1.VolumeAttachment, message string) bool {
+	written := va.Status.AttachError
+	if va.DeletionTimestamp != nil {
+		written = va.Status.DetachError
+	}
+	return written != nil && written.Message == message
+}
+
+// writeError records an error in the status (S1-059, S1-066) and, when it is
+// news, as an event (S1-060, S1-067): a call that fails is repeated many times.
 func (a *attacher) writeError(ctx context.Context, va *storagev1.VolumeAttachment, why volume.Because, e storagev1.VolumeError) error {
-	a.Events.Warn(va, why)
+	if !says(va, e.Message) {
+		a.Events.Warn(va, why)
+	}
 	e.Time = metav1.Now()
 	field := "attachError"
 	if va.DeletionTimestamp != nil {
@@ -183,7 +201,12 @@ func (a *attacher) patchStatus(ctx context.Context, va *storagev1.VolumeAttachme
 	return nil
 }
 
+// keepVolume writes the finalizer of a volume object, or removes it. A volume
+// that an attachment describes has no object.
 func (a *attacher) keepVolume(ctx context.Context, v *corev1.PersistentVolume, attached bool) error {
+	if v.Name == "" {
+		return nil
+	}
 	want, _ := attach.Volume(v, attached)
 	if want == nil {
 		return nil

@@ -9,7 +9,7 @@ import (
 )
 
 // lost are attachments that went away without a detach, by name, as they were.
-// A restart forgets them.
+// A restart forgets them; drivers that can tell what is attached remind us.
 type lost struct {
 	mu  sync.Mutex
 	all map[string]*storagev1.VolumeAttachment
@@ -57,4 +57,17 @@ func (l *lost) of(volume string) bool {
 		}
 	}
 	return false
+}
+
+// list returns all lost attachments of a driver.
+func (l *lost) list(driver string) []*storagev1.VolumeAttachment {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []*storagev1.VolumeAttachment
+	for _, va := range l.all {
+		if va.Spec.Attacher == driver {
+			out = append(out, va)
+		}
+	}
+	return out
 }

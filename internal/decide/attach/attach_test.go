@@ -93,6 +93,10 @@ func inline(a *storagev1.VolumeAttachment) {
 	a.Spec.Source = storagev1.VolumeAttachmentSource{InlineVolumeSpec: &pv("inline").Spec}
 }
 
+func inlinePath(a *storagev1.VolumeAttachment) {
+	a.Spec.Source = storagev1.VolumeAttachmentSource{InlineVolumeSpec: &corev1.PersistentVolumeSpec{}}
+}
+
 func attachments(all ...*storagev1.VolumeAttachment) []*storagev1.VolumeAttachment { return all }
 
 func TestNodes(t *testing.T) {
@@ -201,6 +205,8 @@ func TestAttachments(t *testing.T) {
 	dyingHeld.Finalizers = []string{volume.AttacherFinalizer(driver)}
 	foreign, path := pv("pv"), pv("pv")
 	foreign.Spec.CSI.Driver, path.Spec.CSI = "other.example.com", nil
+	wordy := pv("pv")
+	wordy.Spec.CSI.VolumeAttributes = map[string]string{"a": strings.Repeat("x", 1<<20)}
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -225,11 +231,17 @@ func TestAttachments(t *testing.T) {
 		{"another one's volume is not detached either", Facts{Attachment: attachment("pv", "n1", going, held, named), Volume: foreign, Ours: true}},
 		{"to a driver no node means every node: it is never asked that", Facts{Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true}},
 		{"a driver that lost the ability to attach lets go", Facts{Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true, Trivial: true}},
+		{"the driver does not know that it is attached", Facts{Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Ours: true, Again: true}},
+		{"the node has another name since: it may be attached under the old one", Facts{Attachment: attachment("pv", "n1", held, recorded), Volume: v, NodeID: "id2", Ours: true}},
+		{"a name that somebody suggests was not used yet", Facts{Attachment: attachment("pv", "n1", named), Volume: v, NodeID: "id2", Ours: true}},
+		{"more attributes than a driver takes", Facts{Attachment: attachment("pv", "n1"), Volume: wordy, NodeID: "id1", Ours: true}},
+		{"a volume may be described in the attachment itself", Facts{Attachment: attachment("", "n1", inline), Volume: SourceOf(attachment("", "n1", inline), nil), NodeID: "id1", Ours: true}},
+		{"if it is a CSI volume", Facts{Attachment: attachment("", "n1", inlinePath), Volume: SourceOf(attachment("", "n1", inlinePath), nil), NodeID: "id1", Ours: true}},
 		{"without our finalizer it is not our turn", Facts{Attachment: attachment("pv", "n1", going), Ours: true}},
 	} {
 		p := Attachment(c.facts)
 		step := map[Step]string{Nothing: "nothing", Mark: "mark", Attach: "attach", Detach: "detach", Release: "release", Refuse: "refuse"}[p.Step]
-		fmt.Fprintf(&out, "# %s\n%s handle=%q node-id=%q\n%s: %s -> %s\n\n", c.argues, step, p.Record.Handle, p.NodeID, p.Because.Reason, p.Because.Message, p.Because.Next)
+		fmt.Fprintf(&out, "# %s\n%s handle=%q node-id=%q left=%q\n%s: %s -> %s\n\n", c.argues, step, p.Record.Handle, p.NodeID, p.Left, p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
 	for _, c := range []struct {
 		argues   string
@@ -274,13 +286,18 @@ func TestNodeID(t *testing.T) {
 	registered := &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "other", NodeID: "x"}, {Name: driver, NodeID: "new"}}}}
 	old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{volume.AnnLegacyNodeID: `{"` + driver + `":"old"}`}}}
 	torn := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{volume.AnnLegacyNodeID: "{"}}}
+	bare, said := attachment("pv", "n1"), attachment("pv", "n1", named)
 	for _, c := range []struct {
 		csi  *storagev1.CSINode
+		a    *storagev1.VolumeAttachment
 		node *corev1.Node
 		want string
-	}{{registered, old, "new"}, {&storagev1.CSINode{}, old, "old"}, {nil, old, "old"}, {nil, torn, ""}, {nil, nil, ""}, {nil, &corev1.Node{}, ""}} {
-		if got := NodeID(c.csi, c.node, driver); got != c.want {
-			t.Errorf("NodeID(%v, %v) = %q, want %q", c.csi, c.node, got, c.want)
+	}{
+		{registered, said, old, "new"}, {nil, said, old, "id1"}, {&storagev1.CSINode{}, said, nil, "id1"},
+		{&storagev1.CSINode{}, bare, old, "old"}, {nil, bare, old, "old"}, {nil, bare, torn, ""}, {nil, bare, nil, ""}, {nil, bare, &corev1.Node{}, ""},
+	} {
+		if got := NodeID(c.csi, c.a, c.node); got != c.want {
+			t.Errorf("NodeID(%v, %v, %v) = %q, want %q", c.csi, c.a.Annotations, c.node, got, c.want)
 		}
 	}
 }

@@ -59,39 +59,60 @@ const (
 // Facts is everything that a decision about one attachment looks at.
 type Facts struct {
 	Attachment *storagev1.VolumeAttachment
-	// Volume is the object that it names; nil when it is gone.
+	// Volume is the object that it names, or SourceOf it; nil when it is gone.
 	Volume *corev1.PersistentVolume
 	// NodeID is the driver's name of the node; "" when it is not known.
 	NodeID string
 	// Ours says that the driver is reached by this process; Trivial that it
 	// neither attaches nor detaches.
 	Ours, Trivial bool
+	// Again says that the driver does not know that it is attached.
+	Again bool
 }
 
 // Plan is the next step and its reason.
 type Plan struct {
-	Step    Step
-	Record  Record
-	NodeID  string
+	Step   Step
+	Record Record
+	NodeID string
+	// Left is another name of the node under which the driver may have been
+	// called before, and must be called to detach first; "" is none.
+	Left    string
 	Because volume.Because
 }
 
-// NodeID returns a driver's name of a node: what the driver registered there,
-// else what an old node wrote on its Node object (S1-050); "" when neither
-// knows the driver.
-func NodeID(c *storagev1.CSINode, n *corev1.Node, driver string) string {
+// maxAttributes is how many bytes of attributes a volume may have: what the CSI
+// specification allows in one map.
+const maxAttributes = 4 << 10
+
+// SourceOf returns the volume that an attachment is about: the object, or what
+// the attachment itself says in its place; nil when there is neither.
+func SourceOf(a *storagev1.VolumeAttachment, object *corev1.PersistentVolume) *corev1.PersistentVolume {
+	if object == nil && a.Spec.Source.InlineVolumeSpec != nil {
+		return &corev1.PersistentVolume{Spec: *a.Spec.Source.InlineVolumeSpec}
+	}
+	return object
+}
+
+// NodeID returns a driver's name of an attachment's node: what the driver
+// registered there, else what the attachment says, else what an old node wrote
+// on its Node object (S1-050); "" when none of them knows the driver.
+func NodeID(c *storagev1.CSINode, a *storagev1.VolumeAttachment, n *corev1.Node) string {
 	if c != nil {
 		for _, d := range c.Spec.Drivers {
-			if d.Name == driver {
+			if d.Name == a.Spec.Attacher {
 				return d.NodeID
 			}
 		}
+	}
+	if id := a.Annotations[volume.AnnNodeID]; id != "" {
+		return id
 	}
 	var ids map[string]string
 	if n == nil || json.Unmarshal([]byte(n.Annotations[volume.AnnLegacyNodeID]), &ids) != nil {
 		return ""
 	}
-	return ids[driver]
+	return ids[a.Spec.Attacher]
 }
 
 func say(s Step, r volume.Reason, next, message string) Plan {
@@ -108,7 +129,7 @@ func Attachment(f Facts) Plan {
 		return say(Nothing, volume.ReasonTerminating, "", "attachment "+a.Name+" is going")
 	case a.DeletionTimestamp != nil:
 		return detach(f)
-	case a.Status.Attached:
+	case a.Status.Attached && !f.Again:
 		return say(Nothing, volume.ReasonAttached, "", "volume "+sourceOf(a)+" is attached to node "+a.Spec.NodeName)
 	case f.Trivial:
 		return say(Mark, volume.ReasonAttaching, "", "volume "+sourceOf(a)+" needs no attaching by driver "+a.Spec.Attacher)
@@ -118,21 +139,37 @@ func Attachment(f Facts) Plan {
 
 func attach(f Facts) Plan {
 	a, v := f.Attachment, f.Volume
+	name := sourceOf(a)
 	switch {
 	case v == nil || v.Spec.CSI == nil:
-		return say(Refuse, volume.ReasonVolumeMissing, "user", "volume "+sourceOf(a)+" does not exist or is no CSI volume")
+		return say(Refuse, volume.ReasonVolumeMissing, "user", "volume "+name+" does not exist or is no CSI volume")
 	case v.Spec.CSI.Driver != a.Spec.Attacher:
-		return say(Refuse, volume.ReasonNotMine, "user", "volume "+v.Name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
+		return say(Refuse, volume.ReasonNotMine, "user", "volume "+name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
 	case v.DeletionTimestamp != nil:
 		// S3-010, S3-024.
-		return say(Refuse, volume.ReasonTerminating, "provisioner", "volume "+v.Name+" is being deleted and is not attached any more")
+		return say(Refuse, volume.ReasonTerminating, "provisioner", "volume "+name+" is being deleted and is not attached any more")
+	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
+		return say(Refuse, volume.ReasonFailedAttach, "user",
+			fmt.Sprintf("volume %s has %d bytes of attributes, a CSI driver takes %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
 	case f.NodeID == "":
 		return say(Refuse, volume.ReasonDriverMissing, "node "+a.Spec.NodeName, "driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
 	}
-	p := say(Attach, volume.ReasonAttaching, a.Spec.Attacher, "volume "+v.Name+" is being attached to node "+a.Spec.NodeName)
+	p := say(Attach, volume.ReasonAttaching, a.Spec.Attacher, "volume "+name+" is being attached to node "+a.Spec.NodeName)
 	p.Record = recordFrom(v)
 	p.NodeID = f.NodeID
+	if recorded := a.Annotations[volume.AnnNodeID]; Kept(a) && recorded != p.NodeID {
+		p.Left = recorded
+	}
 	return p
+}
+
+// size returns the bytes of a map of attributes.
+func size(m map[string]string) int {
+	n := 0
+	for k, v := range m {
+		n += len(k) + len(v)
+	}
+	return n
 }
 
 func recordFrom(v *corev1.PersistentVolume) Record {
@@ -142,6 +179,9 @@ func recordFrom(v *corev1.PersistentVolume) Record {
 func detach(f Facts) Plan {
 	a := f.Attachment
 	p := say(Detach, volume.ReasonDetaching, a.Spec.Attacher, "volume "+sourceOf(a)+" is being detached from node "+a.Spec.NodeName)
+	if f.Trivial {
+		return p
+	}
 	p.NodeID = a.Annotations[volume.AnnNodeID]
 	recorded := p.NodeID != ""
 	if !recorded {
@@ -160,7 +200,7 @@ func detach(f Facts) Plan {
 	default:
 		return say(Refuse, volume.ReasonFailedDetach, "user", "volume "+sourceOf(a)+" is gone and attachment "+a.Name+" does not say what to detach")
 	}
-	if p.NodeID == "" && !f.Trivial {
+	if p.NodeID == "" {
 		// To a driver no node means all nodes.
 		return say(Refuse, volume.ReasonFailedDetach, "user", "driver "+a.Spec.Attacher+" is not known on node "+a.Spec.NodeName+" and attachment "+a.Name+" does not say from where to detach")
 	}

@@ -334,7 +334,7 @@ func InUse(n *corev1.Node, unique string) bool {
 // uniqueOf returns the volume's name in the node's status, from the volume
 // object or from what the attacher recorded before the object went.
 func uniqueOf(f NodeFacts, a *storagev1.VolumeAttachment) string {
-	if v := f.Volumes[sourceOf(a)]; v != nil && v.Spec.CSI != nil {
+	if v := SourceOf(a, f.Volumes[sourceOf(a)]); v != nil && v.Spec.CSI != nil {
 		return volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
 	}
 	if r, err := RecordOf(a); err == nil && r != nil {
@@ -343,11 +343,16 @@ func uniqueOf(f NodeFacts, a *storagev1.VolumeAttachment) string {
 	return ""
 }
 
+// sourceOf returns the name of an attachment's volume for people: the object's,
+// or the handle when there is none.
 func sourceOf(a *storagev1.VolumeAttachment) string {
-	if a.Spec.Source.PersistentVolumeName == nil {
-		return ""
+	switch s := a.Spec.Source; {
+	case s.PersistentVolumeName != nil:
+		return *s.PersistentVolumeName
+	case s.InlineVolumeSpec != nil && s.InlineVolumeSpec.CSI != nil:
+		return s.InlineVolumeSpec.CSI.VolumeHandle
 	}
-	return *a.Spec.Source.PersistentVolumeName
+	return ""
 }
 
 func outOfService(n *corev1.Node) bool {

@@ -1,0 +1,84 @@
+package attach
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/golden"
+)
+
+func TestPublished(t *testing.T) {
+	dying := pv("pv")
+	dying.DeletionTimestamp = &dying.CreationTimestamp
+	here, there := Pair{"h-pv", "id1"}, Pair{"h-pv", "id9"}
+	done := attachment("pv", "n1", attached, held, recorded)
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		facts  PublishedFacts
+	}{
+		{"both say the same", PublishedFacts{Published: pairs(here), Attachments: attachments(done), Settled: settled(done)}},
+		{"the driver does not know of an attachment", PublishedFacts{Attachments: attachments(done), Settled: settled(done)}},
+		{"it may not know of one that has just been attached", PublishedFacts{Attachments: attachments(done)}},
+		{"or is being attached", PublishedFacts{Attachments: attachments(attachment("pv", "n1", held, recorded)), Settled: settled(done)}},
+		{"or detached", PublishedFacts{Attachments: attachments(attachment("pv", "n1", attached, going, held, recorded)), Settled: settled(done)}},
+		{"a volume that is being deleted is not attached again", PublishedFacts{Attachments: attachments(done), Settled: settled(done), Volumes: []*corev1.PersistentVolume{dying}}},
+		{"nor one that is gone", PublishedFacts{Attachments: attachments(done), Settled: settled(done), Volumes: []*corev1.PersistentVolume{}}},
+		{"what is attached for nobody is looked at once more", PublishedFacts{Published: pairs(here)}},
+		{"and then detached", PublishedFacts{Published: pairs(here), Suspects: pairs(here)}},
+		{"unless its attachment has come", PublishedFacts{Published: pairs(here), Suspects: pairs(here), Attachments: attachments(attachment("pv", "n1"))}},
+		{"or goes by another name", PublishedFacts{Published: pairs(here), Suspects: pairs(here), Attachments: attachments(attachment("pv", "n1", renamed, held, recorded))}},
+		{"a volume that its node uses stays", PublishedFacts{Published: pairs(here), Suspects: pairs(here), Nodes: map[string]*corev1.Node{"id1": node(uses("pv"))}}},
+		{"a node that we do not know is another cluster's", PublishedFacts{Published: pairs(there), Suspects: pairs(there)}},
+		{"and so is a volume", PublishedFacts{Published: pairs(Pair{"h-other", "id1"}), Suspects: pairs(Pair{"h-other", "id1"})}},
+		{"an attachment on a node with another name by now is asked for under both", PublishedFacts{
+			Published: pairs(here, Pair{"h-pv", "id2"}), Suspects: pairs(here, Pair{"h-pv", "id2"}), Attachments: attachments(done), Settled: settled(done),
+			Nodes: map[string]*corev1.Node{"id2": node()},
+		}},
+		{"an attachment without a record is known by its volume and node", PublishedFacts{Attachments: attachments(attachment("pv", "n1", attached)), Settled: settled(done)}},
+		{"one that nobody knows is left alone", PublishedFacts{Attachments: attachments(attachment("x", "n7", attached)), Settled: settled(done)}},
+	} {
+		c.facts.Driver = driver
+		if c.facts.Volumes == nil {
+			c.facts.Volumes = []*corev1.PersistentVolume{pv("pv")}
+		}
+		if c.facts.Nodes == nil {
+			c.facts.Nodes = map[string]*corev1.Node{"id1": node()}
+		}
+		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, publishedText(Published(c.facts)))
+	}
+	golden.Equal(t, "testdata/published.txt", out.String())
+}
+
+func pairs(all ...Pair) map[Pair]bool {
+	m := map[Pair]bool{}
+	for _, p := range all {
+		m[p] = true
+	}
+	return m
+}
+
+func settled(a *storagev1.VolumeAttachment) map[types.UID]bool {
+	return map[types.UID]bool{a.UID: true}
+}
+
+func publishedText(p PublishedPlan) string {
+	var b strings.Builder
+	for _, c := range p.Again {
+		fmt.Fprintf(&b, "again %s: %s: %s\n", c.Volume.Name, c.Because.Reason, c.Because.Message)
+	}
+	for _, c := range p.Undo {
+		a := c.Attachment
+		fmt.Fprintf(&b, "undo %s on %s, attachment %.12s %v %v\n", c.Volume.Name, a.Spec.NodeName, a.Name, a.Finalizers, a.Annotations)
+	}
+	if len(p.Suspects) > 0 {
+		fmt.Fprintf(&b, "suspect %v\n", p.Suspects)
+	}
+	fmt.Fprintf(&b, "%s: %s -> %s\n", p.Because.Reason, p.Because.Message, p.Because.Next)
+	return b.String()
+}

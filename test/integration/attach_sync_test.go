@@ -1,0 +1,170 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// listing has drivers asked often what they have attached.
+func (p *plane) listing() {
+	p.t.Helper()
+	p.stop()
+	p.tune = func(o *app.ControlPlaneOptions) { o.ReconcileSync = 20 * time.Millisecond }
+	p.start()
+}
+
+// rounds waits until the driver was asked that many times more.
+func (p *plane) rounds(n int) {
+	p.t.Helper()
+	from := p.calls("ListVolumes")
+	p.eventually(func() string {
+		if got := p.calls("ListVolumes") - from; got < n {
+			return fmt.Sprint("asked ", got, " times")
+		}
+		return ""
+	})
+}
+
+// publish does at the driver what nobody asked for.
+func (p *plane) publish(handle, nodeID string) {
+	p.t.Helper()
+	_, err := p.driver.ControllerPublishVolume(p.ctx, &csipb.ControllerPublishVolumeRequest{
+		VolumeId: handle, NodeId: nodeID, VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, false, "", nil),
+	})
+	p.must(err)
+}
+
+func (p *plane) unpublish(handle, nodeID string) {
+	p.t.Helper()
+	_, err := p.driver.ControllerUnpublishVolume(p.ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: nodeID})
+	p.must(err)
+}
+
+// on waits until the driver has a volume on exactly these nodes.
+func (p *plane) on(handle string, nodes ...string) {
+	p.t.Helper()
+	p.eventually(func() string {
+		for _, v := range p.driver.Volumes() {
+			if v.ID == handle && fmt.Sprint(v.Nodes) != fmt.Sprint(nodes) {
+				return fmt.Sprintf("volume %s is on %v", v.Name, v.Nodes)
+			}
+		}
+		return ""
+	})
+}
+
+// TestDriverForgetsAnAttachment: a driver that says that a volume is not
+// attached, though it was, is asked to attach it again, and nothing is written
+// about it.
+func TestDriverForgetsAnAttachment(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	p.pod("web", "n1", "c")
+	p.mayMount("n1", handle)
+	p.listing()
+	p.rounds(3)
+	if n := p.calls("ControllerPublishVolume"); n != 1 {
+		t.Fatalf("%d calls attached a volume that was attached", n)
+	}
+	before := p.attachments()[0]
+	p.unpublish(handle, "id-n1")
+	p.on(handle, "id-n1")
+	p.tells("VolumeAttachment", before.Name, volume.ReasonAttachmentVanished, "pv-c", "n1")
+	p.rounds(3)
+	if after := p.attachments()[0]; after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("the attachment was written: %+v", after)
+	}
+	if n := p.calls("ControllerPublishVolume"); n != 2 {
+		t.Errorf("%d calls attached the volume", n)
+	}
+	p.removePod("web")
+	p.detached()
+}
+
+// TestDriverAttachedWhatNobodyAskedFor: a volume that is attached without an
+// attachment is detached, unless its node uses it, or volume or node are not
+// ours.
+func TestDriverAttachedWhatNobodyAskedFor(t *testing.T) {
+	p := newPlane(t, func(c *csitest.Config) { c.OtherNodes = append(c.OtherNodes, "id-elsewhere") })
+	lost, used, far := p.wire("lost"), p.wire("used"), p.wire("far")
+	made, err := p.conn.ControllerClient().CreateVolume(p.ctx, &csipb.CreateVolumeRequest{
+		Name: "foreign", VolumeCapabilities: []*csipb.VolumeCapability{csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)},
+	})
+	p.must(err)
+	foreign := made.GetVolume().GetVolumeId()
+	p.uses("n1", used)
+	p.publish(lost, "id-n1")
+	p.publish(used, "id-n1")
+	p.publish(far, "id-elsewhere")
+	p.publish(foreign, "id-n1")
+	p.listing()
+	p.on(lost)
+	p.tells("PersistentVolume", "pv-lost", volume.ReasonUnaskedAttachment, "pv-lost", "n1")
+	p.rounds(4)
+	p.on(used, "id-n1")
+	p.on(far, "id-elsewhere")
+	p.on(foreign, "id-n1")
+	for _, c := range p.driver.Calls() {
+		if r, ok := c.Request.(*csipb.ControllerUnpublishVolumeRequest); ok && (r.GetVolumeId() != lost || r.GetNodeId() != "id-n1") {
+			t.Errorf("the driver was asked to detach %v", r)
+		}
+	}
+	p.uses("n1")
+	p.on(used)
+}
+
+// TestAttachmentLostWhileNobodyLooked: an attachment went with its finalizer
+// while no controller was there (kubernetes/kubernetes#77988); the volume can go
+// to another node nevertheless.
+func TestAttachmentLostWhileNobodyLooked(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	p.pod("web", "n1", "c")
+	p.mayMount("n1", handle)
+	p.stop()
+	p.removePod("web")
+	p.lose("volumeattachments/" + p.attachments()[0].Name)
+	p.listing()
+	p.on(handle)
+	p.pod("next", "n2", "c")
+	p.mayMount("n2", handle)
+	p.removePod("next")
+	p.detached()
+}
+
+// TestDriverThatListsNonsense: a list without an end, answers that make no
+// sense and refusals change nothing.
+func TestDriverThatListsNonsense(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	p.pod("web", "n1", "c")
+	p.mayMount("n1", handle)
+	p.publish(handle, "id-n2")
+	p.driver.OnCall("ListVolumes", func(n int, _ any) csitest.Action {
+		entry := &csipb.ListVolumesResponse_Entry{Volume: &csipb.Volume{VolumeId: handle}, Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"id-n2"}}}
+		switch n % 3 {
+		case 0:
+			return csitest.Action{Answer: csitest.Raw("\xff\xff")}
+		case 1:
+			return csitest.Action{Answer: &csipb.ListVolumesResponse{Entries: []*csipb.ListVolumesResponse_Entry{entry, nil, {}}, NextToken: "on"}}
+		}
+		return csitest.Action{Answer: &csipb.ListVolumesResponse{NextToken: "on"}}
+	})
+	p.listing()
+	p.rounds(12)
+	if p.calls("ControllerPublishVolume") > 1 || p.calls("ControllerUnpublishVolume") > 0 {
+		t.Errorf("calls are %v", p.driver.Methods())
+	}
+	p.driver.OnCall("ListVolumes", nil)
+	p.on(handle, "id-n1")
+	p.removePod("web")
+	p.detached()
+}
