@@ -148,20 +148,26 @@ func TestDriverThatListsNonsense(t *testing.T) {
 	p.pod("web", "n1", "c")
 	p.mayMount("n1", handle)
 	p.publish(handle, "id-n2")
-	p.driver.OnCall("ListVolumes", func(n int, _ any) csitest.Action {
-		entry := &csipb.ListVolumesResponse_Entry{Volume: &csipb.Volume{VolumeId: handle}, Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"id-n2"}}}
-		switch n % 3 {
-		case 0:
+	p.driver.OnCall("ListVolumes", func(n int, req any) csitest.Action {
+		if req.(*csipb.ListVolumesRequest).GetStartingToken() == "" && n%2 == 0 {
 			return csitest.Action{Answer: csitest.Raw("\xff\xff")}
-		case 1:
-			return csitest.Action{Answer: &csipb.ListVolumesResponse{Entries: []*csipb.ListVolumesResponse_Entry{entry, nil, {}}, NextToken: "on"}}
 		}
-		return csitest.Action{Answer: &csipb.ListVolumesResponse{NextToken: "on"}}
+		entry := &csipb.ListVolumesResponse_Entry{Volume: &csipb.Volume{VolumeId: handle}, Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"id-n2"}}}
+		return csitest.Action{Answer: &csipb.ListVolumesResponse{Entries: []*csipb.ListVolumesResponse_Entry{entry, nil, {}}, NextToken: "on"}}
 	})
 	p.listing()
 	p.rounds(12)
 	if p.calls("ControllerPublishVolume") > 1 || p.calls("ControllerUnpublishVolume") > 0 {
 		t.Errorf("calls are %v", p.driver.Methods())
+	}
+	before := ""
+	for _, c := range p.driver.Calls() {
+		if r, ok := c.Request.(*csipb.ListVolumesRequest); ok {
+			if token := r.GetStartingToken(); token != "" && token == before {
+				t.Fatal("the driver was followed round and round")
+			}
+			before = r.GetStartingToken()
+		}
 	}
 	p.driver.OnCall("ListVolumes", nil)
 	p.on(handle, "id-n1")
