@@ -1,0 +1,354 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// attachBy makes an attachment by hand.
+func (p *plane) attachBy(name, attacher, node string, change ...func(*storagev1.VolumeAttachment)) error {
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: attacher, NodeName: node}}
+	for _, f := range change {
+		f(va)
+	}
+	_, err := p.client.StorageV1().VolumeAttachments().Create(p.ctx, va, metav1.CreateOptions{})
+	return err
+}
+
+// describes has an attachment say itself what its volume is.
+func (p *plane) describes(handle string) func(*storagev1.VolumeAttachment) {
+	return func(va *storagev1.VolumeAttachment) {
+		va.Spec.Source.InlineVolumeSpec = &corev1.PersistentVolumeSpec{
+			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: p.conn.Name, VolumeHandle: handle}},
+		}
+	}
+}
+
+func (p *plane) deleteAttachment(name string) {
+	p.t.Helper()
+	p.must(p.client.StorageV1().VolumeAttachments().Delete(p.ctx, name, metav1.DeleteOptions{}))
+}
+
+// seenOn waits until all has happened to a node that earlier changes cause: a
+// volume that comes later is there.
+func (p *plane) seenOn(node string, others ...string) {
+	p.t.Helper()
+	name := strings.ToLower(fmt.Sprint("seen-", len(p.driver.Volumes())))
+	handle := p.wire(name)
+	p.pod(name, node, name)
+	p.mayMount(node, append(others, handle)...)
+}
+
+// TestDummyAttacher: attachments of the dummy are attached without a driver and
+// go at once. The name that the design gave it is none that the API takes
+// today.
+func TestDummyAttacher(t *testing.T) {
+	p := newPlane(t)
+	const dummy = "dummy.example.com"
+	p.stop()
+	p.tune = func(o *app.ControlPlaneOptions) { o.DummyAttacher = dummy }
+	p.start()
+	if err := p.attachBy("by-hand", "csi/dummy", "n1", p.describes("h")); err == nil || !strings.Contains(err.Error(), "attacher") {
+		t.Errorf("csi/dummy: %v", err)
+	}
+	handle := p.wire("c", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = dummy })
+	p.pod("web", "n1", "c")
+	va := p.attachment("attached", func(va storagev1.VolumeAttachment) bool { return va.Status.Attached })
+	if len(va.Finalizers) > 0 || len(p.driver.Methods()) > 0 && p.calls("ControllerPublishVolume") > 0 {
+		t.Errorf("finalizers %v, calls %v", va.Finalizers, p.driver.Methods())
+	}
+	p.eventually(func() string {
+		n, err := p.client.CoreV1().Nodes().Get(p.ctx, "n1", metav1.GetOptions{})
+		p.must(err)
+		if len(n.Status.VolumesAttached) != 1 || string(n.Status.VolumesAttached[0].Name) != volume.UniqueName(dummy, handle) {
+			return fmt.Sprint("node may mount ", n.Status.VolumesAttached)
+		}
+		return ""
+	})
+	p.removePod("web")
+	p.detached()
+}
+
+// TestAttachmentDescribesItsVolume: an attachment without a volume object is
+// attached and detached by what it says.
+func TestAttachmentDescribesItsVolume(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	p.must(p.attachBy("by-hand", p.conn.Name, "n1", p.describes(handle)))
+	p.attachment("attached", func(va storagev1.VolumeAttachment) bool { return va.Status.Attached })
+	p.on(handle, "id-n1")
+	p.seenOn("n1")
+	p.deleteAttachment("by-hand")
+	p.on(handle)
+	err := p.attachBy("empty", p.conn.Name, "n1", func(va *storagev1.VolumeAttachment) {
+		va.Spec.Source.InlineVolumeSpec = &corev1.PersistentVolumeSpec{
+			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}},
+		}
+	})
+	if err == nil {
+		p.tells("VolumeAttachment", "empty", volume.ReasonVolumeMissing, "no CSI volume")
+	} else if !strings.Contains(err.Error(), "csi") {
+		t.Errorf("an attachment of no CSI volume: %v", err)
+	}
+}
+
+// TestWhoKnowsTheNodesID: the driver's registration, then the attachment, then
+// the Node; and a detach goes where the attach went.
+func TestWhoKnowsTheNodesID(t *testing.T) {
+	p := newPlane(t, func(c *csitest.Config) { c.OtherNodes = append(c.OtherNodes, "id-said", "id-old", "id-new") })
+	a, b, c := p.wire("a"), p.wire("b"), p.wire("c")
+	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
+		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, volume.AnnLegacyNodeID, `{"`+p.conn.Name+`":"id-old"}`), metav1.PatchOptions{})
+	p.must(err)
+	said := func(va *storagev1.VolumeAttachment) {
+		va.Annotations = map[string]string{volume.AnnNodeID: "id-said"}
+	}
+	p.must(p.attachBy("registered", p.conn.Name, "n1", p.describes(a), said))
+	p.on(a, "id-n1")
+	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
+	p.must(p.attachBy("said", p.conn.Name, "n1", p.describes(b), said))
+	p.on(b, "id-said")
+	p.must(p.attachBy("old", p.conn.Name, "n1", p.describes(c)))
+	p.on(c, "id-old")
+	_, err = p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
+	}, metav1.CreateOptions{})
+	p.must(err)
+	for _, name := range []string{"registered", "said", "old"} {
+		p.deleteAttachment(name)
+	}
+	p.detached()
+}
+
+// TestNodeGetsAnotherName: a driver that has registered anew under another name
+// of the node is asked to take back what it may have done under the old one.
+func TestNodeGetsAnotherName(t *testing.T) {
+	p := newPlane(t, func(c *csitest.Config) { c.OtherNodes = append(c.OtherNodes, "id-new") })
+	handle := p.wire("c")
+	called, open := p.gate("ControllerPublishVolume", true, context.DeadlineExceeded)
+	p.pod("web", "n1", "c")
+	<-called
+	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
+	_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
+	}, metav1.CreateOptions{})
+	p.must(err)
+	open()
+	p.mayMount("n1", handle)
+	p.on(handle, "id-new")
+	p.removePod("web")
+	p.detached()
+}
+
+// TestVolumesOfThePodItself: a CSI volume in the Pod is not attached, and the
+// claim of a generic ephemeral volume only if the Pod controls it.
+func TestVolumesOfThePodItself(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("web-scratch")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.PodSpec{
+		NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}},
+		Volumes: []corev1.Volume{
+			{Name: "own", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: p.conn.Name}}},
+			{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+				Spec: corev1.PersistentVolumeClaimSpec{
+					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+				},
+			}}}},
+		},
+	}}
+	pod, err := p.client.CoreV1().Pods("default").Create(p.ctx, pod, metav1.CreateOptions{})
+	p.must(err)
+	p.seenOn("n1")
+	if all := p.attachments(); len(all) != 1 {
+		t.Fatal("attachments are", all)
+	}
+	seen := *p.attachments()[0].Spec.Source.PersistentVolumeName
+	p.patchClaim("web-scratch", fmt.Sprintf(
+		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"web","uid":%q,"controller":true}]}}`, pod.UID))
+	p.mayMount("n1", handle, p.getVolume(seen).Spec.CSI.VolumeHandle)
+}
+
+// TestAttachRequiredIsSwitched while a volume is attached, and while one is
+// used without an attachment.
+func TestAttachRequiredIsSwitched(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	p.pod("web", "n1", "c")
+	p.mayMount("n1", handle)
+	p.needsAttach(false)
+	p.seenNeedless("d")
+	p.mayMount("n1", handle)
+	if all := p.attachments(); len(all) != 1 {
+		t.Errorf("attachments are %v", all)
+	}
+	p.removePod("web")
+	p.detached()
+	p.pod("web", "n1", "c")
+	p.seenNeedless("e")
+	if all := p.attachments(); len(all) > 0 {
+		t.Errorf("attachments are %v", all)
+	}
+	p.needsAttach(true)
+	p.mayMount("n1", handle)
+	p.removePod("web")
+	p.detached()
+}
+
+// needsAttach replaces the CSIDriver object.
+func (p *plane) needsAttach(required bool) {
+	p.t.Helper()
+	p.must(p.client.StorageV1().CSIDrivers().Delete(p.ctx, p.conn.Name, metav1.DeleteOptions{}))
+	_, err := p.client.StorageV1().CSIDrivers().Create(p.ctx, &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: p.conn.Name}, Spec: storagev1.CSIDriverSpec{AttachRequired: &required},
+	}, metav1.CreateOptions{})
+	p.must(err)
+}
+
+// seenNeedless waits until n1 has been looked at: an attachment of a driver
+// that nobody has comes and goes.
+func (p *plane) seenNeedless(claim string) {
+	p.t.Helper()
+	before := len(p.attachments())
+	p.wire(claim, func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "absent.example.com" })
+	p.pod(claim, "n1", claim)
+	p.attachmentCount(before + 1)
+	p.removePod(claim)
+	p.attachmentCount(before)
+}
+
+func (p *plane) attachmentCount(want int) {
+	p.t.Helper()
+	p.eventually(func() string {
+		if got := len(p.attachments()); got != want {
+			return fmt.Sprint(got, " attachments, not ", want)
+		}
+		return ""
+	})
+}
+
+// TestNodeTakesNoMore: the reason comes before the driver is asked.
+func TestNodeTakesNoMore(t *testing.T) {
+	p := newPlane(t)
+	a, b := p.wire("a"), p.wire("b")
+	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
+	_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
+		Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-n1", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}}},
+	}}, metav1.CreateOptions{})
+	p.must(err)
+	p.pod("first", "n1", "a")
+	p.mayMount("n1", a)
+	p.pod("second", "n1", "b")
+	p.tells("Pod", "second", volume.ReasonFailedAttach, "pv-b", "n1", "as many volumes", "(1)")
+	if n := p.calls("ControllerPublishVolume"); n != 1 {
+		t.Errorf("the driver was asked %d times", n)
+	}
+	p.removePod("first")
+	p.mayMount("n1", b)
+	p.removePod("second")
+	p.detached()
+}
+
+// TestAttachmentsOfNothing: attachments whose volume, node or Pod is gone go
+// too.
+func TestAttachmentsOfNothing(t *testing.T) {
+	p := newPlane(t)
+	p.wire("idle")
+	of := func(pv string) func(*storagev1.VolumeAttachment) {
+		return func(va *storagev1.VolumeAttachment) { va.Spec.Source.PersistentVolumeName = &pv }
+	}
+	p.must(p.attachBy("no-volume", p.conn.Name, "n1", of("nothing")))
+	p.must(p.attachBy("no-node", p.conn.Name, "nowhere", of("pv-idle")))
+	p.must(p.attachBy("no-pod", p.conn.Name, "n2", of("pv-idle")))
+	p.detached()
+}
+
+// TestNodeDeletedAndMadeAgain: the volumes of a node that is gone are detached,
+// and attached when it comes again with the same Pods.
+func TestNodeDeletedAndMadeAgain(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	p.pod("web", "n1", "c")
+	p.mayMount("n1", handle)
+	p.uses("n1", handle)
+	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
+	p.must(p.client.CoreV1().Nodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
+	p.detached()
+	p.node("n1")
+	p.mayMount("n1", handle)
+	p.removePod("web")
+	p.detached()
+}
+
+// TestForcedDetachIsTold at the Node and the attachment.
+func TestForcedDetachIsTold(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	p.pod("web", "n1", "c")
+	p.mayMount("n1", handle)
+	p.uses("n1", handle)
+	p.removePod("web")
+	p.mayMount("n1")
+	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
+		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
+	p.must(err)
+	p.tells("Node", "n1", volume.ReasonDetaching, "pv-c", "by force")
+	p.tells("VolumeAttachment", attach.NameOf(p.conn.Name, handle, "n1"), volume.ReasonDetaching, "pv-c", "by force")
+	p.detached()
+}
+
+// TestRestartRepeatsNothing: new controllers that find everything attached
+// write nothing and call nobody.
+func TestRestartRepeatsNothing(t *testing.T) {
+	p := newPlane(t)
+	const volumes = 20
+	for i := range volumes {
+		p.wire(fmt.Sprint("c", i))
+		p.pod(fmt.Sprint("p", i), fmt.Sprint("n", i%2+1), fmt.Sprint("c", i))
+	}
+	p.eventually(func() string {
+		all, err := p.client.CoreV1().Nodes().List(p.ctx, metav1.ListOptions{})
+		p.must(err)
+		if len(all.Items[0].Status.VolumesAttached)+len(all.Items[1].Status.VolumesAttached) < volumes {
+			return "not all are attached"
+		}
+		return ""
+	})
+	p.stop()
+	from := len(p.writes.since(0))
+	p.start()
+	late := p.wire("late")
+	p.pod("late", "n1", "late")
+	p.tells("Pod", "late", volume.ReasonAttached, "pv-late")
+	name := attach.NameOf(p.conn.Name, late, "n1")
+	for _, w := range p.writes.since(from) {
+		if strings.HasPrefix(w.role, "attach") && !strings.Contains(w.path, "/events") && !w.about("late") && !w.about(late) && !w.about(name) {
+			t.Errorf("restarted controllers wrote %s", w)
+		}
+	}
+	for _, c := range p.driver.Calls() {
+		if _, ok := c.Request.(*csipb.ControllerUnpublishVolumeRequest); ok {
+			t.Errorf("a volume was detached: %v", c.Request)
+		}
+	}
+	if n := p.calls("ControllerPublishVolume"); n != volumes+1 {
+		t.Errorf("%d calls attached %d volumes", n, volumes+1)
+	}
+}

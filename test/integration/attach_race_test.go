@@ -1,0 +1,197 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// shared has a volume be one for many nodes.
+func shared(v *corev1.PersistentVolume) {
+	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+}
+
+// TestFinalizerOfTwoAttaches: a volume that is attached to two nodes at the same
+// moment has the finalizer once, whichever comes first.
+func TestFinalizerOfTwoAttaches(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c", shared)
+	// Both writes are held until both are on their way.
+	var both sync.WaitGroup
+	both.Add(2)
+	met := make(chan struct{}, 2)
+	met <- struct{}{}
+	met <- struct{}{}
+	p.writes.onWrite(func(w write) {
+		if w.role != "attacher" || w.method != http.MethodPut || !strings.HasSuffix(w.path, "/persistentvolumes/pv-c") {
+			return
+		}
+		select {
+		case <-met:
+			both.Done()
+			both.Wait()
+		default:
+		}
+	})
+	p.pod("a", "n1", "c")
+	p.pod("b", "n2", "c")
+	p.mayMount("n1", handle)
+	p.mayMount("n2", handle)
+	if got := p.getVolume("pv-c").Finalizers; count(got, volume.AttacherFinalizer(p.conn.Name)) != 1 {
+		t.Errorf("finalizers are %v", got)
+	}
+	// One of the nodes goes while the volume is being deleted: it stays for the
+	// other.
+	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
+	p.removePod("a")
+	p.on(handle, "id-n2")
+	p.seenOn("n1")
+	if got := p.getVolume("pv-c").Finalizers; count(got, volume.AttacherFinalizer(p.conn.Name)) != 1 {
+		t.Errorf("finalizers are %v", got)
+	}
+	p.removePod("b")
+	p.removeClaim("c")
+	p.noVolume("pv-c")
+}
+
+func count(all []string, what string) (n int) {
+	for _, s := range all {
+		if s == what {
+			n++
+		}
+	}
+	return n
+}
+
+// TestVolumeDeletedWhileAttaching: the attach ends well, and the volume object
+// stays until the detach.
+func TestVolumeDeletedWhileAttaching(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	called, open := p.gate("ControllerPublishVolume", true, nil)
+	p.pod("web", "n1", "c")
+	<-called
+	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
+	p.patchVolume("pv-c", fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, volume.AttacherFinalizer(p.conn.Name)))
+	open()
+	p.mayMount("n1", handle)
+	if v := p.getVolume("pv-c"); v.DeletionTimestamp == nil {
+		t.Error("the volume is not being deleted")
+	}
+	p.removePod("web")
+	p.detached()
+	p.noVolume("pv-c")
+}
+
+// TestAttachmentOfAVolumeThatIsBeingDeleted is refused, and goes with its Pod.
+func TestAttachmentOfAVolumeThatIsBeingDeleted(t *testing.T) {
+	p := newPlane(t)
+	p.wire("c")
+	p.patchVolume("pv-c", `{"metadata":{"finalizers":["example.com/kept","kubernetes.io/pv-protection"]}}`)
+	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
+	p.pod("web", "n1", "c")
+	p.tells("Pod", "web", volume.ReasonFailedAttach, "pv-c", "being deleted")
+	va := p.attachments()[0]
+	p.tells("VolumeAttachment", va.Name, volume.ReasonTerminating, "pv-c", "being deleted")
+	p.removePod("web")
+	p.detached()
+	if n := p.calls("ControllerPublishVolume") + p.calls("ControllerUnpublishVolume"); n > 0 || len(va.Finalizers) > 0 {
+		t.Errorf("%d calls, finalizers %v", n, va.Finalizers)
+	}
+}
+
+// TestAttachmentDeletedWhileAttaching: what the attach still brings is undone
+// before a new attachment is made, and the node is told of the new one only.
+func TestAttachmentDeletedWhileAttaching(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	called, open := p.gate("ControllerPublishVolume", true, nil)
+	p.pod("web", "n1", "c")
+	<-called
+	old := p.attachments()[0]
+	p.deleteAttachment(old.Name)
+	told := make(chan string, 100)
+	p.writes.onWrite(func(w write) {
+		if strings.HasSuffix(w.path, "/nodes/n1/status") {
+			told <- strings.Join(p.driver.Methods(), " ")
+		}
+	})
+	open()
+	p.mayMount("n1", handle)
+	var calls []string
+	for _, c := range p.driver.Calls() {
+		switch c.Request.(type) {
+		case *csipb.ControllerPublishVolumeRequest:
+			calls = append(calls, "publish")
+		case *csipb.ControllerUnpublishVolumeRequest:
+			calls = append(calls, "unpublish")
+		}
+	}
+	if want := []string{"publish", "unpublish", "publish"}; !slices.Equal(calls, want) {
+		t.Errorf("calls are %v", calls)
+	}
+	if first := <-told; strings.Count(first, "ControllerPublishVolume") != 2 {
+		t.Errorf("the node was told of an attachment on its way out, after %s", first)
+	}
+	if now := p.attachments()[0]; now.UID == old.UID || !now.Status.Attached {
+		t.Errorf("attachment is %+v", now)
+	}
+	p.removePod("web")
+	p.detached()
+}
+
+// TestAttachEndsAfterThePodIsGone: nobody is told that the volume is there.
+func TestAttachEndsAfterThePodIsGone(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	called, open := p.gate("ControllerPublishVolume", true, nil)
+	p.pod("web", "n1", "c")
+	<-called
+	from := len(p.writes.since(0))
+	p.removePod("web")
+	p.attachment("going", func(va storagev1.VolumeAttachment) bool { return va.DeletionTimestamp != nil })
+	open()
+	p.detached()
+	for _, w := range p.writes.since(from) {
+		if strings.HasSuffix(w.path, "/nodes/n1/status") && w.about(handle) {
+			t.Errorf("the node was told: %s", w.body)
+		}
+	}
+	if n := p.calls("ControllerUnpublishVolume"); n != 1 {
+		t.Errorf("%d calls detached the volume", n)
+	}
+}
+
+// TestManyVolumesOnTwoNodes: attaches and detaches of the same volumes to two
+// nodes at once leave nothing, neither attached nor kept.
+func TestManyVolumesOnTwoNodes(t *testing.T) {
+	p := newPlane(t)
+	const volumes = 10
+	for i := range volumes {
+		p.wire(fmt.Sprint("c", i), shared)
+	}
+	for i := range volumes {
+		p.pod(fmt.Sprint("a", i), "n1", fmt.Sprint("c", i))
+		p.pod(fmt.Sprint("b", i), "n2", fmt.Sprint("c", i))
+	}
+	for i := range volumes {
+		p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, fmt.Sprint("pv-c", i), metav1.DeleteOptions{}))
+		p.removePod(fmt.Sprint("a", i))
+		p.removePod(fmt.Sprint("b", i))
+		p.removeClaim(fmt.Sprint("c", i))
+	}
+	p.detached()
+	for i := range volumes {
+		p.noVolume(fmt.Sprint("pv-c", i))
+	}
+}
