@@ -22,7 +22,7 @@ import (
 
 func scenarios() []scenario {
 	immediate, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
-	return []scenario{
+	return append(attachScenarios(), []scenario{
 		{name: "a claim comes and goes", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
 		{name: "a claim is deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(false), makeClaim, noClaim)},
 		{name: "a claim and its class are deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(true), makeClaim, noClaim)},
@@ -52,7 +52,7 @@ func scenarios() []scenario {
 			play: play(makeClaim, makePod("a", "n1"), mayMount("a"), makePod("b", "n2"), removePod("a"), mayMount("b"), removePod("b"), deleteClaim),
 		},
 		{name: "a claim grows", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), grow, deleteClaim)},
-	}
+	}...)
 }
 
 // act is one thing that users or nodes do, or wait for.
@@ -96,12 +96,15 @@ func makeCopy(ctx context.Context, w *world) error {
 	return claimFrom("copy", &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "c"})(ctx, w)
 }
 
-func claimFrom(name string, source *corev1.TypedLocalObjectReference) act {
+func claimFrom(name string, source *corev1.TypedLocalObjectReference, modes ...corev1.PersistentVolumeAccessMode) act {
+	if len(modes) == 0 {
+		modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	}
 	return func(ctx context.Context, w *world) error {
 		_, err := w.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PersistentVolumeClaimSpec{
-				StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, DataSource: source,
+				StorageClassName: ptr.To(class), AccessModes: modes, DataSource: source,
 				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 			},
 		}, metav1.CreateOptions{})

@@ -30,6 +30,10 @@ const (
 	class = "fast"
 )
 
+// compareOften is how often a driver is asked what it has attached: between any
+// two steps.
+const compareOften = 20 * time.Millisecond
+
 // world is what outlives the control plane: the API server, the driver, and
 // two nodes of which the scenario says what their agents say.
 type world struct {
@@ -79,9 +83,13 @@ func (w *world) says(ctx context.Context, node string, status map[string]any) er
 	return err
 }
 
-// oneNode notes a volume that is to be attached to a second node.
+// oneNode notes a volume that is to be attached to a second node though it may
+// be on one only.
 func (w *world) oneNode(_ int, req any) csitest.Action {
 	r := req.(*csipb.ControllerPublishVolumeRequest)
+	if r.GetVolumeCapability().GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER {
+		return csitest.Action{}
+	}
 	for _, v := range w.driver.Volumes() {
 		if v.ID == r.GetVolumeId() && len(v.Nodes) > 0 && !slices.Contains(v.Nodes, r.GetNodeId()) {
 			w.faults <- fmt.Sprintf("volume %s is on %v and is to be attached to %s", v.Name, v.Nodes, r.GetNodeId())
@@ -103,7 +111,7 @@ func (w *world) run(f *fuse) (stop func() error, err error) {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- app.ControlPlane(ctx, app.ControlPlaneOptions{
-			Drivers: drivers, Log: slog.New(slog.DiscardHandler),
+			Drivers: drivers, Log: slog.New(slog.DiscardHandler), ReconcileSync: compareOften,
 			ConfigFor: func(role string) (*rest.Config, error) {
 				c := w.server.ClientConfig(app.User(role))
 				c.Wrap(f.api)

@@ -99,8 +99,9 @@ func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) er
 			return a.failed(ctx, f.Attachment, err)
 		}
 	}
-	if volume := a.lost.found(f.Attachment.Name); volume != "" {
+	if volume := a.lost.found(f.Attachment); volume != "" {
 		a.Add(controller.Key{Kind: kindVolume, Name: volume})
+		return nil
 	}
 	return a.release(ctx, f.Attachment)
 }

@@ -34,16 +34,17 @@ func (l *lost) get(name string) (*storagev1.VolumeAttachment, bool) {
 	return va, ok
 }
 
-// found forgets the attachment after a detach from its node and returns the
-// volume; "" when there was none.
-func (l *lost) found(name string) (volume string) {
+// found forgets what was lost of an attachment's name, after a detach from its
+// node. It returns the volume if it is the lost attachment itself that was
+// detached, which nobody needs to let go; else "".
+func (l *lost) found(va *storagev1.VolumeAttachment) (volume string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	va, ok := l.all[name]
-	if !ok {
+	was, ok := l.all[va.Name]
+	delete(l.all, va.Name)
+	if !ok || was.UID != va.UID {
 		return ""
 	}
-	delete(l.all, name)
 	return *va.Spec.Source.PersistentVolumeName
 }
 
