@@ -62,7 +62,10 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		attacher: attacher.Options{Drivers: o.Drivers, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher},
 	}
 	if o.runs(attacher.Declaration().Name) {
-		common.near = o.Drivers
+		common.near = func(name string) bool {
+			d, ok := o.Drivers.Get(name)
+			return ok && d.Controller.PublishUnpublish
+		}
 	}
 	for _, m := range members() {
 		if !o.runs(m.Name) {

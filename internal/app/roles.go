@@ -43,8 +43,8 @@ type shared struct {
 	requests *controller.Requests
 	// protects says that protection runs.
 	protects bool
-	// near is drivers when the attacher runs, and nil when it does not.
-	near     *csi.Set
+	// near says for which drivers the attacher runs and calls them.
+	near     func(driver string) bool
 	attacher attacher.Options
 	capacity capacity.Options
 }

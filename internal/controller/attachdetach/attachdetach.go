@@ -8,7 +8,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/controller"
-	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -61,8 +60,9 @@ type attachDetach struct {
 type Options struct {
 	// Now tells the time.
 	Now func() time.Time
-	// Near are the drivers whose attacher runs in this process; nil is none.
-	Near *csi.Set
+	// Near says whether the attacher of a driver runs in this process and calls
+	// the driver; nil is for none.
+	Near func(driver string) bool
 }
 
 // New returns the controller. It must be made before the caches start.

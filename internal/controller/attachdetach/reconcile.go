@@ -91,10 +91,7 @@ func (c *attachDetach) capacities(f *attach.NodeFacts) {
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
 			f.Limits[d.Name] = int(*d.Allocatable.Count)
 		}
-		if c.Near == nil {
-			continue
-		}
-		if near, ok := c.Near.Get(d.Name); ok && near.Controller.PublishUnpublish {
+		if c.Near != nil && c.Near(d.Name) {
 			f.NodeIDs[d.Name] = d.NodeID
 		}
 	}
