@@ -31,14 +31,13 @@ func (c *attachDetach) reconcile(ctx context.Context, key controller.Key) (contr
 	}
 	facts, again := c.gather(key.Name)
 	plan := attach.Node(facts)
-	result, err := c.apply(ctx, facts, plan)
-	end := c.Now()
 	// A node with many volumes is looked at half of the time at most.
-	rest := end.Sub(begin)
+	rest := c.Now().Sub(begin)
 	if plan.Publish && plan.More {
 		rest = max(rest, pause)
 	}
-	c.rest(key.Name, end.Add(rest))
+	result, err := c.apply(ctx, facts, plan)
+	c.rest(key.Name, c.Now().Add(rest))
 	return sooner(result, again), err
 }
 

@@ -293,8 +293,14 @@ func TestNodeID(t *testing.T) {
 		node *corev1.Node
 		want string
 	}{
-		{registered, said, old, "new"}, {nil, said, old, "id1"}, {&storagev1.CSINode{}, said, nil, "id1"},
-		{&storagev1.CSINode{}, bare, old, "old"}, {nil, bare, old, "old"}, {nil, bare, torn, ""}, {nil, bare, nil, ""}, {nil, bare, &corev1.Node{}, ""},
+		{registered, said, old, "new"},
+		{nil, said, old, "id1"},
+		{&storagev1.CSINode{}, said, nil, "id1"},
+		{&storagev1.CSINode{}, bare, old, "old"},
+		{nil, bare, old, "old"},
+		{nil, bare, torn, ""},
+		{nil, bare, nil, ""},
+		{nil, bare, &corev1.Node{}, ""},
 	} {
 		if got := NodeID(c.csi, c.a, c.node); got != c.want {
 			t.Errorf("NodeID(%v, %v, %v) = %q, want %q", c.csi, c.a.Annotations, c.node, got, c.want)
