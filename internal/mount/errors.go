@@ -24,6 +24,9 @@ var (
 	ErrNoLoop = errors.New("no loop device is free: unmount some volumes, or load the loop module with a larger max_loop")
 	// ErrOccupied says that something else is mounted at the target.
 	ErrOccupied = errors.New("something else is mounted there")
+	// ErrNotFree says that something is where nothing but an empty directory
+	// may be.
+	ErrNotFree = errors.New("something else is there")
 	// ErrNotPlain says that a path is a symbolic link or passes one.
 	ErrNotPlain = errors.New("path is a symbolic link or passes one")
 )

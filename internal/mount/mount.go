@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -122,31 +121,6 @@ func unmountOnce(target string) error {
 		}
 		<-pause.C
 	}
-}
-
-// Remove deletes one empty directory or one empty file, and nothing else: what
-// is a mount, or holds anything, stays and is an error. A path that does not
-// exist is no error.
-func Remove(path string) error {
-	if err := plain(path); err != nil {
-		return err
-	}
-	if _, mounted, err := At(path); err != nil || mounted {
-		return errors.Join(err, fmt.Errorf("remove %s: it is a mount", path))
-	}
-	info, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("remove %s: %w", path, err)
-	case !info.IsDir() && info.Size() > 0:
-		return fmt.Errorf("remove %s: it is not empty", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	return nil
 }
 
 // plain refuses relative paths and paths through symbolic links, which could

@@ -16,10 +16,12 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/journal"
 	"volplane.dev/volplane/internal/node/registration"
 	"volplane.dev/volplane/internal/volume"
@@ -49,6 +51,9 @@ type Options struct {
 	// RetryMin and RetryMax bound the pause before a failed volume is tried
 	// again; the defaults are 500 ms and 2 minutes.
 	RetryMin, RetryMax time.Duration
+	// RepublishEvery is the pause between two calls for the same target of a
+	// driver that wants to be called again; the default is a minute.
+	RepublishEvery time.Duration
 }
 
 // Rights is what node agents may do beyond what the Node authorizer grants
@@ -73,6 +78,9 @@ type Agent struct {
 	watcher  *registration.Watcher
 	work     *dispatcher
 	podQueue workqueue.TypedRateLimitingInterface[string]
+	again    *again
+	tokens   tokens
+	liveness mount.Liveness
 
 	// lost receives a word when the Node was deleted, or marked as dead.
 	lost chan struct{}
@@ -103,11 +111,17 @@ func New(o Options) (*Agent, error) {
 	if o.RetryMax == 0 {
 		o.RetryMax = 2 * time.Minute
 	}
+	if o.RepublishEvery == 0 {
+		o.RepublishEvery = time.Minute
+	}
 	a := &Agent{
 		Options: o, lost: make(chan struct{}, 1), told: map[string]volume.Because{}, seen: map[string]time.Time{},
 		pods: o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
 		nodes: o.Caches.Nodes(), csiDrivers: o.Caches.CSIDrivers(),
 	}
+	a.again = &again{every: o.RepublishEvery, last: map[string]time.Time{}, wants: func(driver string) bool {
+		return ptr.Deref(a.driverSpec(driver).RequiresRepublish, false)
+	}}
 	a.inUse = newInUse(o.Client, o.Name, a.nodes.Wrote)
 	a.object = &object{client: o.Client, name: o.Name, labels: o.Labels, log: o.Log}
 	a.watcher = &registration.Watcher{Dir: filepath.Join(o.RootDir, "plugins_registry"), Registrar: a.object, Drivers: o.Drivers, Log: o.Log, Refused: a.refused}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -78,7 +78,7 @@ func (d *deed) record() (*decide.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Boot: boot}
+	d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral, Boot: boot}
 	return d.rec, nil
 }
 
@@ -182,7 +182,7 @@ func (d *deed) stage(ctx context.Context) error {
 	if err := d.save(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(r.StagingPath, 0o750); err != nil {
+	if err := mount.MakeBelow(d.a.RootDir, r.StagingPath); err != nil {
 		return fmt.Errorf("make staging directory: %w", err)
 	}
 	pv := d.f.pv
@@ -228,10 +228,14 @@ func (d *deed) unstage(ctx context.Context) error {
 // table is the truth: what a driver that says "done" left mounted is unmounted
 // here, and "not found" is fine when nothing is mounted.
 func (d *deed) taken(path string, err error) error {
-	if err != nil && csi.Code(err) != codes.NotFound {
+	if !d.f.Verify {
 		return err
 	}
-	if !d.f.Verify {
+	if err != nil && csi.Code(err) != codes.NotFound {
+		if d.f.Dead[path] {
+			// A driver may not be able to take away what does not answer.
+			return errors.Join(err, mount.Detach(path))
+		}
 		return err
 	}
 	_, mounted, tableErr := mount.At(path)

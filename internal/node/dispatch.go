@@ -46,6 +46,8 @@ func (d *dispatcher) add(key string) {
 	}
 }
 
+func (d *dispatcher) addAfter(key string, wait time.Duration) { d.queue.AddAfter(key, wait) }
+
 func (d *dispatcher) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, d.queue.ShutDown)
 	defer stop()

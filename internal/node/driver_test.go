@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,10 +28,12 @@ type fakeDriver struct {
 	// hook, when set, is asked before each call of the node service.
 	hook func(ctx context.Context, call string) error
 
-	mu      sync.Mutex
-	calls   []string
-	told    []*registerapi.RegistrationStatus
-	servers []*grpc.Server
+	mu    sync.Mutex
+	calls []string
+	// requests are those of NodePublishVolume.
+	requests []*csipb.NodePublishVolumeRequest
+	told     []*registerapi.RegistrationStatus
+	servers  []*grpc.Server
 }
 
 func newFakeDriver(name, root string) *fakeDriver {
@@ -151,7 +154,16 @@ func (d *fakeDriver) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstage
 	return &csipb.NodeUnstageVolumeResponse{}, d.call(ctx, "unstage:"+r.VolumeId)
 }
 
+func (d *fakeDriver) published() []*csipb.NodePublishVolumeRequest {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.requests)
+}
+
 func (d *fakeDriver) NodePublishVolume(ctx context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+	d.mu.Lock()
+	d.requests = append(d.requests, r)
+	d.mu.Unlock()
 	return &csipb.NodePublishVolumeResponse{}, d.call(ctx, "publish:"+r.VolumeId)
 }
 

@@ -1,9 +1,8 @@
 package node
 
 import (
-	"errors"
-	"fmt"
-	"path/filepath"
+	"context"
+	"os"
 	"slices"
 	"strings"
 
@@ -14,58 +13,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/volume"
 )
-
-// use is one claim of one Pod, followed to its volume.
-type use struct {
-	decide.Use
-	// pv is nil when the claim does not lead to a volume that can be mounted.
-	pv *corev1.PersistentVolume
-}
-
-// key returns the volume's key, or "" when there is no volume.
-func (u use) key() string {
-	if u.pv == nil {
-		return ""
-	}
-	return decide.Key(u.pv.Spec.CSI.Driver, u.pv.Spec.CSI.VolumeHandle)
-}
-
-// uses returns the claims that a Pod uses. Other kinds of volumes are not
-// mounted here and not waited for.
-func (a *Agent) uses(pod *corev1.Pod) []use {
-	var out []use
-	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		u := decide.Use{Pod: pod, Name: v.Name}
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			u.ClaimName, u.ReadOnly = v.PersistentVolumeClaim.ClaimName, v.PersistentVolumeClaim.ReadOnly
-		case v.Ephemeral != nil:
-			u.ClaimName, u.Ephemeral = pod.Name+"-"+v.Name, true
-		default:
-			continue
-		}
-		out = append(out, a.follow(u))
-	}
-	return out
-}
-
-// follow goes from the claim's name to the volume.
-func (a *Agent) follow(u decide.Use) use {
-	if claim, ok := a.claims.Get(u.Pod.Namespace + "/" + u.ClaimName); ok {
-		u.Claim = claim
-		if pv, ok := a.volumes.Get(claim.Spec.VolumeName); ok {
-			u.Volume = pv
-		}
-	}
-	if u.Missing().Reason != "" {
-		return use{Use: u}
-	}
-	u.ReadOnly = u.ReadOnly || u.Volume.Spec.CSI.ReadOnly
-	return use{Use: u, pv: u.Volume}
-}
 
 // alive says whether a Pod still has a right to its volumes.
 func alive(pod *corev1.Pod) bool {
@@ -84,12 +32,13 @@ type facts struct {
 }
 
 // gather collects the facts about one volume.
-func (a *Agent) gather(key string) (*facts, error) {
+func (a *Agent) gather(ctx context.Context, key string) (*facts, error) {
 	name, handle, _ := strings.Cut(key, "^")
 	f := &facts{consumers: map[string]*corev1.Pod{}}
 	f.Driver, f.Handle, f.Node, f.Volume, f.Verify = name, handle, a.Name, key, !a.TrustDrivers
 	f.Record = a.journal.Get(key)
 	a.gatherUses(f, key)
+	a.gatherInline(f, key)
 	a.keepRunning(f)
 	slices.SortFunc(f.Wanted, func(x, y decide.Consumer) int {
 		return strings.Compare(x.Namespace+"/"+x.Name+x.Path, y.Namespace+"/"+y.Name+y.Path)
@@ -102,7 +51,8 @@ func (a *Agent) gather(key string) (*facts, error) {
 		f.InUse = a.inUse.mayHave(n)
 	}
 	f.AttachRequired, f.Attached = a.attachRequired(name), a.attached(n)
-	if err := a.gatherMounts(f); err != nil {
+	f.Refused = a.refusedMode(name, f.Ephemeral)
+	if err := a.gatherMounts(ctx, f); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -132,6 +82,23 @@ func (a *Agent) gatherUses(f *facts, key string) {
 	}
 }
 
+// gatherInline finds the Pod that names the volume itself.
+func (a *Agent) gatherInline(f *facts, key string) {
+	if !strings.HasPrefix(f.Handle, inlinePrefix) || f.pv != nil {
+		return
+	}
+	for _, pod := range a.pods.List() {
+		if !alive(pod) {
+			continue
+		}
+		for _, u := range a.uses(pod) {
+			if u.Inline && u.key() == key {
+				f.want(a, u)
+			}
+		}
+	}
+}
+
 func (f *facts) set(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
 	f.pv, f.claim, f.Known = pv, claim, true
 	f.Volume, f.Block = pv.Name, isBlock(pv)
@@ -145,9 +112,14 @@ func (f *facts) want(a *Agent, u use) {
 	}
 	if f.claim == nil {
 		f.set(u.pv, u.Claim)
+		f.Ephemeral = u.Inline
+	}
+	if u.Claim != nil && f.claim == u.Claim {
 		f.Facts.Grow = growTo(u.pv, u.Claim)
 	}
-	c := decide.Consumer{UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly}
+	c := decide.Consumer{
+		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly, Due: a.again.due(f.Driver, path),
+	}
 	if host, err := a.hostPath(u.Pod); err == nil {
 		c.HostPath = host
 	}
@@ -163,7 +135,7 @@ func (a *Agent) keepRunning(f *facts) {
 		return
 	}
 	if f.pv == nil {
-		f.Volume, f.Block = f.Record.Volume, f.Record.Block
+		f.Volume, f.Block, f.Ephemeral = f.Record.Volume, f.Record.Block, f.Record.Ephemeral
 	}
 	for _, t := range f.Record.Targets {
 		pod, ok := a.pods.ByUID(t.PodUID)
@@ -178,8 +150,8 @@ func (a *Agent) keepRunning(f *facts) {
 }
 
 // gatherMounts reads the mount table at the places that matter.
-func (a *Agent) gatherMounts(f *facts) error {
-	f.Mounted = map[string]bool{}
+func (a *Agent) gatherMounts(ctx context.Context, f *facts) error {
+	f.Mounted, f.Dead = map[string]bool{}, map[string]bool{}
 	if f.Record == nil {
 		return nil
 	}
@@ -190,7 +162,16 @@ func (a *Agent) gatherMounts(f *facts) error {
 	for _, p := range points {
 		f.Mounted[p.Path] = true
 	}
+	if f.Mounted[f.Record.StagingPath] {
+		f.Dead[f.Record.StagingPath] = a.liveness.Dead(ctx, f.Record.StagingPath)
+	}
 	for _, t := range f.Record.Targets {
+		switch {
+		case f.Record.Block:
+			f.Mounted[t.Path] = isDevice(t.Path) && a.linked(f.Record.Volume, t)
+		case f.Mounted[t.Path]:
+			f.Dead[t.Path] = a.liveness.Dead(ctx, t.Path)
+		}
 		if t.HostPath == "" {
 			continue
 		}
@@ -199,6 +180,18 @@ func (a *Agent) gatherMounts(f *facts) error {
 		}
 	}
 	return nil
+}
+
+// isDevice says whether a block device is at a path, a mounted one or a node.
+func isDevice(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&os.ModeDevice != 0 && info.Mode()&os.ModeCharDevice == 0
+}
+
+// linked says whether the Pod sees its device.
+func (a *Agent) linked(pv string, t decide.Target) bool {
+	at, err := os.Readlink(deviceLink(a.RootDir, t.PodUID, pv))
+	return err == nil && at == t.Path
 }
 
 // attachRequired is true for a driver that has not said otherwise.
@@ -219,21 +212,12 @@ func (a *Agent) driverSpec(driver string) storagev1.CSIDriverSpec {
 	return storagev1.CSIDriverSpec{}
 }
 
-var errHostPath = errors.New("volume cannot be shown at the host path")
-
-// hostPath returns the directory of the host that the Pod asks for, "" when it
-// asks for none.
-func (a *Agent) hostPath(pod *corev1.Pod) (string, error) {
-	path, ok := pod.Annotations[volume.AnnMountAt]
-	switch {
-	case !ok:
-		return "", nil
-	case !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/":
-		return "", fmt.Errorf("%w: %.200q is not an absolute, clean path", errHostPath, path)
-	case path == a.RootDir || strings.HasPrefix(path, a.RootDir+"/") || strings.HasPrefix(a.RootDir, path+"/"):
-		return "", fmt.Errorf("%w: %s would hide the node agent's own directory", errHostPath, path)
-	case len(kube.ClaimNames(pod)) != 1:
-		return "", fmt.Errorf("%w: the Pod has %d volumes, exactly one can be shown at %s", errHostPath, len(kube.ClaimNames(pod)), path)
+// refusedMode says why a driver does not do volumes that live as long as they
+// shall; empty when it does.
+func (a *Agent) refusedMode(driver string, ephemeral bool) string {
+	d, known := a.csiDrivers.Get(driver)
+	if !known {
+		return decide.Lifecycle(driver, false, nil, ephemeral)
 	}
-	return path, nil
+	return decide.Lifecycle(driver, true, d.Spec.VolumeLifecycleModes, ephemeral)
 }

@@ -30,6 +30,24 @@ func targetPath(root, podUID, pv string, block bool) string {
 	return filepath.Join(root, "pods", podUID, "volumes/kubernetes.io~csi", pv, "mount")
 }
 
+// deviceLink is where a Pod finds its block device.
+func deviceLink(root, podUID, pv string) string {
+	return filepath.Join(root, "pods", podUID, "volumeDevices/kubernetes.io~csi", pv)
+}
+
+// placePath is what the Pod is told: where its file system or its device is.
+func placePath(root, podUID, pv string, block bool) string {
+	if block {
+		return deviceLink(root, podUID, pv)
+	}
+	return targetPath(root, podUID, pv, false)
+}
+
+// isComponent says whether a name is one directory's, and no way to another.
+func isComponent(name string) bool {
+	return name != "" && name != "." && name != ".." && len(name) <= 255 && !strings.ContainsAny(name, "/\x00")
+}
+
 // csiPath says whether a path below root is one that only this agent and its
 // drivers mount at, and returns the UID of the Pod it belongs to, if any.
 func csiPath(root, path string) (podUID string, ok bool) {

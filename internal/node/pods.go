@@ -90,10 +90,11 @@ func (a *Agent) podState(pod *corev1.Pod) (bool, volume.Because) {
 	}
 	var places []decide.Place
 	for _, u := range a.uses(pod) {
-		p := decide.Place{Name: u.Name, Because: u.Missing()}
+		p := decide.Place{Name: u.Name, Because: u.why}
 		if u.pv != nil {
-			p.Path = targetPath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
-			p.Served, p.Because = served(a.journal.Get(u.key()).Target(p.Path), host), a.reasonOf(u.key())
+			target := targetPath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
+			p.Path = placePath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
+			p.Served, p.Because = served(a.journal.Get(u.key()).Target(target), host), a.reasonOf(u.key())
 		}
 		places = append(places, p)
 	}
@@ -185,6 +186,7 @@ func (a *Agent) deletePod(ctx context.Context, pod *corev1.Pod) error {
 	a.mu.Lock()
 	delete(a.seen, string(pod.UID))
 	a.mu.Unlock()
+	a.tokens.forget(string(pod.UID))
 	err := a.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	})

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,41 +20,35 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-var errNotMounted = errors.New("the driver said that the volume is mounted, but it is not in the mount table")
+var (
+	errNotMounted = errors.New("the driver said that the volume is mounted, but it is not in the mount table")
+	errNoDevice   = errors.New("the driver said that the volume is published, but there is no block device")
+)
 
 func (d *deed) publish(ctx context.Context, path string) error {
-	r, capability, err := d.prepare()
+	request, err := d.request(ctx, path)
 	if err != nil {
 		return err
 	}
-	pod, consumer := d.f.consumers[path], d.consumer(path)
-	secrets, err := d.secrets(ctx, r.PublishSecret)
-	if err != nil {
-		return err
+	// What is there must be this agent's: a driver could write to it, or hide it.
+	if d.rec.Target(path) == nil {
+		if err := mount.Free(path, d.f.Block); err != nil {
+			return fmt.Errorf("target of volume %s: %w", d.f.Volume, err)
+		}
 	}
-	t, before := d.target(consumer)
+	t, before := d.target(d.consumer(path))
 	t.Phase = decide.Publishing
 	if err := d.save(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+	if err := mount.MakeBelow(d.a.RootDir, filepath.Dir(path)); err != nil {
 		return fmt.Errorf("make parent of target: %w", err)
-	}
-	if m := capability.GetMount(); m != nil {
-		m.VolumeMountGroup = d.mountGroup(pod)
-	}
-	request := &csipb.NodePublishVolumeRequest{
-		VolumeId: r.Handle, PublishContext: r.PublishContext, TargetPath: path, VolumeCapability: capability,
-		Readonly: t.ReadOnly, Secrets: secrets, VolumeContext: d.volumeContext(pod),
-	}
-	if r.Stage != "" {
-		request.StagingTargetPath = r.StagingPath
 	}
 	_, err = d.f.driver.NodeClient().NodePublishVolume(ctx, request)
 	d.dirty = true
 	switch csi.OutcomeOfNodeCall(err) {
 	case volume.Done:
-		return d.published(ctx, t, pod)
+		return d.published(ctx, t)
 	case volume.Failed:
 		if before == "" {
 			d.forget(path)
@@ -65,13 +59,50 @@ func (d *deed) publish(ctx context.Context, path string) error {
 	return called(d.f.Driver, "NodePublishVolume", err)
 }
 
-// published believes the driver when the mount table agrees.
-func (d *deed) published(ctx context.Context, t *decide.Target, pod *corev1.Pod) error {
-	if d.f.Verify && !d.f.Block {
-		if _, mounted, err := mount.At(t.Path); err != nil {
+// republish calls the driver again for what it has published. Whatever comes
+// of it, the mount stays as it is.
+func (d *deed) republish(ctx context.Context, path string) error {
+	d.publishContext = d.rec.PublishContext
+	request, err := d.request(ctx, path)
+	if err != nil {
+		return err
+	}
+	if _, err := d.f.driver.NodeClient().NodePublishVolume(ctx, request); err != nil {
+		return called(d.f.Driver, "NodePublishVolume", err)
+	}
+	return d.published(ctx, d.rec.Target(path))
+}
+
+// request is what NodePublishVolume is called with, the first time and again.
+func (d *deed) request(ctx context.Context, path string) (*csipb.NodePublishVolumeRequest, error) {
+	r, capability, err := d.prepare()
+	if err != nil {
+		return nil, err
+	}
+	pod, consumer := d.f.consumers[path], d.consumer(path)
+	secrets, err := d.secrets(ctx, r.PublishSecret)
+	if err != nil {
+		return nil, err
+	}
+	if m := capability.GetMount(); m != nil {
+		m.VolumeMountGroup = d.mountGroup(pod)
+	}
+	request := &csipb.NodePublishVolumeRequest{
+		VolumeId: r.Handle, PublishContext: r.PublishContext, TargetPath: path, VolumeCapability: capability,
+		Readonly: consumer.ReadOnly, Secrets: secrets, VolumeContext: d.volumeContext(pod),
+	}
+	if r.Stage != "" {
+		request.StagingTargetPath = r.StagingPath
+	}
+	return request, d.addTokens(ctx, pod, request)
+}
+
+// published believes the driver when the host shows what it says.
+func (d *deed) published(ctx context.Context, t *decide.Target) error {
+	pod := d.f.consumers[t.Path]
+	if d.f.Verify {
+		if err := d.seen(t.Path); err != nil {
 			return err
-		} else if !mounted {
-			return fmt.Errorf("volume %s at %s: %w", d.f.Volume, t.Path, errNotMounted)
 		}
 	}
 	if group, always, ok := d.ownGroup(pod, t.ReadOnly); ok {
@@ -79,8 +110,37 @@ func (d *deed) published(ctx context.Context, t *decide.Target, pod *corev1.Pod)
 			return err
 		}
 	}
+	if d.f.Block {
+		if err := d.link(t); err != nil {
+			return err
+		}
+	}
 	t.Phase = decide.Published
+	d.a.again.done(d.f.Driver, t.Path)
 	return nil
+}
+
+func (d *deed) seen(path string) error {
+	if d.f.Block {
+		if !isDevice(path) {
+			return fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNoDevice)
+		}
+		return nil
+	}
+	_, mounted, err := mount.At(path)
+	if err == nil && !mounted {
+		err = fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNotMounted)
+	}
+	return err
+}
+
+// link shows a block device where the Pod looks for it.
+func (d *deed) link(t *decide.Target) error {
+	at := deviceLink(d.a.RootDir, t.PodUID, d.rec.Volume)
+	if err := mount.MakeBelow(d.a.RootDir, filepath.Dir(at)); err != nil {
+		return fmt.Errorf("make parent of device link: %w", err)
+	}
+	return mount.Link(t.Path, at)
 }
 
 func (d *deed) consumer(path string) decide.Consumer {
@@ -105,23 +165,31 @@ func (d *deed) target(c decide.Consumer) (*decide.Target, decide.Phase) {
 
 // forget takes a target out of the record.
 func (d *deed) forget(path string) {
-	kept := d.rec.Targets[:0]
-	for _, t := range d.rec.Targets {
-		if t.Path != path {
-			kept = append(kept, t)
-		}
-	}
-	d.rec.Targets, d.dirty = kept, true
+	d.rec.Targets, d.dirty = slices.DeleteFunc(d.rec.Targets, func(t decide.Target) bool { return t.Path == path }), true
+	d.a.again.forget(path)
 	d.a.tidyTarget(path)
 }
 
+// tidyTarget removes a target and the directories above it, as far as they are
+// the Pod's or the volume's own and nothing is in them.
 func (a *Agent) tidyTarget(path string) {
+	pods, blocks := filepath.Join(a.RootDir, "pods")+"/", filepath.Join(a.RootDir, csiDir, "volumeDevices/publish")+"/"
 	paths := []string{path}
-	for dir := filepath.Dir(path); strings.HasPrefix(dir, filepath.Join(a.RootDir, "pods")+"/") ||
-		strings.HasPrefix(dir, filepath.Join(a.RootDir, csiDir, "volumeDevices/publish")+"/"); dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(path); strings.HasPrefix(dir, pods) || strings.HasPrefix(dir, blocks); dir = filepath.Dir(dir) {
 		paths = append(paths, dir)
 	}
 	a.tidy(paths...)
+}
+
+// unlink takes the device out of the Pod's sight; then come the driver's steps,
+// in the opposite order of those that brought it.
+func (d *deed) unlink(t *decide.Target) error {
+	at := deviceLink(d.a.RootDir, t.PodUID, d.rec.Volume)
+	if err := mount.Unlink(at); err != nil {
+		return err
+	}
+	d.a.tidyTarget(filepath.Dir(at))
+	return nil
 }
 
 func (d *deed) unpublish(ctx context.Context, path string) error {
@@ -130,28 +198,17 @@ func (d *deed) unpublish(ctx context.Context, path string) error {
 	if err := d.save(); err != nil {
 		return err
 	}
+	if d.rec.Block {
+		if err := d.unlink(t); err != nil {
+			return err
+		}
+	}
 	_, err := d.f.driver.NodeClient().NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: d.rec.Handle, TargetPath: path})
 	if err := d.taken(path, called(d.f.Driver, "NodeUnpublishVolume", err)); err != nil {
 		return err
 	}
 	d.forget(path)
 	return nil
-}
-
-// volumeContext is the volume's attributes, with the Pod's when the driver
-// asks for them.
-func (d *deed) volumeContext(pod *corev1.Pod) map[string]string {
-	out := map[string]string{}
-	for k, v := range d.f.pv.Spec.CSI.VolumeAttributes {
-		out[k] = v
-	}
-	if info := d.a.driverSpec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
-		return out
-	}
-	const prefix = "csi.storage.k8s.io/"
-	out[prefix+"pod.name"], out[prefix+"pod.namespace"], out[prefix+"pod.uid"] = pod.Name, pod.Namespace, string(pod.UID)
-	out[prefix+"serviceAccount.name"], out[prefix+"ephemeral"] = pod.Spec.ServiceAccountName, "false"
-	return out
 }
 
 // mountGroup returns the group that the driver itself gives the files to, ""
@@ -194,79 +251,4 @@ func (d *deed) ownGroup(pod *corev1.Pod, readOnly bool) (group int, always, ok b
 	}
 	change := pod.Spec.SecurityContext.FSGroupChangePolicy
 	return int(*g), change == nil || *change == corev1.FSGroupChangeAlways, ok
-}
-
-// bind shows the target at the host path that the Pod asks for.
-func (d *deed) bind(path string) error {
-	t, host := d.rec.Target(path), d.consumer(path).HostPath
-	if t == nil {
-		return fmt.Errorf("%w: there is no target %s", errHostPath, path)
-	}
-	if err := d.bindable(host); err != nil {
-		return err
-	}
-	before := t.HostPhase
-	t.HostPath, t.HostPhase = host, decide.Binding
-	if err := d.save(); err != nil {
-		return err
-	}
-	d.dirty = true
-	if err := mount.Bind(path, host, t.ReadOnly); err != nil {
-		if before == "" && !d.showsTarget(t) {
-			t.HostPath, t.HostPhase = "", ""
-		}
-		return fmt.Errorf("%w: %w", errHostPath, err)
-	}
-	t.HostPhase = decide.Bound
-	return nil
-}
-
-// bindable refuses what is no directory before anything is written.
-func (d *deed) bindable(host string) error {
-	if d.f.Block {
-		return fmt.Errorf("%w: volume %s is a block device", errHostPath, d.f.Volume)
-	}
-	info, err := os.Lstat(host)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%w: make the directory first: %w", errHostPath, err)
-	case !info.IsDir():
-		return fmt.Errorf("%w: %s is not a directory", errHostPath, host)
-	}
-	return nil
-}
-
-// unbind takes the second mount away, if it is the one that bind made.
-func (d *deed) unbind(path string) error {
-	t := d.rec.Target(path)
-	t.HostPhase = decide.Unbinding
-	if err := d.save(); err != nil {
-		return err
-	}
-	if d.showsTarget(t) {
-		if err := mount.Unmount(t.HostPath); err != nil {
-			return err
-		}
-	} else if _, mounted, err := mount.At(t.HostPath); err != nil {
-		return err
-	} else if mounted {
-		d.a.Log.Warn("mount at a host path stays, it shows something else", "volume", d.f.Volume, "path", t.HostPath)
-	}
-	t.HostPath, t.HostPhase, d.dirty = "", "", true
-	return nil
-}
-
-// showsTarget says whether the mount at the target's host path is of the
-// volume's filesystem.
-func (d *deed) showsTarget(t *decide.Target) bool {
-	host, mounted, err := mount.At(t.HostPath)
-	if err != nil || !mounted {
-		return false
-	}
-	for _, path := range []string{t.Path, d.rec.StagingPath} {
-		if own, ok, err := mount.At(path); err == nil && ok && own.Device == host.Device {
-			return true
-		}
-	}
-	return false
 }

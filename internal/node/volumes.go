@@ -28,17 +28,16 @@ var errNotYet = errors.New("not yet")
 // until there is nothing left to do.
 func (a *Agent) reconcile(ctx context.Context, key string) error {
 	for range rounds {
-		f, err := a.gather(key)
+		f, err := a.gather(ctx, key)
 		if err != nil {
 			return err
 		}
 		plan := decide.Volume(f.Facts)
-		failed, err := a.apply(ctx, f, plan)
-		if err != nil && ctx.Err() == nil && !errors.Is(err, errNotYet) {
-			plan.Because = decide.Failed(failed, describe(err), "node "+a.Name)
-			a.warn(f, plan.Because)
-		}
+		err = a.report(ctx, f, &plan, a.apply(ctx, f, plan))
 		a.tell(f, plan.Because)
+		if wait := a.again.next(f.Driver); wait > 0 && len(f.Wanted) > 0 {
+			a.work.addAfter(key, wait)
+		}
 		if err != nil || len(plan.Actions) == 0 {
 			return err
 		}
@@ -46,21 +45,68 @@ func (a *Agent) reconcile(ctx context.Context, key string) error {
 	return nil
 }
 
-// apply carries the actions out in order until one fails, and says which.
-func (a *Agent) apply(ctx context.Context, f *facts, plan decide.Plan) (decide.Verb, error) {
+// failure is an action that was not done, and why.
+type failure struct {
+	action decide.Action
+	err    error
+}
+
+// apply carries the actions out in order, but for those that a failed one
+// blocks.
+func (a *Agent) apply(ctx context.Context, f *facts, plan decide.Plan) []failure {
 	d := &deed{a: a, f: f, rec: f.Record.Clone()}
+	var failed []failure
 	for _, action := range plan.Actions {
+		if slices.ContainsFunc(failed, func(x failure) bool { return decide.Blocks(x.action, action) }) {
+			continue
+		}
 		if err := d.do(ctx, action); err != nil {
-			return action.Verb, errors.Join(err, d.flush())
+			failed = append(failed, failure{action, err})
 		}
 	}
-	return "", d.flush()
+	if err := d.flush(); err != nil {
+		verb := decide.Stage
+		if len(f.Wanted) == 0 {
+			verb = decide.Unstage
+		}
+		failed = append(failed, failure{decide.Action{Verb: verb}, err})
+	}
+	return failed
+}
+
+// report tells of what failed, and of what cannot begin, at the objects that it
+// keeps waiting, and returns why the volume has to be looked at again. What is
+// only waited for counts when nothing went wrong.
+func (a *Agent) report(ctx context.Context, f *facts, plan *decide.Plan, failed []failure) error {
+	if len(failed) == 0 {
+		a.warnIdle(f, plan.Because)
+		return nil
+	}
+	var wrong, notYet error
+	for _, x := range failed {
+		if errors.Is(x.err, errNotYet) {
+			notYet = errors.Join(notYet, x.err)
+			continue
+		}
+		b := decide.Failed(x.action.Verb, describe(x.err), "node "+a.Name)
+		if wrong == nil {
+			plan.Because = b
+		}
+		wrong = errors.Join(wrong, x.err)
+		if ctx.Err() == nil {
+			a.warn(f, x.action, b)
+		}
+	}
+	if wrong != nil {
+		return wrong
+	}
+	return notYet
 }
 
 func (d *deed) do(ctx context.Context, action decide.Action) error {
 	switch action.Verb {
-	case decide.MarkInUse:
-		return d.a.inUse.set(ctx, uniqueName(d.f.Driver, d.f.Handle), true)
+	case decide.MarkInUse, decide.UnmarkInUse:
+		return d.a.inUse.set(ctx, uniqueName(d.f.Driver, d.f.Handle), action.Verb == decide.MarkInUse)
 	case decide.CheckAttached:
 		return d.checkAttached(ctx)
 	case decide.Stage:
@@ -69,6 +115,8 @@ func (d *deed) do(ctx context.Context, action decide.Action) error {
 		return d.publish(ctx, action.Path)
 	case decide.Bind:
 		return d.bind(action.Path)
+	case decide.Republish:
+		return d.republish(ctx, action.Path)
 	case decide.Grow:
 		return d.grow(ctx)
 	case decide.Unbind:
@@ -77,8 +125,6 @@ func (d *deed) do(ctx context.Context, action decide.Action) error {
 		return d.unpublish(ctx, action.Path)
 	case decide.Unstage:
 		return d.unstage(ctx)
-	case decide.UnmarkInUse:
-		return d.a.inUse.set(ctx, uniqueName(d.f.Driver, d.f.Handle), false)
 	case decide.Drop:
 		return d.drop()
 	default:
@@ -116,17 +162,42 @@ func describe(err error) string {
 }
 
 // warn records a failure at the objects that it keeps waiting.
-func (a *Agent) warn(f *facts, b volume.Because) {
+func (a *Agent) warn(f *facts, failed decide.Action, b volume.Because) {
 	switch {
 	case b.Reason == volume.ReasonFailedNodeResize:
 		a.Events.Warn(f.claim, b)
+	case failed.Verb == decide.Republish || failed.Verb == decide.Publish:
+		a.Events.Warn(f.consumers[failed.Path], b)
 	case b.Reason == volume.ReasonFailedMount:
 		a.warnWaiting(f, b)
-	case f.Record != nil:
-		for _, t := range f.Record.Targets {
-			if pod, ok := a.pods.ByUID(t.PodUID); ok && f.consumers[t.Path] == nil {
-				a.Events.Warn(pod, b)
-			}
+	default:
+		a.warnLeaving(f, failed.Path, b)
+	}
+}
+
+// warnIdle records why nothing is done where something is to be done.
+func (a *Agent) warnIdle(f *facts, b volume.Because) {
+	switch b.Reason {
+	case volume.ReasonFailedMount:
+		a.warnWaiting(f, b)
+	case volume.ReasonMountBroken:
+		for _, pod := range f.consumers {
+			a.Events.Warn(pod, b)
+		}
+	case volume.ReasonDriverMissing:
+		a.warnLeaving(f, "", volume.Because{Reason: volume.ReasonFailedUnmount, Message: b.Message, Next: b.Next})
+	}
+}
+
+// warnLeaving tells the Pods that the volume is to be taken from; path limits
+// it to the one that it is published to there.
+func (a *Agent) warnLeaving(f *facts, path string, b volume.Because) {
+	if f.Record == nil {
+		return
+	}
+	for _, t := range f.Record.Targets {
+		if pod, ok := a.pods.ByUID(t.PodUID); ok && f.consumers[t.Path] == nil && (path == "" || path == t.Path) {
+			a.Events.Warn(pod, b)
 		}
 	}
 }
@@ -151,7 +222,9 @@ func served(t *decide.Target, host string) bool {
 func (a *Agent) recorded() []corev1.UniqueVolumeName {
 	var out []corev1.UniqueVolumeName
 	for _, r := range a.journal.List() {
-		out = append(out, uniqueName(r.Driver, r.Handle))
+		if !r.Ephemeral {
+			out = append(out, uniqueName(r.Driver, r.Handle))
+		}
 	}
 	return out
 }

@@ -34,6 +34,9 @@ type world struct {
 	// forgets what happens between a list and a watch.
 	watching atomic.Int32
 	stop     func()
+	// tune changes what the next agent works with; agent is the last one.
+	tune  func(*Options)
+	agent *Agent
 }
 
 // kinds is how many kinds of objects an agent watches.
@@ -67,11 +70,16 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 func (w *world) run() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	agent, err := New(Options{
+	o := Options{
 		Name: "n1", RootDir: w.dir, Client: w.client, Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(),
 		Events: kube.NewRecorder(ctx, w.client, "node"), Log: slog.New(slog.DiscardHandler), TrustDrivers: true,
 		RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond,
-	})
+	}
+	if w.tune != nil {
+		w.tune(&o)
+	}
+	agent, err := New(o)
+	w.agent = agent
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -155,12 +163,20 @@ func (w *world) attach(driver, name string) {
 
 func (w *world) pod(name string, claims ...string) {
 	w.t.Helper()
+	w.podWith(name, nil, claims...)
+}
+
+func (w *world) podWith(name string, change func(*corev1.Pod), claims ...string) {
+	w.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}}
 	pod.Spec.NodeName = "n1"
 	for _, c := range claims {
 		v := corev1.Volume{Name: "v-" + c}
 		v.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c}
 		pod.Spec.Volumes = append(pod.Spec.Volumes, v)
+	}
+	if change != nil {
+		change(pod)
 	}
 	w.must(w.client.CoreV1().Pods("ns").Create(w.t.Context(), pod, metav1.CreateOptions{}))
 }

@@ -83,6 +83,7 @@ const (
 	ReasonWaitForBind         Reason = "WaitForBind"
 	ReasonUnmounting          Reason = "Unmounting"
 	ReasonFailedUnmount       Reason = "FailedUnmount"
+	ReasonMountBroken         Reason = "MountBroken"
 	ReasonClaimMissing        Reason = "ClaimMissing"
 	ReasonClaimMade           Reason = "SuccessfulCreate"
 	ReasonFailedClaim         Reason = "FailedCreate"

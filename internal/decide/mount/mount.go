@@ -2,6 +2,7 @@ package mount
 
 import (
 	"fmt"
+	"slices"
 
 	"volplane.dev/volplane/internal/volume"
 )
@@ -13,6 +14,12 @@ type Facts struct {
 	// published from.
 	Known bool
 	Block bool
+	// Refused says why the volume may not be mounted although it exists; empty
+	// when it may.
+	Refused string
+	// Ephemeral says that a Pod itself names the volume. It is published and
+	// nothing else: nobody but its driver knows of it.
+	Ephemeral bool
 	// DriverReady says that the driver is registered; CanStage that it stages.
 	DriverReady, CanStage bool
 	// AttachRequired says that the volume must be attached first; Attached
@@ -28,8 +35,10 @@ type Facts struct {
 	Record *Record
 	// Verify says that the mount table is to be believed more than Record.
 	Verify bool
-	// Mounted are the paths at which something is mounted.
-	Mounted map[string]bool
+	// Mounted are the paths at which something is mounted, or at which a device
+	// is that was published. Dead are those of them whose filesystem will never
+	// answer again, because its server is gone.
+	Mounted, Dead map[string]bool
 	// Grow is the size in bytes that the node has to grow the volume to; 0
 	// when nothing is asked.
 	Grow int64
@@ -41,6 +50,8 @@ type Consumer struct {
 	ReadOnly                   bool
 	// HostPath is a directory of the host that shall show the volume too.
 	HostPath string
+	// Due says that the driver wants to be called again for what it published.
+	Due bool
 }
 
 // Verb names what one action does.
@@ -53,6 +64,7 @@ const (
 	Stage         Verb = "stage"
 	Publish       Verb = "publish"
 	Bind          Verb = "bind"
+	Republish     Verb = "publish again"
 	Grow          Verb = "grow"
 	Unbind        Verb = "unbind"
 	Unpublish     Verb = "unpublish"
@@ -61,22 +73,41 @@ const (
 	Drop          Verb = "drop journal"
 )
 
-// Action is one step. Path names the target for publish, bind and their
-// opposites. The journal is written before each step that has an effect.
+// Action is one step. Path names the target for those that are about one Pod. The journal is written before each step that has an effect.
 type Action struct {
 	Verb Verb
 	Path string
 }
 
-// Plan is what to do, in order, and why. The steps behind a failed one are not
-// done.
+// Plan is what to do, in order, and why. The steps that a failed one Blocks are
+// not done.
 type Plan struct {
 	Actions []Action
 	Because volume.Because
 }
 
+// Blocks says whether a step must not be done after another one of its plan has
+// failed. What goes wrong at one Pod is no reason to keep others waiting.
+func Blocks(failed, next Action) bool {
+	switch failed.Verb {
+	case Republish:
+		return false
+	case Bind:
+		return next.Path == failed.Path
+	case Publish:
+		return next.Path == failed.Path || next.Verb == Grow
+	case Unbind, Unpublish:
+		return next.Path == failed.Path || next.Verb == Unstage || next.Verb == UnmarkInUse || next.Verb == Drop
+	default:
+		return true
+	}
+}
+
 // Volume decides about one volume on one node.
 func Volume(f Facts) Plan {
+	if f.Ephemeral {
+		f.AttachRequired, f.CanStage = false, false
+	}
 	p := &planner{f: f, next: "node " + f.Node}
 	admitted, held := f.admit()
 	p.release(admitted)
@@ -90,16 +121,27 @@ type planner struct {
 	f       Facts
 	next    string
 	actions []Action
-	// driver says that one of the actions calls the driver.
-	driver bool
+	// driver says that one of the actions calls the driver, bringing that one
+	// brings the volume nearer to a Pod.
+	driver, bringing bool
 }
 
 func (p *planner) do(v Verb, path string) {
 	p.actions = append(p.actions, Action{v, path})
+	p.driver = p.driver || calls(v)
 	switch v {
-	case Stage, Publish, Unpublish, Unstage, Grow:
-		p.driver = true
+	case MarkInUse, Stage, Publish, Bind, Grow:
+		p.bringing = true
 	}
+}
+
+// calls says whether an action calls the driver.
+func calls(v Verb) bool {
+	switch v {
+	case Stage, Publish, Republish, Unpublish, Unstage, Grow:
+		return true
+	}
+	return false
 }
 
 func (p *planner) plan(r volume.Reason, next, format string, args ...any) Plan {
@@ -116,8 +158,7 @@ func (p *planner) missing() Plan {
 // withoutDriver keeps the actions in front of the first call of the driver.
 func (p *planner) withoutDriver() []Action {
 	for i, a := range p.actions {
-		switch a.Verb {
-		case Stage, Publish, Unpublish, Unstage, Grow:
+		if calls(a.Verb) {
 			return p.actions[:i]
 		}
 	}
@@ -144,21 +185,30 @@ func (f Facts) admit() (admitted []Consumer, holder string) {
 	return admitted, holder
 }
 
-// release takes the volume from everybody who does not want it, and ends what
-// was begun to be taken away.
+// release takes the volume from everybody who does not want it, ends what was
+// begun to be taken away, and takes away what is dead and can be made anew.
 func (p *planner) release(wanted []Consumer) {
 	if p.f.Record == nil {
 		return
 	}
+	staging := p.f.stagingRenewable()
 	for _, t := range p.f.Record.Targets {
 		c, keep := find(wanted, t.Path)
+		keep = keep && t.Phase != Unpublishing && !staging && !p.f.renewable(t.Path)
 		if t.HostPhase != "" && (!keep || c.HostPath != t.HostPath || t.HostPhase == Unbinding) {
 			p.do(Unbind, t.Path)
 		}
-		if !keep || t.Phase == Unpublishing {
+		if !keep {
 			p.do(Unpublish, t.Path)
 		}
 	}
+}
+
+// renewable says whether what is mounted at a path is dead, and everything is
+// there to make it anew. Otherwise it is left alone: a consumer may still have
+// use for what it has open.
+func (f Facts) renewable(path string) bool {
+	return f.Verify && f.Dead[path] && f.Known && f.Refused == "" && f.DriverReady && len(f.Wanted) > 0
 }
 
 func find(wanted []Consumer, path string) (Consumer, bool) {
@@ -178,7 +228,7 @@ func (p *planner) end() Plan {
 	if r != nil && r.Stage != "" {
 		p.do(Unstage, "")
 	}
-	if p.f.InUse {
+	if p.f.InUse && !p.f.Ephemeral {
 		p.do(UnmarkInUse, "")
 	}
 	if r != nil {
@@ -194,24 +244,42 @@ func (p *planner) end() Plan {
 	}
 }
 
-// serve brings the volume to those who want it.
+// stagingRenewable wants everything dead that the volume is staged for: what
+// still works at a Pod is worth more than the next Pod.
+func (f Facts) stagingRenewable() bool {
+	r := f.Record
+	return r != nil && r.Stage == Staged && f.renewable(r.StagingPath) &&
+		!slices.ContainsFunc(r.Targets, func(t Target) bool { return f.Mounted[t.Path] && !f.Dead[t.Path] })
+}
+
+// serve brings the volume to those who want it. What is taken from others comes
+// first; it keeps nobody waiting unless only one Pod may have the volume.
 func (p *planner) serve(wanted []Consumer, holder string) Plan {
-	leaving := len(p.actions) > 0
-	if p.f.Record != nil && p.f.Record.Stage == Unstaging {
+	r := p.f.Record
+	switch {
+	case r != nil && (r.Stage == Unstaging || p.f.stagingRenewable()):
 		p.do(Unstage, "")
-		leaving = true
-	}
-	if leaving {
+		return p.leave()
+	case p.f.SinglePod && len(p.actions) > 0, p.driver && !p.f.DriverReady:
 		return p.leave()
 	}
+	if plan, wait := p.bring(wanted); wait {
+		return plan
+	}
+	return p.again(p.grow(holder), wanted)
+}
+
+// bring adds what brings the volume to those who want it, or says what it has
+// to wait for.
+func (p *planner) bring(wanted []Consumer) (Plan, bool) {
 	publish := p.f.publishNeeded(wanted)
 	stage := p.f.stageNeeded(len(publish) > 0)
 	if stage || len(publish) > 0 {
 		if plan, wait := p.prepare(); wait {
-			return plan
+			return plan, true
 		}
-	} else if !p.f.InUse {
-		p.do(MarkInUse, "")
+	} else {
+		p.mark()
 	}
 	if stage {
 		p.do(Stage, "")
@@ -222,7 +290,13 @@ func (p *planner) serve(wanted []Consumer, holder string) Plan {
 	for _, c := range p.f.bindNeeded(wanted) {
 		p.do(Bind, c.Path)
 	}
-	return p.grow(holder)
+	return Plan{}, false
+}
+
+func (p *planner) mark() {
+	if !p.f.InUse && !p.f.Ephemeral {
+		p.do(MarkInUse, "")
+	}
 }
 
 // leave ends first what is being taken away; the volume is looked at again
@@ -231,7 +305,32 @@ func (p *planner) leave() Plan {
 	if p.driver && !p.f.DriverReady {
 		return p.missing()
 	}
+	if p.f.stagingRenewable() {
+		return p.broken()
+	}
+	return p.leaving()
+}
+
+func (p *planner) leaving() Plan {
 	return p.plan(volume.ReasonUnmounting, p.next, "volume %s is taken from Pods on node %s that no longer want it", p.f.Volume, p.f.Node)
+}
+
+func (p *planner) broken() Plan {
+	return p.plan(volume.ReasonMountBroken, p.next, "the mount of volume %s on node %s is dead, its server is gone; it is made anew", p.f.Volume, p.f.Node)
+}
+
+// again calls the driver once more for what is published, if it wants so.
+func (p *planner) again(plan Plan, wanted []Consumer) Plan {
+	if !p.f.DriverReady || !p.f.Known || p.f.Refused != "" {
+		return plan
+	}
+	for _, c := range wanted {
+		t := p.f.Record.Target(c.Path)
+		if c.Due && t != nil && t.Phase == Published && !slices.Contains(plan.Actions, Action{Publish, c.Path}) {
+			plan.Actions = append(plan.Actions, Action{Republish, c.Path})
+		}
+	}
+	return plan
 }
 
 // prepare makes sure of what must be true before the driver is called. The
@@ -241,9 +340,10 @@ func (p *planner) prepare() (Plan, bool) {
 	if !p.f.Known {
 		return p.plan(volume.ReasonVolumeMissing, "user", "there is no volume %s to mount", p.f.Volume), true
 	}
-	if !p.f.InUse {
-		p.do(MarkInUse, "")
+	if p.f.Refused != "" {
+		return p.plan(volume.ReasonFailedMount, "user", "%s", p.f.Refused), true
 	}
+	p.mark()
 	if !p.f.DriverReady {
 		return p.missing(), true
 	}
@@ -264,8 +364,12 @@ func (p *planner) grow(holder string) Plan {
 		p.do(Grow, "")
 	}
 	switch {
-	case len(p.actions) > 0:
+	case slices.ContainsFunc(p.actions, func(a Action) bool { return a.Verb == Unpublish && f.renewable(a.Path) }):
+		return p.broken()
+	case p.bringing:
 		return p.plan(volume.ReasonMounting, p.next, "volume %s is being mounted on node %s", f.Volume, f.Node)
+	case len(p.actions) > 0:
+		return p.leaving()
 	case holder != "":
 		return p.plan(volume.ReasonInUse, "pod "+holder, "volume %s is for one Pod only and Pod %s has it", f.Volume, holder)
 	default:
@@ -298,7 +402,7 @@ func (f Facts) publishNeeded(wanted []Consumer) []Consumer {
 	var out []Consumer
 	for _, c := range wanted {
 		t := f.Record.Target(c.Path)
-		if t == nil || t.Phase != Published || f.Verify && !f.Block && !f.Mounted[c.Path] {
+		if t == nil || t.Phase != Published || f.renewable(c.Path) || f.Verify && !f.Mounted[c.Path] {
 			out = append(out, c)
 		}
 	}
@@ -312,7 +416,7 @@ func (f Facts) bindNeeded(wanted []Consumer) []Consumer {
 			continue
 		}
 		t := f.Record.Target(c.Path)
-		if t == nil || t.HostPhase != Bound || !f.Mounted[c.HostPath] {
+		if t == nil || t.HostPhase != Bound || !f.Mounted[c.HostPath] || f.renewable(c.Path) {
 			out = append(out, c)
 		}
 	}

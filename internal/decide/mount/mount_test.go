@@ -59,7 +59,7 @@ func text(p Plan) string {
 }
 
 func facts(t *testing.T, given string) Facts {
-	f := Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n", Mounted: map[string]bool{}}
+	f := Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n", Mounted: map[string]bool{}, Dead: map[string]bool{}}
 	for _, line := range strings.Split(given, "\n") {
 		words := strings.Fields(line)
 		switch {
@@ -67,19 +67,17 @@ func facts(t *testing.T, given string) Facts {
 		case words[0] == "volume":
 			f.read(t, words[1:])
 		case words[0] == "want":
-			c := Consumer{UID: words[1], Namespace: "ns", Name: words[1], Path: "/p/" + words[1]}
-			for _, w := range words[2:] {
-				c.HostPath = strings.TrimPrefix(w, "host=")
-			}
-			f.Wanted = append(f.Wanted, c)
+			f.Wanted = append(f.Wanted, wanted(words[1:]))
 		case words[0] == "record":
 			f.Record = record(words[1:])
 		case words[0] == "target":
 			f.Record.Targets = append(f.Record.Targets, target(words[1:]))
-		case words[0] == "mounted":
+		case words[0] == "mounted", words[0] == "dead":
 			for _, w := range words[1:] {
-				f.Mounted[w] = true
+				f.Mounted[w], f.Dead[w] = true, words[0] == "dead"
 			}
+		case words[0] == "refused":
+			f.Refused = strings.Join(words[1:], " ")
 		default:
 			t.Fatalf("unknown fact %q", line)
 		}
@@ -87,10 +85,21 @@ func facts(t *testing.T, given string) Facts {
 	return f
 }
 
+func wanted(words []string) Consumer {
+	c := Consumer{UID: words[0], Namespace: "ns", Name: words[0], Path: "/p/" + words[0]}
+	for _, w := range words[1:] {
+		if host, ok := strings.CutPrefix(w, "host="); ok {
+			c.HostPath = host
+		}
+		c.Due = c.Due || w == "due"
+	}
+	return c
+}
+
 func (f *Facts) read(t *testing.T, words []string) {
 	flags := map[string]*bool{
 		"known": &f.Known, "block": &f.Block, "driver": &f.DriverReady, "stages": &f.CanStage, "attach": &f.AttachRequired,
-		"attached": &f.Attached, "in-use": &f.InUse, "single-pod": &f.SinglePod, "verify": &f.Verify,
+		"attached": &f.Attached, "in-use": &f.InUse, "single-pod": &f.SinglePod, "verify": &f.Verify, "ephemeral": &f.Ephemeral,
 	}
 	for _, w := range words {
 		if size, ok := strings.CutPrefix(w, "grow="); ok {
@@ -132,7 +141,7 @@ func target(words []string) Target {
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := anyFacts(t)
-		f.DriverReady, f.Known, f.Attached = true, true, true
+		f.DriverReady, f.Known, f.Attached, f.Refused = true, true, true, ""
 		for range 6 {
 			p := Volume(f)
 			if p.Because.Reason == "" {
@@ -161,7 +170,7 @@ func TestRunningIsLeftAlone(t *testing.T) {
 			}
 			for _, c := range f.Wanted {
 				at := f.Record.Target(c.Path)
-				if at != nil && at.Phase == Published && (a.Verb == Unpublish && a.Path == c.Path) {
+				if at != nil && at.Phase == Published && a.Verb == Unpublish && a.Path == c.Path && !f.Dead[a.Path] && !f.Dead[f.Record.StagingPath] {
 					t.Fatalf("%v of %s, which a Pod uses", a, c.Path)
 				}
 			}
@@ -174,25 +183,42 @@ func anyFacts(t *rapid.T) Facts {
 	f := Facts{
 		Driver: "d", Handle: "h", Volume: "pv", Node: "n", Known: flag("known"), Block: flag("block"), DriverReady: flag("driver"),
 		CanStage: flag("stages"), AttachRequired: flag("attach"), Attached: flag("attached"), InUse: flag("in use"),
-		SinglePod: flag("single"), Verify: flag("verify"), Mounted: map[string]bool{},
+		SinglePod: flag("single"), Verify: flag("verify"), Ephemeral: flag("ephemeral"), Mounted: map[string]bool{}, Dead: map[string]bool{},
+	}
+	if flag("refused") {
+		f.Refused = "no"
+	}
+	if f.Ephemeral {
+		f.InUse, f.SinglePod = false, false
+	}
+	if flag("staging dead") {
+		f.Dead["/s"] = true
 	}
 	pods := []string{"a", "b", "c"}
 	for _, p := range pods {
 		if flag("want " + p) {
-			c := Consumer{UID: p, Namespace: "ns", Name: p, Path: "/p/" + p}
+			c := Consumer{UID: p, Namespace: "ns", Name: p, Path: "/p/" + p, Due: flag("due " + p)}
+			f.Dead[c.Path] = flag("dead " + p)
 			if flag("host " + p) {
 				c.HostPath = "/h/" + p
 			}
 			f.Wanted = append(f.Wanted, c)
 		}
 	}
-	if !flag("record") {
-		return f
+	if flag("record") {
+		f.Record = anyRecord(t, f, pods)
 	}
-	f.Record = &Record{Driver: "d", Handle: "h", StagingPath: "/s", StagingMounted: flag("seen")}
-	f.Record.Stage = rapid.SampledFrom([]Phase{"", Staging, Staged, Unstaging}).Draw(t, "stage")
-	if f.Record.Stage == Staging || f.Record.Stage == Unstaging {
-		return f
+	return f
+}
+
+func anyRecord(t *rapid.T, f Facts, pods []string) *Record {
+	flag := func(name string) bool { return rapid.Bool().Draw(t, name) }
+	r := &Record{Driver: "d", Handle: "h", StagingPath: "/s", StagingMounted: flag("seen")}
+	if r.Stage = rapid.SampledFrom([]Phase{"", Staging, Staged, Unstaging}).Draw(t, "stage"); f.Ephemeral {
+		r.Stage = ""
+	}
+	if r.Stage == Staging || r.Stage == Unstaging {
+		return r
 	}
 	for _, p := range pods {
 		if !flag("target " + p) {
@@ -202,9 +228,9 @@ func anyFacts(t *rapid.T) Facts {
 		if at.Phase == Published && flag("bound") {
 			at.HostPath, at.HostPhase = "/h/"+p, rapid.SampledFrom([]Phase{Binding, Bound, Unbinding}).Draw(t, "host phase")
 		}
-		f.Record.Targets = append(f.Record.Targets, at)
+		r.Targets = append(r.Targets, at)
 	}
-	return f
+	return r
 }
 
 // carryOut does what an action says, and fails when the order of CSI's calls
@@ -212,7 +238,14 @@ func anyFacts(t *rapid.T) Facts {
 func carryOut(t *rapid.T, f *Facts, a Action) {
 	switch a.Verb {
 	case CheckAttached, Grow:
+	case Republish:
+		at := f.Record.Target(a.Path)
+		must(t, at != nil && at.Phase == Published, "repeated what was not done")
+		for i := range f.Wanted {
+			f.Wanted[i].Due = f.Wanted[i].Due && f.Wanted[i].Path != a.Path
+		}
 	case MarkInUse:
+		must(t, !f.Ephemeral, "nobody needs to know of an inline volume")
 		f.InUse = true
 	case UnmarkInUse:
 		must(t, empty(f.Record), "unmarked while something is mounted")
@@ -245,12 +278,12 @@ func begin(f *Facts) *Record {
 func carryOutStage(t *rapid.T, f *Facts, a Action) {
 	r := begin(f)
 	if a.Verb == Stage {
-		must(t, f.InUse, "staged without being marked in use")
-		r.Stage, f.Mounted["/s"] = Staged, true
+		must(t, f.InUse && !f.Ephemeral, "staged without being marked in use")
+		r.Stage, f.Mounted["/s"], f.Dead["/s"] = Staged, true, false
 		return
 	}
 	must(t, len(r.Targets) == 0, "unstaged while published")
-	r.Stage, f.Mounted["/s"] = "", false
+	r.Stage, f.Mounted["/s"], f.Dead["/s"] = "", false, false
 }
 
 func carryOutTarget(t *rapid.T, f *Facts, a Action) {
@@ -258,16 +291,16 @@ func carryOutTarget(t *rapid.T, f *Facts, a Action) {
 	at := r.Target(a.Path)
 	switch a.Verb {
 	case Publish:
-		must(t, f.InUse && (!f.CanStage || r.Stage == Staged), "published before it was staged and marked")
+		must(t, f.Ephemeral || f.InUse && (!f.CanStage || r.Stage == Staged), "published before it was staged and marked")
 		if at == nil {
 			r.Targets = append(r.Targets, Target{PodUID: a.Path[3:], Path: a.Path})
 			at = r.Target(a.Path)
 		}
-		at.Phase, f.Mounted[a.Path] = Published, true
+		at.Phase, f.Mounted[a.Path], f.Dead[a.Path] = Published, true, false
 	case Unpublish:
 		must(t, at.HostPhase == "", "unpublished while bound")
 		r.Targets = slices.DeleteFunc(r.Targets, func(x Target) bool { return x.Path == a.Path })
-		f.Mounted[a.Path] = false
+		f.Mounted[a.Path], f.Dead[a.Path] = false, false
 	case Bind:
 		must(t, at != nil && at.Phase == Published, "bound before it was published")
 		at.HostPath, at.HostPhase = "/h/"+a.Path[3:], Bound
@@ -311,5 +344,28 @@ func TestAfterBoot(t *testing.T) {
 	}
 	if r.Stage != Staged || r.Targets[0].Phase != Published {
 		t.Error("the old record changed")
+	}
+}
+
+// TestBlocks: what fails for one Pod blocks what rests on it, and no other Pod.
+func TestBlocks(t *testing.T) {
+	all := []Action{{Stage, ""}, {Publish, "a"}, {Publish, "b"}, {Bind, "a"}, {Grow, ""}, {Unpublish, "a"}, {Unpublish, "b"}, {Unstage, ""}, {Drop, ""}}
+	for failed, want := range map[Action]string{
+		{Stage, ""}:      "stage publish:a publish:b bind:a grow unpublish:a unpublish:b unstage drop journal",
+		{Publish, "a"}:   "publish:a bind:a grow unpublish:a",
+		{Bind, "a"}:      "publish:a bind:a unpublish:a",
+		{Republish, "a"}: "",
+		{Unpublish, "a"}: "publish:a bind:a unpublish:a unstage drop journal",
+		{Unbind, "b"}:    "publish:b unpublish:b unstage drop journal",
+	} {
+		var got []string
+		for _, next := range all {
+			if Blocks(failed, next) {
+				got = append(got, strings.TrimSuffix(string(next.Verb)+":"+next.Path, ":"))
+			}
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%v blocks %s, wanted %s", failed, text, want)
+		}
 	}
 }

@@ -2,9 +2,11 @@ package mount
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/volume"
@@ -20,6 +22,8 @@ type Use struct {
 	ClaimName string
 	Ephemeral bool
 	ReadOnly  bool
+	// Inline says that the Pod itself names the volume: there is no claim.
+	Inline bool
 	// Claim and Volume are nil when they do not exist.
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
@@ -31,6 +35,8 @@ type Use struct {
 func (u Use) Missing() volume.Because {
 	name := u.ClaimName
 	switch {
+	case u.Inline:
+		return volume.Because{}
 	case u.Claim == nil:
 		return because(volume.ReasonClaimMissing, "user", "there is no claim %s", name)
 	case u.Ephemeral && !metav1.IsControlledBy(u.Claim, u.Pod):
@@ -94,6 +100,32 @@ func Failed(v Verb, cause, next string) volume.Because {
 	default:
 		return because(volume.ReasonFailedMount, next, "%s", cause)
 	}
+}
+
+// Lifecycle says why a driver does not do volumes that live as long as their
+// Pod, or those that outlive it; empty when it does. Known says that there is a
+// CSIDriver object, modes is what it lists.
+func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode, ephemeral bool) string {
+	want := storagev1.VolumeLifecyclePersistent
+	if ephemeral {
+		want = storagev1.VolumeLifecycleEphemeral
+	}
+	if len(modes) == 0 {
+		modes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}
+	}
+	switch {
+	case slices.Contains(modes, want), !known && !ephemeral:
+		return ""
+	case !known:
+		return fmt.Sprintf("driver %s has no CSIDriver object, which has to say that it does volumes of mode %s", driver, want)
+	default:
+		return fmt.Sprintf("driver %s does not do volumes of mode %s: its CSIDriver object lists %v", driver, want, modes)
+	}
+}
+
+// Odd is the reason of a name that cannot be part of a path.
+func Odd(what, name string) volume.Because {
+	return because(volume.ReasonFailedMount, "user", "the %s, %.100q, cannot be the name of a directory", what, name)
 }
 
 // Grown is the reason of a volume that has its new size.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/golden"
@@ -22,9 +23,20 @@ func TestReasons(t *testing.T) {
 	line := func(what string, b volume.Because) { fmt.Fprintf(&got, "%-32s %s\n", what, say(b)) }
 	uses(line)
 	pods(line)
-	for _, v := range []Verb{Stage, Publish, Bind, Grow, Unbind, Unpublish, Unstage} {
+	for _, v := range []Verb{Stage, Publish, Republish, Bind, Grow, Unbind, Unpublish, Unstage} {
 		line("failed to "+string(v), Failed(v, "the cause", "node n"))
 	}
+	for _, c := range []struct {
+		what             string
+		known, ephemeral bool
+		modes            []storagev1.VolumeLifecycleMode
+	}{
+		{"no object", false, false, nil}, {"no object, inline", false, true, nil}, {"nothing said", true, false, nil}, {"nothing said, inline", true, true, nil},
+		{"inline only", true, false, []storagev1.VolumeLifecycleMode{"Ephemeral"}}, {"both", true, true, []storagev1.VolumeLifecycleMode{"Persistent", "Ephemeral"}},
+	} {
+		fmt.Fprintf(&got, "%-32s %s\n", "lifecycle: "+c.what, Lifecycle("d", c.known, c.modes, c.ephemeral))
+	}
+	line("odd", Odd("name of the volume", "../x"))
 	line("grown", Grown("pv", "n"))
 	line("torn", Torn("/j/x"))
 	line("refused", Refused("/r/x.sock", "the cause"))
@@ -56,6 +68,7 @@ func uses(line func(string, volume.Because)) {
 	line("not CSI", u.Missing())
 	u.Volume = good
 	line("all is there", u.Missing())
+	line("inline", Use{Pod: pod, Name: "data", Inline: true}.Missing())
 }
 
 func pods(line func(string, volume.Because)) {

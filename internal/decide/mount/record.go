@@ -34,6 +34,9 @@ type Record struct {
 	// Volume is the name of the PersistentVolume.
 	Volume string `json:"volume"`
 	Block  bool   `json:"block,omitempty"`
+	// Ephemeral says that a Pod itself named the volume; Volume is its name in
+	// the Pod then.
+	Ephemeral bool `json:"ephemeral,omitempty"`
 	// AccessMode, FSType and PublishContext are what the driver was called
 	// with.
 	AccessMode     string            `json:"accessMode,omitempty"`

@@ -1,0 +1,186 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MakeBelow makes a directory, and those above it, below root, which exists.
+// What is made is the owner's and the group's only. It follows no symbolic link
+// on the way, whoever puts one there meanwhile, and may be repeated.
+func MakeBelow(root, path string) error {
+	rel, err := filepath.Rel(root, path)
+	if err != nil || !filepath.IsLocal(rel) {
+		return fmt.Errorf("make %s: %w: it is not below %s", path, ErrNotPlain, root)
+	}
+	at, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail("open", root, err)
+	}
+	for name := range strings.SplitSeq(rel, "/") {
+		next, err := enter(at, name)
+		if errors.Is(err, unix.ENOENT) {
+			if err = unix.Mkdirat(at, name, 0o750); err == nil || errors.Is(err, unix.EEXIST) {
+				next, err = enter(at, name)
+			}
+		}
+		_ = unix.Close(at)
+		if errors.Is(err, unix.ELOOP) {
+			return fmt.Errorf("make %s: %w", path, ErrNotPlain)
+		}
+		if err != nil {
+			return fail("make", path, fmt.Errorf("%s: %w", name, err))
+		}
+		at = next
+	}
+	return unix.Close(at)
+}
+
+func enter(dir int, name string) (int, error) {
+	return unix.Openat2(dir, name, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
+	})
+}
+
+// parent opens the directory that a path is in, by way of no symbolic link.
+func parent(path string) (int, error) {
+	return unix.Openat2(unix.AT_FDCWD, filepath.Dir(path), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
+}
+
+// Free refuses a path where anything is but an empty directory, or an empty file
+// for a device, which a driver may have left.
+func Free(path string, device bool) error {
+	if err := unmounted(path); err != nil {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", path, err)
+	}
+	if device && info.Mode().IsRegular() && info.Size() == 0 {
+		return nil
+	}
+	if device || !info.IsDir() {
+		return fmt.Errorf("%s: %w: a %s", path, ErrNotFree, kind(info))
+	}
+	entries, err := os.ReadDir(path)
+	if err == nil && len(entries) > 0 {
+		err = fmt.Errorf("%s: %w: a directory that is not empty", path, ErrNotFree)
+	}
+	return err
+}
+
+func unmounted(path string) error {
+	if err := plain(path); err != nil {
+		return err
+	}
+	at, mounted, err := At(path)
+	if err == nil && mounted {
+		err = fmt.Errorf("%s: %w: %s", path, ErrOccupied, at.Source)
+	}
+	return err
+}
+
+func kind(info fs.FileInfo) string {
+	switch {
+	case info.IsDir():
+		return "directory"
+	case info.Mode()&fs.ModeDevice != 0:
+		return "device"
+	default:
+		return "file"
+	}
+}
+
+// Link makes a symbolic link at path, or leaves the one that points to target
+// already. Anything else that is there stays and is an error.
+func Link(target, path string) error {
+	dir, err := parent(path)
+	if err != nil {
+		return fail("link", path, err)
+	}
+	defer unix.Close(dir)
+	err = unix.Symlinkat(target, dir, filepath.Base(path))
+	if errors.Is(err, unix.EEXIST) && pointsTo(dir, filepath.Base(path), target) {
+		return nil
+	}
+	if err != nil {
+		return fail("link", path, err)
+	}
+	return nil
+}
+
+func pointsTo(dir int, name, target string) bool {
+	b := make([]byte, len(target)+1)
+	n, err := unix.Readlinkat(dir, name, b)
+	return err == nil && string(b[:n]) == target
+}
+
+// Unlink deletes a symbolic link and nothing else. A path that does not exist
+// is no error.
+func Unlink(path string) error {
+	return removeIn(path, func(dir int, name string, st unix.Stat_t) error {
+		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			return errors.New("it is not a symbolic link")
+		}
+		return unix.Unlinkat(dir, name, 0)
+	})
+}
+
+// Remove deletes one empty directory, one empty file or one device node, and
+// nothing else: what is a mount, or holds anything, stays and is an error. A
+// path that does not exist is no error.
+func Remove(path string) error {
+	if err := plain(path); err != nil {
+		return err
+	}
+	if _, mounted, err := At(path); err != nil || mounted {
+		return errors.Join(err, fmt.Errorf("remove %s: it is a mount", path))
+	}
+	return removeIn(path, func(dir int, name string, st unix.Stat_t) error {
+		switch {
+		case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+			return ErrNotPlain
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+			return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+		case st.Size > 0:
+			return errors.New("it is not empty")
+		}
+		return unix.Unlinkat(dir, name, 0)
+	})
+}
+
+// removeIn looks at a path, and removes it, in one and the same directory,
+// wherever its name leads by then (CVE-2017-1002102).
+func removeIn(path string, remove func(dir int, name string, st unix.Stat_t) error) error {
+	dir, err := parent(path)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	case errors.Is(err, unix.ELOOP):
+		return fmt.Errorf("remove %s: %w", path, ErrNotPlain)
+	case err != nil:
+		return fail("remove", path, err)
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	err = unix.Fstatat(dir, filepath.Base(path), &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil {
+		err = remove(dir, filepath.Base(path), st)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fail("remove", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// probeLimit is how long a filesystem may take to say that it is there.
+const probeLimit = time.Second
+
+// Liveness finds out which filesystems are dead. The zero Liveness is ready, and it
+// is safe for concurrent use.
+type Liveness struct {
+	mu sync.Mutex
+	// asked are the paths of which the kernel has not given an answer yet.
+	asked map[string]chan error
+}
+
+// Dead says whether the filesystem at a path will never answer again: its
+// server is gone, or has forgotten it. One that does not answer in time is not
+// dead. Nobody can take such a question back, so at most one is open for each
+// path.
+func (l *Liveness) Dead(ctx context.Context, path string) bool {
+	timer := time.NewTimer(probeLimit)
+	defer timer.Stop()
+	answer := l.ask(path)
+	select {
+	case err := <-answer:
+		answer <- err
+		return isDead(err)
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func isDead(err error) bool { return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ESTALE) }
+
+func (l *Liveness) ask(path string) chan error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if open, ok := l.asked[path]; ok {
+		return open
+	}
+	if l.asked == nil {
+		l.asked = map[string]chan error{}
+	}
+	answer := make(chan error, 1)
+	l.asked[path] = answer
+	go func() {
+		var st unix.Statfs_t
+		answer <- unix.Statfs(path, &st)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.asked, path)
+	}()
+	return answer
+}
+
+// Detach takes away every mount at target at once, whoever uses it: it is for
+// what is dead, which nobody can use.
+func Detach(target string) error {
+	if err := plain(target); err != nil {
+		return err
+	}
+	for {
+		_, mounted, err := At(target)
+		if err != nil || !mounted {
+			return err
+		}
+		if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fail("detach", target, err)
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+)
+
+// wantsTokens is a driver's object that asks for a token of each Pod, and to be
+// called again and again.
+func wantsTokens() *storagev1.CSIDriver {
+	d := noAttach(driverName)
+	d.Spec.RequiresRepublish = ptr.To(true)
+	d.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "vault", ExpirationSeconds: ptr.To[int64](600)}, {}}
+	return d
+}
+
+// givesTokens has the API give tokens that live for the given time.
+func (w *world) givesTokens(life time.Duration) *atomic.Int32 {
+	var given atomic.Int32
+	w.client.PrependReactor("create", "serviceaccounts", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
+		ref := r.Spec.BoundObjectRef
+		if a.GetSubresource() != "token" || ref.Kind != "Pod" || string(ref.UID) != "uid-"+ref.Name {
+			return true, nil, fmt.Errorf("unexpected %s for %+v", a.GetSubresource(), ref)
+		}
+		r.Status.Token = fmt.Sprintf("tok-%d", given.Add(1))
+		r.Status.ExpirationTimestamp = metav1.NewTime(time.Now().Add(life))
+		return true, r, nil
+	})
+	return &given
+}
+
+// TestTokens: the driver gets a token for each audience, where it wants them,
+// and a new one when it is time. They are nowhere else.
+func TestTokens(t *testing.T) {
+	for _, inSecrets := range []bool{false, true} {
+		t.Run(fmt.Sprint("in secrets: ", inSecrets), func(t *testing.T) {
+			object := wantsTokens()
+			object.Spec.ServiceAccountTokenInSecrets = &inSecrets
+			w := newWorld(t, object)
+			given := w.givesTokens(50 * time.Millisecond)
+			var log lockedBuffer
+			w.tune = func(o *Options) {
+				o.RepublishEvery = 20 * time.Millisecond
+				o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+			}
+			d := newFakeDriver(driverName, w.dir)
+			d.start(t)
+			w.run()
+			w.wire(driverName, "a")
+			w.pod("p", "a")
+			w.says("p", corev1.ConditionTrue, "v-a=")
+			first := d.published()[0]
+			holds, other := first.VolumeContext, first.Secrets
+			if inSecrets {
+				holds, other = other, holds
+			}
+			var tokens map[string]struct{ Token, ExpirationTimestamp string }
+			w.must(nil, json.Unmarshal([]byte(holds["csi.storage.k8s.io/serviceAccount.tokens"]), &tokens))
+			if tokens["vault"].Token != "tok-1" || tokens[""].Token != "tok-2" || tokens["vault"].ExpirationTimestamp == "" {
+				t.Errorf("tokens are %v", tokens)
+			}
+			if other["csi.storage.k8s.io/serviceAccount.tokens"] != "" {
+				t.Error("the tokens are in both places")
+			}
+			eventually(t, func() string {
+				if given.Load() < 4 {
+					return "no new token was asked for"
+				}
+				return ""
+			})
+			d.setHook(func(_ context.Context, call string) error {
+				if strings.HasPrefix(call, "publish:") {
+					all := d.published()
+					last := all[len(all)-1]
+					return status.Errorf(codes.Internal, "what is %v %v", last.VolumeContext, last.Secrets)
+				}
+				return nil
+			})
+			w.eventSaid("FailedMount", "NodePublishVolume by driver d.example: Internal")
+			w.says("p", corev1.ConditionTrue, "v-a=")
+			w.stop()
+			w.hides("tok-", log.String())
+		})
+	}
+}
+
+// hides says that a secret is neither in the log, nor in an event, nor in the
+// agent's own files.
+func (w *world) hides(secret, log string) {
+	w.t.Helper()
+	if strings.Contains(log, secret) {
+		w.t.Errorf("the log holds %s: %s", secret, log)
+	}
+	events, err := w.client.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
+	w.must(nil, err)
+	for _, e := range events.Items {
+		if strings.Contains(e.Message, secret) {
+			w.t.Errorf("an event holds %s: %s", secret, e.Message)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(w.dir, "journal", "*"))
+	w.must(nil, err)
+	for _, f := range files {
+		if data, err := os.ReadFile(f); err == nil && strings.Contains(string(data), secret) {
+			w.t.Errorf("%s holds %s", f, secret)
+		}
+	}
+}
+
+// lockedBuffer is a log that may be read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// TestNoToken: without a token the driver is not called, and the Pod is told.
+func TestNoToken(t *testing.T) {
+	w := newWorld(t, wantsTokens())
+	w.client.PrependReactor("create", "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, fmt.Errorf("no such account")
+	})
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionFalse, `FailedMount: token of service account ns/default for audience "vault": no such account`)
+	w.eventSaid("FailedMount", "no such account")
+	if got := d.history(); strings.Contains(got, "publish:") {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+// TestRepublish: a driver that wants so is called again and again; that it fails
+// takes nothing away, and the Pod is told.
+func TestRepublish(t *testing.T) {
+	object := noAttach(driverName)
+	object.Spec.RequiresRepublish = ptr.To(true)
+	w := newWorld(t, object)
+	w.tune = func(o *Options) { o.RepublishEvery = 10 * time.Millisecond }
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	again := func(n int) {
+		t.Helper()
+		eventually(t, func() string {
+			if got := len(d.published()); got < n {
+				return fmt.Sprintf("published %d times", got)
+			}
+			return ""
+		})
+	}
+	again(3)
+	d.setHook(func(_ context.Context, call string) error {
+		if strings.HasPrefix(call, "publish:") {
+			return status.Error(codes.Internal, "not now")
+		}
+		return nil
+	})
+	w.eventSaid("FailedMount", "not now")
+	again(len(d.published()) + 2)
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	d.setHook(nil)
+	again(len(d.published()) + 2)
+	if got := d.history(); strings.Contains(got, "unpublish:") || strings.Count(got, "stage:") != 1 {
+		t.Errorf("calls: %s", got)
+	}
+	w.stop()
+	before := len(d.published())
+	w.run()
+	again(before + 1)
+	w.terminate("p")
+	w.gone("p")
+	w.empty()
+}

@@ -1,0 +1,132 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// Keys of what a driver is told of a Pod.
+const (
+	infoPrefix = "csi.storage.k8s.io/"
+	tokensKey  = infoPrefix + "serviceAccount.tokens"
+)
+
+// volumeContext is the volume's attributes, with the Pod's when the driver
+// asks for them.
+func (d *deed) volumeContext(pod *corev1.Pod) map[string]string {
+	out := map[string]string{}
+	maps.Copy(out, d.f.pv.Spec.CSI.VolumeAttributes)
+	if info := d.a.driverSpec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
+		return out
+	}
+	out[infoPrefix+"pod.name"], out[infoPrefix+"pod.namespace"], out[infoPrefix+"pod.uid"] = pod.Name, pod.Namespace, string(pod.UID)
+	out[infoPrefix+"serviceAccount.name"], out[infoPrefix+"ephemeral"] = pod.Spec.ServiceAccountName, strconv.FormatBool(d.f.Ephemeral)
+	return out
+}
+
+// addTokens puts the tokens of the Pod's service account that the driver asks
+// for into the request: by audience, among the volume's attributes or its
+// secrets. They are nowhere else: not in the journal, not in a log.
+func (d *deed) addTokens(ctx context.Context, pod *corev1.Pod, request *csipb.NodePublishVolumeRequest) error {
+	spec := d.a.driverSpec(d.f.Driver)
+	if len(spec.TokenRequests) == 0 || pod == nil {
+		return nil
+	}
+	tokens := map[string]authenticationv1.TokenRequestStatus{}
+	for _, r := range spec.TokenRequests {
+		t, err := d.a.tokens.get(ctx, d.a, pod, r)
+		if err != nil {
+			return err
+		}
+		tokens[r.Audience] = t
+	}
+	text, err := json.Marshal(tokens)
+	if err != nil {
+		return fmt.Errorf("tokens of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	if ptr.Deref(spec.ServiceAccountTokenInSecrets, false) {
+		if request.Secrets == nil {
+			request.Secrets = map[string]string{}
+		}
+		request.Secrets[tokensKey] = string(text)
+		return nil
+	}
+	request.VolumeContext[tokensKey] = string(text)
+	return nil
+}
+
+// tokenAge bounds how old a token becomes before a new one is asked for, as
+// does four fifths of its life.
+const tokenAge = 24 * time.Hour
+
+// tokens keeps the service account tokens of the Pods of drivers that are
+// called again and again, in memory only.
+type tokens struct {
+	mu   sync.Mutex
+	kept map[tokenKey]token
+}
+
+type tokenKey struct {
+	pod, audience string
+	seconds       int64
+}
+
+type token struct {
+	status authenticationv1.TokenRequestStatus
+	renew  time.Time
+}
+
+// get returns a token that is bound to the Pod, and asks for a new one in time
+// before the one at hand ends.
+func (t *tokens) get(ctx context.Context, a *Agent, pod *corev1.Pod, r storagev1.TokenRequest) (authenticationv1.TokenRequestStatus, error) {
+	key := tokenKey{string(pod.UID), r.Audience, ptr.Deref(r.ExpirationSeconds, 0)}
+	now := time.Now()
+	t.mu.Lock()
+	have, ok := t.kept[key]
+	t.mu.Unlock()
+	if ok && now.Before(have.renew) {
+		return have.status, nil
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: r.ExpirationSeconds,
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	if r.Audience != "" {
+		request.Spec.Audiences = []string{r.Audience}
+	}
+	account := pod.Spec.ServiceAccountName
+	if account == "" {
+		account = "default"
+	}
+	got, err := a.Client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	if err != nil {
+		return authenticationv1.TokenRequestStatus{}, fmt.Errorf("token of service account %s/%s for audience %q: %w", pod.Namespace, account, r.Audience, err)
+	}
+	life := got.Status.ExpirationTimestamp.Sub(now)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.kept == nil {
+		t.kept = map[tokenKey]token{}
+	}
+	t.kept[key] = token{got.Status, now.Add(min(life*4/5, tokenAge))}
+	return got.Status, nil
+}
+
+// forget drops the tokens of a Pod.
+func (t *tokens) forget(podUID string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.kept, func(k tokenKey, _ token) bool { return k.pod == podUID })
+}

@@ -1,0 +1,130 @@
+package node
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// doesInline is a driver's object that allows Pods to name volumes.
+func doesInline(modes ...storagev1.VolumeLifecycleMode) *storagev1.CSIDriver {
+	d := noAttach(driverName)
+	d.Spec.AttachRequired, d.Spec.PodInfoOnMount = ptr.To(true), ptr.To(true)
+	d.Spec.VolumeLifecycleModes = modes
+	return d
+}
+
+func inline(pod *corev1.Pod) {
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "own", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+		Driver: driverName, ReadOnly: ptr.To(true), FSType: ptr.To("xfs"), VolumeAttributes: map[string]string{"size": "1"},
+		NodePublishSecretRef: &corev1.LocalObjectReference{Name: "s"},
+	}}})
+}
+
+// TestInlineVolume: a volume that a Pod names itself is published, and nothing
+// else is done or said about it, through a restart of the agent to its end.
+func TestInlineVolume(t *testing.T) {
+	w := newWorld(t, doesInline("Ephemeral"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")}})
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.podWith("p", inline)
+	at := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/own/mount")
+	w.says("p", corev1.ConditionTrue, "own="+at)
+	handle := fmt.Sprintf("csi-%x", sha256.Sum256([]byte("uid-pown")))
+	r := d.published()[0]
+	for what, pair := range map[string][2]string{
+		"handle":      {r.VolumeId, handle},
+		"path":        {r.TargetPath, at},
+		"staging":     {r.StagingTargetPath, ""},
+		"read-only":   {fmt.Sprint(r.Readonly), "true"},
+		"file system": {r.VolumeCapability.GetMount().GetFsType(), "xfs"},
+		"mode":        {r.VolumeCapability.GetAccessMode().GetMode().String(), "SINGLE_NODE_WRITER"},
+		"secret":      {r.Secrets["key"], "hidden"},
+		"attribute":   {r.VolumeContext["size"], "1"},
+		"ephemeral":   {r.VolumeContext["csi.storage.k8s.io/ephemeral"], "true"},
+		"pod":         {r.VolumeContext["csi.storage.k8s.io/pod.uid"], "uid-p"},
+	} {
+		if pair[0] != pair[1] {
+			t.Errorf("%s is %q, wanted %q", what, pair[0], pair[1])
+		}
+	}
+	w.stop()
+	w.run()
+	if names := w.agent.recorded(); len(names) > 0 {
+		t.Errorf("the node is to say that it uses %v", names)
+	}
+	w.terminate("p")
+	w.gone("p")
+	w.empty()
+	if got := d.history(); got != "info publish:"+handle+" info unpublish:"+handle {
+		t.Errorf("calls: %s", got)
+	}
+	if used := w.node().Status.VolumesInUse; len(used) > 0 {
+		t.Errorf("volumes in use: %v", used)
+	}
+}
+
+// TestInlineVolumeIsRefused until the driver's object says that it does such
+// volumes.
+func TestInlineVolumeIsRefused(t *testing.T) {
+	w := newWorld(t, doesInline("Persistent"))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.podWith("p", func(p *corev1.Pod) {
+		inline(p)
+		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
+	})
+	const refused = "driver d.example does not do volumes of mode Ephemeral: its CSIDriver object lists [Persistent]"
+	w.says("p", corev1.ConditionFalse, refused)
+	w.eventSaid("FailedMount", refused)
+	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"), metav1.UpdateOptions{}))
+	w.says("p", corev1.ConditionTrue, "own=")
+}
+
+// TestPersistentVolumeIsRefused by a driver that does inline volumes only.
+func TestPersistentVolumeIsRefused(t *testing.T) {
+	d := noAttach(driverName)
+	d.Spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{"Ephemeral"}
+	w := newWorld(t, d)
+	newFakeDriver(driverName, w.dir).start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionFalse, "does not do volumes of mode Persistent")
+}
+
+// TestInlineSurvivesALostJournal: the volume of a living Pod is taken over, and
+// not taken for a stranger's mount.
+func TestInlineSurvivesALostJournal(t *testing.T) {
+	w := newWorld(t, doesInline("Ephemeral"))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.podWith("p", func(p *corev1.Pod) {
+		inline(p)
+		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
+	})
+	w.says("p", corev1.ConditionTrue, "own=")
+	w.stop()
+	w.must(nil, os.RemoveAll(filepath.Join(w.dir, "journal")))
+	w.run()
+	eventually(t, func() string {
+		if n := strings.Count(d.history(), "publish:"); n != 2 {
+			return fmt.Sprint(n, " calls to publish")
+		}
+		return ""
+	})
+	w.terminate("p")
+	w.gone("p")
+	w.empty()
+}
