@@ -23,42 +23,46 @@ type Liveness struct {
 // Dead says whether the filesystem at a path will never answer again: its
 // server is gone, or has forgotten it. One that does not answer in time is not
 // dead. Nobody can take such a question back, so at most one is open for each
-// path.
+// path, and only who asks first waits for the answer.
 func (l *Liveness) Dead(ctx context.Context, path string) bool {
-	timer := time.NewTimer(probeLimit)
+	answer, first := l.ask(path)
+	wait := time.Duration(0)
+	if first {
+		wait = probeLimit
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	answer := l.ask(path)
 	select {
 	case err := <-answer:
-		answer <- err
-		return isDead(err)
+		return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ESTALE)
 	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return false
 }
 
-func isDead(err error) bool { return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ESTALE) }
-
-func (l *Liveness) ask(path string) chan error {
+// ask returns where the answer about a path will be, and whether nobody has
+// asked before.
+func (l *Liveness) ask(path string) (answer <-chan error, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if open, ok := l.asked[path]; ok {
-		return open
+		return open, false
 	}
 	if l.asked == nil {
 		l.asked = map[string]chan error{}
 	}
-	answer := make(chan error, 1)
-	l.asked[path] = answer
+	reply := make(chan error, 1)
+	l.asked[path] = reply
 	go func() {
 		var st unix.Statfs_t
-		answer <- unix.Statfs(path, &st)
+		err := unix.Statfs(path, &st)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.asked, path)
+		reply <- err
 	}()
-	return answer
+	return reply, true
 }
 
 // Detach takes away every mount at target at once, whoever uses it: it is for

@@ -81,6 +81,7 @@ type Agent struct {
 	again    *again
 	tokens   tokens
 	liveness mount.Liveness
+	table    mount.Table
 
 	// lost receives a word when the Node was deleted, or marked as dead.
 	lost chan struct{}
@@ -155,6 +156,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.Caches.Start(ctx); err != nil {
 		return ended(ctx, err)
 	}
+	defer func() { _ = a.table.Close() }()
 	defer a.Drivers.Subscribe(a.addAll)()
 	if err := a.begin(ctx, aside); err != nil {
 		return ended(ctx, err)
@@ -188,7 +190,7 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 		a.Events.Warn(node, decide.Torn(path))
 	}
 	a.rebuild(node)
-	a.orphans()
+	a.orphans(ctx)
 	a.inUse.start(node.Status.VolumesInUse, a.recorded())
 	a.addAll("")
 	for _, p := range a.pods.List() {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,7 +12,10 @@ import (
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
@@ -32,12 +36,17 @@ type fakeDriver struct {
 	calls []string
 	// requests are those of NodePublishVolume.
 	requests []*csipb.NodePublishVolumeRequest
-	told     []*registerapi.RegistrationStatus
-	servers  []*grpc.Server
+	// staged and shown are what was done and not undone: volumes, and volumes
+	// with a target.
+	staged, shown map[string]bool
+	// mount, when set, mounts something at a target.
+	mount   func(target string) error
+	told    []*registerapi.RegistrationStatus
+	servers []*grpc.Server
 }
 
 func newFakeDriver(name, root string) *fakeDriver {
-	return &fakeDriver{name: name, registerAs: name, dir: root, topology: map[string]string{"topology.example/zone": "z1"}}
+	return &fakeDriver{name: name, registerAs: name, dir: root, topology: map[string]string{"topology.example/zone": "z1"}, staged: map[string]bool{}, shown: map[string]bool{}}
 }
 
 func (d *fakeDriver) endpoint() string { return filepath.Join(d.dir, "plugins", d.name+".sock") }
@@ -146,12 +155,51 @@ func (d *fakeDriver) NodeGetInfo(ctx context.Context, _ *csipb.NodeGetInfoReques
 	return &csipb.NodeGetInfoResponse{NodeId: "id-" + d.name, MaxVolumesPerNode: 7, AccessibleTopology: &csipb.Topology{Segments: d.topology}}, nil
 }
 
+// afterwards is an error that is answered when the work is done.
+type afterwards struct{ error }
+
+// perform asks the hook how a call goes, and does the work or not.
+func (d *fakeDriver) perform(ctx context.Context, what string, work func() error) error {
+	err := d.call(ctx, what)
+	late, after := err.(afterwards) //nolint:errorlint // nothing wraps what a hook returns
+	if err != nil && !after {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := work(); err != nil {
+		return err
+	}
+	if after {
+		return late.error
+	}
+	return nil
+}
+
+// left says what was done and not undone.
+func (d *fakeDriver) left() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return strings.Join(slices.Concat(slices.Sorted(maps.Keys(d.staged)), slices.Sorted(maps.Keys(d.shown))), " ")
+}
+
 func (d *fakeDriver) NodeStageVolume(ctx context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
-	return &csipb.NodeStageVolumeResponse{}, d.call(ctx, "stage:"+r.VolumeId+":"+r.PublishContext["device"]+":"+r.Secrets["key"])
+	return &csipb.NodeStageVolumeResponse{}, d.perform(ctx, "stage:"+r.VolumeId+":"+r.PublishContext["device"]+":"+r.Secrets["key"], func() error {
+		d.staged[r.VolumeId] = true
+		return nil
+	})
 }
 
 func (d *fakeDriver) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
-	return &csipb.NodeUnstageVolumeResponse{}, d.call(ctx, "unstage:"+r.VolumeId)
+	return &csipb.NodeUnstageVolumeResponse{}, d.perform(ctx, "unstage:"+r.VolumeId, func() error {
+		for at := range d.shown {
+			if strings.HasPrefix(at, r.VolumeId+" ") {
+				return status.Error(codes.FailedPrecondition, "it is still at "+at)
+			}
+		}
+		delete(d.staged, r.VolumeId)
+		return nil
+	})
 }
 
 func (d *fakeDriver) published() []*csipb.NodePublishVolumeRequest {
@@ -164,13 +212,36 @@ func (d *fakeDriver) NodePublishVolume(ctx context.Context, r *csipb.NodePublish
 	d.mu.Lock()
 	d.requests = append(d.requests, r)
 	d.mu.Unlock()
-	return &csipb.NodePublishVolumeResponse{}, d.call(ctx, "publish:"+r.VolumeId)
+	return &csipb.NodePublishVolumeResponse{}, d.perform(ctx, "publish:"+r.VolumeId, func() error {
+		at := r.VolumeId + " " + r.TargetPath
+		if r.StagingTargetPath != "" && !d.staged[r.VolumeId] {
+			return status.Error(codes.FailedPrecondition, "it is not staged")
+		}
+		if d.mount != nil && !d.shown[at] {
+			if err := d.mount(r.TargetPath); err != nil {
+				return status.Error(codes.Internal, err.Error())
+			}
+		}
+		d.shown[at] = true
+		return nil
+	})
 }
 
 func (d *fakeDriver) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
-	return &csipb.NodeUnpublishVolumeResponse{}, d.call(ctx, "unpublish:"+r.VolumeId)
+	return &csipb.NodeUnpublishVolumeResponse{}, d.perform(ctx, "unpublish:"+r.VolumeId, func() error {
+		if d.mount != nil {
+			// As drivers do, it looks at what it is to take away.
+			if _, err := os.Stat(r.TargetPath); err != nil && !os.IsNotExist(err) {
+				return status.Error(codes.Internal, err.Error())
+			}
+			_ = unix.Unmount(r.TargetPath, unix.UMOUNT_NOFOLLOW)
+			_ = unix.Rmdir(r.TargetPath)
+		}
+		delete(d.shown, r.VolumeId+" "+r.TargetPath)
+		return nil
+	})
 }
 
 func (d *fakeDriver) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
-	return &csipb.NodeExpandVolumeResponse{}, d.call(ctx, "expand:"+r.VolumeId)
+	return &csipb.NodeExpandVolumeResponse{}, d.perform(ctx, "expand:"+r.VolumeId, func() error { return nil })
 }

@@ -12,7 +12,6 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/mount"
 )
 
 // alive says whether a Pod still has a right to its volumes.
@@ -155,28 +154,24 @@ func (a *Agent) gatherMounts(ctx context.Context, f *facts) error {
 	if f.Record == nil {
 		return nil
 	}
-	points, err := mount.Below(a.RootDir)
+	points, err := a.table.Points()
 	if err != nil {
 		return err
 	}
-	for _, p := range points {
-		f.Mounted[p.Path] = true
-	}
-	if f.Mounted[f.Record.StagingPath] {
+	if _, f.Mounted[f.Record.StagingPath] = points[f.Record.StagingPath]; f.Mounted[f.Record.StagingPath] {
 		f.Dead[f.Record.StagingPath] = a.liveness.Dead(ctx, f.Record.StagingPath)
 	}
 	for _, t := range f.Record.Targets {
+		_, mounted := points[t.Path]
 		switch {
 		case f.Record.Block:
-			f.Mounted[t.Path] = isDevice(t.Path) && a.linked(f.Record.Volume, t)
-		case f.Mounted[t.Path]:
+			mounted = isDevice(t.Path) && a.linked(f.Record.Volume, t)
+		case mounted:
 			f.Dead[t.Path] = a.liveness.Dead(ctx, t.Path)
 		}
-		if t.HostPath == "" {
-			continue
-		}
-		if _, f.Mounted[t.HostPath], err = mount.At(t.HostPath); err != nil {
-			return err
+		f.Mounted[t.Path] = mounted
+		if t.HostPath != "" {
+			_, f.Mounted[t.HostPath] = points[t.HostPath]
 		}
 	}
 	return nil

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -12,36 +14,64 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// rebuild makes records for volumes that the Node says are in use, that have
-// left directories here, and that the journal does not know: it was lost or
-// moved aside. What is known of them is unknown, so it is repeated or undone.
+// rebuild makes records for volumes that the Node says are in use, or that
+// living Pods want, that have left directories here, and that the journal does
+// not know: it was lost or moved aside. What is known of them is unknown, so it
+// is repeated or undone.
 func (a *Agent) rebuild(node *corev1.Node) {
 	boot, err := bootID()
 	if err != nil {
 		a.Log.Error("lost records are not rebuilt", "err", err)
 		return
 	}
-	for _, n := range node.Status.VolumesInUse {
-		driver, handle, ok := split(n)
-		if !ok || a.journal.Get(decide.Key(driver, handle)) != nil {
-			continue
-		}
-		r := a.found(driver, handle)
-		if r == nil {
+	for key, own := range a.mayBeLost(node) {
+		driver, handle, _ := strings.Cut(key, "^")
+		r := a.found(driver, handle, own)
+		if r == nil || a.journal.Get(key) != nil {
 			continue
 		}
 		r.Boot = boot
-		a.Log.Warn("volume is in use and not in the journal, its record is made from its directories", "volume", r.Key(), "targets", len(r.Targets))
+		a.Log.Warn("volume is in use and not in the journal, its record is made from its directories", "volume", key, "targets", len(r.Targets))
 		if err := a.journal.Put(r); err != nil {
-			a.Log.Error("lost record is not rebuilt", "volume", r.Key(), "err", err)
+			a.Log.Error("lost record is not rebuilt", "volume", key, "err", err)
 		}
 	}
 }
 
+// mayBeLost returns the volumes that may be here; with each inline one the use
+// that it is.
+func (a *Agent) mayBeLost(node *corev1.Node) map[string]*use {
+	all := map[string]*use{}
+	for _, n := range node.Status.VolumesInUse {
+		if driver, handle, ok := split(n); ok {
+			all[decide.Key(driver, handle)] = nil
+		}
+	}
+	for _, pod := range a.pods.List() {
+		for _, u := range a.uses(pod) {
+			switch {
+			case u.pv == nil:
+			case u.Inline:
+				all[u.key()] = &u
+			case alive(pod):
+				all[u.key()] = nil
+			}
+		}
+	}
+	return all
+}
+
 // found returns the record of a volume as its directories tell it, or nil when
 // there are none.
-func (a *Agent) found(driver, handle string) *decide.Record {
+func (a *Agent) found(driver, handle string, own *use) *decide.Record {
 	r := &decide.Record{Driver: driver, Handle: handle}
+	if own != nil {
+		r.Volume, r.Ephemeral = own.pv.Name, true
+		path := targetPath(a.RootDir, string(own.Pod.UID), r.Volume, false)
+		if _, err := os.Lstat(filepath.Dir(path)); err == nil {
+			r.Targets = append(r.Targets, a.foundTarget(string(own.Pod.UID), path))
+		}
+	}
 	staging := stagingPath(a.RootDir, driver, handle, "", false)
 	for _, pv := range a.volumes.By(kube.VolumesByHandle, decide.Key(driver, handle)) {
 		r.Volume, r.Block = pv.Name, isBlock(pv)
@@ -89,7 +119,7 @@ func (a *Agent) foundTarget(uid, path string) decide.Target {
 
 // orphans unmounts what only this agent can have mounted and nobody owns: no
 // record, and no living Pod that could be using it.
-func (a *Agent) orphans() {
+func (a *Agent) orphans(ctx context.Context) {
 	points, err := mount.Below(a.RootDir)
 	if err != nil {
 		a.Log.Error("mounts that nobody owns are not looked for", "err", err)
@@ -104,7 +134,11 @@ func (a *Agent) orphans() {
 		if pod, found := a.pods.ByUID(uid); uid != "" && found && alive(pod) {
 			continue
 		}
-		if err := mount.Unmount(p.Path); err != nil {
+		unmount := mount.Unmount
+		if a.liveness.Dead(ctx, p.Path) {
+			unmount = mount.Detach
+		}
+		if err := unmount(p.Path); err != nil {
 			a.Log.Error("mount that nobody owns stays", "path", p.Path, "err", err)
 			continue
 		}

@@ -78,8 +78,8 @@ func (a *Agent) apply(ctx context.Context, f *facts, plan decide.Plan) []failure
 // keeps waiting, and returns why the volume has to be looked at again. What is
 // only waited for counts when nothing went wrong.
 func (a *Agent) report(ctx context.Context, f *facts, plan *decide.Plan, failed []failure) error {
+	a.warnStuck(f, plan.Because)
 	if len(failed) == 0 {
-		a.warnIdle(f, plan.Because)
 		return nil
 	}
 	var wrong, notYet error
@@ -175,14 +175,17 @@ func (a *Agent) warn(f *facts, failed decide.Action, b volume.Because) {
 	}
 }
 
-// warnIdle records why nothing is done where something is to be done.
-func (a *Agent) warnIdle(f *facts, b volume.Because) {
+// warnStuck records what keeps Pods waiting, or has happened to them, without
+// any step of this agent having failed.
+func (a *Agent) warnStuck(f *facts, b volume.Because) {
 	switch b.Reason {
 	case volume.ReasonFailedMount:
 		a.warnWaiting(f, b)
 	case volume.ReasonMountBroken:
-		for _, pod := range f.consumers {
-			a.Events.Warn(pod, b)
+		for path, pod := range f.consumers {
+			if f.Dead[path] {
+				a.Events.Warn(pod, b)
+			}
 		}
 	case volume.ReasonDriverMissing:
 		a.warnLeaving(f, "", volume.Because{Reason: volume.ReasonFailedUnmount, Message: b.Message, Next: b.Next})

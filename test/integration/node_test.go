@@ -238,13 +238,37 @@ func TestNodeMountsBlockDevices(t *testing.T) {
 	h := newHost(t)
 	h.claim("c", corev1.PersistentVolumeBlock)
 	h.pod("p", "c", "")
-	size, err := mount.DeviceSize(h.mounted("p"))
-	if err != nil || size != 64<<20 {
+	path := h.mounted("p")
+	if size, err := mount.DeviceSize(path); err != nil || size != 64<<20 {
 		t.Errorf("size is %d %v", size, err)
 	}
+	// The Pod finds its device where a kubelet shows it.
+	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink == 0 || !strings.Contains(path, "/volumeDevices/kubernetes.io~csi/pvc-") {
+		t.Errorf("%s: %v %v", path, info, err)
+	}
+	device, err := os.Readlink(path)
+	h.must(err)
+	if want := filepath.Join(h.dir, "plugins/kubernetes.io/csi/volumeDevices/publish", filepath.Base(path)); filepath.Dir(device) != want {
+		t.Errorf("the device is at %s, wanted below %s", device, want)
+	}
+	// Somebody removes the link: it is made again.
+	h.must(os.Remove(path))
+	h.stopAgent()
+	h.startAgent()
+	h.eventually(func() string {
+		if _, err := mount.DeviceSize(path); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
 	h.remove("p")
 	h.gone("p")
 	h.clean()
+	for _, below := range []string{"pods/*", "plugins/kubernetes.io/csi/volumeDevices/publish/*", "plugins/kubernetes.io/csi/volumeDevices/staging/*"} {
+		if left, _ := filepath.Glob(filepath.Join(h.dir, below)); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	}
 }
 
 // TestNodeAgentRestarts: what is wanted stays mounted through it, what is no

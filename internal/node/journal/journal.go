@@ -17,8 +17,11 @@ import (
 	"volplane.dev/volplane/internal/decide/mount"
 )
 
-// format is the version of the files that this program writes.
-const format = 1
+// format is the version of the files that this program writes; it reads those
+// of earlier ones. Format 2 knows inline volumes, and block devices that are
+// linked to from their Pods' directories, neither of which a program of format
+// 1 would take away rightly.
+const format = 2
 
 // maxFile bounds a file: a record is a few KiB, with thousands of Pods some
 // hundred.
@@ -61,6 +64,9 @@ func Open(dir, boot string) (*Journal, []string, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("read journal: %w", err)
 	}
+	if err := refuseNewer(dir, entries); err != nil {
+		return nil, nil, err
+	}
 	j := &Journal{dir: dir, records: map[string]*mount.Record{}}
 	var aside []string
 	for _, e := range entries {
@@ -101,7 +107,27 @@ func (j *Journal) load(name, boot string) (string, error) {
 	}
 }
 
-func read(path string) (*mount.Record, error) {
+// refuseNewer looks at all files before any is touched.
+func refuseNewer(dir string, entries []os.DirEntry) error {
+	for _, e := range entries {
+		if !strings.HasSuffix(e.Name(), suffix) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		data, err := content(path)
+		if err != nil {
+			return err
+		}
+		// What a newer record looks like is not known here.
+		var version struct{ Format int }
+		if json.Unmarshal(data, &version) == nil && version.Format > format {
+			return fmt.Errorf("%s has format %d, this program knows %d: %w", path, version.Format, format, ErrNewer)
+		}
+	}
+	return nil
+}
+
+func content(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read journal record: %w", err)
@@ -111,15 +137,19 @@ func read(path string) (*mount.Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read journal record %s: %w", path, err)
 	}
-	var content file
-	err = json.Unmarshal(data, &content)
-	switch {
-	case err == nil && content.Format > format:
-		return nil, fmt.Errorf("%s has format %d, this program knows %d: %w", path, content.Format, format, ErrNewer)
-	case err != nil || content.Format < 1 || content.Record == nil || len(data) > maxFile:
+	return data, nil
+}
+
+func read(path string) (*mount.Record, error) {
+	data, err := content(path)
+	if err != nil {
+		return nil, err
+	}
+	var f file
+	if json.Unmarshal(data, &f) != nil || f.Format < 1 || f.Record == nil || len(data) > maxFile {
 		return nil, errTorn
 	}
-	return content.Record, nil
+	return f.Record, nil
 }
 
 func (j *Journal) setAside(name string) (string, error) {

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -128,18 +129,54 @@ func TestRecordUnderAnotherName(t *testing.T) {
 	}
 }
 
+// TestNewerFormatRefusesTheStart, whatever its records look like, and touches
+// nothing else on the way.
 func TestNewerFormatRefusesTheStart(t *testing.T) {
+	for _, record := range []string{`{"driver":"d.example","handle":"h"}`, `"of another kind"`, `[1]`} {
+		dir := t.TempDir()
+		open(t, dir, "1")
+		path := filepath.Join(dir, fileName("d.example^h"))
+		files := map[string]string{
+			path:                                 fmt.Sprintf(`{"format":%d,"record":%s,"more":{}}`, format+1, record),
+			filepath.Join(dir, fileName("torn")): "{", filepath.Join(dir, fileName("unfinished")+tmpSuffix): "{",
+		}
+		for name, text := range files {
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, _, err := Open(dir, "1"); !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), path) {
+			t.Fatalf("got %v", err)
+		}
+		for name, text := range files {
+			if got, err := os.ReadFile(name); err != nil || string(got) != text {
+				t.Errorf("%s: %q, %v", name, got, err)
+			}
+		}
+	}
+}
+
+// TestOlderFormat reads what the first program wrote, and writes its own.
+func TestOlderFormat(t *testing.T) {
 	dir := t.TempDir()
-	open(t, dir, "1")
-	path := filepath.Join(dir, fileName("d.example^h"))
-	if err := os.WriteFile(path, []byte(`{"format":2,"record":{"driver":"d.example","handle":"h"},"more":{}}`), 0o600); err != nil {
+	old, err := os.ReadFile("testdata/format1.json")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Open(dir, "1"); !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), path) {
-		t.Fatalf("got %v", err)
+	path := filepath.Join(dir, fileName("d.example^h"))
+	if err := os.WriteFile(path, old, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := os.Stat(path); err != nil {
-		t.Error("the file is gone", err)
+	j, aside := open(t, dir, "1")
+	if diff := cmp.Diff(sample("h"), j.Get("d.example^h")); diff != "" || len(aside) > 0 {
+		t.Fatalf("aside %v (-want +got):\n%s", aside, diff)
+	}
+	if err := j.Put(j.Get("d.example^h")); err != nil {
+		t.Fatal(err)
+	}
+	now, err := os.ReadFile(path)
+	if want := strings.Replace(string(old), `"format":1`, fmt.Sprintf(`"format":%d`, format), 1); err != nil || string(now) != strings.TrimSpace(want) {
+		t.Errorf("written again as %s, %v", now, err)
 	}
 }
 

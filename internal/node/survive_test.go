@@ -1,0 +1,179 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/mount"
+)
+
+// fuseServers mounts filesystems whose servers are this process; die ends them.
+type fuseServers struct {
+	mu   sync.Mutex
+	open []*os.File
+}
+
+func (s *fuseServers) mount(target string) error {
+	if err := os.Mkdir(target, 0o700); err != nil {
+		return err
+	}
+	dev, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = append(s.open, dev)
+	return unix.Mount("test", target, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", dev.Fd()))
+}
+
+func (s *fuseServers) die() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, dev := range s.open {
+		_ = dev.Close()
+	}
+	s.open = nil
+}
+
+// detachAll keeps a failed test from leaving mounts.
+func (w *world) detachAll() {
+	points, _ := mount.Below(w.dir)
+	for _, p := range points {
+		_ = unix.Unmount(p.Path, unix.MNT_DETACH)
+	}
+}
+
+func doubts(o *Options) { o.TrustDrivers = false }
+
+func tmpfs(target string) error {
+	if err := os.Mkdir(target, 0o700); err != nil {
+		return err
+	}
+	return unix.Mount("none", target, "tmpfs", 0, "")
+}
+
+// TestDeadMount: when the server of a filesystem dies, what Pods have of it is
+// made anew, even by a driver that cannot take it away; a Pod whose mount is
+// alive keeps it.
+func TestDeadMount(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	t.Cleanup(w.detachAll)
+	w.tune = doubts
+	servers := &fuseServers{}
+	t.Cleanup(servers.die)
+	d := newFakeDriver(driverName, w.dir)
+	d.mount = servers.mount
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	d.mu.Lock()
+	d.mount = tmpfs
+	d.mu.Unlock()
+	w.pod("q", "a")
+	w.says("q", corev1.ConditionTrue, "v-a=")
+	kept, err := os.Create(filepath.Join(w.dir, "pods/uid-q/volumes/kubernetes.io~csi/pv-a/mount/open"))
+	w.must(nil, err)
+	defer kept.Close()
+	servers.die()
+	at := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount")
+	eventually(t, func() string {
+		w.agent.addAll("")
+		if p, mounted, err := mount.At(at); err != nil || !mounted || p.Type != "tmpfs" {
+			return fmt.Sprint("at the target: ", p, mounted, err)
+		}
+		return ""
+	})
+	w.eventSaid("MountBroken", "its server is gone")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	if got := strings.Count(d.history(), "unpublish:"); got < 2 {
+		t.Errorf("the driver took away what it cannot look at: %s", d.history())
+	}
+	if _, err := kept.WriteString("still mine"); err != nil {
+		t.Error(err)
+	}
+	w.must(nil, kept.Close())
+	for _, p := range []string{"p", "q"} {
+		w.terminate(p)
+		w.gone(p)
+	}
+	w.empty()
+}
+
+// TestDeadMountGoes with its Pod, though the driver cannot look at it.
+func TestDeadMountGoes(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	t.Cleanup(w.detachAll)
+	w.tune = doubts
+	servers := &fuseServers{}
+	d := newFakeDriver(driverName, w.dir)
+	d.mount = servers.mount
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.stop()
+	servers.die()
+	w.terminate("p")
+	w.run()
+	w.gone("p")
+	w.empty()
+	if left := d.left(); left != "" {
+		t.Error("left: ", left)
+	}
+}
+
+// TestRestartWithManyVolumes: for what is as it should be no driver is called.
+func TestRestartWithManyVolumes(t *testing.T) {
+	const many = 500
+	w := newWorld(t, noAttach(driverName))
+	w.tune = doubts
+	t.Cleanup(w.detachAll)
+	d := newFakeDriver(driverName, w.dir)
+	d.mount = tmpfs
+	d.start(t)
+	w.run()
+	for i := range many {
+		name := fmt.Sprintf("n%03d", i)
+		w.wire(driverName, name)
+		w.pod(name, name)
+	}
+	settled := func() string {
+		w.agent.mu.Lock()
+		defer w.agent.mu.Unlock()
+		served := 0
+		for _, b := range w.agent.told {
+			if b.Reason == "Mounted" {
+				served++
+			}
+		}
+		if served < many {
+			return fmt.Sprint(served, " are mounted")
+		}
+		return ""
+	}
+	eventually(t, settled)
+	w.stop()
+	d.mu.Lock()
+	d.calls = nil
+	d.mu.Unlock()
+	w.run()
+	eventually(t, settled)
+	// One more volume shows that the agent is at work.
+	w.wire(driverName, "new")
+	w.pod("new", "new")
+	w.says("new", corev1.ConditionTrue, "v-new=")
+	if got := d.history(); got != "info stage:h-new:: publish:h-new" {
+		t.Errorf("calls: %.300s", got)
+	}
+}
