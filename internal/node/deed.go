@@ -194,7 +194,7 @@ func (d *deed) stage(ctx context.Context) error {
 		VolumeCapability: capability, Secrets: secrets, VolumeContext: pv.Spec.CSI.VolumeAttributes,
 	})
 	d.dirty = true
-	switch csi.OutcomeOfNodeCall(err) {
+	switch outcome(err) {
 	case volume.Done:
 		r.Stage = decide.Staged
 		_, r.StagingMounted, err = mount.At(r.StagingPath)
@@ -207,6 +207,15 @@ func (d *deed) stage(ctx context.Context) error {
 		}
 	}
 	return called(d.f.Driver, "NodeStageVolume", err)
+}
+
+// outcome takes no driver at its word that says "internal error" and thereby
+// that nothing was done: it is asked to undo it.
+func outcome(err error) volume.Outcome {
+	if csi.Doubtful(err) {
+		return volume.Unknown
+	}
+	return csi.OutcomeOfNodeCall(err)
 }
 
 func (d *deed) unstage(ctx context.Context) error {

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/fsgroup"
@@ -46,7 +45,7 @@ func (d *deed) publish(ctx context.Context, path string) error {
 	}
 	_, err = d.f.driver.NodeClient().NodePublishVolume(ctx, request)
 	d.dirty = true
-	switch csi.OutcomeOfNodeCall(err) {
+	switch outcome(err) {
 	case volume.Done:
 		return d.published(ctx, t)
 	case volume.Failed:
