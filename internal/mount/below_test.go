@@ -57,9 +57,18 @@ func TestFree(t *testing.T) {
 		device bool
 		want   error
 	}{
-		{"nothing", false, nil}, {"empty", false, nil}, {"nothing", true, nil}, {"file", true, nil},
-		{"file", false, ErrNotFree}, {"full", false, ErrNotFree}, {"fifo", false, ErrNotFree}, {"data", true, ErrNotFree}, {"empty", true, ErrNotFree},
-		{"mount", false, ErrOccupied}, {"link", false, ErrNotPlain}, {"link/x", false, ErrNotPlain},
+		{"nothing", false, nil},
+		{"empty", false, nil},
+		{"nothing", true, nil},
+		{"file", true, nil},
+		{"file", false, ErrNotFree},
+		{"full", false, ErrNotFree},
+		{"fifo", false, ErrNotFree},
+		{"data", true, ErrNotFree},
+		{"empty", true, ErrNotFree},
+		{"mount", false, ErrOccupied},
+		{"link", false, ErrNotPlain},
+		{"link/x", false, ErrNotPlain},
 	} {
 		if err := Free(at(c.name), c.device); !errors.Is(err, c.want) {
 			t.Errorf("%s, device %v: %v, wanted %v", c.name, c.device, err, c.want)

@@ -54,6 +54,15 @@ type Options struct {
 	// RepublishEvery is the pause between two calls for the same target of a
 	// driver that wants to be called again; the default is a minute.
 	RepublishEvery time.Duration
+	// LookEvery is the pause between looks at what no watch tells: attaches
+	// that fail, and drivers' limits; the default is 10 seconds.
+	LookEvery time.Duration
+	// StatsEvery is the pause between questions how full volumes are and how
+	// they are; the default is a minute.
+	StatsEvery time.Duration
+	// SettleAfter is how long drivers have to register at the start before
+	// those that have not are taken for gone; the default is a minute.
+	SettleAfter time.Duration
 }
 
 // Rights is what node agents may do beyond what the Node authorizer grants
@@ -82,6 +91,8 @@ type Agent struct {
 	tokens   tokens
 	liveness mount.Liveness
 	table    mount.Table
+	limits   limits
+	stats    stats
 
 	// lost receives a word when the Node was deleted, or marked as dead.
 	lost chan struct{}
@@ -106,18 +117,19 @@ func New(o Options) (*Agent, error) {
 	case !filepath.IsAbs(o.RootDir) || filepath.Clean(o.RootDir) != o.RootDir:
 		return nil, fmt.Errorf("%w: root directory %q is not an absolute path", errOptions, o.RootDir)
 	}
-	if o.RetryMin == 0 {
-		o.RetryMin = 500 * time.Millisecond
-	}
-	if o.RetryMax == 0 {
-		o.RetryMax = 2 * time.Minute
-	}
-	if o.RepublishEvery == 0 {
-		o.RepublishEvery = time.Minute
+	for d, otherwise := range map[*time.Duration]time.Duration{
+		&o.RetryMin: 500 * time.Millisecond, &o.RetryMax: 2 * time.Minute, &o.LookEvery: 10 * time.Second,
+		&o.RepublishEvery: time.Minute, &o.StatsEvery: time.Minute, &o.SettleAfter: time.Minute,
+	} {
+		if *d == 0 {
+			*d = otherwise
+		}
 	}
 	a := &Agent{
 		Options: o, lost: make(chan struct{}, 1), told: map[string]volume.Because{}, seen: map[string]time.Time{},
-		pods: o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
+		limits: limits{asked: map[string]time.Time{}, asking: map[string]bool{}, full: map[string]bool{}},
+		stats:  stats{last: map[string]VolumeStats{}, healthy: map[*csi.Driver]bool{}},
+		pods:   o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
 		nodes: o.Caches.Nodes(), csiDrivers: o.Caches.CSIDrivers(),
 	}
 	a.again = &again{every: o.RepublishEvery, last: map[string]time.Time{}, wants: func(driver string) bool {
@@ -162,7 +174,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return ended(ctx, err)
 	}
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context){a.inUse.run, a.work.run, a.runPods, a.resync, a.register, a.keepNode, a.heartbeat} {
+	for _, run := range []func(context.Context){a.inUse.run, a.work.run, a.runPods, a.resync, a.register, a.keepNode, a.heartbeat, a.keepLimits, a.dropStale, a.keepStats} {
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Wait()

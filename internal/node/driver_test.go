@@ -39,6 +39,12 @@ type fakeDriver struct {
 	// staged and shown are what was done and not undone: volumes, and volumes
 	// with a target.
 	staged, shown map[string]bool
+	// most is how many volumes the node takes; usage and ailments are what it
+	// says of each volume; tells says that it does so.
+	most     int64
+	usage    []*csipb.VolumeUsage
+	ailments []*csipb.VolumeHealth_VolumeHealthEntry
+	tells    bool
 	// mount, when set, mounts something at a target.
 	mount   func(target string) error
 	told    []*registerapi.RegistrationStatus
@@ -46,7 +52,7 @@ type fakeDriver struct {
 }
 
 func newFakeDriver(name, root string) *fakeDriver {
-	return &fakeDriver{name: name, registerAs: name, dir: root, topology: map[string]string{"topology.example/zone": "z1"}, staged: map[string]bool{}, shown: map[string]bool{}}
+	return &fakeDriver{name: name, registerAs: name, dir: root, topology: map[string]string{"topology.example/zone": "z1"}, staged: map[string]bool{}, shown: map[string]bool{}, most: 7}
 }
 
 func (d *fakeDriver) endpoint() string { return filepath.Join(d.dir, "plugins", d.name+".sock") }
@@ -142,7 +148,11 @@ func (d *fakeDriver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapa
 
 func (d *fakeDriver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
 	r := &csipb.NodeGetCapabilitiesResponse{}
-	for _, c := range []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME} {
+	can := []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME}
+	if d.tells {
+		can = append(can, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS, csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
+	}
+	for _, c := range can {
 		r.Capabilities = append(r.Capabilities, &csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: c}}})
 	}
 	return r, nil
@@ -152,7 +162,7 @@ func (d *fakeDriver) NodeGetInfo(ctx context.Context, _ *csipb.NodeGetInfoReques
 	if err := d.call(ctx, "info"); err != nil {
 		return nil, err
 	}
-	return &csipb.NodeGetInfoResponse{NodeId: "id-" + d.name, MaxVolumesPerNode: 7, AccessibleTopology: &csipb.Topology{Segments: d.topology}}, nil
+	return &csipb.NodeGetInfoResponse{NodeId: "id-" + d.name, MaxVolumesPerNode: d.limit(), AccessibleTopology: &csipb.Topology{Segments: d.topology}}, nil
 }
 
 // afterwards is an error that is answered when the work is done.
@@ -244,4 +254,29 @@ func (d *fakeDriver) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpub
 
 func (d *fakeDriver) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
 	return &csipb.NodeExpandVolumeResponse{}, d.perform(ctx, "expand:"+r.VolumeId, func() error { return nil })
+}
+
+func (d *fakeDriver) limit() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.most
+}
+
+func (d *fakeDriver) set(change func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change()
+}
+
+func (d *fakeDriver) NodeGetVolumeStats(ctx context.Context, r *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
+	err := d.call(ctx, "stats:"+r.VolumeId)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &csipb.NodeGetVolumeStatsResponse{Usage: d.usage}, err
+}
+
+func (d *fakeDriver) NodeGetVolumeHealth(_ context.Context, r *csipb.NodeGetVolumeHealthRequest) (*csipb.NodeGetVolumeHealthResponse, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &csipb.NodeGetVolumeHealthResponse{VolumeHealth: &csipb.VolumeHealth{VolumeId: r.VolumeId, HealthStatuses: d.ailments}}, nil
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -117,11 +116,7 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 	if err != nil {
 		return fmt.Errorf("write driver %s to node %s: %w", name, o.name, err)
 	}
-	entry := storagev1.CSINodeDriver{Name: name, NodeID: info.ID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology))}
-	if info.MaxVolumes > 0 {
-		count := int32(min(info.MaxVolumes, math.MaxInt32))
-		entry.Allocatable = &storagev1.VolumeNodeResources{Count: &count}
-	}
+	entry := storagev1.CSINodeDriver{Name: name, NodeID: info.ID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology)), Allocatable: allocatable(info)}
 	return o.csiNode(ctx, node, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
 		return append(without(drivers, name), entry)
 	})

@@ -54,7 +54,7 @@ func (w *world) detachAll() {
 func doubts(o *Options) { o.TrustDrivers = false }
 
 func tmpfs(target string) error {
-	if err := os.Mkdir(target, 0o700); err != nil {
+	if err := os.Mkdir(target, 0o700); err != nil && !os.IsExist(err) {
 		return err
 	}
 	return unix.Mount("none", target, "tmpfs", 0, "")

@@ -84,6 +84,8 @@ const (
 	ReasonUnmounting          Reason = "Unmounting"
 	ReasonFailedUnmount       Reason = "FailedUnmount"
 	ReasonMountBroken         Reason = "MountBroken"
+	ReasonUnhealthy           Reason = "VolumeConditionAbnormal"
+	ReasonHealthy             Reason = "VolumeConditionNormal"
 	ReasonClaimMissing        Reason = "ClaimMissing"
 	ReasonClaimMade           Reason = "SuccessfulCreate"
 	ReasonFailedClaim         Reason = "FailedCreate"

@@ -123,6 +123,15 @@ func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode,
 	}
 }
 
+// Health is the reason of a volume that its driver calls ill, or well again
+// when nothing ails it.
+func Health(pv, node, ailments, driver string) volume.Because {
+	if ailments == "" {
+		return because(volume.ReasonHealthy, "", "volume %s is well again on node %s", pv, node)
+	}
+	return because(volume.ReasonUnhealthy, driver, "volume %s on node %s: %.800s", pv, node, ailments)
+}
+
 // Odd is the reason of a name that cannot be part of a path.
 func Odd(what, name string) volume.Because {
 	return because(volume.ReasonFailedMount, "user", "the %s, %.100q, cannot be the name of a directory", what, name)

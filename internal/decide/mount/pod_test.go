@@ -31,11 +31,17 @@ func TestReasons(t *testing.T) {
 		known, ephemeral bool
 		modes            []storagev1.VolumeLifecycleMode
 	}{
-		{"no object", false, false, nil}, {"no object, inline", false, true, nil}, {"nothing said", true, false, nil}, {"nothing said, inline", true, true, nil},
-		{"inline only", true, false, []storagev1.VolumeLifecycleMode{"Ephemeral"}}, {"both", true, true, []storagev1.VolumeLifecycleMode{"Persistent", "Ephemeral"}},
+		{"no object", false, false, nil},
+		{"no object, inline", false, true, nil},
+		{"nothing said", true, false, nil},
+		{"nothing said, inline", true, true, nil},
+		{"inline only", true, false, []storagev1.VolumeLifecycleMode{"Ephemeral"}},
+		{"both", true, true, []storagev1.VolumeLifecycleMode{"Persistent", "Ephemeral"}},
 	} {
 		fmt.Fprintf(&got, "%-32s %s\n", "lifecycle: "+c.what, Lifecycle("d", c.known, c.modes, c.ephemeral))
 	}
+	line("ill", Health("pv", "n", "DEGRADED OnePath", "d"))
+	line("well again", Health("pv", "n", "", "d"))
 	line("odd", Odd("name of the volume", "../x"))
 	line("grown", Grown("pv", "n"))
 	line("torn", Torn("/j/x"))

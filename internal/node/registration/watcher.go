@@ -155,6 +155,14 @@ func sockets(dir string) (map[string]string, error) {
 	return out, nil
 }
 
+// Claimed says whether there is a socket that speaks for the driver.
+func (w *Watcher) Claimed(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, ok := w.owners[name]
+	return ok
+}
+
 // claim makes the socket the only one that speaks for the driver.
 func (w *Watcher) claim(name, path string) error {
 	w.mu.Lock()

@@ -1,0 +1,220 @@
+package node
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"volplane.dev/volplane/internal/csi"
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/mount"
+)
+
+// VolumeStats is what a driver has said last of a volume that is mounted.
+type VolumeStats struct {
+	Driver, Handle, Volume string
+	// ClaimNamespace and ClaimName are empty for a volume without a claim.
+	ClaimNamespace, ClaimName string
+	// Usage is how full it is; what the driver does not say is 0.
+	Usage mount.Usage
+	// Health is what is wrong with it; empty when nothing is known to be.
+	Health string
+	// At is when the driver said so.
+	At time.Time
+}
+
+// stats keeps what drivers say of volumes.
+type stats struct {
+	mu   sync.Mutex
+	last map[string]VolumeStats
+	// healthy says which drivers tell of health.
+	healthy map[*csi.Driver]bool
+}
+
+// Stats returns what is known of the mounted volumes, ordered by driver and
+// handle.
+func (a *Agent) Stats() []VolumeStats {
+	a.stats.mu.Lock()
+	defer a.stats.mu.Unlock()
+	out := make([]VolumeStats, 0, len(a.stats.last))
+	for _, s := range a.stats.last {
+		out = append(out, s)
+	}
+	slices.SortFunc(out, func(x, y VolumeStats) int {
+		return strings.Compare(decide.Key(x.Driver, x.Handle), decide.Key(y.Driver, y.Handle))
+	})
+	return out
+}
+
+// keepStats asks the drivers about their volumes, one after the other and each
+// driver for itself: one that hangs delays its own answers only.
+func (a *Agent) keepStats(ctx context.Context) {
+	tick := time.NewTicker(a.StatsEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var asking sync.WaitGroup
+		byDriver := map[string][]*decide.Record{}
+		for _, r := range a.journal.List() {
+			byDriver[r.Driver] = append(byDriver[r.Driver], r)
+		}
+		for name, records := range byDriver {
+			if d, ok := a.Drivers.Get(name); ok {
+				asking.Go(func() { a.askStats(ctx, d, records) })
+			}
+		}
+		asking.Wait()
+		a.forgetStats()
+	}
+}
+
+// askStats ends early when the driver does not answer: the others of its
+// volumes would wait for the same.
+func (a *Agent) askStats(ctx context.Context, d *csi.Driver, records []*decide.Record) {
+	tellsHealth := a.tellsHealth(ctx, d)
+	if !d.Node.Stats && !tellsHealth {
+		return
+	}
+	for _, r := range records {
+		i := slices.IndexFunc(r.Targets, func(t decide.Target) bool { return t.Phase == decide.Published })
+		if i < 0 {
+			continue
+		}
+		if err := a.askVolume(ctx, d, r, r.Targets[i].Path, tellsHealth); err != nil {
+			a.Log.Debug("driver does not say how its volume is", "driver", d.Name, "volume", r.Volume, "err", err)
+			if code := csi.Code(err); code == codes.DeadlineExceeded || code == codes.Unavailable {
+				return
+			}
+		}
+	}
+}
+
+// tellsHealth asks a driver once whether it tells of health.
+func (a *Agent) tellsHealth(ctx context.Context, d *csi.Driver) bool {
+	a.stats.mu.Lock()
+	tells, known := a.stats.healthy[d]
+	a.stats.mu.Unlock()
+	if known {
+		return tells
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	r, err := d.NodeClient().NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{})
+	if err != nil {
+		return false
+	}
+	tells = slices.ContainsFunc(r.GetCapabilities(), func(c *csipb.NodeServiceCapability) bool {
+		return c.GetRpc().GetType() == csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH
+	})
+	a.stats.mu.Lock()
+	defer a.stats.mu.Unlock()
+	a.stats.healthy[d] = tells
+	return tells
+}
+
+func (a *Agent) askVolume(ctx context.Context, d *csi.Driver, r *decide.Record, path string, health bool) error {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	now := VolumeStats{Driver: r.Driver, Handle: r.Handle, Volume: r.Volume, At: time.Now()}
+	if pvs := a.volumes.By(kube.VolumesByHandle, r.Key()); len(pvs) > 0 && pvs[0].Spec.ClaimRef != nil {
+		now.ClaimNamespace, now.ClaimName = pvs[0].Spec.ClaimRef.Namespace, pvs[0].Spec.ClaimRef.Name
+	}
+	if d.Node.Stats {
+		s, err := d.NodeClient().NodeGetVolumeStats(ctx, &csipb.NodeGetVolumeStatsRequest{VolumeId: r.Handle, VolumePath: path, StagingTargetPath: r.StagingPath})
+		if err != nil {
+			return err
+		}
+		now.Usage = usage(s.GetUsage())
+	}
+	if health {
+		h, err := d.NodeClient().NodeGetVolumeHealth(ctx, &csipb.NodeGetVolumeHealthRequest{VolumeId: r.Handle, VolumePublishPath: path, StagingTargetPath: r.StagingPath})
+		if err != nil {
+			return err
+		}
+		now.Health = ailments(h.GetVolumeHealth().GetHealthStatuses())
+	}
+	a.stats.mu.Lock()
+	before := a.stats.last[r.Key()]
+	a.stats.last[r.Key()] = now
+	a.stats.mu.Unlock()
+	if before.Health != now.Health {
+		a.tellHealth(r, now)
+	}
+	return nil
+}
+
+// usage takes what makes sense of a driver's answer.
+func usage(all []*csipb.VolumeUsage) mount.Usage {
+	var out mount.Usage
+	for _, u := range all {
+		total, used, available := max(u.GetTotal(), 0), max(u.GetUsed(), 0), max(u.GetAvailable(), 0)
+		switch u.GetUnit() {
+		case csipb.VolumeUsage_BYTES:
+			out.Total, out.Used, out.Available = total, used, available
+		case csipb.VolumeUsage_INODES:
+			out.Inodes, out.InodesUsed, out.InodesAvailable = total, used, available
+		}
+	}
+	return out
+}
+
+// maxAilments bounds what is told of one volume.
+const maxAilments = 5
+
+// ailments is what is wrong with a volume in one line that does not depend on
+// the order in which the driver says it.
+func ailments(all []*csipb.VolumeHealth_VolumeHealthEntry) string {
+	var out []string
+	for _, e := range all {
+		text := e.GetStatus().String() + " " + e.GetReason()
+		if e.GetMessage() != "" {
+			text += ": " + e.GetMessage()
+		}
+		out = append(out, strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
+	}
+	slices.Sort(out)
+	return strings.Join(out[:min(len(out), maxAilments)], "; ")
+}
+
+// tellHealth tells the volume's Pods and its claim that it is well or ill now.
+func (a *Agent) tellHealth(r *decide.Record, now VolumeStats) {
+	b := decide.Health(r.Volume, a.Name, now.Health, r.Driver)
+	record := a.Events.Warn
+	if now.Health == "" {
+		record = a.Events.Note
+	}
+	for _, t := range r.Targets {
+		if pod, ok := a.pods.ByUID(t.PodUID); ok {
+			record(pod, b)
+		}
+	}
+	if claim, ok := a.claims.Get(now.ClaimNamespace + "/" + now.ClaimName); ok {
+		record(claim, b)
+	}
+}
+
+// forgetStats drops what is known of volumes and drivers that are gone.
+func (a *Agent) forgetStats() {
+	a.stats.mu.Lock()
+	defer a.stats.mu.Unlock()
+	for key := range a.stats.last {
+		if a.journal.Get(key) == nil {
+			delete(a.stats.last, key)
+		}
+	}
+	for d := range a.stats.healthy {
+		if now, ok := a.Drivers.Get(d.Name); !ok || now != d {
+			delete(a.stats.healthy, d)
+		}
+	}
+}

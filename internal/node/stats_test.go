@@ -1,0 +1,114 @@
+package node
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/mount"
+)
+
+// ill counts the events about a volume's health at an object.
+func (w *world) health(kind string) (ill, well int) {
+	events, err := w.client.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
+	w.must(nil, err)
+	for _, e := range events.Items {
+		switch {
+		case e.InvolvedObject.Kind != kind:
+		case e.Reason == "VolumeConditionAbnormal":
+			ill += int(e.Count)
+		case e.Reason == "VolumeConditionNormal":
+			well += int(e.Count)
+		}
+	}
+	return ill, well
+}
+
+// TestStatsAndHealth: what a driver says of its volumes is kept as long as they
+// are mounted; that one falls ill is told once at its Pod and its claim, and
+// that it is well again.
+func TestStatsAndHealth(t *testing.T) {
+	w := newWorld(t, noAttach(driverName), noAttach("slow.example"))
+	w.tune = func(o *Options) { o.StatsEvery = 10 * time.Millisecond }
+	d, slow := newFakeDriver(driverName, w.dir), newFakeDriver("slow.example", w.dir)
+	d.tells, slow.tells = true, true
+	d.usage = []*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: 10, Used: 4, Available: 6}, {Unit: csipb.VolumeUsage_INODES, Total: 5}}
+	d.start(t)
+	slow.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	eventually(t, func() string {
+		all := w.agent.Stats()
+		if len(all) != 1 || all[0].ClaimName != "a" || all[0].Usage != (mount.Usage{Total: 10, Used: 4, Available: 6, Inodes: 5}) || all[0].At.IsZero() {
+			return "no statistics"
+		}
+		return ""
+	})
+	d.set(func() {
+		d.ailments = []*csipb.VolumeHealth_VolumeHealthEntry{{Status: csipb.VolumeHealthErrorType_DEGRADED, Reason: "OnePath", Message: "one path is\nleft"}}
+	})
+	w.eventSaid("VolumeConditionAbnormal", "DEGRADED OnePath: one path is left")
+	asked := strings.Count(d.history(), "stats:")
+	eventually(t, func() string {
+		if strings.Count(d.history(), "stats:") < asked+5 {
+			return "not asked again"
+		}
+		return ""
+	})
+	d.set(func() { d.ailments = nil })
+	w.eventSaid("VolumeConditionNormal", "well again")
+	eventually(t, func() string {
+		for _, kind := range []string{"Pod", "PersistentVolumeClaim"} {
+			if ill, well := w.health(kind); ill != 1 || well != 1 {
+				return "not told once at the " + kind
+			}
+		}
+		return ""
+	})
+	w.terminate("p")
+	w.gone("p")
+	eventually(t, func() string {
+		if len(w.agent.Stats()) > 0 {
+			return "what is gone is still known"
+		}
+		return ""
+	})
+}
+
+// TestStatsOfAHangingDriver keep nobody waiting: not the next of its volumes
+// that is to be mounted, and not the agent's end.
+func TestStatsOfAHangingDriver(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	w.tune = func(o *Options) { o.StatsEvery = 10 * time.Millisecond }
+	d := newFakeDriver(driverName, w.dir)
+	d.tells = true
+	d.setHook(func(ctx context.Context, call string) error {
+		if strings.HasPrefix(call, "stats:") {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	})
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	eventually(t, func() string {
+		if !strings.Contains(d.history(), "stats:") {
+			return "not asked"
+		}
+		return ""
+	})
+	w.wire(driverName, "b")
+	w.pod("q", "b")
+	w.says("q", corev1.ConditionTrue, "v-b=")
+	w.stop()
+}
