@@ -1,0 +1,179 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+var errDead = errors.New("the agent is dead")
+
+// death ends an agent at one of its effects: nothing of it happens any more,
+// and the journal stays as it was then.
+type death struct {
+	dir string
+	// at is the effect, the first is 1, 0 is none; after says that it still
+	// happens.
+	at    int
+	after bool
+	died  chan struct{}
+
+	mu      sync.Mutex
+	effects []string
+	dead    bool
+	journal map[string][]byte
+}
+
+// step says whether an effect does not happen, and whether it is the last.
+func (d *death) step(name string) (last bool, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.dead {
+		return false, errDead
+	}
+	d.effects = append(d.effects, name)
+	if len(d.effects) != d.at {
+		return false, nil
+	}
+	d.dead, d.journal = true, map[string][]byte{}
+	files, _ := filepath.Glob(filepath.Join(d.dir, "journal", "*.json"))
+	for _, f := range files {
+		if data, err := os.ReadFile(f); err == nil {
+			d.journal[f] = data
+		}
+	}
+	close(d.died)
+	if d.after {
+		return true, nil
+	}
+	return true, errDead
+}
+
+// call lets the driver's work pass, or not.
+func (d *death) call(_ context.Context, what string) error {
+	if what == "info" {
+		return nil
+	}
+	last, err := d.step(what)
+	if err == nil && !last {
+		return nil
+	}
+	lost := status.Error(codes.Unavailable, "nobody hears of it")
+	if last && d.after {
+		return afterwards{lost}
+	}
+	return lost
+}
+
+// write lets a write to the API pass, or not.
+func (d *death) write(a clienttesting.Action) (bool, runtime.Object, error) {
+	switch what := a.GetVerb() + " " + a.GetResource().Resource + " " + a.GetSubresource(); what {
+	case "patch nodes status", "patch pods status", "delete pods ":
+		if _, err := d.step(what); err != nil {
+			return true, nil, err
+		}
+	}
+	return false, nil, nil
+}
+
+// bury puts the journal back to what it was, and lets the next agent live.
+func (d *death) bury(t *testing.T) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	files, err := filepath.Glob(filepath.Join(d.dir, "journal", "*.json"))
+	for _, f := range files {
+		err = errors.Join(err, os.Remove(f))
+	}
+	for f, data := range d.journal {
+		err = errors.Join(err, os.WriteFile(f, data, 0o600))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.dead, d.at, d.died = false, 0, nil
+}
+
+// TestDeathAtEveryEffect: the agent dies before or after each of its effects,
+// and the next one ends what it began: in time for the Pod, and with nothing
+// left.
+func TestDeathAtEveryEffect(t *testing.T) {
+	effects := liveAndDie(t, 0, false)
+	if len(effects) < 8 {
+		t.Fatalf("effects: %v", effects)
+	}
+	for at := 1; at <= len(effects); at++ {
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d %s, after it: %v", at, effects[at-1], after), func(t *testing.T) { liveAndDie(t, at, after) })
+		}
+	}
+}
+
+// liveAndDie brings a volume to a Pod and takes it away, with one death on the
+// way, and returns the effects.
+func liveAndDie(t *testing.T, at int, after bool) []string {
+	t.Helper()
+	w := newWorld(t, noAttach(driverName))
+	x := &death{dir: w.dir, at: at, after: after, died: make(chan struct{})}
+	for _, verb := range []string{"patch", "delete"} {
+		w.client.PrependReactor(verb, "*", x.write)
+	}
+	d := newFakeDriver(driverName, w.dir)
+	d.setHook(x.call)
+	d.start(t)
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.run()
+	reach := func(reached func() string) {
+		t.Helper()
+		died := x.died
+		eventually(t, func() string {
+			select {
+			case <-died:
+				died = nil
+				w.stop()
+				x.bury(t)
+				w.run()
+			default:
+			}
+			return reached()
+		})
+	}
+	reach(func() string {
+		p, err := w.client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+		w.must(nil, err)
+		if c := condition(p); c == nil || c.Status != corev1.ConditionTrue {
+			return fmt.Sprintf("the pod says %+v", c)
+		}
+		return ""
+	})
+	w.terminate("p")
+	reach(func() string {
+		if _, err := w.client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err == nil {
+			return "the pod is still there"
+		}
+		if len(w.node().Status.VolumesInUse) > 0 {
+			return "the node still says that it uses the volume"
+		}
+		files, _ := filepath.Glob(filepath.Join(w.dir, "journal", "*.json"))
+		if len(files) > 0 || d.left() != "" {
+			return fmt.Sprint("left: ", files, d.left())
+		}
+		return ""
+	})
+	w.empty()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.effects
+}
