@@ -109,20 +109,23 @@ func (d *death) bury(t *testing.T) {
 // and the next one ends what it began: in time for the Pod, and with nothing
 // left.
 func TestDeathAtEveryEffect(t *testing.T) {
-	effects := liveAndDie(t, 0, false)
+	effects := liveAndDie(t, 0, false, false)
 	if len(effects) < 8 {
 		t.Fatalf("effects: %v", effects)
 	}
 	for at := 1; at <= len(effects); at++ {
 		for _, after := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d %s, after it: %v", at, effects[at-1], after), func(t *testing.T) { liveAndDie(t, at, after) })
+			for _, goes := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%d %s, after it: %v, pod goes: %v", at, effects[at-1], after, goes), func(t *testing.T) { liveAndDie(t, at, after, goes) })
+			}
 		}
 	}
 }
 
 // liveAndDie brings a volume to a Pod and takes it away, with one death on the
-// way, and returns the effects.
-func liveAndDie(t *testing.T, at int, after bool) []string {
+// way, and returns the effects. The Pod goes at last, or while the agent is
+// dead.
+func liveAndDie(t *testing.T, at int, after, goes bool) []string {
 	t.Helper()
 	w := newWorld(t, noAttach(driverName))
 	x := &death{dir: w.dir, at: at, after: after, died: make(chan struct{})}
@@ -144,6 +147,9 @@ func liveAndDie(t *testing.T, at int, after bool) []string {
 				died = nil
 				w.stop()
 				x.bury(t)
+				if goes {
+					w.end("p")
+				}
 				w.run()
 			default:
 			}
@@ -152,23 +158,21 @@ func liveAndDie(t *testing.T, at int, after bool) []string {
 	}
 	reach(func() string {
 		p, err := w.client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
-		w.must(nil, err)
+		if err != nil || p.DeletionTimestamp != nil {
+			return ""
+		}
 		if c := condition(p); c == nil || c.Status != corev1.ConditionTrue {
 			return fmt.Sprintf("the pod says %+v", c)
 		}
 		return ""
 	})
-	w.terminate("p")
+	w.end("p")
 	reach(func() string {
-		if _, err := w.client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err == nil {
-			return "the pod is still there"
-		}
-		if len(w.node().Status.VolumesInUse) > 0 {
-			return "the node still says that it uses the volume"
-		}
+		_, err := w.client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+		used := w.node().Status.VolumesInUse
 		files, _ := filepath.Glob(filepath.Join(w.dir, "journal", "*.json"))
-		if len(files) > 0 || d.left() != "" {
-			return fmt.Sprint("left: ", files, d.left())
+		if err == nil || len(used)+len(files) > 0 || d.left() != "" {
+			return fmt.Sprint("left: ", err, used, files, d.left())
 		}
 		return ""
 	})
@@ -176,4 +180,12 @@ func liveAndDie(t *testing.T, at int, after bool) []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.effects
+}
+
+// end marks a Pod as deleted, if it is there and is not marked yet.
+func (w *world) end(name string) {
+	w.t.Helper()
+	if p, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), name, metav1.GetOptions{}); err == nil && p.DeletionTimestamp == nil {
+		w.terminate(name)
+	}
 }
