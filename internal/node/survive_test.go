@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/mount"
 )
@@ -94,7 +95,16 @@ func TestDeadMount(t *testing.T) {
 		return ""
 	})
 	w.eventSaid("MountBroken", "its server is gone")
-	w.says("p", corev1.ConditionTrue, "v-a=")
+	eventually(t, func() string {
+		// The API of these tests has no versions: what was written last may be
+		// seen late, and is looked at again.
+		w.agent.addAll("")
+		pod, err := w.client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
+		if c := condition(pod); err != nil || c == nil || c.Status != corev1.ConditionTrue {
+			return fmt.Sprint("the pod says ", c, err)
+		}
+		return ""
+	})
 	if got := strings.Count(d.history(), "unpublish:"); got < 2 {
 		t.Errorf("the driver took away what it cannot look at: %s", d.history())
 	}
