@@ -44,13 +44,13 @@ install: build ## install programs, systemd unit and completions below PREFIX (/
 
 ##@ To change it
 .PHONY: test
-test: deps build bin/kubectl bin/kube-controller-manager bin/csi-provisioner ## run every test of all modules (needs root)
+test: deps build bin/kubectl bin/kube-controller-manager bin/csi-provisioner bin/csi-attacher ## run every test of all modules (needs root)
 	@if [ "$$(id -u)" != 0 ]; then echo 'error: the tests mount file systems: run them as root, or `make unit` without' >&2; exit 1; fi
 	.ci/gotest $(MODULES)
 
 .PHONY: differential
-differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner, without and with topology, with Kubernetes' own in DIFFERENTIAL=2000 sequences each
-	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=60m -v -run 'Test(Binder|Provisioner|Topology)IsKubernetes' ./kube
+differential: bin/kube-controller-manager bin/csi-provisioner bin/csi-attacher ## compare binder, provisioner (without and with topology) and attaching with Kubernetes' own in DIFFERENTIAL=2000 sequences each
+	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=60m -v -run 'Test(Binder|Provisioner|Topology|Attach)IsKubernetes' ./kube
 
 .PHONY: cluster
 cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a cluster of Kubernetes' own
@@ -94,10 +94,13 @@ bin/kubernetes: test/go.mod test/kubernetes/main.go
 bin/kubectl bin/kube-controller-manager: bin/kubernetes
 	ln -sf kubernetes $@
 
-# Kubernetes' own provisioner of CSI volumes, from a module of its own.
+# Kubernetes' own provisioner and attacher of CSI volumes, each from a module of
+# its own.
 bin/csi-provisioner: test/upstream/go.mod
-	cd test/upstream && p=$$(go list tool) && v=$$(go list -f '{{.Module.Version}}' $$p) && \
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$v" -o ../../$@ $$p
+bin/csi-attacher: test/upstream/attacher/go.mod
+bin/csi-provisioner bin/csi-attacher:
+	cd $(<D) && p=$$(go list tool) && v=$$(go list -f '{{.Module.Version}}' $$p) && \
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$v" -o $(CURDIR)/$@ $$p
 
 $(LINTER):
 	GOBIN=$(CURDIR)/bin GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)

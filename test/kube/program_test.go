@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -27,7 +28,7 @@ type program struct {
 func startProgram(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	path := plane.Bin("kubernetes")
-	if name == "csi-provisioner" {
+	if strings.HasPrefix(name, "csi-") {
 		path = plane.Bin(name)
 	}
 	cmd := exec.Command(path, args...)

@@ -1,6 +1,6 @@
-// Upstream's sidecars that the tests run as programs of their own. They stand in
-// a module without packages because they need other versions of k8s.io/* than
-// volplane; the Makefile builds them.
+// Upstream's provisioner, which the tests run as a program of its own. It stands in
+// a module without packages because it needs other versions of k8s.io/* than
+// volplane; the Makefile builds it.
 module volplane.dev/volplane/test/upstream
 
 go 1.26.0
