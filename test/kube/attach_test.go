@@ -77,7 +77,10 @@ func movesBetweenNodes(t *testing.T, s side, again bool) {
 			t.Fatal(err)
 		}
 	}
-	const name = corev1.UniqueVolumeName("kubernetes.io/csi/" + driverName + "^id-v")
+	const (
+		name  = corev1.UniqueVolumeName("kubernetes.io/csi/" + driverName + "^id-v")
+		other = corev1.UniqueVolumeName("kubernetes.io/csi/" + driverName + "^id-other")
+	)
 	attached := func(node string, want ...corev1.UniqueVolumeName) {
 		t.Helper()
 		eventually(ctx, t, func() string {
@@ -98,27 +101,41 @@ func movesBetweenNodes(t *testing.T, s side, again bool) {
 	must(s.makePod(ctx, "default", "p2", "n2", "c"))
 	must(s.endPod(ctx, "default", "p1"))
 	eventually(ctx, t, func() string { return s.told(ctx, "p2", "FailedAttachVolume") })
+	// Another volume comes to n1 meanwhile: somebody has looked at it again.
+	must(s.wire(ctx, "default", "other", csiVolume("other", driverName, corev1.ReadWriteOnce)))
+	must(s.makePod(ctx, "default", "p3", "n1", "other"))
+	eventually(ctx, t, func() string {
+		if all, err := s.mayMount(ctx, "n1"); err != nil || !slices.Contains(all, other) {
+			return fmt.Sprintf("node n1 may mount %v, not %s: %v", all, other, err)
+		}
+		return ""
+	})
 	if at := s.publishedTo("id-v"); !slices.Equal(at, []string{"id-n1"}) {
 		t.Fatalf("the volume is at %v while n1 uses it", at)
 	}
 	must(s.uses(ctx, "n1"))
 	attached("n2", name)
-	attached("n1")
+	attached("n1", other)
 	must(s.endPod(ctx, "default", "p2"))
+	must(s.endPod(ctx, "default", "p3"))
 	attached("n2")
-	must(s.client.CoreV1().PersistentVolumes().Delete(ctx, "v", metav1.DeleteOptions{}))
+	attached("n1")
+	must(s.client.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 	eventually(ctx, t, func() string { return s.left(ctx) })
-	s.asked(t, again, "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerPublishVolume", "ControllerUnpublishVolume")
+	s.asked(t, again, "id-v", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerPublishVolume", "ControllerUnpublishVolume")
 }
 
-// asked says that the driver was asked to do just that; again lets it be asked
-// twice, as Kubernetes' attacher does when it hears late of what it has written
-// itself.
-func (s side) asked(t *testing.T, again bool, want ...string) {
+// asked says what the driver was asked to do with a volume; again lets it be
+// asked twice, as Kubernetes' attacher does when it hears late of what it has
+// written itself.
+func (s side) asked(t *testing.T, again bool, id string, want ...string) {
 	t.Helper()
-	got := slices.DeleteFunc(s.storage.driver.Methods(), func(m string) bool {
-		return slices.Contains([]string{"ListVolumes", "NodeGetInfo", "NodeGetVolumeStats"}, m)
-	})
+	var got []string
+	for _, c := range s.storage.driver.Calls() {
+		if r, ok := c.Request.(interface{ GetVolumeId() string }); ok && r.GetVolumeId() == id && c.Method != "NodeGetVolumeStats" {
+			got = append(got, c.Method)
+		}
+	}
 	if again {
 		got = slices.Compact(got)
 	}
@@ -253,5 +270,5 @@ func mountsAndUnmounts(t *testing.T, s side, again bool) {
 	})
 	must(s.client.CoreV1().PersistentVolumes().Delete(ctx, "v", metav1.DeleteOptions{}))
 	eventually(ctx, t, func() string { return s.left(ctx) })
-	s.asked(t, again, "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume")
+	s.asked(t, again, "id-v", "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume")
 }
