@@ -55,6 +55,8 @@ type side struct {
 	disturber *disturber
 	// conflicts counts the writes of volplane that met one.
 	conflicts *atomic.Int64
+	// attaching says that what is attached to which node is compared, too.
+	attaching bool
 }
 
 func newSide(t *testing.T, name string) side {

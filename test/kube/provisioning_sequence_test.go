@@ -41,10 +41,7 @@ func (d *dice) provisioning(seed uint64, length int) sequence {
 }
 
 func (d *dice) provisioningOp() op {
-	all := []struct {
-		often int
-		draw  func() op
-	}{
+	return d.oneOf([]weighed{
 		{8, d.newDynamicClaim},
 		{5, func() op { return deleteClaim(d.made()) }},
 		{4, func() op { return schedule(d.made(), pick(d, "", d.node(), d.node(), d.node())) }},
@@ -65,18 +62,7 @@ func (d *dice) provisioningOp() op {
 		{1, d.wantAttributes},
 		{2, d.newSnapshot},
 		{1, d.changeSnapshot},
-	}
-	sum := 0
-	for _, a := range all {
-		sum += a.often
-	}
-	n := d.IntN(sum)
-	for _, a := range all {
-		if n -= a.often; n < 0 {
-			return a.draw()
-		}
-	}
-	panic("the weights have another sum")
+	})
 }
 
 // made returns a claim that was made.
@@ -309,6 +295,9 @@ func heal(mark int) op {
 }
 
 func (s side) touch(ctx context.Context, space string, mark int) error {
+	if s.attaching {
+		return s.touchNodes(ctx, space, mark)
+	}
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for uid, c := range s.memory.claims {
 		if c.space != space {

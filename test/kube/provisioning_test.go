@@ -54,15 +54,19 @@ type row struct {
 
 // provisioningMayDiffer returns the reasons why two states after provisioning
 // may differ, "" if there is a line without one.
-func provisioningMayDiffer(ours, theirs []string) string {
+func provisioningMayDiffer(ours, theirs []string) string { return explain(ours, theirs, rows()) }
+
+// explain returns the reasons of rows why two states may differ, "" if there is
+// a line without one.
+func explain(ours, theirs []string, rows []row) string {
 	d := difference{ours: ours, theirs: theirs, onlyOurs: without(compared(ours), theirs), onlyTheirs: without(compared(theirs), ours)}
 	var reasons []string
 	for _, line := range slices.Concat(d.onlyOurs, d.onlyTheirs) {
-		i := slices.IndexFunc(rows(), func(r row) bool { return r.explains(d, line) })
+		i := slices.IndexFunc(rows, func(r row) bool { return r.explains(d, line) })
 		if i < 0 {
 			return ""
 		}
-		reasons = append(reasons, rows()[i].reason)
+		reasons = append(reasons, rows[i].reason)
 	}
 	slices.Sort(reasons)
 	return strings.Join(slices.Compact(reasons), "; and ")

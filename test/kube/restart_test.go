@@ -161,6 +161,9 @@ func (d *differential) silence(how anew) {
 // awake waits until all controllers of a side have done something: a claim and
 // its volume come and go.
 func (s side) awake(ctx context.Context, name string) error {
+	if s.attaching {
+		return s.awakeAttaching(ctx, name)
+	}
 	if err := s.makePair(ctx, name); err != nil {
 		return err
 	}

@@ -23,11 +23,15 @@ const quiet = 3 * syncPeriod
 
 // rest waits until a side is at rest.
 func (s side) rest(ctx context.Context) error {
-	again := time.NewTicker(syncPeriod / 4)
+	pause, versions := syncPeriod/4, s.versions
+	if s.attaching {
+		pause, versions = syncPeriod, s.attachVersions
+	}
+	again := time.NewTicker(pause)
 	defer again.Stop()
 	before, since := "", time.Now()
 	for {
-		now, err := s.versions(ctx)
+		now, err := versions(ctx)
 		switch {
 		case err != nil:
 			return err
@@ -105,6 +109,11 @@ func (s side) states(ctx context.Context) (state, error) {
 	}
 	if err := s.snapshotted(ctx, out); err != nil {
 		return nil, err
+	}
+	if s.attaching {
+		if err := s.attached(ctx, out); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.stored(out); err != nil {
 		return nil, err

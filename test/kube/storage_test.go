@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -90,6 +91,13 @@ func (s *storage) start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 		action, _ := s.action(space, "DeleteVolume", id)
 		return action
 	})
+	for _, method := range []string{"ControllerPublishVolume", "ControllerUnpublishVolume"} {
+		driver.OnCall(method, func(_ int, req any) csitest.Action {
+			id := req.(interface{ GetVolumeId() string }).GetVolumeId()
+			action, _ := s.action(newMemory().space.FindString(id), method, id)
+			return action
+		})
+	}
 	return drivers
 }
 
@@ -215,7 +223,7 @@ func (s side) stored(out state) error {
 	}
 	calls := s.storage.driver.Calls()
 	for _, c := range calls[s.memory.calls:] {
-		if c.Method != "CreateVolume" && c.Method != "DeleteVolume" {
+		if !slices.Contains([]string{"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume"}, c.Method) {
 			continue
 		}
 		text, err := json.Marshal(c.Request)

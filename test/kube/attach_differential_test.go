@@ -1,0 +1,162 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+const (
+	// needless is a driver that needs no attaching.
+	needless = "needless.csi.example.com"
+	// longPause is how long the sides may differ in what is attached before that
+	// is a difference: after failures Kubernetes' attach/detach controller pauses
+	// for twice as long each time, and no edit ends the pause.
+	longPause = 30 * time.Second
+)
+
+// TestAttachIsKubernetes plays the same sequences to volplane's attach/detach
+// controller and attacher and to those of Kubernetes, each with a driver of its
+// own, and compares all attachments, volumes and nodes, what the driver was
+// asked and what it has. The sequences play the kubelets.
+func TestAttachIsKubernetes(t *testing.T) {
+	t.Parallel()
+	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
+	ours.attaching, theirs.attaching = true, true
+	for _, s := range []side{ours, theirs} {
+		_, err := s.client.StorageV1().CSIDrivers().Create(t.Context(), &storagev1.CSIDriver{
+			ObjectMeta: metav1.ObjectMeta{Name: needless}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	drivers := ours.storage.start(t, manyNodes)
+	theirs.storage.start(t, manyNodes)
+	ours.begin(func() func() { return ours.ours(t, drivers, "attachdetach", "attacher") })
+	theirs.begin(func() func() { return theirs.theirAttachDetach(t) })
+	theirs.begin(func() func() { return theirs.theirAttacher(t, theirs.storage.driver) })
+	compareAll(t, &differential{
+		sides: []side{ours, theirs}, usual: 50, patience: longPause, draw: drawAttaching,
+		allowed: func(ours, theirs []string) string { return explain(ours, theirs, attachRows()) }, counted: map[string]int{},
+	})
+	for _, s := range []side{ours, theirs} {
+		t.Logf("%s called %v", s.name, s.storage.calls())
+	}
+}
+
+// awakeNode is the node that tells whether controllers have begun.
+const awakeNode = "awake"
+
+// manyNodes has the driver know the nodes of all sequences, by two ids each. It
+// does not tell which volumes are attached, because Kubernetes' attacher asks
+// for that at times of its own.
+func manyNodes(c *csitest.Config) {
+	c.Controller.ListVolumesPublishedNodes = false
+	c.NodeID = "id-" + awakeNode
+	for i := range batch {
+		for n := range nodesOfOne {
+			id := nodeID(fmt.Sprint("-s", i), nodeName(n))
+			c.OtherNodes = append(c.OtherNodes, id, id+otherID)
+		}
+	}
+}
+
+// awakeAttaching waits until all controllers of a side have attached and
+// detached something.
+func (s side) awakeAttaching(ctx context.Context, name string) error {
+	if err := s.makeNode(ctx, awakeNode, "id-"+awakeNode); err != nil {
+		return err
+	}
+	if err := s.wire(ctx, "default", name, csiVolume(name, driverName, corev1.ReadWriteOnce)); err != nil {
+		return err
+	}
+	if err := s.makePod(ctx, "default", name, awakeNode, name); err != nil {
+		return err
+	}
+	err := poll(ctx, func() (bool, error) {
+		all, err := s.mayMount(ctx, awakeNode)
+		return len(all) > 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("%s does not attach: %w", s.name, err)
+	}
+	if err := s.endPod(ctx, "default", name); err != nil {
+		return err
+	}
+	err = poll(ctx, func() (bool, error) {
+		all, err := s.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+		return err == nil && !slices.ContainsFunc(all.Items, func(a storagev1.VolumeAttachment) bool { return a.Spec.NodeName == awakeNode }), err
+	})
+	if err != nil {
+		return fmt.Errorf("%s does not detach: %w", s.name, err)
+	}
+	if err := s.client.StorageV1().CSINodes().Delete(ctx, awakeNode, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return s.client.CoreV1().Nodes().Delete(ctx, awakeNode, metav1.DeleteOptions{})
+}
+
+// touchNodes edits the CSINodes of a sequence, which ends the pauses of
+// volplane's attacher.
+func (s side) touchNodes(ctx context.Context, space string, mark int) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
+	for n := range nodesOfOne {
+		_, err := s.client.StorageV1().CSINodes().Patch(ctx, space+"-"+nodeName(n), types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil && !refused(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// detachAll ends all attachments, and what only attachments need: the nodes.
+// Those that nobody lets go are let go after a while.
+func (s side) detachAll(ctx context.Context) error {
+	nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range nodes.Items {
+		if err := s.uses(ctx, nodes.Items[i].Name); err != nil {
+			return err
+		}
+	}
+	attachments := s.client.StorageV1().VolumeAttachments()
+	if err := attachments.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	giveUp := time.Now().Add(patience)
+	err = poll(ctx, func() (bool, error) {
+		all, err := attachments.List(ctx, metav1.ListOptions{})
+		if err != nil || len(all.Items) == 0 || time.Now().Before(giveUp) {
+			return err == nil && len(all.Items) == 0, err
+		}
+		for i := range all.Items {
+			_, err := attachments.Patch(ctx, all.Items[i].Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return false, err
+			}
+		}
+		return false, attachments.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.client.StorageV1().CSINodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	return s.client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+}

@@ -1,0 +1,127 @@
+package kube
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// attachRow is one reason for which what is attached may differ; explains tells
+// whether it is the reason for all that differs about a volume.
+type attachRow struct {
+	reason   string
+	explains func(d difference, volume string) bool
+}
+
+// attachRows are the reasons for which what is attached may differ.
+func attachRows() []row {
+	var out []row
+	for _, r := range []attachRow{
+		{
+			"Kubernetes protects a volume before it finds out that it cannot ask the driver, for want of a secret or a node's id; here it is protected when the driver is asked",
+			protectedEarly,
+		},
+		{
+			"what a detach needs is recorded with the attach; Kubernetes cannot detach for ever when the volume's object or its secret has gone",
+			stuck,
+		},
+		{
+			"nothing is attached to a node that has gone; Kubernetes waits until its Pods have gone, too",
+			goneNode,
+		},
+		{
+			"attachments that somebody has made count as all others do: they go when no Pod wants them, and keep a volume from other nodes; Kubernetes knows only those that it has made, and after a restart those of its names",
+			madeByHand,
+		},
+		{
+			"which of two nodes that wait gets a volume is nobody's promise",
+			eitherNode,
+		},
+		{
+			"whether a call was under way when the controllers ended depends on their pauses",
+			func(d difference, v string) bool {
+				return slices.ContainsFunc(slices.Concat(without(d.ours, d.theirs), without(d.theirs, d.ours)), func(l string) bool {
+					return strings.HasPrefix(l, unanswered) && strings.HasSuffix(l, "-"+v)
+				})
+			},
+		},
+	} {
+		out = append(out, row{r.reason, func(d difference, line string) bool {
+			all := volumesIn(d, line)
+			return len(all) > 0 && !slices.ContainsFunc(all, func(v string) bool { return !r.explains(d, v) })
+		}})
+	}
+	return out
+}
+
+// volumesIn returns the volumes that a line is about; for a node those in which
+// the sides differ.
+func volumesIn(d difference, line string) []string {
+	if node, ok := strings.CutPrefix(line, "node "); ok {
+		node, _, _ = strings.Cut(node, " ")
+		a, b := mounts(d.ours, node), mounts(d.theirs, node)
+		return slices.Concat(without(a, b), without(b, a))
+	}
+	if found := regexp.MustCompile(`(?:^attachment of |^volume |-)(v[0-9]+)\b`).FindStringSubmatch(line); found != nil {
+		return found[1:]
+	}
+	return nil
+}
+
+// mounts returns what a node may mount.
+func mounts(lines []string, node string) []string {
+	for _, l := range lines {
+		if found := regexp.MustCompile("^node " + node + ` may mount \[(.*?)\]`).FindStringSubmatch(l); found != nil {
+			return strings.Fields(found[1])
+		}
+	}
+	return nil
+}
+
+// attachments returns the lines of a volume's attachments.
+func attachments(lines []string, v string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.HasPrefix(l, "attachment of "+v+" ") })
+}
+
+// nodeOf returns the node of an attachment's line.
+func nodeOf(line string) string { return strings.Fields(line)[4] }
+
+// wants says whether a Pod on a node wants a volume.
+func wants(lines []string, node, v string) bool {
+	return slices.ContainsFunc(lines, func(l string) bool {
+		return regexp.MustCompile(fmt.Sprintf(`^pod \S+ on %s wants \[[^\]]*\b%s\b`, node, v)).MatchString(l)
+	})
+}
+
+// protectedEarly says whether only Kubernetes protects a volume of which it has
+// not asked the driver.
+func protectedEarly(d difference, v string) bool {
+	const finalizer = "external-attacher/test-csi-example-com"
+	asked := has(d.theirs, "asked ControllerPublishVolume", "-"+v+`"`)
+	return !asked && !has(d.ours, "volume "+v+" ", finalizer) && has(d.theirs, "volume "+v+" ", finalizer)
+}
+
+func stuck(d difference, v string) bool {
+	return slices.ContainsFunc(attachments(without(d.theirs, d.ours), v), func(l string) bool {
+		return strings.Contains(l, "detachError=its own") && strings.HasSuffix(l, "going=true")
+	})
+}
+
+func goneNode(d difference, v string) bool {
+	return slices.ContainsFunc(attachments(without(d.theirs, d.ours), v), func(l string) bool {
+		return !has(d.ours, "node "+nodeOf(l)+" ") && !has(d.theirs, "node "+nodeOf(l)+" ")
+	})
+}
+
+func madeByHand(d difference, v string) bool {
+	return slices.ContainsFunc(attachments(slices.Concat(d.ours, d.theirs), v), func(l string) bool {
+		own := strings.Contains(l, " named of its own ")
+		return !own || !wants(d.theirs, nodeOf(l), v) && strings.Contains(l, "going=false") && slices.Contains(d.onlyTheirs, l)
+	})
+}
+
+func eitherNode(d difference, v string) bool {
+	a, b := attachments(d.ours, v), attachments(d.theirs, v)
+	return len(a) == 1 && len(b) == 1 && nodeOf(a[0]) != nodeOf(b[0]) && wants(d.ours, nodeOf(a[0]), v) && wants(d.ours, nodeOf(b[0]), v)
+}

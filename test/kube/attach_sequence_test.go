@@ -1,0 +1,259 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/decide/attach"
+)
+
+const (
+	// nodesOfOne is how many nodes a sequence has at most.
+	nodesOfOne = 2
+	// otherID ends the id that a node has after its driver was registered anew.
+	otherID = "-anew"
+)
+
+func nodeName(n int) string { return fmt.Sprint("n", n) }
+
+// nodeID returns the driver's name of a node, the same in all games.
+func nodeID(space, node string) string {
+	_, sequence, _ := strings.Cut(space, "-")
+	return "id-" + sequence + "-" + node
+}
+
+// drawAttaching draws what users, kubelets and drivers do around volumes that
+// are attached to nodes.
+func drawAttaching(seed uint64, length int) sequence {
+	d := &dice{Rand: newRand(seed)}
+	s := sequence{seed: seed, ops: []op{makeNode("n0"), makeNode("n1"), d.newSecret("s0"), d.newWiredVolume()}}
+	if d.IntN(3) == 0 {
+		s.ops = append(s.ops, d.attachFault("ControllerPublishVolume"))
+	}
+	for range length {
+		s.ops = append(s.ops, d.attachingOp())
+	}
+	return s
+}
+
+func (d *dice) attachingOp() op {
+	return d.oneOf([]weighed{
+		{9, d.newUser},
+		{4, d.newWiredVolume},
+		{5, func() op { return deletePod(d.user()) }},
+		{2, func() op { return terminatePod(d.user()) }},
+		{1, func() op { return finishPod(d.user()) }},
+		{5, func() op { return mountAll(d.anyNode()) }},
+		{4, func() op { return unmountAll(d.anyNode()) }},
+		{2, func() op { return taint(d.anyNode(), d.IntN(2) == 0) }},
+		{1, func() op { return notReady(d.anyNode(), pick(d, corev1.ConditionTrue, corev1.ConditionUnknown)) }},
+		{1, func() op { return deleteNode(d.anyNode()) }},
+		{2, func() op { return makeNode(d.anyNode()) }},
+		{2, func() op { return d.changeCSINode(d.anyNode()) }},
+		{1, func() op { return attachByHand(d.volume(), d.anyNode(), d.IntN(2) == 0) }},
+		{2, func() op { return detachByHand(d.volume(), d.anyNode()) }},
+		{3, func() op { return d.attachFault("ControllerPublishVolume") }},
+		{2, func() op { return d.attachFault("ControllerUnpublishVolume") }},
+		{3, func() op { return heal(d.Int()) }},
+		{1, func() op { return deleteVolume(d.volume()) }},
+		{1, func() op { return loseVolume(d.volume()) }},
+		{1, func() op { return deleteClaim(strings.Replace(d.volume(), "v", "c", 1)) }},
+		{1, d.changeSecret},
+		{1, disturb},
+	})
+}
+
+// weighed is something that is drawn so often.
+type weighed struct {
+	often int
+	draw  func() op
+}
+
+func (d *dice) oneOf(all []weighed) op {
+	sum := 0
+	for _, a := range all {
+		sum += a.often
+	}
+	n := d.IntN(sum)
+	for _, a := range all {
+		if n -= a.often; n < 0 {
+			return a.draw()
+		}
+	}
+	panic("the weights have another sum")
+}
+
+func (d *dice) anyNode() string { return nodeName(d.IntN(nodesOfOne)) }
+func (d *dice) user() string    { return fmt.Sprint("p", d.IntN(d.pods+1)) }
+
+// newWiredVolume makes a volume and the claim that has it.
+func (d *dice) newWiredVolume() op {
+	modes := pick(d, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadOnlyMany, corev1.ReadWriteOncePod)
+	v := csiVolume("", pick(d, driverName, driverName, driverName, driverName, driverName, driverName, driverName, needless), modes)
+	v.Spec.VolumeMode, v.Spec.CSI.FSType, v.Spec.CSI.ReadOnly = d.volumeMode(), pick(d, "", "xfs"), d.IntN(6) == 0
+	if d.IntN(6) == 0 {
+		v.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Name: pick(d, "s0", "s1")}
+	}
+	name := fmt.Sprint(d.volumes)
+	d.volumes++
+	text := fmt.Sprintf("make volume v%s of %s with claim c%s: %v read only %v secret %v", name, v.Spec.CSI.Driver, name, v.Spec.AccessModes, v.Spec.CSI.ReadOnly, v.Spec.CSI.ControllerPublishSecretRef)
+	return op{text: text, do: func(ctx context.Context, s side, space string) error {
+		v := v.DeepCopy()
+		v.Name = space + "-v" + name
+		if v.Spec.CSI.ControllerPublishSecretRef != nil {
+			v.Spec.CSI.ControllerPublishSecretRef.Namespace = space
+		}
+		return s.wire(ctx, space, "c"+name, v)
+	}}
+}
+
+// newUser makes a Pod that uses one claim, or two.
+func (d *dice) newUser() op {
+	name, node := fmt.Sprint("p", d.pods), d.anyNode()
+	d.pods++
+	claims := []string{fmt.Sprint("c", d.IntN(d.volumes))}
+	if other := fmt.Sprint("c", d.IntN(d.volumes)); d.IntN(4) == 0 && other != claims[0] {
+		claims = append(claims, other)
+	}
+	return op{text: fmt.Sprintf("make pod %s on %s with claims %v", name, node, claims), do: func(ctx context.Context, s side, space string) error {
+		return s.makePod(ctx, space, name, space+"-"+node, claims...)
+	}}
+}
+
+func terminatePod(name string) op {
+	return op{text: "ask for the end of pod " + name, do: func(ctx context.Context, s side, space string) error {
+		return s.client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
+	}}
+}
+
+func finishPod(name string) op {
+	return op{text: "let pod " + name + " succeed", do: func(ctx context.Context, s side, space string) error {
+		_, err := s.client.CoreV1().Pods(space).Patch(ctx, name, types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{}, "status")
+		return err
+	}}
+}
+
+// mountAll does what a kubelet does with what it may mount.
+func mountAll(node string) op {
+	return op{text: "let " + node + " use what it may mount", do: func(ctx context.Context, s side, space string) error {
+		all, err := s.mayMount(ctx, space+"-"+node)
+		if err != nil {
+			return err
+		}
+		return s.uses(ctx, space+"-"+node, all...)
+	}}
+}
+
+func unmountAll(node string) op {
+	return op{text: "let " + node + " use nothing", do: func(ctx context.Context, s side, space string) error {
+		return s.uses(ctx, space+"-"+node)
+	}}
+}
+
+func taint(node string, out bool) op {
+	text, taints := "take the taints from "+node, "null"
+	if out {
+		text, taints = "taint "+node+" as out of service", `[{"key":"`+corev1.TaintNodeOutOfService+`","effect":"NoExecute"}]`
+	}
+	return op{text: text, do: func(ctx context.Context, s side, space string) error {
+		_, err := s.client.CoreV1().Nodes().Patch(ctx, space+"-"+node, types.MergePatchType, []byte(`{"spec":{"taints":`+taints+`}}`), metav1.PatchOptions{})
+		return err
+	}}
+}
+
+func notReady(node string, ready corev1.ConditionStatus) op {
+	return op{text: "let the readiness of " + node + " be " + string(ready), do: func(ctx context.Context, s side, space string) error {
+		return s.nodeStatus(ctx, space+"-"+node, map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}})
+	}}
+}
+
+func deleteNode(node string) op {
+	return op{text: "delete " + node, do: func(ctx context.Context, s side, space string) error {
+		return s.client.CoreV1().Nodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{})
+	}}
+}
+
+func makeNode(node string) op {
+	return op{text: "make " + node, do: func(ctx context.Context, s side, space string) error {
+		return s.makeNode(ctx, space+"-"+node, nodeID(space, node))
+	}}
+}
+
+// changeCSINode does what happens when drivers on a node come and go.
+func (d *dice) changeCSINode(node string) op {
+	switch d.IntN(3) {
+	case 0:
+		return op{text: "let the driver go from " + node, do: func(ctx context.Context, s side, space string) error {
+			_, err := s.client.StorageV1().CSINodes().Patch(ctx, space+"-"+node, types.MergePatchType, []byte(`{"spec":{"drivers":[]}}`), metav1.PatchOptions{})
+			return err
+		}}
+	case 1:
+		return op{text: "delete the CSINode of " + node, do: func(ctx context.Context, s side, space string) error {
+			return s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{})
+		}}
+	}
+	end := pick(d, "", otherID)
+	return op{text: fmt.Sprintf("let the driver come to %s, as %q", node, end), do: func(ctx context.Context, s side, space string) error {
+		if err := s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{}); err != nil && !refused(err) {
+			return err
+		}
+		return s.makeCSINode(ctx, space+"-"+node, nodeID(space, node)+end)
+	}}
+}
+
+func attachByHand(v, node string, ofItsOwn bool) op {
+	text := "attach volume " + v + " to " + node + " by hand"
+	if ofItsOwn {
+		text += ", by the name that it has"
+	}
+	return op{text: text, do: func(ctx context.Context, s side, space string) error {
+		name := space + "-" + v + "-" + node
+		if ofItsOwn {
+			name = attach.NameOf(driverName, "id-"+space+"-"+v, space+"-"+node)
+		}
+		_, err := s.client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: driverName, NodeName: space + "-" + node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(space + "-" + v)},
+			},
+		}, metav1.CreateOptions{})
+		return err
+	}}
+}
+
+func detachByHand(v, node string) op {
+	return op{text: "detach volume " + v + " from " + node + " by hand", do: func(ctx context.Context, s side, space string) error {
+		return s.client.StorageV1().VolumeAttachments().Delete(ctx, attach.NameOf(driverName, "id-"+space+"-"+v, space+"-"+node), metav1.DeleteOptions{})
+	}}
+}
+
+// loseVolume deletes a volume whatever keeps it.
+func loseVolume(v string) op {
+	return op{text: "delete volume " + v + " with all its finalizers", do: func(ctx context.Context, s side, space string) error {
+		if err := s.client.CoreV1().PersistentVolumes().Delete(ctx, space+"-"+v, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+v, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		return err
+	}}
+}
+
+func (d *dice) attachFault(method string) op {
+	f := fault{times: pick(d, 1, 2, 0), code: pick(d, codes.Internal, codes.Internal, codes.ResourceExhausted, codes.FailedPrecondition, codes.InvalidArgument,
+		codes.NotFound, codes.AlreadyExists, codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Canceled)}
+	if f.code == codes.Unavailable || f.code == codes.DeadlineExceeded {
+		f.after = d.IntN(2) == 0
+	}
+	text := fmt.Sprintf("let the driver answer %s with %s, %d times a volume (0 is always), done nevertheless: %v", method, f.code, f.times, f.after)
+	return op{text: text, do: func(_ context.Context, s side, space string) error {
+		s.storage.fail(space, method, f)
+		return nil
+	}}
+}

@@ -1,0 +1,149 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// unwantedMount begins the line of a volume that its node uses and no Pod there
+// wants: volplane tells the node at once that nobody may begin to mount it,
+// Kubernetes when it is about to be detached. A Pod that comes to the node
+// meanwhile finds it there at both.
+const unwantedMount = "without a pod may be mounted: "
+
+// attached adds a line for each attachment, node and Pod.
+func (s side) attached(ctx context.Context, out state) error {
+	pods, err := s.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	// wanted are the claims of Pods, by node.
+	wanted := map[string]bool{}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		var volumes []string
+		for _, v := range p.Spec.Volumes {
+			if c := v.PersistentVolumeClaim; c != nil && p.Status.Phase != corev1.PodSucceeded {
+				name := strings.Replace(c.ClaimName, "c", "v", 1)
+				volumes, wanted[p.Spec.NodeName+"/"+name] = append(volumes, name), true
+			}
+		}
+		out[p.Namespace] = append(out[p.Namespace], fmt.Sprintf("pod %s on %s wants %v going=%v", p.Name, s.bare(p.Spec.NodeName), volumes, p.DeletionTimestamp != nil))
+	}
+	attachments, err := s.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range attachments.Items {
+		a := &attachments.Items[i]
+		space := s.spaceOf(a.Spec.NodeName)
+		out[space] = append(out[space], s.attachmentLine(a))
+	}
+	return s.nodes(ctx, out, wanted)
+}
+
+// bare takes the sequence's name from that of an object, and what else says no
+// more than it.
+func (s side) bare(name string) string {
+	name = strings.TrimPrefix(name, "kubernetes.io/csi/"+driverName+"^id-")
+	return strings.TrimPrefix(strings.TrimPrefix(name, s.spaceOf(name)), "-")
+}
+
+func (s side) attachmentLine(a *storagev1.VolumeAttachment) string {
+	v := ptr.Deref(a.Spec.Source.PersistentVolumeName, "")
+	name := s.bare(a.Name)
+	if a.Name == attach.NameOf(a.Spec.Attacher, "id-"+v, a.Spec.NodeName) {
+		name = "of its own"
+	}
+	var notes []string
+	for _, n := range annotations(a.Annotations) {
+		if !strings.HasPrefix(n, volume.AnnDetach+"=") {
+			notes = append(notes, n)
+		}
+	}
+	return fmt.Sprintf("attachment of %s to %s named %s by %s attached=%v metadata=%v attachError=%s detachError=%s annotations=%v finalizers=%v going=%v",
+		s.bare(v), s.bare(a.Spec.NodeName), name, a.Spec.Attacher, a.Status.Attached, a.Status.AttachmentMetadata,
+		failure(a.Status.AttachError), failure(a.Status.DetachError), notes, sorted(a.Finalizers), a.DeletionTimestamp != nil)
+}
+
+// failure tells a driver's answer as it is, and of everything else only that it
+// is there: each side says it in its own words.
+func failure(e *storagev1.VolumeError) string {
+	if e == nil {
+		return "none"
+	}
+	code := "none"
+	if e.ErrorCode != nil {
+		code = fmt.Sprint(*e.ErrorCode)
+	}
+	for _, pattern := range []string{`code = (\w+) desc = (.*)$`, `^(\w+): (.*)$`} {
+		if found := regexp.MustCompile(pattern).FindStringSubmatch(e.Message); found != nil && found[1] != "Unknown" {
+			return fmt.Sprintf("%q(code %s)", found[1]+": "+found[2], code)
+		}
+	}
+	return "its own(code " + code + ")"
+}
+
+// nodes adds a line for each node: what it may mount and what it uses.
+func (s side) nodes(ctx context.Context, out state, wanted map[string]bool) error {
+	csiNodes, err := s.client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	ids := map[string][]string{}
+	for i := range csiNodes.Items {
+		n := &csiNodes.Items[i]
+		ids[n.Name] = []string{}
+		for _, d := range n.Spec.Drivers {
+			ids[n.Name] = append(ids[n.Name], d.NodeID)
+		}
+	}
+	nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		space, name := s.spaceOf(n.Name), s.bare(n.Name)
+		var may, uses []string
+		for _, v := range n.Status.VolumesInUse {
+			uses = append(uses, s.bare(string(v)))
+		}
+		for _, v := range n.Status.VolumesAttached {
+			if v := s.bare(string(v.Name)); slices.Contains(uses, v) && !wanted[n.Name+"/"+v] {
+				out[space] = append(out[space], unwantedMount+v+" on "+name)
+			} else {
+				may = append(may, v)
+			}
+		}
+		slices.Sort(may)
+		slices.Sort(uses)
+		var taints []string
+		for _, t := range n.Spec.Taints {
+			taints = append(taints, t.Key)
+		}
+		out[space] = append(out[space], fmt.Sprintf("node %s may mount %v uses %v taints %v driver %v", name, may, uses, taints, ids[n.Name]))
+	}
+	return nil
+}
+
+// attachVersions returns a text that changes with all that is compared; the
+// times of errors that come again and again are not in it.
+func (s side) attachVersions(ctx context.Context) (string, error) {
+	all, err := s.states(ctx)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprint(all), nil
+}
