@@ -22,6 +22,8 @@ type driver struct {
 	socket           string
 	delay            time.Duration
 	created, deleted atomic.Int64
+	// attached and detached count calls, too.
+	attached, detached atomic.Int64
 }
 
 // serveDriver serves a driver until stop is called.
@@ -56,8 +58,26 @@ func (d *driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabili
 }
 
 func (d *driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
-	rpc := &csipb.ControllerServiceCapability_RPC{Type: csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
-	return &csipb.ControllerGetCapabilitiesResponse{Capabilities: []*csipb.ControllerServiceCapability{{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: rpc}}}}, nil
+	out := &csipb.ControllerGetCapabilitiesResponse{}
+	for _, able := range []csipb.ControllerServiceCapability_RPC_Type{
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+	} {
+		rpc := &csipb.ControllerServiceCapability_RPC{Type: able}
+		out.Capabilities = append(out.Capabilities, &csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: rpc}})
+	}
+	return out, nil
+}
+
+func (d *driver) ControllerPublishVolume(context.Context, *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+	d.attached.Add(1)
+	time.Sleep(d.delay)
+	return &csipb.ControllerPublishVolumeResponse{}, nil
+}
+
+func (d *driver) ControllerUnpublishVolume(context.Context, *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+	d.detached.Add(1)
+	time.Sleep(d.delay)
+	return &csipb.ControllerUnpublishVolumeResponse{}, nil
 }
 
 func (d *driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {

@@ -27,6 +27,7 @@ func main() {
 	storm := flag.Int("storm", 200, "how many claims and Pods are made at once")
 	peers := flag.Int("peers", 0, "make and delete so many volumes with volplane's controllers and with Kubernetes' own, and nothing else")
 	bind := flag.Int("bind", 0, "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own, and nothing else")
+	attach := flag.Int("attach", 0, "attach so many volumes to nodes, and detach them, with volplane's controllers and with Kubernetes' own, and nothing else")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
@@ -36,6 +37,9 @@ func main() {
 	}
 	if *bind > 0 {
 		measure = func(figures map[string]any) error { return measureBinding(ctx, figures, *bind) }
+	}
+	if *attach > 0 {
+		measure = func(figures map[string]any) error { return measureAttaching(ctx, figures, *attach) }
 	}
 	if err := run(measure); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

@@ -60,8 +60,12 @@ func (a *arena) close() {
 	}
 }
 
-// ours runs volplane's controllers, as they come.
-func (a *arena) ours(ctx context.Context) error {
+// ours runs volplane's controllers, as they come: those that make volumes, or
+// others.
+func (a *arena) ours(ctx context.Context, roles ...string) error {
+	if len(roles) == 0 {
+		roles = []string{"binder", "provisioner", "protection"}
+	}
 	conn, err := csi.Dial(ctx, a.driver.socket)
 	if err != nil {
 		return err
@@ -73,7 +77,7 @@ func (a *arena) ours(ctx context.Context) error {
 	go func() {
 		ended <- app.ControlPlane(running, app.ControlPlaneOptions{
 			ConfigFor: func(role string) (*rest.Config, error) { return a.server.ClientConfig(app.User(role)), nil },
-			Roles:     []string{"binder", "provisioner", "protection"}, Drivers: drivers, Log: slog.New(slog.DiscardHandler),
+			Roles:     roles, Drivers: drivers, Log: slog.New(slog.DiscardHandler),
 		}, func() { close(ready) })
 	}()
 	a.stopOurs = sync.OnceFunc(func() { cancel(); <-ended; _ = conn.Close() })
@@ -98,7 +102,24 @@ func (a *arena) theirs(raised bool) error {
 		kcm = append(kcm, "--kube-api-qps=1000", "--kube-api-burst=2000")
 		provisioner = append(provisioner, "--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=100")
 	}
-	for program, args := range map[string][]string{"kube-controller-manager": kcm, "csi-provisioner": provisioner} {
+	return a.start(map[string][]string{"kube-controller-manager": kcm, "csi-provisioner": provisioner})
+}
+
+// theirsAttach runs Kubernetes' own programs that attach: at their defaults, or
+// with their limits raised.
+func (a *arena) theirsAttach(raised bool) error {
+	file := a.server.AdminKubeconfig()
+	kcm := []string{"--kubeconfig=" + file, "--leader-elect=false", "--secure-port=0", "--controllers=persistentvolume-attach-detach-controller"}
+	attacher := []string{"--kubeconfig=" + file, "--csi-address=" + a.driver.socket}
+	if raised {
+		kcm = append(kcm, "--kube-api-qps=1000", "--kube-api-burst=2000")
+		attacher = append(attacher, "--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=100")
+	}
+	return a.start(map[string][]string{"kube-controller-manager": kcm, "csi-attacher": attacher})
+}
+
+func (a *arena) start(programs map[string][]string) error {
+	for program, args := range programs {
 		p, err := plane.Run(filepath.Join(a.dir, program+".log"), program, args...)
 		if err != nil {
 			return err

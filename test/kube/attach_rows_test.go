@@ -35,6 +35,28 @@ func attachRows() []row {
 			madeByHand,
 		},
 		{
+			"when a Pod's claim or its volume's object has been taken away by force, nobody can say what the Pod wants, and what its node does not use is detached; Kubernetes remembers it until it is started anew",
+			forgotten,
+		},
+		{
+			"a Pod that is being deleted keeps its volumes until its node has taken it away; Kubernetes detaches what the node does not use when the Pod's containers do not run any more",
+			func(d difference, v string) bool {
+				return slices.ContainsFunc(attachments(d.onlyOurs, v), func(l string) bool {
+					return wants(going(d.ours, true), nodeOf(l), v) && !wants(going(d.ours, false), nodeOf(l), v)
+				})
+			},
+		},
+		{
+			"an attachment of a volume by a driver that it is not of is refused; Kubernetes asks that driver",
+			func(d difference, v string) bool {
+				return has(d.ours, "volume "+v+" ", needless) && has(d.theirs, "attachment of "+v+" ", " by "+driverName+" ")
+			},
+		},
+		{
+			"a success ends the error of an earlier attempt; Kubernetes' attacher leaves one that it has not yet heard of, though it has written it itself",
+			errorLeft,
+		},
+		{
 			"which of two nodes that wait gets a volume is nobody's promise",
 			eitherNode,
 		},
@@ -94,6 +116,26 @@ func wants(lines []string, node, v string) bool {
 	})
 }
 
+// going returns the lines of objects that are, or are not, being deleted.
+func going(lines []string, is bool) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.HasSuffix(l, fmt.Sprint(" going=", is)) })
+}
+
+// forgotten says whether only Kubernetes keeps an attachment for a Pod whose claim
+// or volume has gone.
+func forgotten(d difference, v string) bool {
+	there := has(d.ours, "volume "+v+" ") && has(d.ours, "claim "+strings.Replace(v, "v", "c", 1)+" ")
+	return !there && slices.ContainsFunc(attachments(d.onlyTheirs, v), func(l string) bool { return wants(d.theirs, nodeOf(l), v) })
+}
+
+// errorLeft says whether attachments differ only because Kubernetes shows an
+// error of one that is attached.
+func errorLeft(d difference, v string) bool {
+	ours, theirs := attachments(d.onlyOurs, v), attachments(d.onlyTheirs, v)
+	failed := regexp.MustCompile(` attached=true (.*) attachError=.* detachError=`)
+	return len(ours) == 1 && len(theirs) == 1 && ours[0] == failed.ReplaceAllString(theirs[0], " attached=true $1 attachError=none detachError=")
+}
+
 // protectedEarly says whether only Kubernetes protects a volume of which it has
 // not asked the driver.
 func protectedEarly(d difference, v string) bool {
@@ -103,13 +145,13 @@ func protectedEarly(d difference, v string) bool {
 }
 
 func stuck(d difference, v string) bool {
-	return slices.ContainsFunc(attachments(without(d.theirs, d.ours), v), func(l string) bool {
+	return slices.ContainsFunc(attachments(d.onlyTheirs, v), func(l string) bool {
 		return strings.Contains(l, "detachError=its own") && strings.HasSuffix(l, "going=true")
 	})
 }
 
 func goneNode(d difference, v string) bool {
-	return slices.ContainsFunc(attachments(without(d.theirs, d.ours), v), func(l string) bool {
+	return slices.ContainsFunc(attachments(d.onlyTheirs, v), func(l string) bool {
 		return !has(d.ours, "node "+nodeOf(l)+" ") && !has(d.theirs, "node "+nodeOf(l)+" ")
 	})
 }

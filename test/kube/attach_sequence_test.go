@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
@@ -49,7 +50,7 @@ func (d *dice) attachingOp() op {
 		{9, d.newUser},
 		{4, d.newWiredVolume},
 		{5, func() op { return deletePod(d.user()) }},
-		{2, func() op { return terminatePod(d.user()) }},
+		{2, func() op { return terminatePod(d.user(), d.IntN(4) > 0) }},
 		{1, func() op { return finishPod(d.user()) }},
 		{5, func() op { return mountAll(d.anyNode()) }},
 		{4, func() op { return unmountAll(d.anyNode()) }},
@@ -128,8 +129,14 @@ func (d *dice) newUser() op {
 	}}
 }
 
-func terminatePod(name string) op {
-	return op{text: "ask for the end of pod " + name, do: func(ctx context.Context, s side, space string) error {
+func terminatePod(name string, runs bool) op {
+	return op{text: fmt.Sprintf("ask for the end of pod %s, whose container runs: %v", name, runs), do: func(ctx context.Context, s side, space string) error {
+		if runs {
+			running := []byte(`{"status":{"containerStatuses":[{"name":"c","image":"none","imageID":"none","ready":true,"restartCount":0,"state":{"running":{}}}]}}`)
+			if _, err := s.client.CoreV1().Pods(space).Patch(ctx, name, types.MergePatchType, running, metav1.PatchOptions{}, "status"); err != nil {
+				return err
+			}
+		}
 		return s.client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
 	}}
 }
@@ -141,14 +148,21 @@ func finishPod(name string) op {
 	}}
 }
 
-// mountAll does what a kubelet does with what it may mount.
+// mountAll does what a kubelet does with what it may mount; what it uses already
+// stays.
 func mountAll(node string) op {
 	return op{text: "let " + node + " use what it may mount", do: func(ctx context.Context, s side, space string) error {
-		all, err := s.mayMount(ctx, space+"-"+node)
+		n, err := s.client.CoreV1().Nodes().Get(ctx, space+"-"+node, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		return s.uses(ctx, space+"-"+node, all...)
+		all := n.Status.VolumesInUse
+		for _, v := range n.Status.VolumesAttached {
+			if !slices.Contains(all, v.Name) {
+				all = append(all, v.Name)
+			}
+		}
+		return s.uses(ctx, n.Name, all...)
 	}}
 }
 
