@@ -47,6 +47,17 @@ func attachRows() []row {
 			},
 		},
 		{
+			"a volume for one node may be where its attach has failed, and other nodes wait; Kubernetes goes on, and it may be attached to two",
+			onTwoNodes,
+		},
+		{
+			"a volume is detached from the node's id that it was attached to; Kubernetes detaches it from the id that the node has now, and it stays attached to the old one",
+			func(d difference, v string) bool {
+				const call = "asked ControllerUnpublishVolume"
+				return has(d.onlyOurs, call, "-"+v+`"`) && has(d.onlyTheirs, call, "-"+v+`"`)
+			},
+		},
+		{
 			"an attachment of a volume by a driver that it is not of is refused; Kubernetes asks that driver",
 			func(d difference, v string) bool {
 				return has(d.ours, "volume "+v+" ", needless) && has(d.theirs, "attachment of "+v+" ", " by "+driverName+" ")
@@ -121,11 +132,18 @@ func going(lines []string, is bool) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.HasSuffix(l, fmt.Sprint(" going=", is)) })
 }
 
-// forgotten says whether only Kubernetes keeps an attachment for a Pod whose claim
+// forgotten says whether only Kubernetes keeps an attachment, or lets it be mounted, for a Pod whose claim
 // or volume has gone.
 func forgotten(d difference, v string) bool {
 	there := has(d.ours, "volume "+v+" ") && has(d.ours, "claim "+strings.Replace(v, "v", "c", 1)+" ")
-	return !there && slices.ContainsFunc(attachments(d.onlyTheirs, v), func(l string) bool { return wants(d.theirs, nodeOf(l), v) })
+	return !there && slices.ContainsFunc(attachments(d.theirs, v), func(l string) bool { return wants(d.theirs, nodeOf(l), v) })
+}
+
+// onTwoNodes says whether only Kubernetes attaches a volume to a second node while
+// the attach to the first fails.
+func onTwoNodes(d difference, v string) bool {
+	ours, theirs := attachments(d.ours, v), attachments(d.theirs, v)
+	return len(ours) == 1 && len(theirs) == 2 && strings.Contains(ours[0], " attached=false ") && !strings.Contains(ours[0], " attachError=none ")
 }
 
 // errorLeft says whether attachments differ only because Kubernetes shows an
