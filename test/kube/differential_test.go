@@ -29,6 +29,8 @@ const (
 	length = 10
 	// patience is how long the sides may differ before that is a difference.
 	patience = 10 * time.Second
+	// shrinking is how long a sequence that makes a difference is made shorter.
+	shrinking = 2 * time.Minute
 )
 
 // TestBinderIsKubernetes plays the same sequences to volplane's binder and
@@ -304,12 +306,17 @@ func compare(ours, theirs []string) string {
 	return b.String()
 }
 
-// shrink leaves out what a difference does not need.
+// shrink leaves out what a difference does not need, as far as it finds out in
+// time.
 func (d *differential) shrink(ctx context.Context, s sequence, difference string) (sequence, string, error) {
 	defer func(before map[string]int) { d.counted = before }(maps.Clone(d.counted))
+	giveUp := time.Now().Add(shrinking)
 	for {
 		found := false
 		for _, alike := range restartedAlike(s.shorter()) {
+			if time.Now().After(giveUp) {
+				return s, difference, nil
+			}
 			differences, err := d.play(ctx, alike)
 			if err != nil {
 				return s, "", err
