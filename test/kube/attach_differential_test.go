@@ -123,8 +123,11 @@ func (s side) touchNodes(ctx context.Context, space string, mark int) error {
 }
 
 // detachAll ends all attachments, and what only attachments need: the nodes.
-// Those that nobody lets go are let go after a while.
 func (s side) detachAll(ctx context.Context) error {
+	attachments := s.client.StorageV1().VolumeAttachments()
+	if !s.attaching {
+		return attachments.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	}
 	nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -134,12 +137,23 @@ func (s side) detachAll(ctx context.Context) error {
 			return err
 		}
 	}
-	attachments := s.client.StorageV1().VolumeAttachments()
 	if err := attachments.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
 		return err
 	}
-	giveUp := time.Now().Add(patience)
-	err = poll(ctx, func() (bool, error) {
+	if err := s.allDetached(ctx); err != nil {
+		return err
+	}
+	if err := s.client.StorageV1().CSINodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		return err
+	}
+	return s.client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+}
+
+// allDetached waits until no attachment is left. Those that nobody lets go are let
+// go after a while.
+func (s side) allDetached(ctx context.Context) error {
+	attachments, giveUp := s.client.StorageV1().VolumeAttachments(), time.Now().Add(patience)
+	return poll(ctx, func() (bool, error) {
 		all, err := attachments.List(ctx, metav1.ListOptions{})
 		if err != nil || len(all.Items) == 0 || time.Now().Before(giveUp) {
 			return err == nil && len(all.Items) == 0, err
@@ -152,11 +166,4 @@ func (s side) detachAll(ctx context.Context) error {
 		}
 		return false, attachments.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	})
-	if err != nil {
-		return err
-	}
-	if err := s.client.StorageV1().CSINodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-		return err
-	}
-	return s.client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 }

@@ -22,8 +22,11 @@ import (
 // meanwhile finds it there at both.
 const unwantedMount = "without a pod may be mounted: "
 
-// attached adds a line for each attachment, node and Pod.
+// attached adds a line for each attachment, node and Pod, if they are compared.
 func (s side) attached(ctx context.Context, out state) error {
+	if !s.attaching {
+		return nil
+	}
 	pods, err := s.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err

@@ -368,11 +368,7 @@ func (s side) remove(ctx context.Context) error {
 			}
 		}
 	}
-	if s.attaching {
-		if err := s.detachAll(ctx); err != nil {
-			return err
-		}
-	} else if err := c.StorageV1().VolumeAttachments().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := s.detachAll(ctx); err != nil {
 		return err
 	}
 	if err := c.StorageV1().StorageClasses().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {

@@ -158,12 +158,16 @@ func (d *differential) silence(how anew) {
 	}
 }
 
-// awake waits until all controllers of a side have done something: a claim and
-// its volume come and go.
+// awake waits until all controllers of a side have done something.
 func (s side) awake(ctx context.Context, name string) error {
 	if s.attaching {
 		return s.awakeAttaching(ctx, name)
 	}
+	return s.awakeBinding(ctx, name)
+}
+
+// awakeBinding has a claim and its volume come and go.
+func (s side) awakeBinding(ctx context.Context, name string) error {
 	if err := s.makePair(ctx, name); err != nil {
 		return err
 	}

@@ -110,10 +110,8 @@ func (s side) states(ctx context.Context) (state, error) {
 	if err := s.snapshotted(ctx, out); err != nil {
 		return nil, err
 	}
-	if s.attaching {
-		if err := s.attached(ctx, out); err != nil {
-			return nil, err
-		}
+	if err := s.attached(ctx, out); err != nil {
+		return nil, err
 	}
 	if err := s.stored(out); err != nil {
 		return nil, err
