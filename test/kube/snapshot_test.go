@@ -128,6 +128,10 @@ func (d *dice) changeSnapshot() op {
 
 // snapshotted adds a line for each snapshot.
 func (s side) snapshotted(ctx context.Context, out state) error {
+	if s.attaching {
+		// There are none, and their resource may not be served yet.
+		return nil
+	}
 	all, err := s.dynamic.Resource(snapshots()).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
