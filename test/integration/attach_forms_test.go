@@ -267,21 +267,32 @@ func TestNodeTakesNoMore(t *testing.T) {
 }
 
 // TestAttachmentsOfNothing: attachments whose volume, node or Pod is gone go
-// too.
+// too, but not those that somebody else has made, who has names of his own.
 func TestAttachmentsOfNothing(t *testing.T) {
 	p := newPlane(t)
-	p.wire("idle")
+	idle := p.wire("idle")
+	name := func(handle, node string) string { return attach.NameOf(p.conn.Name, handle, node) }
 	of := func(pv string) func(*storagev1.VolumeAttachment) {
 		return func(va *storagev1.VolumeAttachment) { va.Spec.Source.PersistentVolumeName = &pv }
 	}
-	p.must(p.attachBy("no-volume", p.conn.Name, "n1", of("nothing")))
-	p.must(p.attachBy("no-node", p.conn.Name, "nowhere", of("pv-idle")))
-	p.must(p.attachBy("no-pod", p.conn.Name, "n2", of("pv-idle")))
+	p.must(p.attachBy("by-hand", p.conn.Name, "n1", of("pv-idle")))
+	p.must(p.attachBy(name("nothing", "n1"), p.conn.Name, "n1", of("nothing")))
+	p.must(p.attachBy(name(idle, "nowhere"), p.conn.Name, "nowhere", of("pv-idle")))
+	p.must(p.attachBy(name(idle, "n2"), p.conn.Name, "n2", of("pv-idle")))
+	p.eventually(func() string {
+		all := p.attachments()
+		if len(all) != 1 || all[0].Name != "by-hand" || !all[0].Status.Attached {
+			return fmt.Sprintf("attachments are %+v", all)
+		}
+		return ""
+	})
+	p.must(p.client.StorageV1().VolumeAttachments().Delete(p.ctx, "by-hand", metav1.DeleteOptions{}))
 	p.detached()
 }
 
-// TestNodeDeletedAndMadeAgain: the volumes of a node that is gone are detached,
-// and attached when it comes again with the same Pods.
+// TestNodeDeletedAndMadeAgain: while a Pod is there its node may have everything
+// mounted, whoever deletes the Node. Nothing is detached, and nothing attached
+// again when it is back.
 func TestNodeDeletedAndMadeAgain(t *testing.T) {
 	p := newPlane(t)
 	handle := p.wire("c")
@@ -290,9 +301,21 @@ func TestNodeDeletedAndMadeAgain(t *testing.T) {
 	p.uses("n1", handle)
 	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 	p.must(p.client.CoreV1().Nodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
-	p.detached()
+	// Another volume's way leaves time to do the wrong thing.
+	other := p.wire("other")
+	p.pod("job", "n2", "other")
+	p.mayMount("n2", other)
+	p.removePod("job")
+	p.mayMount("n2")
+	if n := p.calls("ControllerUnpublishVolume"); n > 1 {
+		t.Errorf("the driver was asked to detach %d times", n)
+	}
 	p.node("n1")
 	p.mayMount("n1", handle)
+	if n := p.calls("ControllerPublishVolume"); n != 2 {
+		t.Errorf("the driver was asked to attach %d times", n)
+	}
+	p.must(p.client.CoreV1().Nodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 	p.removePod("web")
 	p.detached()
 }

@@ -27,14 +27,6 @@ func attachRows() []row {
 			stuck,
 		},
 		{
-			"nothing is attached to a node that has gone; Kubernetes waits until its Pods have gone, too",
-			goneNode,
-		},
-		{
-			"attachments that somebody has made count as all others do: they go when no Pod wants them, and keep a volume from other nodes; Kubernetes knows only those that it has made, and after a restart those of its names",
-			madeByHand,
-		},
-		{
 			"when a Pod's claim or its volume's object has been taken away by force, nobody can say what the Pod wants, and what its node does not use is detached; Kubernetes remembers it until it is started anew",
 			forgotten,
 		},

@@ -176,12 +176,12 @@ func (a *attacher) writeError(ctx context.Context, va *storagev1.VolumeAttachmen
 	if !says(va, e.Message) {
 		a.Events.Warn(va, why)
 	}
-	e.Time = metav1.Now()
 	field := "attachError"
 	if va.DeletionTimestamp != nil {
 		field = "detachError"
 	}
-	return a.patchStatus(ctx, va, map[string]any{field: e})
+	// A null takes away the code of an earlier error.
+	return a.patchStatus(ctx, va, map[string]any{field: map[string]any{"time": metav1.Now(), "message": e.Message, "errorCode": e.ErrorCode}})
 }
 
 // patchStatus writes fields of the status; an attachment that is gone needs

@@ -18,16 +18,21 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// grace is how long a Lease may stand still: four heartbeats, Kubernetes' own
-// bound.
+// grace is how long a Lease may stand still, and a Node be missing that has
+// Pods: four heartbeats, Kubernetes' own bound.
 const grace = 40 * time.Second
+
+const (
+	kindNode = "node"
+	kindGone = "gone"
+)
 
 // Declaration is what the controller reads and writes.
 func Declaration() controller.Declaration {
 	return controller.Declaration{
 		Name:    "nodelife",
-		Inputs:  append(kube.Read("", "nodes"), kube.Read("coordination.k8s.io", "leases")...),
-		Outputs: []kube.Access{kube.Write("", "nodes/status", "patch")},
+		Inputs:  append(kube.Read("", "nodes", "pods"), kube.Read("coordination.k8s.io", "leases")...),
+		Outputs: []kube.Access{kube.Write("", "nodes/status", "patch"), kube.Write("", "nodes", "get"), kube.Write("", "pods", "delete")},
 	}
 }
 
@@ -37,11 +42,14 @@ type nodeLife struct {
 	now    func() time.Time
 	nodes  *kube.Cache[*corev1.Node]
 	leases *kube.Cache[*coordinationv1.Lease]
+	pods   *kube.Cache[*corev1.Pod]
 
 	mu sync.Mutex
 	// heard is the newest version of each node's Lease, and when it came. It
 	// begins anew with each start, and with it the grace.
 	heard map[string]heartbeat
+	// gone is since when nodes have been missing that have Pods.
+	gone map[string]time.Time
 }
 
 type heartbeat struct {
@@ -53,28 +61,34 @@ type heartbeat struct {
 // caches start.
 func New(env controller.Env, now func() time.Time) *controller.Controller {
 	l := &nodeLife{
-		Env: env, now: now, heard: map[string]heartbeat{},
+		Env: env, now: now, heard: map[string]heartbeat{}, gone: map[string]time.Time{},
 		Controller: &controller.Controller{Declaration: Declaration(), Log: env.Log},
-		nodes:      env.Caches.Nodes(), leases: env.Caches.NodeLeases(),
+		nodes:      env.Caches.Nodes(), leases: env.Caches.NodeLeases(), pods: env.Caches.Pods(),
 	}
 	l.Controller.Reconcile = l.reconcile
 	l.leases.Watch(func(_, lease *coordinationv1.Lease) {
 		if lease != nil {
-			l.Add(controller.Key{Kind: "node", Name: lease.Name})
+			l.Add(controller.Key{Kind: kindNode, Name: lease.Name})
 		}
 	})
 	l.nodes.Watch(func(before, after *corev1.Node) {
 		switch {
 		case after == nil:
 			l.forget(before.Name)
+			l.Add(controller.Key{Kind: kindGone, Name: before.Name})
 		case before == nil:
-			l.Add(controller.Key{Kind: "node", Name: after.Name})
+			l.Add(controller.Key{Kind: kindNode, Name: after.Name})
+			l.Add(controller.Key{Kind: kindGone, Name: after.Name})
 		}
 	})
+	l.pods.Watch(l.podChanged)
 	return l.Controller
 }
 
 func (l *nodeLife) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
+	if key.Kind == kindGone {
+		return l.collect(ctx, key.Name)
+	}
 	node, ok := l.nodes.Get(key.Name)
 	if !ok {
 		return controller.Result{}, nil

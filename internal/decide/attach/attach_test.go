@@ -104,8 +104,7 @@ func TestNodes(t *testing.T) {
 	modeless, twin := pv("pv"), pv("pv")
 	modeless.Spec.AccessModes, twin.Name = nil, "twin"
 	dying, single, read := pv("pv"), pv("pv"), pv("pv")
-	dying.DeletionTimestamp = &metav1.Time{}
-	single.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	dying.DeletionTimestamp, single.Spec.AccessModes = &metav1.Time{}, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 	read.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 	known := map[string]*corev1.PersistentVolume{"pv": v}
 	wish := []Wish{{Volume: v, Pod: pod("web")}}
@@ -131,11 +130,16 @@ func TestNodes(t *testing.T) {
 		{"but not for ever", NodeFacts{Node: node(down, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Overdue: late}},
 		{"a healthy node is waited for however long it takes", NodeFacts{Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Overdue: late}},
 		{"a node that people call out of service is not waited for", NodeFacts{Node: node(outOf, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
-		{"a node that is gone uses nothing", NodeFacts{Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"a node that is gone uses nothing", NodeFacts{Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"but a Pod that is still said to be there may", NodeFacts{Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"nothing more is attached to it", NodeFacts{Wishes: wish, Volumes: known}},
 		{"a volume object that is gone does not hide what it was", NodeFacts{Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached, recorded))}},
 		{"a volume that nobody knows is held while the node uses anything", NodeFacts{Node: node(uses("other")), Attachments: attachments(attachment("pv", "n1", attached))}},
 		{"the driver's error reaches the Pod", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", failing)), Volumes: known}},
 		{"an attachment may have any name", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known}},
+		{"what others have attached is theirs to detach", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known}},
+		{"also when its volume is gone", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached, renamed, recorded))}},
+		{"and a Pod hears whom it waits for", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: attachments(attachment("pv", "n2", attached, renamed))}}}},
 		{"what was asked to go is not told to the node again, though a Pod wants it", NodeFacts{
 			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Going: late,
 		}},

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -137,19 +138,17 @@ func Node(f NodeFacts) NodePlan {
 	}
 	d.survey()
 	wanted := map[string][]Wish{}
-	if f.Node != nil {
-		for _, w := range f.Wishes {
-			unique := volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle)
-			wanted[unique] = append(wanted[unique], w)
-			d.wish(w, unique)
-		}
+	for _, w := range f.Wishes {
+		unique := volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle)
+		wanted[unique] = append(wanted[unique], w)
+		d.wish(w, unique)
 	}
 	for i, a := range f.Attachments {
 		wishes := wanted[d.uniques[i]]
 		switch {
 		case len(wishes) > 0 && a.DeletionTimestamp == nil && !f.Going[a.Name]:
 			d.keep(a, d.uniques[i], wishes)
-		case a.Spec.Source.InlineVolumeSpec == nil:
+		case d.ours(a):
 			d.drop(a, d.uniques[i])
 		}
 	}
@@ -188,6 +187,9 @@ func (d *nodeDecision) explain() {
 		return !w.Needless && !d.ready[corev1.UniqueVolumeName(volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle))]
 	})
 	switch {
+	case d.Node == nil && len(d.Wishes) > 0:
+		p := d.Wishes[0].Pod
+		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, and pod " + p.Name + " may still use its volumes there", Next: "pod " + p.Name}
 	case d.Node == nil:
 		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone"}
 	case warning >= 0:
@@ -210,7 +212,7 @@ func (d *nodeDecision) wish(w Wish, unique string) {
 	v := w.Volume
 	driver := v.Spec.CSI.Driver
 	// An attachment may have any name (S1-052).
-	if w.Needless || d.there[unique] {
+	if w.Needless || d.there[unique] || d.Node == nil {
 		return
 	}
 	name := NameOf(driver, v.Spec.CSI.VolumeHandle, d.Name)
@@ -258,9 +260,13 @@ func multiAttach(w Wish) volume.Because {
 	node := w.Elsewhere[0].Spec.NodeName
 	b := volume.Because{Reason: volume.ReasonMultiAttach, Next: "node " + node}
 	b.Message = fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time and is still attached to node %s", w.Volume.Name, node)
-	if w.Holder != "" {
+	switch {
+	case w.Holder != "":
 		b.Message += ", used there by pod " + w.Holder
 		b.Next = "pod " + w.Holder
+	case !ownName(w.Elsewhere[0], w.Volume):
+		b.Message += ", by attachment " + w.Elsewhere[0].Name + " that somebody has made"
+		b.Next = "user"
 	}
 	return b
 }
@@ -271,10 +277,12 @@ func Shareable(v *corev1.PersistentVolume) bool {
 }
 
 // keep publishes an attachment to the node as soon as the driver is done, and
-// tells the Pods.
+// tells the Pods. While Pods are there, a node whose object was deleted may still
+// have everything mounted: its attachments are kept, and that is all.
 func (d *nodeDecision) keep(a *storagev1.VolumeAttachment, name string, wishes []Wish) {
 	unique := corev1.UniqueVolumeName(name)
 	switch {
+	case d.Node == nil:
 	case a.Status.Attached:
 		d.Attached = append(d.Attached, corev1.AttachedVolume{Name: unique})
 		if d.known[unique] || d.ready[unique] {
@@ -296,6 +304,27 @@ func (d *nodeDecision) keep(a *storagev1.VolumeAttachment, name string, wishes [
 		d.More = true
 	}
 	d.ready[unique] = d.ready[unique] || a.Status.Attached
+}
+
+// ours says whether an attachment was made by this controller, or Kubernetes'
+// own: what others have made, under other names, is theirs to delete.
+func (d *nodeDecision) ours(a *storagev1.VolumeAttachment) bool {
+	return ownName(a, d.Volumes[sourceOf(a)])
+}
+
+// ownName says whether an attachment has the name that follows from its volume,
+// or could have it if nobody knows the volume any more.
+func ownName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
+	if a.Spec.Source.InlineVolumeSpec != nil {
+		return false
+	}
+	if r, err := RecordOf(a); v == nil && err == nil && r != nil {
+		return a.Name == NameOf(a.Spec.Attacher, r.Handle, a.Spec.NodeName)
+	}
+	if v != nil && v.Spec.CSI != nil {
+		return a.Name == NameOf(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, a.Spec.NodeName)
+	}
+	return len(a.Name) == len(NameOf("", "", "")) && strings.HasPrefix(a.Name, "csi-")
 }
 
 // drop takes an attachment away that nobody wants, when the node does not use
