@@ -27,6 +27,10 @@ func attachRows() []row {
 			stuck,
 		},
 		{
+			"an attachment that somebody has made serves Pods as well, and keeps a volume from other nodes; one with the name that it would have here goes when no Pod wants it. Kubernetes knows only those that it has made, and after a restart those of its names",
+			madeByHand,
+		},
+		{
 			"when a Pod's claim or its volume's object has been taken away by force, nobody can say what the Pod wants, and what its node does not use is detached; Kubernetes remembers it until it is started anew",
 			forgotten,
 		},
@@ -58,6 +62,14 @@ func attachRows() []row {
 		{
 			"a success ends the error of an earlier attempt; Kubernetes' attacher leaves one that it has not yet heard of, though it has written it itself",
 			errorLeft,
+		},
+		{
+			"what is attached to a node whose object was deleted stays while Pods are there; Kubernetes detaches it when it is started anew, and may attach it again later",
+			keptForPods,
+		},
+		{
+			"after failures Kubernetes' controllers pause for up to minutes, and look at an attachment, or ask a driver, later than volplane",
+			pausing,
 		},
 		{
 			"which of two nodes that wait gets a volume is nobody's promise",
@@ -160,17 +172,28 @@ func stuck(d difference, v string) bool {
 	})
 }
 
-func goneNode(d difference, v string) bool {
-	return slices.ContainsFunc(attachments(d.onlyTheirs, v), func(l string) bool {
-		return !has(d.ours, "node "+nodeOf(l)+" ") && !has(d.theirs, "node "+nodeOf(l)+" ")
-	})
-}
-
 func madeByHand(d difference, v string) bool {
 	return slices.ContainsFunc(attachments(slices.Concat(d.ours, d.theirs), v), func(l string) bool {
 		own := strings.Contains(l, " named of its own ")
 		return !own || !wants(d.theirs, nodeOf(l), v) && strings.Contains(l, "going=false") && slices.Contains(d.onlyTheirs, l)
 	})
+}
+
+// pausing says whether a driver has failed to attach a volume, and it is attached
+// here, or at neither side.
+func pausing(d difference, v string) bool {
+	here, there := attachments(d.ours, v), attachments(d.theirs, v)
+	attached := func(lines []string) bool { return has(lines, " attached=true ") }
+	failed := has(slices.Concat(d.ours, d.theirs), "answered ControllerPublishVolume of ", "-"+v+" with ")
+	return failed && len(here) == 1 && len(there) <= 1 && (attached(here) || !attached(there))
+}
+
+// keptForPods says whether a volume that a Pod wants where it is was detached by
+// Kubernetes only.
+func keptForPods(d difference, v string) bool {
+	here := attachments(d.ours, v)
+	return has(d.onlyTheirs, "asked ControllerUnpublishVolume", "-"+v+`"`) &&
+		len(here) == 1 && has(here, " attached=true ") && wants(going(d.ours, false), nodeOf(here[0]), v) && wants(going(d.theirs, false), nodeOf(here[0]), v)
 }
 
 func eitherNode(d difference, v string) bool {
