@@ -212,7 +212,7 @@ func TestVolumeWithTooManyAttributes(t *testing.T) {
 		v.Spec.CSI.VolumeAttributes = map[string]string{"a": strings.Repeat("x", 1<<20)}
 	})
 	p.pod("web", "n1", "c")
-	p.tells("Pod", "web", volume.ReasonFailedAttach, "pv-c", "bytes of attributes", "4096")
+	p.tells("Pod", "web", volume.ReasonFailedAttach, "pv-c", "bytes of attributes", "65536")
 	va := p.attachment("refused", func(va storagev1.VolumeAttachment) bool { return va.Status.AttachError != nil })
 	p.tells("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "bytes of attributes")
 	if p.calls("ControllerPublishVolume") > 0 {

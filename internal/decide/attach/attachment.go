@@ -81,9 +81,9 @@ type Plan struct {
 	Because volume.Because
 }
 
-// maxAttributes is how many bytes of attributes a volume may have: what the CSI
-// specification allows in one map.
-const maxAttributes = 4 << 10
+// maxAttributes is how many bytes of attributes a volume may have. The CSI
+// specification allows 4096; some drivers use more.
+const maxAttributes = 64 << 10
 
 // SourceOf returns the volume that an attachment is about: the object, or what
 // the attachment itself says in its place; nil when there is neither.
@@ -150,7 +150,7 @@ func attach(f Facts) Plan {
 		return say(Refuse, volume.ReasonTerminating, "provisioner", "volume "+name+" is being deleted and is not attached any more")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
 		return say(Refuse, volume.ReasonFailedAttach, "user",
-			fmt.Sprintf("volume %s has %d bytes of attributes, a CSI driver takes %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
+			fmt.Sprintf("volume %s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
 	case f.NodeID == "":
 		return say(Refuse, volume.ReasonDriverMissing, "node "+a.Spec.NodeName, "driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
 	}

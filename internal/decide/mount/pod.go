@@ -38,7 +38,7 @@ func (u Use) Missing() volume.Because {
 	case u.Inline:
 		return volume.Because{}
 	case u.Claim == nil:
-		return because(volume.ReasonClaimMissing, "user", "there is no claim %s", name)
+		return u.noClaim()
 	case u.Ephemeral && !metav1.IsControlledBy(u.Claim, u.Pod):
 		return because(volume.ReasonClaimMisbound, "user", "claim %s was not made for this Pod", name)
 	case u.Claim.Spec.VolumeName == "" || u.Claim.Status.Phase != corev1.ClaimBound:
@@ -51,6 +51,13 @@ func (u Use) Missing() volume.Because {
 		return because(volume.ReasonFailedMount, "user", "volume %s is not a CSI volume", u.Volume.Name)
 	}
 	return volume.Because{}
+}
+
+func (u Use) noClaim() volume.Because {
+	if u.Ephemeral {
+		return because(volume.ReasonClaimMissing, "ephemeral", "claim %s is being made for this Pod", u.ClaimName)
+	}
+	return because(volume.ReasonClaimMissing, "user", "there is no claim %s", u.ClaimName)
 }
 
 func because(r volume.Reason, next, format string, args ...any) volume.Because {

@@ -62,6 +62,7 @@ func uses(line func(string, volume.Because)) {
 	good.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
 	u := Use{Pod: pod, Name: "data", ClaimName: "c"}
 	line("no claim", u.Missing())
+	line("no claim yet", Use{Pod: pod, Name: "data", ClaimName: "p-data", Ephemeral: true}.Missing())
 	u.Claim, u.Ephemeral = claim, true
 	line("a stranger's claim", u.Missing())
 	u.Ephemeral = false
