@@ -61,7 +61,8 @@ func unwanted(t *testing.T, ready corev1.ConditionStatus, now func() time.Time) 
 	node.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName("d", "h"))}
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
-	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "u"}}
+	attachment := attach.NameOf("d", "h", "n1")
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attachment, UID: "u"}}
 	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}}
 	client := fake.NewClientset(node, pv, va)
 	caches := kube.NewCaches(client)
@@ -77,13 +78,13 @@ func unwanted(t *testing.T, ready corev1.ConditionStatus, now func() time.Time) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Reconcile(ctx, controller.Key{Kind: kindDetach, Name: "va"}); err != nil {
+		if _, err := c.Reconcile(ctx, controller.Key{Kind: kindDetach, Name: attachment}); err != nil {
 			t.Fatal(err)
 		}
 		return result.After
 	}
 	return reconcile, func() bool {
-		_, err := client.StorageV1().VolumeAttachments().Get(ctx, "va", metav1.GetOptions{})
+		_, err := client.StorageV1().VolumeAttachments().Get(ctx, attachment, metav1.GetOptions{})
 		return !apierrors.IsNotFound(err)
 	}
 }
