@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
 
+	"volplane.dev/volplane/standalone/apiserver/account"
 	"volplane.dev/volplane/standalone/apiserver/guard"
 )
 
@@ -26,12 +27,13 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informer
 	setdefault.Register(plugins)
 	storageobjectinuseprotection.Register(plugins)
 	resize.Register(plugins)
+	account.Register(plugins)
 	guard.Register(plugins)
 	facts := initializer.New(client, nil, inf, c.Authorization.Authorizer, utilfeature.DefaultFeatureGate, c.EffectiveVersion, c.DrainedNotify(), nil)
 	var chain []admission.Interface
 	for _, name := range []string{
 		lifecycle.PluginName, noderestriction.PluginName, setdefault.PluginName,
-		storageobjectinuseprotection.PluginName, resize.PluginName, guard.PluginName,
+		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName,
 	} {
 		p, err := plugins.InitPlugin(name, nil, facts)
 		if err != nil {

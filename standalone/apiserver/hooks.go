@@ -13,13 +13,16 @@ import (
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controller/namespace"
+	"k8s.io/kubernetes/pkg/controller/serviceaccount"
 	"k8s.io/kubernetes/pkg/controlplane/controller/systemnamespaces"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 )
 
 // hooks are what the server does itself once it serves: the roles that every
-// cluster has, the namespaces that always exist, and the end of namespaces.
+// cluster has, the namespaces that always exist, the service account that each
+// has, and the end of namespaces.
 func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	client, err := kubernetes.NewForConfig(a.config.LoopbackClientConfig)
 	if err != nil {
@@ -34,6 +37,15 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 		return fmt.Errorf("roles of every cluster: %w", err)
 	}
 	server.AddPostStartHookOrDie(name, bootstrap)
+	accounts, err := serviceaccount.NewServiceAccountsController(klog.Background(), a.informers.Core().V1().ServiceAccounts(), a.informers.Core().V1().Namespaces(),
+		client, serviceaccount.DefaultServiceAccountsControllerOptions())
+	if err != nil {
+		return fmt.Errorf("service accounts of every namespace: %w", err)
+	}
+	server.AddPostStartHookOrDie("service-accounts", func(h genericapiserver.PostStartHookContext) error {
+		go accounts.Run(h, 1)
+		return nil
+	})
 	server.AddPostStartHookOrDie("namespaces", func(h genericapiserver.PostStartHookContext) error {
 		all := a.informers.Core().V1().Namespaces()
 		always := []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}

@@ -1,14 +1,20 @@
 package apiserver
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	extensions "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
@@ -24,6 +30,7 @@ import (
 	pvcstore "k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim/storage"
 	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
 	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
+	accountstore "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 	eventsrest "k8s.io/kubernetes/pkg/registry/events/rest"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	storagerest "k8s.io/kubernetes/pkg/registry/storage/rest"
@@ -159,6 +166,9 @@ func (p coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSour
 		return info, err
 	}
 	s := info.VersionedResourcesStorageMap["v1"]
+	if err := p.bindTokens(s, options, nodes.Node, pods.Pod); err != nil {
+		return info, err
+	}
 	s["persistentvolumes"], s["persistentvolumes/status"] = volumes, volumeStatus
 	s["persistentvolumeclaims"], s["persistentvolumeclaims/status"] = claims, claimStatus
 	s["nodes"], s["nodes/status"] = nodes.Node, nodes.Status
@@ -172,6 +182,38 @@ func (p coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSour
 		}
 	}
 	return info, nil
+}
+
+// bindTokens has tokens of service accounts made for Pods and Nodes, of which the
+// generic part of the group knows none. Node agents ask for tokens of their Pods.
+func (p coreProvider) bindTokens(s map[string]rest.Storage, options generic.RESTOptionsGetter, nodes, pods rest.Getter) error {
+	secrets, ok := s["secrets"].(rest.Getter)
+	if !ok {
+		return errNoSecrets
+	}
+	accounts, err := accountstore.NewREST(options, p.ServiceAccountIssuer, p.APIAudiences, p.authz, p.ServiceAccountMaxExpiration, pods, secrets, nodes,
+		none[*admissionregistrationv1.ValidatingWebhookConfiguration]{}, none[*admissionregistrationv1.MutatingWebhookConfiguration]{}, false, 0)
+	if err != nil {
+		return err
+	}
+	for name, storage := range map[string]rest.Storage{"serviceaccounts": accounts, "serviceaccounts/token": accounts.Token} {
+		if unused, ok := s[name]; ok {
+			unused.Destroy()
+		}
+		s[name] = storage
+	}
+	return nil
+}
+
+var errNoSecrets = errors.New("secrets cannot be read")
+
+// none knows no webhooks: there are none.
+type none[T any] struct{}
+
+// Get says that there is no such webhook.
+func (none[T]) Get(_ context.Context, name string, _ metav1.GetOptions) (T, error) {
+	var webhook T
+	return webhook, apierrors.NewNotFound(admissionregistrationv1.Resource("webhookconfigurations"), name)
 }
 
 // assembly is what the steps of putting the server together share.

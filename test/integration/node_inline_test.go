@@ -2,12 +2,14 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -153,11 +156,12 @@ func newInlineHost(t *testing.T, spec storagev1.CSIDriverSpec) (*host, *inlineDr
 	return h, d
 }
 
-// inlinePod makes a Pod that names its volume itself.
-func (h *host) inlinePod(name, secret string) {
+// inlinePod makes a Pod that names its volume itself, of the account that is
+// given, or of none that it names.
+func (h *host) inlinePod(name, secret, account string) {
 	h.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	p.Spec.NodeName, p.Spec.ServiceAccountName = "n1", "default"
+	p.Spec.NodeName, p.Spec.ServiceAccountName = "n1", account
 	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
 	source := &corev1.CSIVolumeSource{Driver: inlineName}
 	if secret != "" {
@@ -174,7 +178,7 @@ func TestNodeInlineVolumes(t *testing.T) {
 	h, d := newInlineHost(t, storagev1.CSIDriverSpec{})
 	_, err := h.client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"key": "hidden"}}, metav1.CreateOptions{})
 	h.must(err)
-	h.inlinePod("p", "s")
+	h.inlinePod("p", "s", "")
 	path := h.mounted("p")
 	if got := d.first(h).GetSecrets()["key"]; got != "hidden" {
 		t.Errorf("the secret is %q", got)
@@ -197,16 +201,17 @@ func TestNodeInlineVolumes(t *testing.T) {
 	h.clean()
 }
 
-// TestNodeTokens: without a token for the Pod its volume is not published, and
-// the Pod says why.
+// TestNodeTokens: a driver that wants a token of the Pod's service account gets
+// one that is the Pod's and for its audience, from the node's own rights. Without
+// one the volume is not published, and the Pod says why.
 func TestNodeTokens(t *testing.T) {
 	h, d := newInlineHost(t, storagev1.CSIDriverSpec{TokenRequests: []storagev1.TokenRequest{{Audience: "vault"}}})
-	h.inlinePod("p", "")
+	h.inlinePod("stranger", "", "unknown")
 	h.eventually(func() string {
 		events, err := h.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
 		h.must(err)
 		for _, e := range events.Items {
-			if e.Reason == string(volume.ReasonFailedMount) && strings.Contains(e.Message, `token of service account default/default for audience "vault"`) {
+			if e.Reason == string(volume.ReasonFailedMount) && strings.Contains(e.Message, `token of service account default/unknown for audience "vault"`) {
 				return ""
 			}
 		}
@@ -217,6 +222,21 @@ func TestNodeTokens(t *testing.T) {
 		t.Error("the driver was called without a token")
 	}
 	d.mu.Unlock()
+	h.remove("stranger")
+	h.gone("stranger")
+
+	h.inlinePod("p", "", "")
+	h.mounted("p")
+	var tokens map[string]authenticationv1.TokenRequestStatus
+	h.must(json.Unmarshal([]byte(d.first(h).GetVolumeContext()["csi.storage.k8s.io/serviceAccount.tokens"]), &tokens))
+	review, err := h.client.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: tokens["vault"].Token, Audiences: []string{"vault"}},
+	}, metav1.CreateOptions{})
+	h.must(err)
+	user := review.Status.User
+	if !review.Status.Authenticated || user.Username != "system:serviceaccount:default:default" || !slices.Equal(user.Extra["authentication.kubernetes.io/pod-name"], []string{"p"}) {
+		t.Errorf("the token says %+v", review.Status)
+	}
 	h.remove("p")
 	h.gone("p")
 	h.clean()
