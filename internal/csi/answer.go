@@ -15,13 +15,14 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Limits of the CSI specification in bytes. A condition's message is text for
-// people; it is not refused for being longer than an identifier.
+// Limits in bytes. The CSI specification has 128 for identifiers and 4096 for
+// maps; drivers in use have longer ones, made of the paths of a cloud's
+// resources, and Kubernetes takes them, but of nodes' names no longer ones.
 const (
-	maxString = 128
+	maxString = 1 << 10
 	maxNodeID = 256
 	maxText   = 4 << 10
-	maxMap    = 4 << 10
+	maxMap    = 64 << 10
 )
 
 // madeHere are the beginnings of messages that gRPC makes on our side when it
@@ -132,6 +133,7 @@ func limit(f protoreflect.FieldDescriptor) int {
 	case "node_id":
 		return maxNodeID
 	case "message":
+		// It is text for people.
 		return maxText
 	default:
 		return maxString

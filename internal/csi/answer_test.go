@@ -24,7 +24,7 @@ func created(change func(v *csipb.Volume)) *csipb.CreateVolumeResponse {
 func hugeMap() map[string]string {
 	m := map[string]string{}
 	for i := range 100 {
-		m[fmt.Sprint(i)] = strings.Repeat("x", 100)
+		m[fmt.Sprint(i)] = strings.Repeat("x", 1000)
 	}
 	return m
 }
@@ -36,12 +36,12 @@ func TestBadAnswersOfCreateVolume(t *testing.T) {
 		"no answer":         csitest.Raw(nil),
 		"no volume":         &csipb.CreateVolumeResponse{},
 		"no id":             created(func(v *csipb.Volume) { v.VolumeId = "" }),
-		"long id":           created(func(v *csipb.Volume) { v.VolumeId = strings.Repeat("x", 129) }),
+		"long id":           created(func(v *csipb.Volume) { v.VolumeId = strings.Repeat("x", 1025) }),
 		"negative capacity": created(func(v *csipb.Volume) { v.CapacityBytes = -1 }),
 		"huge context":      created(func(v *csipb.Volume) { v.VolumeContext = hugeMap() }),
 		"huge topology":     created(func(v *csipb.Volume) { v.AccessibleTopology = []*csipb.Topology{{Segments: hugeMap()}} }),
 		"long source": created(func(v *csipb.Volume) {
-			v.ContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: strings.Repeat("x", 1000)}}}
+			v.ContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: strings.Repeat("x", 1025)}}}
 		}),
 		"no protocol buffer": csitest.Raw("\xff\xff\xff"),
 		"no text":            csitest.Raw("\x0a\x04\x12\x02\xff\xfe"),
@@ -118,7 +118,7 @@ func TestLongestAnswersAreTaken(t *testing.T) {
 		t.Error(err)
 	}
 	d.OnCall("CreateVolume", always(csitest.Action{Answer: created(func(v *csipb.Volume) {
-		v.VolumeId, v.VolumeContext = strings.Repeat("x", 128), map[string]string{"k": strings.Repeat("x", 4095)}
+		v.VolumeId, v.VolumeContext = strings.Repeat("x", 1024), map[string]string{"k": strings.Repeat("x", 65535)}
 	})}))
 	if err := create(t, c, "v"); err != nil {
 		t.Error(err)

@@ -37,14 +37,14 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		v := r.GetVolume()
-		if v.GetVolumeId() == "" || len(v.GetVolumeId()) > 128 || v.GetCapacityBytes() < 0 {
+		if v.GetVolumeId() == "" || len(v.GetVolumeId()) > 1<<10 || v.GetCapacityBytes() < 0 {
 			t.Errorf("passed: %v", r)
 		}
 		size := 0
 		for k, v := range v.GetVolumeContext() {
 			size += len(k) + len(v)
 		}
-		if size > 4<<10 {
+		if size > 64<<10 {
 			t.Errorf("a context of %d bytes passed", size)
 		}
 	})
