@@ -30,7 +30,12 @@ func growTo(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) in
 	if !turn {
 		return 0
 	}
-	size := pv.Spec.Capacity[corev1.ResourceStorage]
+	size, promised := pv.Spec.Capacity[corev1.ResourceStorage], claim.Status.AllocatedResources[corev1.ResourceStorage]
+	if size.Cmp(promised) < 0 {
+		// The volume was written before the claim and is only not seen yet: what
+		// is known of its size would be taken for the end of the resize.
+		return 0
+	}
 	return size.Value()
 }
 

@@ -76,7 +76,7 @@ func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		r.wake(after)
 	case before.Spec.Resources.Requests.Storage().Cmp(*after.Spec.Resources.Requests.Storage()) != 0,
 		before.Status.Capacity.Storage().Cmp(*after.Status.Capacity.Storage()) != 0,
-		state(before) != state(after) && state(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		state(before) != state(after) && (state(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible || state(after) == ""):
 		r.wake(after)
 	}
 }
