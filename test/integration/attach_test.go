@@ -187,10 +187,11 @@ func TestLostAttachment(t *testing.T) {
 		}
 		return csitest.Action{}
 	})
+	// The node's word keeps others from detaching; it is given long before, so
+	// that they have heard it.
+	p.uses("n1", handle)
 	p.pod("web", "n1", "c")
 	<-called
-	// The node's word keeps others from detaching.
-	p.uses("n1", handle)
 	p.removePod("web")
 	va := p.attachments()[0]
 	if len(va.Finalizers) != 1 {
