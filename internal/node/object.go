@@ -9,6 +9,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
 
@@ -123,9 +125,13 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 }
 
 // label writes topology and node id. A label that somebody else has set to
-// another value is not overwritten (S1-012).
+// another value is not overwritten (S1-012), and a segment that can be no
+// label is refused before any of them is written.
 func (o *object) label(ctx context.Context, node *corev1.Node, driver string, info csi.NodeInfo) error {
 	for k, v := range info.Topology {
+		if faults := append(validation.IsQualifiedName(k), validation.IsValidLabelValue(v)...); len(faults) > 0 {
+			return fmt.Errorf("topology segment %.80q:%.80q can be no label of the node: %s", k, v, strings.Join(faults, "; "))
+		}
 		if now, ok := node.Labels[k]; ok && now != v {
 			return fmt.Errorf("%w: driver reported %q:%q but existing label is %q:%q", errCollision, k, v, k, now)
 		}

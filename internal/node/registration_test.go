@@ -104,8 +104,18 @@ func TestRegistrationIsRefused(t *testing.T) {
 			d.hook = func(context.Context, string) error { return status.Error(codes.Internal, "no idea") }
 		}, "no idea"},
 		"topology too large": {func(d *fakeDriver) {
-			d.topology = map[string]string{"k": strings.Repeat("x", 5000)}
+			m := map[string]string{}
+			for i := range 2000 {
+				m[fmt.Sprint("k", i)] = strings.Repeat("x", 60)
+			}
+			d.topology = m
 		}, "segments"},
+		"topology value is no label": {func(d *fakeDriver) {
+			d.topology = map[string]string{"k": strings.Repeat("x", 5000)}
+		}, `can be no label of the node: must be no more than 63`},
+		"topology key is no label": {func(d *fakeDriver) {
+			d.topology = map[string]string{"a b": "x"}
+		}, `"a b":"x" can be no label of the node`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"zone": "z1"}}})
