@@ -62,7 +62,7 @@ unit: ## run the quick tests: no root, no API server
 
 .PHONY: lint
 lint: $(LINTER) ## run the linters over all modules
-	@failed=0; for m in $(MODULES); do echo "== lint, module $$m"; (cd $$m && $(CURDIR)/$(LINTER) run --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
+	@failed=0; for m in $(MODULES); do echo "== lint, module $$m"; (cd $$m && $(CURDIR)/$(LINTER) run --allow-parallel-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; done; exit $$failed
 
 .PHONY: bench
 bench: deps build ## measure the built programs, print JSON; BENCH="-rounds 5 -storm 200"

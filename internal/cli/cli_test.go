@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 
@@ -18,6 +19,10 @@ func TestMain(m *testing.M) {
 				Node:           func(context.Context, cli.NodeOptions) error { return nil },
 				LocalDriver:    func(context.Context, cli.DriverOptions) error { return nil },
 				NodeWithDriver: func(context.Context, cli.NodeOptions, cli.DriverOptions) error { return nil },
+				Controller: func(_ context.Context, o cli.ControllerOptions) error {
+					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases in", o.LeaseNamespace, o.LeaseDuration, o.RenewDeadline, o.RetryPeriod)
+					return err
+				},
 			}))
 		},
 	})

@@ -15,8 +15,9 @@ import (
 // program is a program of Kubernetes, which the Makefile builds from its own
 // modules.
 type program struct {
-	// kill ends it and waits for its end. It may be repeated.
-	kill func()
+	// kill ends it and waits for its end, end asks it to end. They may be
+	// repeated.
+	kill, end func()
 	// ended is closed when it has ended.
 	ended chan struct{}
 	log   *lastWords
@@ -28,7 +29,7 @@ type program struct {
 func startProgram(t *testing.T, name string, args ...string) *program {
 	t.Helper()
 	path := plane.Bin("kubernetes")
-	if strings.HasPrefix(name, "csi-") {
+	if strings.HasPrefix(name, "csi-") || name == "volplane" {
 		path = plane.Bin(name)
 	}
 	cmd := exec.Command(path, args...)
@@ -50,15 +51,21 @@ func startProgram(t *testing.T, name string, args ...string) *program {
 	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
-	p.kill = sync.OnceFunc(func() {
-		select {
-		case <-p.ended:
-			t.Errorf("%s ended by itself: %v", name, cmd.ProcessState)
-		default:
-			_ = cmd.Process.Kill()
-			<-p.ended
+	var once sync.Once
+	by := func(signal syscall.Signal) func() {
+		return func() {
+			once.Do(func() {
+				select {
+				case <-p.ended:
+					t.Errorf("%s ended by itself: %v", name, cmd.ProcessState)
+				default:
+					_ = cmd.Process.Signal(signal)
+					<-p.ended
+				}
+			})
 		}
-	})
+	}
+	p.kill, p.end = by(syscall.SIGKILL), by(syscall.SIGTERM)
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() {

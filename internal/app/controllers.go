@@ -1,0 +1,144 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"volplane.dev/volplane/internal/controller/attacher"
+	"volplane.dev/volplane/internal/controller/capacity"
+	"volplane.dev/volplane/internal/controller/provisioner"
+	"volplane.dev/volplane/internal/controller/resizer"
+	"volplane.dev/volplane/internal/csi"
+)
+
+// dialPause is how long a driver that is not there is waited for before that
+// is told, and tried again.
+const dialPause = 10 * time.Second
+
+// ControllersOptions says which controllers run beside a driver, in a cluster
+// whose binder and attach/detach controller are somebody else's.
+type ControllersOptions struct {
+	// Config is the way to the API server.
+	Config *rest.Config
+	// Roles are the names of the controllers.
+	Roles []string
+	// Socket is the driver's; it may come later, and go and come again. It is
+	// not asked for when a dummy attacher runs.
+	Socket string
+	// LeaseNamespace holds the leases; when it is empty the process is taken
+	// to be the only one.
+	LeaseNamespace string
+	// Term is how the leases are held.
+	Term Term
+	// ReconcileSync, CapacityPoll, CapacityForImmediate and DummyAttacher are
+	// as in ControlPlaneOptions.
+	ReconcileSync, CapacityPoll time.Duration
+	CapacityForImmediate        bool
+	DummyAttacher               string
+	// Log receives what is worth telling.
+	Log *slog.Logger
+}
+
+// Beside are the names of the controllers that can work beside a driver, in
+// start order. The others look after objects of a whole cluster.
+func Beside() []string {
+	return []string{provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name}
+}
+
+// Controllers waits for the driver and for the leases, and runs the controllers
+// until ctx ends.
+func Controllers(ctx context.Context, o ControllersOptions) error {
+	drivers, name := csi.NewSet(), o.DummyAttacher
+	if name == "" {
+		d, err := await(ctx, o.Socket, o.Log)
+		if err != nil {
+			return ended(ctx, err)
+		}
+		defer d.Close()
+		drivers.Put(d)
+		name = d.Name
+	}
+	locks, err := o.locks(name)
+	if err != nil {
+		return err
+	}
+	return Lead(ctx, locks, o.Term, o.Log, func(ctx context.Context) error {
+		return ControlPlane(ctx, ControlPlaneOptions{
+			ConfigFor: func(string) (*rest.Config, error) { return rest.CopyConfig(o.Config), nil },
+			Roles:     o.Roles, Drivers: drivers, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
+			ReconcileSync: o.ReconcileSync, DummyAttacher: o.DummyAttacher, Log: o.Log,
+		}, func() { o.Log.Info("controllers work", "driver", name, "controllers", strings.Join(o.Roles, ",")) })
+	})
+}
+
+// await returns the driver at a socket when there is one (S3-007). It gives up
+// only on one whose name cannot be a driver's.
+func await(ctx context.Context, socket string, log *slog.Logger) (*csi.Driver, error) {
+	for {
+		try, cancel := context.WithTimeout(ctx, dialPause)
+		d, err := csi.Dial(try, socket)
+		if err == nil || errors.Is(err, csi.ErrName) {
+			cancel()
+			return d, err
+		}
+		<-try.Done()
+		cancel()
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		log.Warn("the driver does not answer yet", "socket", socket, "err", err)
+	}
+}
+
+// locks returns the leases that upstream's programs for the same work hold: so
+// one of theirs that still runs, or runs again, and this one never work side by
+// side.
+func (o ControllersOptions) locks(driver string) ([]resourcelock.Interface, error) {
+	if o.LeaseNamespace == "" {
+		return nil, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("name of this host: %w", err)
+	}
+	// Two processes on one host are two.
+	id := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
+	var locks []resourcelock.Interface
+	for _, name := range leases(o.Roles, driver) {
+		lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.LeaseNamespace, name, id, o.Config, o.Term.Deadline)
+		if err != nil {
+			return nil, fmt.Errorf("lease %s: %w", name, err)
+		}
+		locks = append(locks, lock)
+	}
+	return locks, nil
+}
+
+// leases returns the names of the leases for work at one driver, in the same
+// order for all: processes that want several must not wait for each other.
+func leases(roles []string, driver string) []string {
+	driver = regexp.MustCompile("[^a-zA-Z0-9-]").ReplaceAllString(driver, "-")
+	var out []string
+	for _, l := range []struct{ role, name string }{
+		{provisioner.Declaration().Name, driver},
+		{capacity.Declaration().Name, driver},
+		{attacher.Declaration().Name, "external-attacher-leader-" + driver},
+		{resizer.Declaration().Name, "external-resizer-" + driver},
+	} {
+		if slices.Contains(roles, l.role) && !slices.Contains(out, l.name) {
+			out = append(out, l.name)
+		}
+	}
+	return out
+}

@@ -1,0 +1,100 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// Lead waits until each of the locks is held, in their order, and runs while
+// all of them are (S3-031). When one is lost run's context ends, and the
+// waiting begins again. The locks are given back in the reverse order when run
+// has returned, so that nothing works any more when another process takes them.
+// It returns when ctx has ended, or run has returned by itself, with its error.
+func Lead(ctx context.Context, locks []resourcelock.Interface, t Term, log *slog.Logger, run func(context.Context) error) error {
+	if len(locks) == 0 {
+		return run(ctx)
+	}
+	log = log.With("lease", locks[0].Describe())
+	for {
+		done, err := t.once(ctx, locks[0], log, func(held context.Context) error {
+			return Lead(held, locks[1:], t, log, run)
+		})
+		if done || ctx.Err() != nil {
+			return err
+		}
+		log.Warn("lease is lost, waiting for it again", "err", err)
+	}
+}
+
+// Term says how a lease is held.
+type Term struct {
+	// Duration is how long others wait after the last sign of the holder;
+	// Deadline is how long the holder goes on without being able to give one,
+	// and Retry the pause between signs and between attempts.
+	Duration, Deadline, Retry time.Duration
+}
+
+// once waits for one lock and runs while it is held. It says whether run has
+// returned before the lock was lost.
+func (t Term) once(ctx context.Context, lock resourcelock.Interface, log *slog.Logger, run func(context.Context) error) (done bool, err error) {
+	begin, over := make(chan context.Context, 1), make(chan struct{})
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, LeaseDuration: t.Duration, RenewDeadline: t.Deadline, RetryPeriod: t.Retry,
+		// ReleaseOnCancel would give the lease back before run's context ends.
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(held context.Context) { begin <- held },
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		return true, fmt.Errorf("lead by %s: %w", lock.Describe(), err)
+	}
+	// It must go on holding the lease while run stops.
+	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go func() {
+		defer close(over)
+		elector.Run(elect)
+	}()
+	select {
+	case <-ctx.Done():
+		done = true
+	case held := <-begin:
+		log.Info("lease is held")
+		done, err = work(ctx, held, run)
+	}
+	stop()
+	<-over
+	t.release(ctx, lock)
+	return done, err
+}
+
+// work runs until the first of the two contexts ends, or by itself.
+func work(ctx, held context.Context, run func(context.Context) error) (done bool, err error) {
+	both, end := context.WithCancel(held)
+	defer end()
+	defer context.AfterFunc(ctx, end)()
+	err = run(both)
+	return held.Err() == nil, err
+}
+
+// release lets another process take the lock at once, if it is still held. One
+// that is not given back runs out by itself.
+func (t Term) release(ctx context.Context, lock resourcelock.Interface) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.Deadline)
+	defer cancel()
+	record, _, err := lock.Get(ctx)
+	if err != nil || record.HolderIdentity != lock.Identity() {
+		return
+	}
+	now := metav1.Now()
+	_ = lock.Update(ctx, resourcelock.LeaderElectionRecord{
+		LeaseDurationSeconds: 1, LeaderTransitions: record.LeaderTransitions, AcquireTime: now, RenewTime: now,
+	})
+}

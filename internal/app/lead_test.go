@@ -1,0 +1,208 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// lock is a lease that its holder may lose sight of.
+type lock struct {
+	resourcelock.Interface
+	away atomic.Bool
+}
+
+var errAway = errors.New("the server does not answer")
+
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if l.away.Load() {
+		return nil, nil, silence(ctx)
+	}
+	return l.Interface.Get(ctx)
+}
+
+func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if l.away.Load() {
+		return silence(ctx)
+	}
+	return l.Interface.Update(ctx, r)
+}
+
+// silence is how a request ends that nobody answers: its client's limit is half
+// of the deadline.
+func silence(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-time.After(usual.Deadline / 2):
+	}
+	return errAway
+}
+
+func newLock(client kubernetes.Interface, name, identity string) *lock {
+	return &lock{Interface: &resourcelock.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+	}}
+}
+
+// usual is how upstream's programs hold their leases.
+var usual = Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
+
+// leader is a process that wants to lead.
+type leader struct {
+	*lock
+	// slow is how long its work takes to end.
+	slow time.Duration
+	// from is when it began to work for the last time.
+	from   atomic.Pointer[time.Time]
+	cancel func()
+	ended  chan error
+}
+
+// lead starts a process; working counts those that work.
+func lead(t *testing.T, working *atomic.Int64, l *leader, locks ...resourcelock.Interface) *leader {
+	ctx, cancel := context.WithCancel(t.Context())
+	l.cancel, l.ended = cancel, make(chan error, 1)
+	go func() {
+		l.ended <- Lead(ctx, append([]resourcelock.Interface{l.lock}, locks...), usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+			if n := working.Add(1); n > 1 {
+				t.Errorf("%d work at once", n)
+			}
+			now := time.Now()
+			l.from.Store(&now)
+			<-ctx.Done()
+			<-time.After(l.slow)
+			working.Add(-1)
+			return nil
+		})
+	}()
+	return l
+}
+
+// until waits until a process has begun to work after a moment, and says how
+// long that took.
+func (l *leader) until(t *testing.T, after time.Time) time.Duration {
+	t.Helper()
+	for range 1000 {
+		<-time.After(100 * time.Millisecond)
+		synctest.Wait()
+		if from := l.from.Load(); from != nil && from.After(after) {
+			return from.Sub(after)
+		}
+	}
+	t.Fatal("it never leads")
+	return 0
+}
+
+// TestOneLeads: the second process works when the first has ended its work, and
+// not before (S3-031).
+func TestOneLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var working atomic.Int64
+		a := lead(t, &working, &leader{lock: newLock(client, "l", "a"), slow: 40 * time.Second})
+		a.until(t, time.Time{})
+		b := lead(t, &working, &leader{lock: newLock(client, "l", "b")})
+		<-time.After(time.Minute)
+		stopped := time.Now()
+		a.cancel()
+		if err := <-a.ended; err != nil {
+			t.Error(err)
+		}
+		if took := b.until(t, stopped); took < a.slow || took > a.slow+3*usual.Retry {
+			t.Errorf("the second worked %v after the first was told to end, which took that %v", took, a.slow)
+		}
+		b.cancel()
+		if err := <-b.ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLeaderIsLost: a holder that cannot give signs ends its work before
+// another begins, and leads again when nobody else does.
+func TestLeaderIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var working atomic.Int64
+		a := lead(t, &working, &leader{lock: newLock(client, "l", "a"), slow: usual.Duration - usual.Deadline - time.Second})
+		a.until(t, time.Time{})
+		b := lead(t, &working, &leader{lock: newLock(client, "l", "b")})
+		<-time.After(time.Minute)
+		lost := time.Now()
+		a.away.Store(true)
+		if took := b.until(t, lost); took > usual.Duration+3*usual.Retry {
+			t.Errorf("the second worked %v after the first was lost", took)
+		}
+		a.away.Store(false)
+		<-time.After(time.Minute)
+		stopped := time.Now()
+		b.cancel()
+		if err := <-b.ended; err != nil {
+			t.Error(err)
+		}
+		a.until(t, stopped)
+		a.cancel()
+		if err := <-a.ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLeadByTwo: the work is done under all leases, or not at all.
+func TestLeadByTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var working atomic.Int64
+		other := lead(t, &working, &leader{lock: newLock(client, "second", "other")})
+		other.until(t, time.Time{})
+		a := lead(t, &working, &leader{lock: newLock(client, "first", "a")}, newLock(client, "second", "a"))
+		<-time.After(time.Minute)
+		stopped := time.Now()
+		other.cancel()
+		a.until(t, stopped)
+		lost := time.Now()
+		a.away.Store(true)
+		<-time.After(usual.Duration)
+		synctest.Wait()
+		if working.Load() != 0 {
+			t.Error("it works without the first lease")
+		}
+		a.away.Store(false)
+		a.until(t, lost)
+		a.cancel()
+		if err := errors.Join(<-a.ended, <-other.ended); err != nil {
+			t.Error(err)
+		}
+		for _, name := range []string{"first", "second"} {
+			l, err := client.CoordinationV1().Leases("default").Get(t.Context(), name, metav1.GetOptions{})
+			if err != nil || l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity != "" {
+				t.Errorf("lease %s is not given back: %v %v", name, l.Spec, err)
+			}
+		}
+	})
+}
+
+// TestWorkEndsByItself: its error is the answer, and the lease is given back.
+func TestWorkEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, broken := fake.NewClientset(), errors.New("broken")
+		l := newLock(client, "l", "a")
+		err := Lead(t.Context(), []resourcelock.Interface{l}, usual, slog.New(slog.DiscardHandler), func(context.Context) error { return broken })
+		if !errors.Is(err, broken) {
+			t.Errorf("got %v", err)
+		}
+		if r, _, err := l.Get(t.Context()); err != nil || r.HolderIdentity != "" {
+			t.Errorf("the lease is not given back: %v %v", r, err)
+		}
+	})
+}

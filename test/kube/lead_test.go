@@ -1,0 +1,90 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/csi"
+)
+
+// lease is the one of Kubernetes' attacher.
+const lease = "external-attacher-leader-"
+
+// ourAttacher runs `volplane controller` beside the driver as an administrator
+// does, with leases that run out soon.
+func (s side) ourAttacher(t *testing.T) *program {
+	t.Helper()
+	return startProgram(t, "volplane", "controller", "--controllers=attacher", "--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig(),
+		"--leader-election-lease-duration=3s", "--leader-election-renew-deadline=2s", "--leader-election-retry-period=500ms")
+}
+
+// TestSecondAttacherTakesOver: of three attachers, two of volplane and the one
+// of Kubernetes, one works; another goes on when it is killed, and when it is
+// asked to end (S3-007, S3-029, S3-031).
+func TestSecondAttacherTakesOver(t *testing.T) {
+	s := newSide(t, "both")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.storage.start(t, twoNodes)
+	s.ours(t, csi.NewSet(), "attachdetach")
+	for i := range 2 {
+		must(s.makeNode(ctx, fmt.Sprint("n", i+1), fmt.Sprint("id-n", i+1)))
+	}
+	for i := range 4 {
+		must(s.wire(ctx, "default", fmt.Sprint("c", i), csiVolume(fmt.Sprint("v", i), driverName, corev1.ReadWriteOnce)))
+	}
+	attach := func(i int, by *program) {
+		t.Helper()
+		must(s.makePod(ctx, "default", fmt.Sprint("p", i), "n1", fmt.Sprint("c", i)))
+		eventually(ctx, t, func() string {
+			if at := s.publishedTo(fmt.Sprint("id-v", i)); len(at) != 1 {
+				return fmt.Sprintf("volume v%d is published to %v; %s", i, at, by.log)
+			}
+			return ""
+		})
+	}
+	first := s.ourAttacher(t)
+	attach(0, first)
+	holder := s.holder(ctx, t, "")
+	second := s.ourAttacher(t)
+	first.kill()
+	attach(1, second)
+	next := s.holder(ctx, t, holder)
+	theirs := startProgram(t, "csi-attacher", "--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig(), "--leader-election",
+		"--leader-election-lease-duration=3s", "--leader-election-renew-deadline=2s", "--leader-election-retry-period=500ms")
+	attach(2, second)
+	second.end()
+	attach(3, theirs)
+	if again := s.holder(ctx, t, next); strings.Contains(again, "_") {
+		t.Errorf("the last one is %s, not Kubernetes' attacher", again)
+	}
+	for i := range 4 {
+		s.asked(t, i == 3, fmt.Sprint("id-v", i), "ControllerPublishVolume")
+	}
+}
+
+// holder waits until somebody else than before leads, and says who.
+func (s side) holder(ctx context.Context, t *testing.T, before string) (now string) {
+	t.Helper()
+	eventually(ctx, t, func() string {
+		l, err := s.client.CoordinationV1().Leases("default").Get(ctx, lease+strings.ReplaceAll(driverName, ".", "-"), metav1.GetOptions{})
+		if err != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || *l.Spec.HolderIdentity == before {
+			return fmt.Sprintf("nobody else leads: %v %v", l, err)
+		}
+		now = *l.Spec.HolderIdentity
+		return ""
+	})
+	return now
+}
