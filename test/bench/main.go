@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -33,7 +34,7 @@ func main() {
 	defer cancel()
 	measure := func(figures map[string]any) error { return measurePlane(ctx, figures, *rounds, *storm) }
 	if *peers > 0 {
-		measure = func(figures map[string]any) error { return measurePeers(ctx, figures, *peers) }
+		measure = func(figures map[string]any) error { return measurePeers(ctx, figures, *peers, *rounds) }
 	}
 	if *bind > 0 {
 		measure = func(figures map[string]any) error { return measureBinding(ctx, figures, *bind) }
@@ -115,9 +116,9 @@ func measureIdle(p *plane.Plane, figures map[string]any) error {
 	return nil
 }
 
-func median(d []time.Duration) time.Duration {
+func median[T cmp.Ordered](d []T) (middle T) {
 	if len(d) == 0 {
-		return 0
+		return middle
 	}
 	s := slices.Sorted(slices.Values(d))
 	return s[len(s)/2]

@@ -30,28 +30,37 @@ const (
 )
 
 // measurePeers has volplane and Kubernetes' controllers make and delete volumes.
-func measurePeers(ctx context.Context, figures map[string]any, claims int) error {
+func measurePeers(ctx context.Context, figures map[string]any, claims, rounds int) error {
 	for name, delay := range map[string]time.Duration{"": 0, "slow_": 500 * time.Millisecond} {
-		made, deleted := map[string]float64{}, map[string]float64{}
-		for _, peer := range []struct {
-			name   string
-			claims int
-			run    func(context.Context, *arena) error
-		}{
-			{"volplane", claims, func(ctx context.Context, a *arena) error { return a.ours(ctx) }},
-			{"kubernetes_raised", claims, func(_ context.Context, a *arena) error { return a.theirs(true) }},
-			{"kubernetes_defaults", few, func(_ context.Context, a *arena) error { return a.theirs(false) }},
-		} {
-			m, d, err := measurePeer(ctx, delay, peer.claims, peer.run)
-			if err != nil {
-				return fmt.Errorf("%s: %w", peer.name, err)
+		made, deleted := map[string][]float64{}, map[string][]float64{}
+		for round := range rounds {
+			for _, peer := range []struct {
+				name           string
+				claims, rounds int
+				run            func(context.Context, *arena) error
+			}{
+				{"volplane", claims, rounds, func(ctx context.Context, a *arena) error { return a.ours(ctx) }},
+				{"kubernetes_raised", claims, rounds, func(_ context.Context, a *arena) error { return a.theirs(true) }},
+				{"kubernetes_defaults", few, 1, func(_ context.Context, a *arena) error { return a.theirs(false) }},
+			} {
+				if round >= peer.rounds {
+					continue
+				}
+				m, d, err := measurePeer(ctx, delay, peer.claims, peer.run)
+				if err != nil {
+					return fmt.Errorf("%s: %w", peer.name, err)
+				}
+				made[peer.name], deleted[peer.name] = append(made[peer.name], m), append(deleted[peer.name], d)
 			}
-			made[peer.name], deleted[peer.name] = m, d
-			figures[name+"bound_per_s_"+peer.name], figures[name+"deleted_per_s_"+peer.name] = m, d
 		}
-		for _, other := range []string{"kubernetes_raised", "kubernetes_defaults"} {
-			figures[name+"bound_times_"+other] = made["volplane"] / made[other]
-			figures[name+"deleted_times_"+other] = deleted["volplane"] / deleted[other]
+		for what, all := range map[string]map[string][]float64{"bound": made, "deleted": deleted} {
+			ours := median(all["volplane"])
+			for peer, measured := range all {
+				figures[name+what+"_per_s_"+peer] = median(measured)
+				if peer != "volplane" {
+					figures[name+what+"_times_"+peer] = ours / median(measured)
+				}
+			}
 		}
 	}
 	return measureLatency(ctx, figures)

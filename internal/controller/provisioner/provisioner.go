@@ -34,7 +34,7 @@ const (
 const (
 	// workers is how many calls of drivers are under way at most. What a
 	// driver cannot take it refuses, and is asked again later.
-	workers = 250
+	workers = 500
 	// firstPause is the pause before a call that failed is repeated; it doubles.
 	firstPause = 100 * time.Millisecond
 	// sweepPause is how long a resolved intent may stand in the log, so that
