@@ -29,7 +29,15 @@ func main() {
 	peers := flag.Int("peers", 0, "make and delete so many volumes with volplane's controllers and with Kubernetes' own, and nothing else")
 	bind := flag.Int("bind", 0, "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own, and nothing else")
 	attach := flag.Int("attach", 0, "attach so many volumes to nodes, and detach them, with volplane's controllers and with Kubernetes' own, and nothing else")
+	hold := flag.Int("hold", 0, "hold so many attachments while nothing happens, with volplane's controllers and with Kubernetes' own, and nothing else")
 	flag.Parse()
+	if flag.Arg(0) == apart {
+		if err := runApart(flag.Arg(1), flag.Arg(2)); err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	measure := func(figures map[string]any) error { return measurePlane(ctx, figures, *rounds, *storm) }
@@ -41,6 +49,9 @@ func main() {
 	}
 	if *attach > 0 {
 		measure = func(figures map[string]any) error { return measureAttaching(ctx, figures, *attach) }
+	}
+	if *hold > 0 {
+		measure = func(figures map[string]any) error { return measureHolding(ctx, figures, *hold) }
 	}
 	if err := run(measure); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

@@ -18,8 +18,11 @@ import (
 )
 
 // Bin returns the path of one of the built programs, which `make build` puts
-// into bin/ at the top of the repository.
+// into bin/ at the top of the repository. A path is itself.
 func Bin(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..", "..", "bin", name)
 }

@@ -64,6 +64,9 @@ func (p *Process) Again() error {
 	return nil
 }
 
+// PID returns the process id of the running program.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Stop ends the program as systemd would and waits for it.
 func (p *Process) Stop() { p.end(syscall.SIGTERM) }
 
