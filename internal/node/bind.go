@@ -20,6 +20,9 @@ func (d *deed) bind(path string) error {
 	before := t.HostPhase
 	t.HostPath, t.HostPhase = host, decide.Binding
 	if err := d.save(); err != nil {
+		if t.HostPhase = before; before == "" {
+			t.HostPath = ""
+		}
 		return err
 	}
 	d.dirty = true
@@ -52,7 +55,7 @@ func (d *deed) bindable(host string) error {
 func (d *deed) unbind(path string) error {
 	t := d.rec.Target(path)
 	t.HostPhase = decide.Unbinding
-	if err := d.save(); err != nil {
+	if err := d.settle(); err != nil {
 		return err
 	}
 	if d.showsTarget(t) {

@@ -109,26 +109,40 @@ func (d *death) bury(t *testing.T) {
 // and the next one ends what it began: in time for the Pod, and with nothing
 // left.
 func TestDeathAtEveryEffect(t *testing.T) {
-	effects := liveAndDie(t, 0, false, false)
+	effects := liveAndDie(t, life{})
 	if len(effects) < 8 {
 		t.Fatalf("effects: %v", effects)
 	}
 	for at := 1; at <= len(effects); at++ {
 		for _, after := range []bool{false, true} {
 			for _, goes := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%d %s, after it: %v, pod goes: %v", at, effects[at-1], after, goes), func(t *testing.T) { liveAndDie(t, at, after, goes) })
+				t.Run(fmt.Sprintf("%d %s, after it: %v, pod goes: %v", at, effects[at-1], after, goes), func(t *testing.T) {
+					liveAndDie(t, life{at: at, after: after, goes: goes})
+				})
 			}
 		}
 	}
 }
 
+// life is how an agent dies, and when.
+type life struct {
+	at    int
+	after bool
+	// goes says that the Pod goes while the agent is dead, full that the disk is
+	// full from the time when the Pod has its volume.
+	goes, full bool
+}
+
 // liveAndDie brings a volume to a Pod and takes it away, with one death on the
 // way, and returns the effects. The Pod goes at last, or while the agent is
 // dead.
-func liveAndDie(t *testing.T, at int, after, goes bool) []string {
+func liveAndDie(t *testing.T, l life) []string {
 	t.Helper()
 	w := newWorld(t, noAttach(driverName))
-	x := &death{dir: w.dir, at: at, after: after, died: make(chan struct{})}
+	if l.full {
+		w.smallDisk()
+	}
+	x := &death{dir: w.dir, at: l.at, after: l.after, died: make(chan struct{})}
 	for _, verb := range []string{"patch", "delete"} {
 		w.client.PrependReactor(verb, "*", x.write)
 	}
@@ -147,7 +161,7 @@ func liveAndDie(t *testing.T, at int, after, goes bool) []string {
 				died = nil
 				w.stop()
 				x.bury(t)
-				if goes {
+				if l.goes {
 					w.end("p")
 				}
 				w.run()
@@ -166,6 +180,9 @@ func liveAndDie(t *testing.T, at int, after, goes bool) []string {
 		}
 		return ""
 	})
+	if l.full {
+		w.fill()
+	}
 	w.end("p")
 	reach(func() string {
 		_, err := w.client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})

@@ -62,11 +62,21 @@ func (d *deed) save() error {
 	return nil
 }
 
+// settle writes the record when it says less, or nothing that must be known after
+// a crash: a full disk keeps nothing from being taken away.
+func (d *deed) settle() error {
+	if err := d.a.journal.Settle(d.rec); err != nil {
+		return err
+	}
+	d.dirty = false
+	return nil
+}
+
 func (d *deed) flush() error {
 	if !d.dirty {
 		return nil
 	}
-	return d.save()
+	return d.settle()
 }
 
 // record returns the record, which it begins when there is none.
@@ -180,6 +190,7 @@ func (d *deed) stage(ctx context.Context) error {
 	r.Stage, r.GrowRefused = decide.Staging, 0
 	r.StagingPath = stagingPath(d.a.RootDir, r.Driver, r.Handle, r.Volume, r.Block)
 	if err := d.save(); err != nil {
+		r.Stage = before
 		return err
 	}
 	if err := mount.MakeBelow(d.a.RootDir, r.StagingPath); err != nil {
@@ -221,7 +232,7 @@ func outcome(err error) volume.Outcome {
 func (d *deed) unstage(ctx context.Context) error {
 	r := d.rec
 	r.Stage = decide.Unstaging
-	if err := d.save(); err != nil {
+	if err := d.settle(); err != nil {
 		return err
 	}
 	_, err := d.f.driver.NodeClient().NodeUnstageVolume(ctx, &csipb.NodeUnstageVolumeRequest{VolumeId: r.Handle, StagingTargetPath: r.StagingPath})

@@ -243,25 +243,16 @@ func TestObstacles(t *testing.T) {
 // does nothing, says so, and goes on when it has one.
 func TestFullAndReadOnlyDisk(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
-	w.must(nil, unix.Mount("none", w.dir, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() {
-		w.stop()
-		w.detachAll()
-	})
+	w.smallDisk()
 	d := newFakeDriver(driverName, w.dir)
 	d.start(t)
 	w.run()
 	w.registered(driverName)
-	filler, err := os.Create(filepath.Join(w.dir, "filler"))
-	w.must(nil, err)
-	for err == nil {
-		_, err = filler.Write(make([]byte, 4096))
-	}
-	w.must(nil, filler.Close())
+	empty := w.fill()
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.eventSaid("FailedMount", "no space left on device")
-	w.must(nil, os.Remove(filler.Name()))
+	empty()
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	// A mount over it can be read-only although the agent's lock is open.
 	w.must(nil, unix.Mount(w.dir, w.dir, "", unix.MS_BIND, ""))

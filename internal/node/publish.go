@@ -38,6 +38,7 @@ func (d *deed) publish(ctx context.Context, path string) error {
 	t, before := d.target(d.consumer(path))
 	t.Phase = decide.Publishing
 	if err := d.save(); err != nil {
+		d.notBegun(path, before)
 		return err
 	}
 	if err := mount.MakeBelow(d.a.RootDir, filepath.Dir(path)); err != nil {
@@ -49,10 +50,8 @@ func (d *deed) publish(ctx context.Context, path string) error {
 	case volume.Done:
 		return d.published(ctx, t)
 	case volume.Failed:
-		if before == "" {
+		if d.notBegun(path, before); before == "" {
 			d.forget(path)
-		} else {
-			t.Phase = before
 		}
 	}
 	return called(d.f.Driver, "NodePublishVolume", err)
@@ -162,6 +161,16 @@ func (d *deed) target(c decide.Consumer) (*decide.Target, decide.Phase) {
 	return &d.rec.Targets[len(d.rec.Targets)-1], ""
 }
 
+// notBegun puts a target back to the phase that it had; "" is that there was
+// none.
+func (d *deed) notBegun(path string, before decide.Phase) {
+	if before == "" {
+		d.rec.Targets = slices.DeleteFunc(d.rec.Targets, func(t decide.Target) bool { return t.Path == path })
+		return
+	}
+	d.rec.Target(path).Phase = before
+}
+
 // forget takes a target out of the record.
 func (d *deed) forget(path string) {
 	d.rec.Targets, d.dirty = slices.DeleteFunc(d.rec.Targets, func(t decide.Target) bool { return t.Path == path }), true
@@ -194,7 +203,7 @@ func (d *deed) unlink(t *decide.Target) error {
 func (d *deed) unpublish(ctx context.Context, path string) error {
 	t := d.rec.Target(path)
 	t.Phase = decide.Unpublishing
-	if err := d.save(); err != nil {
+	if err := d.settle(); err != nil {
 		return err
 	}
 	if d.rec.Block {

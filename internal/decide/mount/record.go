@@ -111,8 +111,16 @@ func (r *Record) AfterBoot(boot string) *Record {
 	if r.Boot == boot {
 		return r
 	}
+	c := r.Doubtful()
+	c.Boot = boot
+	return c
+}
+
+// Doubtful returns the record with everything unknown that was reached: it is
+// repeated or undone.
+func (r *Record) Doubtful() *Record {
 	c := r.Clone()
-	c.Boot, c.StagingMounted = boot, false
+	c.StagingMounted = false
 	if c.Stage == Staged {
 		c.Stage = Staging
 	}

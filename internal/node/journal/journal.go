@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -31,6 +32,8 @@ const (
 	suffix     = ".json"
 	tmpSuffix  = ".tmp"
 	quarantine = "quarantine"
+	// doubtSuffix ends the name of a record that more was done of than it says.
+	doubtSuffix = ".doubt" + suffix
 )
 
 // ErrNewer says that a newer program wrote the journal. Starting anyway could
@@ -46,6 +49,8 @@ type Journal struct {
 
 	mu      sync.Mutex
 	records map[string]*mount.Record
+	// doubtful are the volumes whose file is named with doubtSuffix.
+	doubtful map[string]bool
 }
 
 type file struct {
@@ -67,8 +72,13 @@ func Open(dir, boot string) (*Journal, []string, error) {
 	if err := refuseNewer(dir, entries); err != nil {
 		return nil, nil, err
 	}
-	j := &Journal{dir: dir, records: map[string]*mount.Record{}}
+	j := &Journal{dir: dir, records: map[string]*mount.Record{}, doubtful: map[string]bool{}}
 	var aside []string
+	// In this order a record comes before one of the same volume that is in
+	// doubt.
+	slices.SortStableFunc(entries, func(a, b os.DirEntry) int {
+		return cmp.Compare(strings.Count(a.Name(), doubtSuffix), strings.Count(b.Name(), doubtSuffix))
+	})
 	for _, e := range entries {
 		moved, err := j.load(e.Name(), boot)
 		if err != nil {
@@ -100,11 +110,23 @@ func (j *Journal) load(name, boot string) (string, error) {
 	case err == nil && fileName(r.Key()) == name:
 		j.records[r.Key()] = r.AfterBoot(boot)
 		return "", nil
+	case err == nil && doubtName(r.Key()) == name:
+		return "", j.loadDoubtful(r, boot)
 	case err == nil || errors.Is(err, errTorn):
 		return j.setAside(name)
 	default:
 		return "", err
 	}
+}
+
+// loadDoubtful takes a record that is in doubt, unless there is one that is not:
+// that one is newer.
+func (j *Journal) loadDoubtful(r *mount.Record, boot string) error {
+	if j.records[r.Key()] != nil {
+		return remove(filepath.Join(j.dir, doubtName(r.Key())))
+	}
+	j.records[r.Key()], j.doubtful[r.Key()] = r.Doubtful().AfterBoot(boot), true
+	return nil
 }
 
 // refuseNewer looks at all files before any is touched.
@@ -199,6 +221,36 @@ func (j *Journal) Put(r *mount.Record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.records[r.Key()] = r
+	if j.doubtful[r.Key()] {
+		// One that stays is older than what was written now, and is not believed.
+		_ = remove(filepath.Join(j.dir, doubtName(r.Key())))
+		delete(j.doubtful, r.Key())
+	}
+	return nil
+}
+
+// Settle is Put for a record of which nothing needs to be known that the last one
+// does not say: something was taken away or is about to be, or what was under
+// way is done. When there is no room for it, the last one is put in doubt
+// instead, which takes none: after a crash nothing that it says to be done is
+// believed, and all of it is repeated or undone.
+func (j *Journal) Settle(r *mount.Record) error {
+	err := j.Put(r)
+	if err == nil {
+		return nil
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if key := r.Key(); !j.doubtful[key] {
+		if os.Rename(filepath.Join(j.dir, fileName(key)), filepath.Join(j.dir, doubtName(key))) != nil {
+			return err
+		}
+		j.doubtful[key] = true
+	}
+	if syncDir(j.dir) != nil {
+		return err
+	}
+	j.records[r.Key()] = r.Clone()
 	return nil
 }
 
@@ -214,6 +266,8 @@ func (j *Journal) replace(name string, data []byte) error {
 		err = os.Rename(path+tmpSuffix, path)
 	}
 	if err != nil {
+		// Half a file is in the way of others.
+		_ = os.Remove(path + tmpSuffix)
 		return err
 	}
 	return syncDir(j.dir)
@@ -222,16 +276,25 @@ func (j *Journal) replace(name string, data []byte) error {
 // Drop deletes the record of a volume of which nothing is left. It may be
 // repeated.
 func (j *Journal) Drop(key string) error {
-	err := os.Remove(filepath.Join(j.dir, fileName(key)))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("drop journal record of %s: %w", key, err)
+	err := errors.Join(remove(filepath.Join(j.dir, doubtName(key))), remove(filepath.Join(j.dir, fileName(key))))
+	if err == nil {
+		err = syncDir(j.dir)
 	}
-	if err := syncDir(j.dir); err != nil {
+	if err != nil {
 		return fmt.Errorf("drop journal record of %s: %w", key, err)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	delete(j.records, key)
+	delete(j.doubtful, key)
+	return nil
+}
+
+// remove deletes a file that may be gone.
+func remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	return nil
 }
 
@@ -244,7 +307,11 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-func fileName(key string) string {
+func fileName(key string) string { return baseName(key) + suffix }
+
+func doubtName(key string) string { return baseName(key) + doubtSuffix }
+
+func baseName(key string) string {
 	sum := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(sum[:]) + suffix
+	return hex.EncodeToString(sum[:])
 }

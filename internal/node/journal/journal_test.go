@@ -232,3 +232,127 @@ func TestAnotherBoot(t *testing.T) {
 		t.Errorf("got %+v", r)
 	}
 }
+
+// blocked keeps a record from being written, as a full disk does.
+func blocked(t *testing.T, dir, key string) {
+	t.Helper()
+	if err := os.Mkdir(filepath.Join(dir, fileName(key)+tmpSuffix), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, fileName(key)+tmpSuffix, "x"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func unblocked(t *testing.T, dir, key string) {
+	t.Helper()
+	if err := os.RemoveAll(filepath.Join(dir, fileName(key)+tmpSuffix)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSettle: without room nothing new is written, and what is there is not
+// believed after a crash.
+func TestSettle(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	r := sample("h")
+	r.Targets[0].Phase = mount.Published
+	if err := j.Settle(r); err != nil {
+		t.Fatal(err)
+	}
+	if last, _ := open(t, dir, "1"); last.Get(r.Key()).Targets[0].Phase != mount.Published {
+		t.Fatalf("with room: %+v", last.List())
+	}
+	blocked(t, dir, r.Key())
+	less := r.Clone()
+	less.Targets = nil
+	for range 2 {
+		if err := j.Put(less); err == nil {
+			t.Fatal("there is room")
+		}
+		if err := j.Settle(less); err != nil || len(j.Get(r.Key()).Targets) > 0 {
+			t.Fatalf("settle: %v, %+v", err, j.List())
+		}
+	}
+	unblocked(t, dir, r.Key())
+	after, aside := open(t, dir, "1")
+	if got := after.Get(r.Key()); got == nil || got.Stage != mount.Staging || got.StagingMounted || got.Targets[0].Phase != mount.Publishing {
+		t.Fatalf("after a crash: %+v, aside %v", got, aside)
+	}
+	if err := after.Put(less); err != nil {
+		t.Fatal(err)
+	}
+	if last, _ := open(t, dir, "1"); last.Get(r.Key()).Stage != mount.Staged || len(last.Get(r.Key()).Targets) > 0 {
+		t.Errorf("written again: %+v", last.List())
+	}
+	if names := files(t, dir); len(names) != 1 {
+		t.Errorf("files: %v", names)
+	}
+}
+
+// TestSettleNothing: what was never written cannot be put in doubt.
+func TestSettleNothing(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	blocked(t, dir, sample("h").Key())
+	if err := j.Settle(sample("h")); err == nil || len(j.List()) > 0 {
+		t.Errorf("settle: %v, %+v", err, j.List())
+	}
+}
+
+// TestDropOfADoubtfulRecord leaves nothing of it.
+func TestDropOfADoubtfulRecord(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	r := sample("h")
+	if err := j.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	blocked(t, dir, r.Key())
+	if err := j.Settle(r); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Drop(r.Key()); err != nil || len(j.List()) > 0 {
+		t.Fatalf("drop: %v, %+v", err, j.List())
+	}
+	unblocked(t, dir, r.Key())
+	if names := files(t, dir); len(names) > 0 {
+		t.Errorf("files: %v", names)
+	}
+}
+
+// TestNewerThanTheDoubt: a crash can leave a record that is in doubt beside the
+// one that took its place.
+func TestNewerThanTheDoubt(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := open(t, dir, "1")
+	r := sample("h")
+	if err := j.Put(r); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(dir, fileName(r.Key())))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, doubtName(r.Key())), data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, aside := open(t, dir, "1")
+	if got := last.Get(r.Key()); got == nil || got.Stage != mount.Staged || len(aside) > 0 {
+		t.Errorf("read %+v, aside %v", got, aside)
+	}
+	if names := files(t, dir); len(names) != 1 {
+		t.Errorf("files: %v", names)
+	}
+}
+
+// files returns the journal's files of records.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
