@@ -133,15 +133,21 @@ type life struct {
 	goes, full bool
 }
 
-// liveAndDie brings a volume to a Pod and takes it away, with one death on the
-// way, and returns the effects. The Pod goes at last, or while the agent is
-// dead.
-func liveAndDie(t *testing.T, l life) []string {
+func (l life) world(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t, noAttach(driverName))
 	if l.full {
 		w.smallDisk()
 	}
+	return w
+}
+
+// liveAndDie brings a volume to a Pod and takes it away, with one death on the
+// way, and returns the effects. The Pod goes at last, or while the agent is
+// dead.
+func liveAndDie(t *testing.T, l life) []string {
+	t.Helper()
+	w := l.world(t)
 	x := &death{dir: w.dir, at: l.at, after: l.after, died: make(chan struct{})}
 	for _, verb := range []string{"patch", "delete"} {
 		w.client.PrependReactor(verb, "*", x.write)
