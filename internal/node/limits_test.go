@@ -2,9 +2,11 @@ package node
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,12 +62,75 @@ func TestLimitIsAskedWhenFull(t *testing.T) {
 		t.Errorf("calls: %s", got)
 	}
 	d.set(func() { d.most = 3 })
-	w.must(w.client.StorageV1().VolumeAttachments().Create(t.Context(), &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: attachmentName("h-a", driverName, "n1")},
-		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "n1"},
-		Status:     storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "full", ErrorCode: ptr.To[int32](8)}},
-	}, metav1.CreateOptions{}))
+	w.attachFails("a", codes.ResourceExhausted)
 	w.takes(3)
+	// The driver's object does not say that its limits change: the Pod waits for
+	// room.
+	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attachmentName("h-a", driverName, "n1"), metav1.DeleteOptions{}))
+	w.attach(driverName, "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+}
+
+// attachFails does what an attacher does whose driver answers with a code.
+func (w *world) attachFails(name string, code codes.Code) {
+	w.t.Helper()
+	w.must(w.client.StorageV1().VolumeAttachments().Create(w.t.Context(), &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: attachmentName("h-"+name, driverName, "n1")},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "n1"},
+		Status:     storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no", ErrorCode: ptr.To(int32(code))}},
+	}, metav1.CreateOptions{}))
+}
+
+// TestPodIsGivenUpWhenFull: a Pod for whose volume there is no room is failed and
+// gives back what it has; one that has what it wants, and one whose attach fails
+// for another reason, are not.
+func TestPodIsGivenUpWhenFull(t *testing.T) {
+	object := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}}
+	object.Spec.NodeAllocatableUpdatePeriodSeconds = ptr.To[int64](3600)
+	w := newWorld(t, object)
+	w.tune = func(o *Options) { o.LookEvery = 10 * time.Millisecond }
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.takes(7)
+	for _, name := range []string{"has", "lacks", "broken"} {
+		w.wire(driverName, name)
+	}
+	w.attach(driverName, "has")
+	w.pod("happy", "has")
+	w.says("happy", corev1.ConditionTrue, "v-has=")
+	w.attachFails("broken", codes.Internal)
+	w.pod("waits", "broken")
+	w.pod("p", "has", "lacks")
+	w.says("p", corev1.ConditionFalse, "WaitForAttach")
+	d.set(func() { d.most = 1 })
+	w.attachFails("lacks", codes.ResourceExhausted)
+	w.failed("p", "VolumeAttachmentLimitExceeded")
+	w.eventSaid("VolumeAttachmentLimitExceeded", "node n1 takes no more volumes of driver d.example")
+	w.takes(1)
+	eventually(t, func() string {
+		if left := d.left(); strings.Contains(left, "uid-p/") || !strings.Contains(left, "uid-happy/") {
+			return "mounted: " + left
+		}
+		return ""
+	})
+	for _, p := range []string{"happy", "waits"} {
+		if pod, err := w.client.CoreV1().Pods("ns").Get(t.Context(), p, metav1.GetOptions{}); err != nil || pod.Status.Phase == corev1.PodFailed {
+			t.Errorf("pod %s is given up, %v", p, err)
+		}
+	}
+}
+
+// failed waits until a Pod has failed for a reason.
+func (w *world) failed(name, reason string) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		pod, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), name, metav1.GetOptions{})
+		if err != nil || pod.Status.Phase != corev1.PodFailed || pod.Status.Reason != reason {
+			return fmt.Sprintf("pod %s: %v, %s, %s", name, err, pod.Status.Phase, pod.Status.Reason)
+		}
+		return ""
+	})
 }
 
 // TestStaleDriver: one whose socket went away while no agent ran is taken from

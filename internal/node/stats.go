@@ -35,6 +35,8 @@ type stats struct {
 	last map[string]VolumeStats
 	// healthy says which drivers tell of health.
 	healthy map[*csi.Driver]bool
+	// asking are the drivers that have not answered yet.
+	asking map[string]bool
 }
 
 // Stats returns what is known of the mounted volumes, ordered by driver and
@@ -57,25 +59,45 @@ func (a *Agent) Stats() []VolumeStats {
 func (a *Agent) keepStats(ctx context.Context) {
 	tick := time.NewTicker(a.StatsEvery)
 	defer tick.Stop()
+	var asking sync.WaitGroup
+	defer asking.Wait()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		var asking sync.WaitGroup
 		byDriver := map[string][]*decide.Record{}
 		for _, r := range a.journal.List() {
 			byDriver[r.Driver] = append(byDriver[r.Driver], r)
 		}
 		for name, records := range byDriver {
-			if d, ok := a.Drivers.Get(name); ok {
-				asking.Go(func() { a.askStats(ctx, d, records) })
+			if d, ok := a.Drivers.Get(name); ok && a.stats.begin(name) {
+				asking.Go(func() {
+					defer a.stats.end(name)
+					a.askStats(ctx, d, records)
+				})
 			}
 		}
-		asking.Wait()
 		a.forgetStats()
 	}
+}
+
+// begin says whether to ask a driver now: not while it is being asked.
+func (s *stats) begin(driver string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asking[driver] {
+		return false
+	}
+	s.asking[driver] = true
+	return true
+}
+
+func (s *stats) end(driver string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.asking, driver)
 }
 
 // askStats ends early when the driver does not answer: the others of its

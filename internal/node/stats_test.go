@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -83,12 +84,13 @@ func TestStatsAndHealth(t *testing.T) {
 }
 
 // TestStatsOfAHangingDriver keep nobody waiting: not the next of its volumes
-// that is to be mounted, and not the agent's end.
+// that is to be mounted, not the answers of other drivers, and not the agent's
+// end.
 func TestStatsOfAHangingDriver(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
+	w := newWorld(t, noAttach(driverName), noAttach("quick.example"))
 	w.tune = func(o *Options) { o.StatsEvery = 10 * time.Millisecond }
-	d := newFakeDriver(driverName, w.dir)
-	d.tells = true
+	d, quick := newFakeDriver(driverName, w.dir), newFakeDriver("quick.example", w.dir)
+	d.tells, quick.tells = true, true
 	d.setHook(func(ctx context.Context, call string) error {
 		if strings.HasPrefix(call, "stats:") {
 			<-ctx.Done()
@@ -97,18 +99,29 @@ func TestStatsOfAHangingDriver(t *testing.T) {
 		return nil
 	})
 	d.start(t)
+	quick.start(t)
 	w.run()
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
-	eventually(t, func() string {
-		if !strings.Contains(d.history(), "stats:") {
-			return "not asked"
-		}
-		return ""
-	})
+	asked := func(d *fakeDriver, times int) {
+		t.Helper()
+		eventually(t, func() string {
+			if got := strings.Count(d.history(), "stats:"); got < times {
+				return fmt.Sprintf("driver %s was asked %d times", d.name, got)
+			}
+			return ""
+		})
+	}
+	asked(d, 1)
 	w.wire(driverName, "b")
 	w.pod("q", "b")
 	w.says("q", corev1.ConditionTrue, "v-b=")
+	w.wire("quick.example", "c")
+	w.pod("r", "c")
+	asked(quick, 5)
+	if got := strings.Count(d.history(), "stats:"); got != 1 {
+		t.Errorf("the driver was asked %d times before it had answered", got)
+	}
 	w.stop()
 }

@@ -1,16 +1,21 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/mount"
 )
@@ -140,6 +145,52 @@ func TestDeadMountGoes(t *testing.T) {
 	w.empty()
 	if left := d.left(); left != "" {
 		t.Error("left: ", left)
+	}
+}
+
+// TestNothingIsMountedUnconfirmed: until the API has confirmed that the Node says
+// that it uses a volume, no driver is called for it: it could be detached
+// meanwhile.
+func TestNothingIsMountedUnconfirmed(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	var refused atomic.Int32
+	w.client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if p := a.(clienttesting.PatchAction).GetPatch(); !strings.Contains(string(p), "volumesInUse") || refused.Load() > 3 {
+			return false, nil, nil
+		}
+		refused.Add(1)
+		return true, nil, errors.New("not now")
+	})
+	d := newFakeDriver(driverName, w.dir)
+	var early atomic.Int32
+	d.setHook(func(_ context.Context, call string) error {
+		if call != "info" && refused.Load() <= 3 {
+			early.Add(1)
+		}
+		return nil
+	})
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.eventSaid("FailedMount", "not now")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	if n := early.Load(); n > 0 {
+		t.Errorf("%d calls before it was confirmed: %s", n, d.history())
+	}
+	// That it is used no more is confirmed before all is forgotten.
+	refused.Store(0)
+	w.terminate("p")
+	eventually(t, func() string {
+		if n := refused.Load(); n <= 3 {
+			return fmt.Sprint("refused ", n)
+		}
+		return ""
+	})
+	w.gone("p")
+	w.empty()
+	if used := w.node().Status.VolumesInUse; len(used) > 0 {
+		t.Errorf("in use: %v", used)
 	}
 }
 

@@ -35,7 +35,7 @@ func (a *Agent) reconcile(ctx context.Context, key string) error {
 		plan := decide.Volume(f.Facts)
 		err = a.report(ctx, f, &plan, a.apply(ctx, f, plan))
 		if plan.Because.Reason == volume.ReasonWaitForAttach {
-			a.awaitAttach(ctx, f, a.reasonOf(key))
+			err = errors.Join(err, a.awaitAttach(ctx, f, a.reasonOf(key)))
 		}
 		a.tell(f, plan.Because)
 		if wait := a.again.next(f.Driver); wait > 0 && len(f.Wanted) > 0 {

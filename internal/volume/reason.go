@@ -65,6 +65,7 @@ const (
 	ReasonAttaching           Reason = "Attaching"
 	ReasonAttached            Reason = "SuccessfulAttachVolume"
 	ReasonFailedAttach        Reason = "FailedAttachVolume"
+	ReasonAttachLimit         Reason = "VolumeAttachmentLimitExceeded"
 	ReasonMultiAttach         Reason = "MultiAttach"
 	ReasonDetaching           Reason = "Detaching"
 	ReasonAttachmentVanished  Reason = "AttachmentVanished"

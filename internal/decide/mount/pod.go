@@ -144,6 +144,12 @@ func Odd(what, name string) volume.Because {
 	return because(volume.ReasonFailedMount, "user", "the %s, %.100q, cannot be the name of a directory", what, name)
 }
 
+// Full is the reason of a Pod that is given up because its node takes no more
+// volumes of a driver.
+func Full(pv, driver, node, cause string) volume.Because {
+	return because(volume.ReasonAttachLimit, "user", "node %s takes no more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
+}
+
 // Grown is the reason of a volume that has its new size.
 func Grown(pv, node string) volume.Because {
 	return because(volume.ReasonNodeResized, "", "volume %s has its new size on node %s", pv, node)

@@ -43,6 +43,7 @@ func TestReasons(t *testing.T) {
 	line("ill", Health("pv", "n", "DEGRADED OnePath", "d"))
 	line("well again", Health("pv", "n", "", "d"))
 	line("odd", Odd("name of the volume", "../x"))
+	line("full", Full("pv", "d", "n", "the cause"))
 	line("grown", Grown("pv", "n"))
 	line("torn", Torn("/j/x"))
 	line("refused", Refused("/r/x.sock", "the cause"))
