@@ -51,6 +51,10 @@ func scenarios() []scenario {
 			name: "a consumer moves to another node", prepare: classOf(late),
 			play: play(makeClaim, makePod("a", "n1"), mayMount("a"), makePod("b", "n2"), removePod("a"), mayMount("b"), removePod("b"), deleteClaim),
 		},
+		{
+			name: "a Pod's own volume comes and goes with it", prepare: classOf(immediate),
+			play: play(makeScratchPod("a", "n1"), appears("a-v"), namedIs("a-v", corev1.ClaimBound), mayMount("a"), removePod("a"), noNamed("a-v")),
+		},
 		{name: "a claim grows", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), grow, deleteClaim)},
 	}...)
 }
@@ -234,10 +238,23 @@ func (w *world) volumeName(ctx context.Context) (string, error) {
 }
 
 func makePod(name, node string) act {
+	return podOf(name, node, corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}})
+}
+
+// makeScratchPod makes a Pod whose claim is to be made for it.
+func makeScratchPod(name, node string) act {
+	template := &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
+		StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+	}}
+	return podOf(name, node, corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: template}})
+}
+
+func podOf(name, node string, source corev1.VolumeSource) act {
 	return func(ctx context.Context, w *world) error {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}}
 		pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
-		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}}
 		_, err := w.client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
 		return err
 	}

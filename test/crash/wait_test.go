@@ -49,6 +49,19 @@ func namedIs(name string, phase corev1.PersistentVolumeClaimPhase) act {
 	}
 }
 
+// appears waits until there is a claim of that name.
+func appears(name string) act {
+	return func(ctx context.Context, w *world) error {
+		return w.until(ctx, func() (string, error) {
+			_, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				return "there is no claim " + name, nil
+			}
+			return "", err
+		})
+	}
+}
+
 func volumeIs(phase corev1.PersistentVolumePhase) act {
 	return func(ctx context.Context, w *world) error {
 		return w.until(ctx, func() (string, error) {

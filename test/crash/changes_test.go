@@ -1,0 +1,94 @@
+package crash
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/mount"
+)
+
+// changes is how often an agent's journal and mounts have changed.
+type changes struct{ journal, mounts int }
+
+// watch counts the changes, and kills the agent when it has come to the one of
+// its death.
+func (h *house) watch(p *process, d death) (stop func() changes) {
+	end, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
+	h.c.must(err)
+	var (
+		seen    changes
+		mu      sync.Mutex
+		waiting sync.WaitGroup
+	)
+	count := func(n *int, at int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if *n++; *n == at {
+			_ = p.cmd.Process.Kill()
+		}
+	}
+	waiting.Go(func() { h.watchJournal(end, func() { count(&seen.journal, d.journal) }) })
+	waiting.Go(func() { h.watchMounts(end, func() { count(&seen.mounts, d.mounts) }) })
+	return func() changes {
+		_, _ = unix.Write(end, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		waiting.Wait()
+		_ = unix.Close(end)
+		return seen
+	}
+}
+
+// watchJournal tells of each record that is written or dropped.
+func (h *house) watchJournal(end int, changed func()) {
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if _, err := unix.InotifyAddWatch(fd, filepath.Join(h.root(), "journal"), unix.IN_MOVED_TO|unix.IN_DELETE); err != nil {
+		return
+	}
+	buffer := make([]byte, 4096)
+	for wait(end, fd, unix.POLLIN) {
+		n, _ := unix.Read(fd, buffer)
+		for at := 0; at+unix.SizeofInotifyEvent <= n; {
+			changed()
+			at += unix.SizeofInotifyEvent + int(buffer[at+12]) + int(buffer[at+13])<<8
+		}
+	}
+}
+
+// watchMounts tells of each change of the mounts below the node's directory.
+func (h *house) watchMounts(end int, changed func()) {
+	fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	last := ""
+	for wait(end, fd, unix.POLLPRI) {
+		points, _ := mount.Below(h.Dir)
+		if now := fmt.Sprint(points); now != last {
+			last = now
+			changed()
+		}
+	}
+}
+
+// wait waits for something to happen to a file, or returns false at the end.
+func wait(end, fd int, events int16) bool {
+	for {
+		all := []unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}, {Fd: int32(fd), Events: events}} //nolint:gosec // descriptors are small
+		if _, err := unix.Poll(all, -1); err != nil && err != unix.EINTR {                           //nolint:errorlint // a number
+			return false
+		}
+		if all[0].Revents != 0 {
+			return false
+		}
+		if all[1].Revents != 0 {
+			return true
+		}
+	}
+}
