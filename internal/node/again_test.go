@@ -105,6 +105,69 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// TestTokensOfAnotherClock: the host's clock is an hour off. A token is renewed
+// in its time nevertheless, and not before.
+func TestTokensOfAnotherClock(t *testing.T) {
+	for name, c := range map[string]struct {
+		skew    time.Duration
+		seconds int64
+		renewed bool
+	}{
+		"behind": {time.Hour, 1, true},
+		"ahead":  {-time.Hour, 600, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			object := wantsTokens()
+			object.Spec.TokenRequests = []storagev1.TokenRequest{{Audience: "vault"}}
+			w := newWorld(t, object)
+			var given atomic.Int32
+			w.client.PrependReactor("create", "serviceaccounts", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest).DeepCopy()
+				r.Spec.ExpirationSeconds, r.Status.Token = &c.seconds, fmt.Sprintf("tok-%d", given.Add(1))
+				r.Status.ExpirationTimestamp = metav1.NewTime(time.Now().Add(c.skew + time.Duration(c.seconds)*time.Second))
+				return true, r, nil
+			})
+			w.tune = func(o *Options) { o.RepublishEvery = 10 * time.Millisecond }
+			d := newFakeDriver(driverName, w.dir)
+			d.start(t)
+			w.run()
+			w.wire(driverName, "a")
+			w.pod("p", "a")
+			w.says("p", corev1.ConditionTrue, "v-a=")
+			eventually(t, func() string {
+				if n := len(d.published()); n < 10 || c.renewed && given.Load() < 2 {
+					return fmt.Sprintf("published %d times with %d tokens", n, given.Load())
+				}
+				return ""
+			})
+			if n := given.Load(); !c.renewed && n > 1 {
+				t.Errorf("%d tokens for one", n)
+			}
+		})
+	}
+}
+
+// TestNoLabels: a driver that mounts with the labels of SELinux, and a Pod that
+// has one, get the mount options of the volume and no more.
+func TestNoLabels(t *testing.T) {
+	object := noAttach(driverName)
+	object.Spec.SELinuxMount = ptr.To(true)
+	w := newWorld(t, object)
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+		pv.Spec.AccessModes, pv.Spec.MountOptions = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}, []string{"noatime"}
+	})
+	w.podWith("p", func(p *corev1.Pod) {
+		p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0:c1,c2"}}
+	}, "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	if got := d.published()[0].VolumeCapability.GetMount().GetMountFlags(); len(got) != 1 || got[0] != "noatime" {
+		t.Errorf("mount flags: %q", got)
+	}
+}
+
 // hides says that a secret is neither in the log, nor in an event, nor in the
 // agent's own files.
 func (w *world) hides(secret, log string) {

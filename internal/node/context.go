@@ -114,7 +114,7 @@ func (t *tokens) get(ctx context.Context, a *Agent, pod *corev1.Pod, r storagev1
 	if err != nil {
 		return authenticationv1.TokenRequestStatus{}, fmt.Errorf("token of service account %s/%s for audience %q: %w", pod.Namespace, account, r.Audience, err)
 	}
-	life := got.Status.ExpirationTimestamp.Sub(now)
+	life := lifeOf(got, now)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.kept == nil {
@@ -122,6 +122,15 @@ func (t *tokens) get(ctx context.Context, a *Agent, pod *corev1.Pod, r storagev1
 	}
 	t.kept[key] = token{got.Status, now.Add(min(life*4/5, tokenAge))}
 	return got.Status, nil
+}
+
+// lifeOf returns how long a new token lives. The API server says it in seconds
+// and as the end: the end is by its clock, and this host has another one.
+func lifeOf(r *authenticationv1.TokenRequest, now time.Time) time.Duration {
+	if seconds := ptr.Deref(r.Spec.ExpirationSeconds, 0); seconds > 0 {
+		return time.Duration(seconds) * time.Second
+	}
+	return r.Status.ExpirationTimestamp.Sub(now)
 }
 
 // forget drops the tokens of a Pod.

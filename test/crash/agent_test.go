@@ -166,7 +166,7 @@ func (a *mortal) forward(_ any, stream grpc.ServerStream) error {
 		return err
 	}
 	call := func() error { return a.driver.Invoke(stream.Context(), method, &in, &out, grpc.ForceCodec(raw{})) }
-	err := error(nil)
+	var err error
 	switch name := method[strings.LastIndex(method, "/")+1:]; name {
 	case "NodeStageVolume", "NodeUnstageVolume", "NodePublishVolume", "NodeUnpublishVolume":
 		err = a.effect(name, call)
