@@ -6,9 +6,11 @@ import (
 	"log/slog"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/ptr"
 )
 
 // Lead waits until each of the locks is held, in their order, and runs while
@@ -28,7 +30,6 @@ func Lead(ctx context.Context, locks []resourcelock.Interface, t Term, log *slog
 		if done || ctx.Err() != nil {
 			return err
 		}
-		log.Warn("lease is lost, waiting for it again", "err", err)
 	}
 }
 
@@ -40,24 +41,35 @@ type Term struct {
 	Duration, Deadline, Retry time.Duration
 }
 
-// once waits for one lock and runs while it is held. It says whether run has
-// returned before the lock was lost.
+// once waits for one lock and runs while it is held. It says whether nothing is
+// left to do: run has returned by itself, or ctx has ended.
 func (t Term) once(ctx context.Context, lock resourcelock.Interface, log *slog.Logger, run func(context.Context) error) (done bool, err error) {
-	begin, over := make(chan context.Context, 1), make(chan struct{})
+	// It must go on holding the lease while run stops.
+	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	last := time.AfterFunc(t.Deadline, stop)
+	defer last.Stop()
+	last.Stop()
+	begin, taken, over := make(chan context.Context, 1), make(chan struct{}, 1), make(chan struct{})
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: lock, LeaseDuration: t.Duration, RenewDeadline: t.Deadline, RetryPeriod: t.Retry,
+		Lock: signs{lock, last, t.Deadline}, LeaseDuration: t.Duration, RenewDeadline: t.Deadline, RetryPeriod: t.Retry,
 		// ReleaseOnCancel would give the lease back before run's context ends.
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(held context.Context) { begin <- held },
 			OnStoppedLeading: func() {},
+			OnNewLeader: func(who string) {
+				if who != "" && who != lock.Identity() {
+					select {
+					case taken <- struct{}{}:
+					default:
+					}
+				}
+			},
 		},
 	})
 	if err != nil {
 		return true, fmt.Errorf("lead by %s: %w", lock.Describe(), err)
 	}
-	// It must go on holding the lease while run stops.
-	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
 	go func() {
 		defer close(over)
 		elector.Run(elect)
@@ -65,14 +77,45 @@ func (t Term) once(ctx context.Context, lock resourcelock.Interface, log *slog.L
 	select {
 	case <-ctx.Done():
 		done = true
+	case <-given(elect, lock, taken):
+		// A new elector makes its first attempt now.
 	case held := <-begin:
 		log.Info("lease is held")
-		done, err = work(ctx, held, run)
+		if done, err = work(ctx, held, run); !done {
+			log.Warn("lease is lost, waiting for it again", "err", err)
+		}
 	}
 	stop()
 	<-over
 	t.release(ctx, lock)
 	return done, err
+}
+
+// signs is a lock whose holder stops when the deadline is over since the last
+// sign that it could give. The elector itself counts from the attempt after that
+// one, which with upstream's usual times is as long as others wait: they would
+// begin while this process ends its work.
+type signs struct {
+	resourcelock.Interface
+	last     *time.Timer
+	deadline time.Duration
+}
+
+func (s signs) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return s.give(func() error { return s.Interface.Create(ctx, r) })
+}
+
+func (s signs) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return s.give(func() error { return s.Interface.Update(ctx, r) })
+}
+
+func (s signs) give(write func() error) error {
+	until := time.Now().Add(s.deadline)
+	err := write()
+	if err == nil {
+		s.last.Reset(time.Until(until))
+	}
+	return err
 }
 
 // work runs until the first of the two contexts ends, or by itself.
@@ -82,6 +125,36 @@ func work(ctx, held context.Context, run func(context.Context) error) (done bool
 	defer context.AfterFunc(ctx, end)()
 	err = run(both)
 	return held.Err() == nil, err
+}
+
+// given watches, when somebody else has taken a lease, for that one to give it
+// back, until ctx ends. Without it the elector's next attempt would come in its
+// own time, after twice the retry period at worst.
+func given(ctx context.Context, lock resourcelock.Interface, taken <-chan struct{}) <-chan struct{} {
+	back := make(chan struct{})
+	l, ok := lock.(*resourcelock.LeaseLock)
+	if !ok {
+		return back
+	}
+	go func() {
+		select {
+		case <-taken:
+		case <-ctx.Done():
+			return
+		}
+		w, err := l.Client.Leases(l.LeaseMeta.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + l.LeaseMeta.Name})
+		if err != nil {
+			return
+		}
+		defer w.Stop()
+		for e := range w.ResultChan() {
+			if now, ok := e.Object.(*coordinationv1.Lease); ok && ptr.Deref(now.Spec.HolderIdentity, "") == "" {
+				close(back)
+				return
+			}
+		}
+	}()
+	return back
 }
 
 // release lets another process take the lock at once, if it is still held. One

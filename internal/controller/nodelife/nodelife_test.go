@@ -19,13 +19,13 @@ import (
 // TestSilence: a node is marked when its Lease has not changed for the grace,
 // counted from when this controller saw it, whatever the Lease says of the time.
 func TestSilence(t *testing.T) {
-	for name, stamp := range map[string]time.Time{"long ago": time.Unix(0, 0), "an hour behind": begin.Add(-time.Hour), "an hour ahead": begin.Add(time.Hour)} {
+	for name, stamp := range map[string]time.Time{"long ago": time.Unix(0, 0), "an hour behind": begin().Add(-time.Hour), "an hour ahead": begin().Add(time.Hour)} {
 		t.Run(name, func(t *testing.T) { silence(t, stamp) })
 	}
 }
 
 // begin is when the controller starts, by its own clock.
-var begin = time.Unix(1e9, 0)
+func begin() time.Time { return time.Unix(1e9, 0) }
 
 func silence(t *testing.T, stamp time.Time) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
@@ -37,7 +37,7 @@ func silence(t *testing.T, stamp time.Time) {
 	ctx := t.Context()
 	var moved atomic.Int64
 	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)},
-		func() time.Time { return begin.Add(time.Duration(moved.Load())) })
+		func() time.Time { return begin().Add(time.Duration(moved.Load())) })
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
