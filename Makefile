@@ -44,7 +44,7 @@ install: build ## install programs, systemd unit and completions below PREFIX (/
 
 ##@ To change it
 .PHONY: test
-test: deps build bin/kubectl bin/kube-controller-manager bin/csi-provisioner bin/csi-attacher ## run every test of all modules (needs root)
+test: deps build bin/kubectl bin/kube-controller-manager bin/kubelet bin/csi-provisioner bin/csi-attacher ## run every test of all modules (needs root)
 	@if [ "$$(id -u)" != 0 ]; then echo 'error: the tests mount file systems: run them as root, or `make unit` without' >&2; exit 1; fi
 	.ci/gotest $(MODULES)
 
@@ -91,7 +91,7 @@ bin/kubernetes: test/go.mod test/kubernetes/main.go
 	cd test && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../$@ ./kubernetes
 
-bin/kubectl bin/kube-controller-manager: bin/kubernetes
+bin/kubectl bin/kube-controller-manager bin/kubelet: bin/kubernetes
 	ln -sf kubernetes $@
 
 # Kubernetes' own provisioner and attacher of CSI volumes, each from a module of

@@ -1,9 +1,10 @@
-// Command kubernetes is the control plane of Kubernetes, and kubectl, in one
-// program, so that a machine builds and links them once. The name that it is
-// run by says which of them it is.
+// Command kubernetes is the control plane of Kubernetes, its kubelet, and
+// kubectl, in one program, so that a machine builds and links them once. The
+// name that it is run by says which of them it is.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	manager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 func main() {
@@ -28,6 +30,7 @@ func main() {
 		"kube-apiserver":          apiserver.NewAPIServerCommand,
 		"kube-controller-manager": manager.NewControllerManagerCommand,
 		"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+		"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 	}
 	name := filepath.Base(os.Args[0])
 	switch command := commands[name]; {
@@ -42,7 +45,7 @@ func main() {
 	case command != nil:
 		os.Exit(cli.Run(command()))
 	default:
-		fmt.Fprintf(os.Stderr, "error: no program of Kubernetes is %q: run this as etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kubectl\n", name)
+		fmt.Fprintf(os.Stderr, "error: no program of Kubernetes is %q: run this as etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or kubectl\n", name)
 		os.Exit(2)
 	}
 }

@@ -1,0 +1,231 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/test/internal/kubelet"
+)
+
+// mountLimit bounds what is done with a kubelet: it looks around in seconds.
+const mountLimit = 2 * time.Minute
+
+// TestOurAttacherRealKubelet has volplane's provisioner, attacher and bundled
+// driver in a cluster of Kubernetes, whose scheduler places a Pod and whose
+// kubelet mounts its volume: what a Pod writes is there for the next one.
+func TestOurAttacherRealKubelet(t *testing.T) {
+	c := startCluster(t)
+	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller", "persistentvolume-protection-controller",
+		"persistentvolumeclaim-protection-controller", "node-lifecycle-controller")
+	c.scheduler(t)
+	root := c.kubelet(t, "n1")
+	s := side{name: "cluster", server: c, client: c.client}
+	s.ours(t, bundled(t, "n1", root), "provisioner", "attacher")
+	h := &household{t: t, client: c.client, root: root}
+	var cancel context.CancelFunc
+	h.ctx, cancel = context.WithTimeout(t.Context(), mountLimit)
+	defer cancel()
+	h.furnish()
+	h.run("p1")
+	file := filepath.Join(h.mounted("p1"), "file")
+	h.must(os.WriteFile(file, []byte("of p1"), 0o600))
+	h.end("p1")
+	h.run("p2")
+	got, err := os.ReadFile(filepath.Join(h.mounted("p2"), "file"))
+	if err != nil || string(got) != "of p1" {
+		t.Errorf("p2 reads %q: %v", got, err)
+	}
+	h.end("p2")
+	h.must(c.client.CoreV1().PersistentVolumeClaims("default").Delete(h.ctx, "c", metav1.DeleteOptions{}))
+	eventually(h.ctx, t, func() string { return s.left(h.ctx) + below(t, root) })
+	if files, err := os.ReadDir(filepath.Join(filepath.Dir(root), "pool", "volumes")); err != nil || len(files) > 0 {
+		t.Errorf("the driver has %v: %v", files, err)
+	}
+}
+
+// kubelet runs a kubelet until the test ends, and returns its directory.
+func (c *cluster) kubelet(t *testing.T, node string) string {
+	t.Helper()
+	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
+	dir, err := os.MkdirTemp("", "kubelet-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	k, err := kubelet.Start(kubelet.Options{
+		Dir: dir, Node: node, Kubeconfig: c.kubeconfig(t, "system:node:"+node, "system:nodes"),
+		// A volume may be mounted when the Node says that it is in use.
+		Tuning: "nodeStatusUpdateFrequency: 1s",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := k.End(); err != nil {
+			t.Error(err)
+		}
+		if said, err := os.ReadFile(k.Log); t.Failed() {
+			t.Logf("the kubelet said:\n%s%v", said, err)
+		}
+	})
+	return k.Root
+}
+
+// bundled runs the bundled driver until the test ends; its pool is beside the
+// kubelet's directory.
+func bundled(t *testing.T, node, root string) *csi.Set {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- app.LocalDriver(ctx, app.DriverOptions{
+			NodeID: node, RootDir: root, PoolDir: filepath.Join(filepath.Dir(root), "pool"), Log: slog.New(slog.DiscardHandler),
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return dial(t, filepath.Join(root, "plugins", volume.LocalDriver, "csi.sock"))
+}
+
+// dial returns a driver for controllers.
+func dial(t *testing.T, sockets ...string) *csi.Set {
+	t.Helper()
+	drivers := csi.NewSet()
+	for _, socket := range sockets {
+		conn, err := csi.Dial(t.Context(), socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		drivers.Put(conn)
+	}
+	return drivers
+}
+
+// below says what is mounted below a kubelet's directory, which itself is, and
+// which loop devices are there for files beside it.
+func below(t *testing.T, root string) string {
+	t.Helper()
+	points, err := mount.Below(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range points {
+		if p.Path != root {
+			return "there is a mount at " + p.Path
+		}
+	}
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if file, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(file), filepath.Dir(root)) {
+			return f + " is " + string(file)
+		}
+	}
+	return ""
+}
+
+// household has Pods that use one claim after the other.
+type household struct {
+	t      *testing.T
+	ctx    context.Context
+	client kubernetes.Interface
+	root   string
+}
+
+func (h *household) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// furnish makes what Pods need: a class with the bundled driver and a claim.
+func (h *household) furnish() {
+	h.t.Helper()
+	_, err := h.client.CoreV1().ServiceAccounts("default").Create(h.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	h.must(err)
+	_, err = h.client.StorageV1().CSIDrivers().Create(h.ctx, &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: volume.LocalDriver},
+		Spec:       storagev1.CSIDriverSpec{AttachRequired: ptr.To(true), FSGroupPolicy: ptr.To(storagev1.FileFSGroupPolicy)},
+	}, metav1.CreateOptions{})
+	h.must(err)
+	_, err = h.client.StorageV1().StorageClasses().Create(h.ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.LocalDriver, VolumeBindingMode: ptr.To(whenUsed),
+	}, metav1.CreateOptions{})
+	h.must(err)
+	claim := claimOf("c", "local")
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("64Mi")}
+	_, err = h.client.CoreV1().PersistentVolumeClaims("default").Create(h.ctx, claim, metav1.CreateOptions{})
+	h.must(err)
+}
+
+// run makes a Pod that uses the claim, and returns when it is said to run.
+func (h *household) run(name string) {
+	h.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		AutomountServiceAccountToken: ptr.To(false),
+		// A kubelet mounts what a container mounts.
+		Containers: []corev1.Container{{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
+		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+		}}},
+	}}
+	_, err := h.client.CoreV1().Pods("default").Create(h.ctx, pod, metav1.CreateOptions{})
+	h.must(err)
+	eventually(h.ctx, h.t, func() string {
+		pod, err := h.client.CoreV1().Pods("default").Get(h.ctx, name, metav1.GetOptions{})
+		if err != nil || pod.Status.Phase != corev1.PodRunning {
+			return fmt.Sprintf("pod %s does not run: %+v %v", name, pod.Status, err)
+		}
+		return ""
+	})
+}
+
+// mounted returns where the kubelet has mounted a Pod's volume.
+func (h *household) mounted(name string) string {
+	h.t.Helper()
+	pod, err := h.client.CoreV1().Pods("default").Get(h.ctx, name, metav1.GetOptions{})
+	h.must(err)
+	points, err := mount.Below(filepath.Join(h.root, "pods", string(pod.UID), "volumes", "kubernetes.io~csi"))
+	if err != nil || len(points) != 1 || points[0].Type != "ext4" {
+		h.t.Fatalf("pod %s has mounts %+v: %v", name, points, err)
+	}
+	return points[0].Path
+}
+
+// end deletes a Pod and waits for its end.
+func (h *household) end(name string) {
+	h.t.Helper()
+	h.must(h.client.CoreV1().Pods("default").Delete(h.ctx, name, metav1.DeleteOptions{}))
+	eventually(h.ctx, h.t, func() string {
+		if _, err := h.client.CoreV1().Pods("default").Get(h.ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Sprintf("pod %s is still there: %v", name, err)
+		}
+		return ""
+	})
+}
