@@ -52,9 +52,13 @@ func (d *Driver) ControllerUnpublishVolume(context.Context, *csipb.ControllerUnp
 // NodeGetCapabilities tells that it stages.
 func (d *Driver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
 	out := &csipb.NodeGetCapabilitiesResponse{}
-	for _, able := range []csipb.NodeServiceCapability_RPC_Type{
+	able := []csipb.NodeServiceCapability_RPC_Type{
 		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
-	} {
+	}
+	if d.MountGroup {
+		able = append(able, csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP)
+	}
+	for _, able := range able {
 		rpc := &csipb.NodeServiceCapability_RPC{Type: able}
 		out.Capabilities = append(out.Capabilities, &csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{Rpc: rpc}})
 	}
