@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"volplane.dev/volplane/test/internal/plane"
@@ -26,34 +27,38 @@ type report struct {
 func main() {
 	rounds := flag.Int("rounds", 5, "how often each figure is measured")
 	storm := flag.Int("storm", 200, "how many claims and Pods are made at once")
-	peers := flag.Int("peers", 0, "make and delete so many volumes with volplane's controllers and with Kubernetes' own, and nothing else")
-	bind := flag.Int("bind", 0, "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own, and nothing else")
-	attach := flag.Int("attach", 0, "attach so many volumes to nodes, and detach them, with volplane's controllers and with Kubernetes' own, and nothing else")
-	hold := flag.Int("hold", 0, "hold so many attachments while nothing happens, with volplane's controllers and with Kubernetes' own, and nothing else")
-	flag.Parse()
-	if flag.Arg(0) == apart {
-		if err := runApart(flag.Arg(1), flag.Arg(2)); err != nil {
-			fmt.Fprintln(os.Stderr, "error:", err)
-			os.Exit(1)
-		}
-		return
-	}
+	hang := flag.Duration("hang", time.Minute, "with -mount, how long one call of the driver hangs")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
 	measure := func(figures map[string]any) error { return measurePlane(ctx, figures, *rounds, *storm) }
-	if *peers > 0 {
-		measure = func(figures map[string]any) error { return measurePeers(ctx, figures, *peers, *rounds) }
+	instead := func(name, usage string, f func(figures map[string]any, n int) error) {
+		flag.Func(name, usage+", and nothing else", func(text string) error {
+			n, err := strconv.Atoi(text)
+			measure = func(figures map[string]any) error { return f(figures, n) }
+			return err
+		})
 	}
-	if *bind > 0 {
-		measure = func(figures map[string]any) error { return measureBinding(ctx, figures, *bind) }
+	instead("peers", "make and delete so many volumes with volplane's controllers and with Kubernetes' own", func(figures map[string]any, n int) error {
+		return measurePeers(ctx, figures, n, *rounds)
+	})
+	instead("bind", "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own", func(figures map[string]any, n int) error {
+		return measureBinding(ctx, figures, n)
+	})
+	instead("attach", "attach so many volumes to nodes, and detach them, with volplane's controllers and with Kubernetes' own", func(figures map[string]any, n int) error {
+		return measureAttaching(ctx, figures, n)
+	})
+	instead("hold", "hold so many attachments while nothing happens, with volplane's controllers and with Kubernetes' own", func(figures map[string]any, n int) error {
+		return measureHolding(ctx, figures, n)
+	})
+	instead("mount", "mount so many volumes at once on one node, and some one after the other, with volplane's node agent and with a kubelet", func(figures map[string]any, n int) error {
+		return measureMounting(ctx, figures, n, *hang)
+	})
+	flag.Parse()
+	work := func() error { return run(measure) }
+	if flag.Arg(0) == apart {
+		work = func() error { return runApart(flag.Arg(1), flag.Arg(2)) }
 	}
-	if *attach > 0 {
-		measure = func(figures map[string]any) error { return measureAttaching(ctx, figures, *attach) }
-	}
-	if *hold > 0 {
-		measure = func(figures map[string]any) error { return measureHolding(ctx, figures, *hold) }
-	}
-	if err := run(measure); err != nil {
+	if err := work(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
