@@ -120,8 +120,5 @@ func TestStatsOfAHangingDriver(t *testing.T) {
 	w.wire("quick.example", "c")
 	w.pod("r", "c")
 	asked(quick, 5)
-	if got := strings.Count(d.history(), "stats:"); got != 1 {
-		t.Errorf("the driver was asked %d times before it had answered", got)
-	}
 	w.stop()
 }

@@ -46,6 +46,8 @@ var errTorn = errors.New("not a journal record")
 // records of one volume must be put by one goroutine at a time.
 type Journal struct {
 	dir string
+	// sync returns when a file is on the disk; tests look when it is asked.
+	sync func(*os.File) error
 
 	mu      sync.Mutex
 	records map[string]*mount.Record
@@ -72,7 +74,7 @@ func Open(dir, boot string) (*Journal, []string, error) {
 	if err := refuseNewer(dir, entries); err != nil {
 		return nil, nil, err
 	}
-	j := &Journal{dir: dir, records: map[string]*mount.Record{}, doubtful: map[string]bool{}}
+	j := &Journal{dir: dir, sync: (*os.File).Sync, records: map[string]*mount.Record{}, doubtful: map[string]bool{}}
 	var aside []string
 	// In this order a record comes before one of the same volume that is in
 	// doubt.
@@ -247,7 +249,7 @@ func (j *Journal) Settle(r *mount.Record) error {
 		}
 		j.doubtful[key] = true
 	}
-	if syncDir(j.dir) != nil {
+	if j.syncDir() != nil {
 		return err
 	}
 	j.records[r.Key()] = r.Clone()
@@ -261,7 +263,7 @@ func (j *Journal) replace(name string, data []byte) error {
 		return err
 	}
 	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
+	err = errors.Join(err, j.sync(f), f.Close())
 	if err == nil {
 		err = os.Rename(path+tmpSuffix, path)
 	}
@@ -270,7 +272,7 @@ func (j *Journal) replace(name string, data []byte) error {
 		_ = os.Remove(path + tmpSuffix)
 		return err
 	}
-	return syncDir(j.dir)
+	return j.syncDir()
 }
 
 // Drop deletes the record of a volume of which nothing is left. It may be
@@ -278,7 +280,7 @@ func (j *Journal) replace(name string, data []byte) error {
 func (j *Journal) Drop(key string) error {
 	err := errors.Join(remove(filepath.Join(j.dir, doubtName(key))), remove(filepath.Join(j.dir, fileName(key))))
 	if err == nil {
-		err = syncDir(j.dir)
+		err = j.syncDir()
 	}
 	if err != nil {
 		return fmt.Errorf("drop journal record of %s: %w", key, err)
@@ -298,13 +300,13 @@ func remove(path string) error {
 	return nil
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
+func (j *Journal) syncDir() error {
+	d, err := os.Open(j.dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return d.Sync()
+	return j.sync(d)
 }
 
 func fileName(key string) string { return baseName(key) + suffix }

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestJournalComesFirst: before each call the journal says that it is under way.
+func TestJournalComesFirst(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	phases := map[string]string{
+		"stage": `"stage":"staging"`, "publish": `"phase":"publishing"`, "unpublish": `"phase":"unpublishing"`, "unstage": `"stage":"unstaging"`,
+	}
+	var mu sync.Mutex
+	found := map[string]string{}
+	d.setHook(func(_ context.Context, what string) error {
+		call, _, _ := strings.Cut(what, ":")
+		text := ""
+		files, _ := filepath.Glob(filepath.Join(w.dir, "journal", "*.json"))
+		for _, f := range files {
+			data, _ := os.ReadFile(f)
+			text += string(data)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		found[call] = text
+		return nil
+	})
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.terminate("p")
+	w.gone("p")
+	w.empty()
+	mu.Lock()
+	defer mu.Unlock()
+	for call, phase := range phases {
+		if !strings.Contains(found[call], phase) {
+			t.Errorf("before %s the journal said %q", call, found[call])
+		}
+	}
+}
+
+// TestReadOnlyVolume: a volume that is read-only is so for Pods that do not ask.
+func TestReadOnlyVolume(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.CSI.ReadOnly = true })
+	w.wire(driverName, "b")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.pod("q", "b")
+	w.says("q", corev1.ConditionTrue, "v-b=")
+	for i, want := range []bool{true, false} {
+		if got := d.published()[i]; got.Readonly != want {
+			t.Errorf("%s was published with readonly %v", got.VolumeId, got.Readonly)
+		}
+	}
+}
+
+// TestLeaseIsRenewed, which is made once and changed each time after that.
+func TestLeaseIsRenewed(t *testing.T) {
+	w := newWorld(t)
+	o := &object{client: w.client, name: "n1"}
+	leases := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	var last metav1.MicroTime
+	for range 3 {
+		w.must(nil, o.renew(t.Context()))
+		lease, err := leases.Get(t.Context(), "n1", metav1.GetOptions{})
+		w.must(nil, err)
+		if !last.Before(lease.Spec.RenewTime) || *lease.Spec.HolderIdentity != "n1" || *lease.Spec.LeaseDurationSeconds != leaseSeconds {
+			t.Error(fmt.Sprint("renewed after ", last, ": ", lease.Spec))
+		}
+		last = *lease.Spec.RenewTime
+	}
+}
+
+// TestNoLimit: a driver that names no limit has none.
+func TestNoLimit(t *testing.T) {
+	w := newWorld(t)
+	d := newFakeDriver(driverName, w.dir)
+	d.most = 0
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	c, err := w.client.StorageV1().CSINodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	w.must(nil, err)
+	if got := c.Spec.Drivers[0].Allocatable; got != nil {
+		t.Errorf("the node takes %d", *got.Count)
+	}
+}
