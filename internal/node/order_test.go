@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // TestJournalComesFirst: before each call the journal says that it is under way.
@@ -49,6 +51,38 @@ func TestJournalComesFirst(t *testing.T) {
 		if !strings.Contains(found[call], phase) {
 			t.Errorf("before %s the journal said %q", call, found[call])
 		}
+	}
+}
+
+// TestWritesNameThePod by its UID, so that none of them meets another Pod of its
+// name.
+func TestWritesNameThePod(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	w.client.PrependReactor("*", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch a := a.(type) {
+		case clienttesting.DeleteActionImpl:
+			p := a.DeleteOptions.Preconditions
+			seen["delete"] = p != nil && p.UID != nil && *p.UID == "uid-p"
+		case clienttesting.PatchActionImpl:
+			seen["patch"] = strings.Contains(string(a.Patch), `"metadata":{"uid":"uid-p"}`)
+		}
+		return false, nil, nil
+	})
+	newFakeDriver(driverName, w.dir).start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.terminate("p")
+	w.gone("p")
+	mu.Lock()
+	defer mu.Unlock()
+	if !seen["delete"] || !seen["patch"] {
+		t.Errorf("with the UID: %v", seen)
 	}
 }
 
