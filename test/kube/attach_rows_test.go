@@ -75,21 +75,13 @@ func attachRows() []row {
 			"which of two nodes that wait gets a volume is nobody's promise",
 			eitherNode,
 		},
-		{
-			"whether a call was under way when the controllers ended depends on their pauses",
-			func(d difference, v string) bool {
-				return slices.ContainsFunc(slices.Concat(without(d.ours, d.theirs), without(d.theirs, d.ours)), func(l string) bool {
-					return strings.HasPrefix(l, unanswered) && strings.HasSuffix(l, "-"+v)
-				})
-			},
-		},
 	} {
 		out = append(out, row{r.reason, func(d difference, line string) bool {
 			all := volumesIn(d, line)
 			return len(all) > 0 && !slices.ContainsFunc(all, func(v string) bool { return !r.explains(d, v) })
 		}})
 	}
-	return out
+	return append(out, spotRows()...)
 }
 
 // volumesIn returns the volumes that a line is about; for a node those in which

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -95,6 +96,9 @@ func (s *storage) start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 		driver.OnCall(method, func(_ int, req any) csitest.Action {
 			id := req.(interface{ GetVolumeId() string }).GetVolumeId()
 			action, _ := s.action(newMemory().space.FindString(id), method, id)
+			if action.Hang {
+				s.keptBack(method, id, req.(interface{ GetNodeId() string }).GetNodeId(), action.After)
+			}
 			return action
 		})
 	}
@@ -106,7 +110,9 @@ func (s *storage) action(space, method, volume string) (csitest.Action, told) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if space != "" && s.silent.silences() {
-		note(s.answers, space, unanswered+method+" of "+volume)
+		if !strings.HasPrefix(method, "Controller") {
+			note(s.answers, space, unanswered+method+" of "+volume)
+		}
 		return csitest.Action{After: s.silent == afterwards, Hang: true}, right
 	}
 	f := s.faults[space+" "+method]
@@ -123,6 +129,14 @@ func (s *storage) action(space, method, volume string) (csitest.Action, told) {
 	}
 	note(s.answers, space, "answered "+method+" of "+volume+" with "+f.code.String())
 	return csitest.Action{After: f.after, Err: status.Error(f.code, "as the test wants")}, right
+}
+
+// keptBack notes a call about a volume and a node that gets no answer, and whether
+// it does its work.
+func (s *storage) keptBack(method, volume, node string, done bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	note(s.answers, newMemory().space.FindString(volume), fmt.Sprintf("%s%s of %s at %s, done: %v", unanswered, method, volume, node, done))
 }
 
 // answer returns what the driver says of a volume that it has made.

@@ -1,0 +1,173 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+// spot is a volume on a node.
+type spot struct{ volume, node string }
+
+// spotRows are the reasons for which what is attached may differ that hold for
+// a volume on one node, and excuse nothing elsewhere.
+func spotRows() []row {
+	var out []row
+	for _, r := range []struct {
+		reason   string
+		explains func(d difference, p spot) bool
+	}{
+		{
+			"an attachment has its finalizer and what its detach needs from the beginning; Kubernetes' attacher writes them when it has all that it asks the driver with, such as a secret that is missing",
+			recordedEarly,
+		},
+		{
+			"what is attached to a node whose object was deleted keeps a volume for one node from others while Pods are there; Kubernetes does not know of it after it is started anew, and attaches the volume to a second node",
+			secondAttachment,
+		},
+	} {
+		out = append(out, row{r.reason, func(d difference, line string) bool {
+			all := spotsIn(d, line)
+			return len(all) > 0 && !slices.ContainsFunc(all, func(p spot) bool { return !r.explains(d, p) })
+		}})
+	}
+	return append(out, row{"whether a call was under way when the controllers ended depends on their pauses; what it has done shows at one side", unheard})
+}
+
+// spotsIn returns the volumes and nodes that a line is about.
+func spotsIn(d difference, line string) []spot {
+	var out []spot
+	switch {
+	case strings.HasPrefix(line, "attachment of "):
+		out = append(out, spot{strings.Fields(line)[2], nodeOf(line)})
+	case strings.HasPrefix(line, "node "):
+		for _, v := range volumesIn(d, line) {
+			out = append(out, spot{v, strings.Fields(line)[1]})
+		}
+	case strings.HasPrefix(line, "asked "):
+		if found := regexp.MustCompile(`"volume_id":"\S*-(v[0-9]+)","node_id":"([^"]*)"`).FindStringSubmatch(line); found != nil {
+			out = append(out, spot{found[1], nodeNamed(found[2])})
+		}
+	case strings.HasPrefix(line, "stored "):
+		for _, v := range volumesIn(d, line) {
+			for _, id := range slices.Concat(onlyStoredAt(d.ours, d.theirs, v), onlyStoredAt(d.theirs, d.ours, v)) {
+				out = append(out, spot{v, nodeNamed(id)})
+			}
+		}
+	}
+	return out
+}
+
+// nodeNamed returns the node that has an id.
+func nodeNamed(id string) string {
+	_, n, _ := strings.Cut(strings.TrimPrefix(id, "id-"), "-")
+	return strings.TrimSuffix(n, otherID)
+}
+
+// onlyStoredAt returns the ids of nodes to which a volume is published by what one
+// side's driver has, and not by the other's. The rest of what they have of it
+// must be the same.
+func onlyStoredAt(one, other []string, v string) []string {
+	stored := func(lines []string) (s csitest.Volume) {
+		for _, l := range lines {
+			if text, ok := strings.CutPrefix(l, "stored "); ok && json.Unmarshal([]byte(text), &s) == nil && strings.HasSuffix(s.ID, "-"+v) {
+				return s
+			}
+		}
+		return csitest.Volume{}
+	}
+	a, b := stored(one), stored(other)
+	nodes := without(a.Nodes, b.Nodes)
+	a.Nodes, b.Nodes = nil, nil
+	if fmt.Sprint(a) != fmt.Sprint(b) {
+		return nil
+	}
+	return nodes
+}
+
+// at returns a volume's attachments to a node.
+func (p spot) at(lines []string) []string {
+	return slices.DeleteFunc(attachments(lines, p.volume), func(l string) bool { return nodeOf(l) != p.node })
+}
+
+// called says whether a driver was asked to do something with a volume at a node.
+func (p spot) called(lines []string, method string) bool {
+	return slices.ContainsFunc(lines, func(l string) bool {
+		return strings.HasPrefix(l, "asked "+method+" ") && slices.Contains(spotsIn(difference{}, l), p)
+	})
+}
+
+// recordedEarly says whether attachments differ only by the finalizer and the
+// node's id, and no driver was asked to attach what needs a secret.
+func recordedEarly(d difference, p spot) bool {
+	const publish = "ControllerPublishVolume"
+	ours, theirs := p.at(d.onlyOurs), p.at(d.onlyTheirs)
+	if len(ours) != 1 || len(theirs) != 1 || p.called(d.ours, publish) || p.called(d.theirs, publish) || !has(d.ours, "volume "+p.volume+" ", "controllerPublishSecretRef") {
+		return false
+	}
+	record := regexp.MustCompile(`^(attachment of \S+ to \S+ named of its own .* attached=false .* attachError=its own\(code none\) .*) annotations=\[csi.alpha.kubernetes.io/node-id=[^ \]]*\] finalizers=\[external-attacher/test-csi-example-com\] `)
+	return record.MatchString(ours[0]) && record.ReplaceAllString(ours[0], "$1 annotations=[] finalizers=[] ") == theirs[0]
+}
+
+// secondAttachment says whether only Kubernetes attaches a volume for one node to
+// a node while it is attached, at both sides, to one that has no object, and that
+// Pods are on that want it.
+func secondAttachment(d difference, p spot) bool {
+	first := attachments(d.ours, p.volume)
+	if len(first) != 1 || !slices.Contains(d.theirs, first[0]) || nodeOf(first[0]) == p.node || len(p.at(d.theirs)) != 1 || !one(d.ours, p.volume) {
+		return false
+	}
+	gone := nodeOf(first[0])
+	return !has(d.ours, "node "+gone+" may ") && !has(d.theirs, "node "+gone+" may ") && wants(d.ours, gone, p.volume)
+}
+
+// one says whether a volume may be attached to one node only.
+func one(lines []string, v string) bool {
+	return has(lines, "volume "+v+" ", "ReadWriteOnce") && !has(lines, "volume "+v+" ", "Many")
+}
+
+// unheard says whether a line differs for a call about the same volume and node
+// that only one side's driver had under way when it gave no answers.
+func unheard(d difference, line string) bool {
+	if strings.HasPrefix(line, "stored ") {
+		return storedUnheard(d, line)
+	}
+	found := regexp.MustCompile(`^(?:volume|answered (\S+) of \S*-?)\b(v[0-9]+) `).FindStringSubmatch(line)
+	if found == nil {
+		all := spotsIn(d, line)
+		return len(all) > 0 && !slices.ContainsFunc(all, func(p spot) bool {
+			return !hadUnderWay(d, "-"+p.volume+" at id-", "-"+p.node+",") && !hadUnderWay(d, "-"+p.volume+" at id-", "-"+p.node+otherID+",")
+		})
+	}
+	return hadUnderWay(d, found[1], "-"+found[2]+" at ")
+}
+
+// storedUnheard says whether a driver has a volume at other nodes only because
+// calls without an answer were done.
+func storedUnheard(d difference, line string) bool {
+	all := spotsIn(d, line)
+	done := func(one, other []string, method string, p spot) bool {
+		return slices.ContainsFunc(without(one, other), func(l string) bool {
+			return has([]string{l}, unanswered+method+" of ", "-"+p.volume+" at id-", "-"+p.node, ", done: true")
+		})
+	}
+	explained := func(keeps, lacks []string, v string) bool {
+		return !slices.ContainsFunc(onlyStoredAt(keeps, lacks, v), func(id string) bool {
+			p := spot{v, nodeNamed(id)}
+			return !done(keeps, lacks, "ControllerPublishVolume", p) && !done(lacks, keeps, "ControllerUnpublishVolume", p)
+		})
+	}
+	return len(all) > 0 && explained(d.ours, d.theirs, all[0].volume) && explained(d.theirs, d.ours, all[0].volume)
+}
+
+// hadUnderWay says whether only one side had a call, with these words, under way
+// when it gave no answers.
+func hadUnderWay(d difference, words ...string) bool {
+	return slices.ContainsFunc(slices.Concat(without(d.ours, d.theirs), without(d.theirs, d.ours)), func(l string) bool {
+		return strings.HasPrefix(l, unanswered) && has([]string{l}, words...)
+	})
+}
