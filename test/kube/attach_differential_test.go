@@ -110,7 +110,8 @@ func (s side) awakeAttaching(ctx context.Context, name string) error {
 }
 
 // touchNodes edits the CSINodes of a sequence, which ends the pauses of
-// volplane's attacher.
+// volplane's attacher, and its Pods: Kubernetes looks at those of a driver that
+// needs attaching now only every three minutes.
 func (s side) touchNodes(ctx context.Context, space string, mark int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for n := range nodesOfOne {
@@ -119,7 +120,30 @@ func (s side) touchNodes(ctx context.Context, space string, mark int) error {
 			return err
 		}
 	}
+	pods, err := s.client.CoreV1().Pods(space).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		_, err := s.client.CoreV1().Pods(space).Patch(ctx, pods.Items[i].Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil && !refused(err) {
+			return err
+		}
+	}
 	return nil
+}
+
+// needsAttach has the driver say whether it needs attaching. That cannot be
+// changed, but the object can be made anew.
+func (s side) needsAttach(ctx context.Context, required bool) error {
+	drivers := s.client.StorageV1().CSIDrivers()
+	if err := drivers.Delete(ctx, driverName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err := drivers.Create(ctx, &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: &required},
+	}, metav1.CreateOptions{})
+	return err
 }
 
 // detachAll ends all attachments, and what only attachments need: the nodes.
@@ -127,6 +151,9 @@ func (s side) detachAll(ctx context.Context) error {
 	attachments := s.client.StorageV1().VolumeAttachments()
 	if !s.attaching {
 		return attachments.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+	}
+	if err := s.client.StorageV1().CSIDrivers().Delete(ctx, driverName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return err
 	}
 	nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {

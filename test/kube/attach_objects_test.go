@@ -46,11 +46,17 @@ func (s side) makeNode(ctx context.Context, name, id string) error {
 	if err := s.nodeStatus(ctx, name, ready); err != nil {
 		return err
 	}
-	return s.makeCSINode(ctx, name, id)
+	return s.makeCSINode(ctx, name, id, 0)
 }
 
-func (s side) makeCSINode(ctx context.Context, name, id string) error {
-	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driverName, NodeID: id}}}}
+// makeCSINode has the driver registered on a node, which takes so many volumes of
+// it; 0 is all.
+func (s side) makeCSINode(ctx context.Context, name, id string, limit int32) error {
+	d := storagev1.CSINodeDriver{Name: driverName, NodeID: id}
+	if limit > 0 {
+		d.Allocatable = &storagev1.VolumeNodeResources{Count: &limit}
+	}
+	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{d}}}
 	_, err := s.client.StorageV1().CSINodes().Create(ctx, n, metav1.CreateOptions{})
 	return err
 }
@@ -103,15 +109,21 @@ func (s side) wire(ctx context.Context, space, claim string, v *corev1.Persisten
 	if _, err := s.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	free := []byte(`{"metadata":{"finalizers":null}}`)
-	if _, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, v.Name, types.MergePatchType, free, metav1.PatchOptions{}); err != nil {
+	if err := s.unprotect(ctx, v.Name); err != nil {
 		return err
 	}
+	free := []byte(`{"metadata":{"finalizers":null}}`)
 	if _, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, free, metav1.PatchOptions{}); err != nil {
 		return err
 	}
 	bound := []byte(`{"status":{"phase":"Bound"}}`)
 	_, err = s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, bound, metav1.PatchOptions{}, "status")
+	return err
+}
+
+// unprotect takes from a volume object what the API server keeps it by.
+func (s side) unprotect(ctx context.Context, volume string) error {
+	_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, volume, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	return err
 }
 

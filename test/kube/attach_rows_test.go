@@ -35,6 +35,10 @@ func attachRows() []row {
 			forgotten,
 		},
 		{
+			"when a volume's object has been taken away by force and made anew, what its node does not use is detached and attached anew, and protected again; Kubernetes does not look, and does not protect the new object",
+			replaced,
+		},
+		{
 			"a Pod that is being deleted keeps its volumes until its node has taken it away; Kubernetes detaches what the node does not use when the Pod's containers do not run any more",
 			func(d difference, v string) bool {
 				return slices.ContainsFunc(attachments(d.onlyOurs, v), func(l string) bool {
@@ -133,6 +137,13 @@ func going(lines []string, is bool) []string {
 func forgotten(d difference, v string) bool {
 	there := has(d.ours, "volume "+v+" ") && has(d.ours, "claim "+strings.Replace(v, "v", "c", 1)+" ")
 	return !there && slices.ContainsFunc(attachments(d.theirs, v), func(l string) bool { return wants(d.theirs, nodeOf(l), v) })
+}
+
+// replaced says whether only volplane has detached a volume whose object was made
+// anew.
+func replaced(d difference, v string) bool {
+	const call = "asked ControllerUnpublishVolume"
+	return has(d.ours, "volume "+v+" ", annAnew+"=yes") && has(d.onlyOurs, call, "-"+v+`"`) && !has(d.onlyTheirs, call, "-"+v+`"`)
 }
 
 // onTwoNodes says whether only Kubernetes attaches a volume to a second node while

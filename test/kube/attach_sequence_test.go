@@ -8,12 +8,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
-
-	"volplane.dev/volplane/internal/decide/attach"
 )
 
 const (
@@ -42,7 +38,21 @@ func drawAttaching(seed uint64, length int) sequence {
 	for range length {
 		s.ops = append(s.ops, d.attachingOp())
 	}
+	s.switchAttaching()
 	return s
+}
+
+// switchAttaching has the driver, which all sequences of a batch have in common,
+// say for some steps that it needs no attaching: in every fourth batch, in which
+// controllers are not started anew.
+func (s sequence) switchAttaching() {
+	block := s.seed / batch
+	if block%4 != 1 {
+		return
+	}
+	r := newRand(block)
+	off := 5 + r.IntN(length/2)
+	s.ops[off].restart, s.ops[off+2+r.IntN(3)].restart = withoutAttach, withAttach
 }
 
 func (d *dice) attachingOp() op {
@@ -51,21 +61,25 @@ func (d *dice) attachingOp() op {
 		{4, d.newWiredVolume},
 		{5, func() op { return deletePod(d.user()) }},
 		{2, func() op { return terminatePod(d.user(), d.IntN(4) > 0) }},
-		{1, func() op { return finishPod(d.user()) }},
+		{1, func() op { return finishPod(d.user(), pick(d, corev1.PodSucceeded, corev1.PodFailed)) }},
+		{2, func() op { return movePod(d.user(), d.anyNode()) }},
 		{5, func() op { return mountAll(d.anyNode()) }},
 		{4, func() op { return unmountAll(d.anyNode()) }},
 		{2, func() op { return taint(d.anyNode(), d.IntN(2) == 0) }},
 		{1, func() op { return notReady(d.anyNode(), pick(d, corev1.ConditionTrue, corev1.ConditionUnknown)) }},
 		{1, func() op { return deleteNode(d.anyNode()) }},
 		{2, func() op { return makeNode(d.anyNode()) }},
+		{1, func() op { return replaceNode(d.anyNode()) }},
 		{2, func() op { return d.changeCSINode(d.anyNode()) }},
 		{1, func() op { return attachByHand(d.volume(), d.anyNode(), d.IntN(2) == 0) }},
-		{2, func() op { return detachByHand(d.volume(), d.anyNode()) }},
+		{2, func() op { return detachByHand(d.volume(), d.anyNode(), d.IntN(3) > 0) }},
+		{1, func() op { return forceDetach(d.volume(), d.anyNode()) }},
 		{3, func() op { return d.attachFault("ControllerPublishVolume") }},
 		{2, func() op { return d.attachFault("ControllerUnpublishVolume") }},
 		{3, func() op { return heal(d.Int()) }},
 		{1, func() op { return deleteVolume(d.volume()) }},
 		{1, func() op { return loseVolume(d.volume()) }},
+		{1, func() op { return replaceVolume(d.volume()) }},
 		{1, func() op { return deleteClaim(strings.Replace(d.volume(), "v", "c", 1)) }},
 		{1, d.changeSecret},
 		{1, disturb},
@@ -141,9 +155,9 @@ func terminatePod(name string, runs bool) op {
 	}}
 }
 
-func finishPod(name string) op {
-	return op{text: "let pod " + name + " succeed", do: func(ctx context.Context, s side, space string) error {
-		_, err := s.client.CoreV1().Pods(space).Patch(ctx, name, types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{}, "status")
+func finishPod(name string, phase corev1.PodPhase) op {
+	return op{text: fmt.Sprintf("let pod %s end as %s", name, phase), do: func(ctx context.Context, s side, space string) error {
+		_, err := s.client.CoreV1().Pods(space).Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase), metav1.PatchOptions{}, "status")
 		return err
 	}}
 }
@@ -198,53 +212,6 @@ func deleteNode(node string) op {
 func makeNode(node string) op {
 	return op{text: "make " + node, do: func(ctx context.Context, s side, space string) error {
 		return s.makeNode(ctx, space+"-"+node, nodeID(space, node))
-	}}
-}
-
-// changeCSINode does what happens when drivers on a node come and go.
-func (d *dice) changeCSINode(node string) op {
-	switch d.IntN(3) {
-	case 0:
-		return op{text: "let the driver go from " + node, do: func(ctx context.Context, s side, space string) error {
-			_, err := s.client.StorageV1().CSINodes().Patch(ctx, space+"-"+node, types.MergePatchType, []byte(`{"spec":{"drivers":[]}}`), metav1.PatchOptions{})
-			return err
-		}}
-	case 1:
-		return op{text: "delete the CSINode of " + node, do: func(ctx context.Context, s side, space string) error {
-			return s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{})
-		}}
-	}
-	end := pick(d, "", otherID)
-	return op{text: fmt.Sprintf("let the driver come to %s, as %q", node, end), do: func(ctx context.Context, s side, space string) error {
-		if err := s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{}); err != nil && !refused(err) {
-			return err
-		}
-		return s.makeCSINode(ctx, space+"-"+node, nodeID(space, node)+end)
-	}}
-}
-
-func attachByHand(v, node string, ofItsOwn bool) op {
-	text := "attach volume " + v + " to " + node + " by hand"
-	if ofItsOwn {
-		text += ", by the name that it has"
-	}
-	return op{text: text, do: func(ctx context.Context, s side, space string) error {
-		name := space + "-" + v + "-" + node
-		if ofItsOwn {
-			name = attach.NameOf(driverName, "id-"+space+"-"+v, space+"-"+node)
-		}
-		_, err := s.client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{
-				Attacher: driverName, NodeName: space + "-" + node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(space + "-" + v)},
-			},
-		}, metav1.CreateOptions{})
-		return err
-	}}
-}
-
-func detachByHand(v, node string) op {
-	return op{text: "detach volume " + v + " from " + node + " by hand", do: func(ctx context.Context, s side, space string) error {
-		return s.client.StorageV1().VolumeAttachments().Delete(ctx, attach.NameOf(driverName, "id-"+space+"-"+v, space+"-"+node), metav1.DeleteOptions{})
 	}}
 }
 

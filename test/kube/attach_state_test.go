@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -53,7 +54,35 @@ func (s side) attached(ctx context.Context, out state) error {
 		space := s.spaceOf(a.Spec.NodeName)
 		out[space] = append(out[space], s.attachmentLine(a))
 	}
+	if err := s.attachRequired(ctx, out); err != nil {
+		return err
+	}
 	return s.nodes(ctx, out, wanted)
+}
+
+const (
+	nowNeedless  = "the driver needs no attaching"
+	onceNeedless = "the driver needed no attaching for some time"
+)
+
+// attachRequired adds a line to each sequence when the driver has said whether it
+// needs attaching.
+func (s side) attachRequired(ctx context.Context, out state) error {
+	d, err := s.client.StorageV1().CSIDrivers().Get(ctx, driverName, metav1.GetOptions{})
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		return err
+	}
+	line := onceNeedless
+	if !*d.Spec.AttachRequired {
+		line = nowNeedless
+	}
+	for space := range out {
+		out[space] = append(out[space], line)
+	}
+	return nil
 }
 
 // bare takes the sequence's name from that of an object, and what else says no
@@ -109,7 +138,11 @@ func (s side) nodes(ctx context.Context, out state, wanted map[string]bool) erro
 		n := &csiNodes.Items[i]
 		ids[n.Name] = []string{}
 		for _, d := range n.Spec.Drivers {
-			ids[n.Name] = append(ids[n.Name], d.NodeID)
+			id := d.NodeID
+			if d.Allocatable != nil {
+				id += fmt.Sprintf(" (takes %d)", ptr.Deref(d.Allocatable.Count, 0))
+			}
+			ids[n.Name] = append(ids[n.Name], id)
 		}
 	}
 	nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})

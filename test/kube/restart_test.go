@@ -32,6 +32,10 @@ const (
 	// have or have not done their work, and have not answered.
 	beforehand
 	afterwards
+	// withoutAttach and withAttach: the driver says afterwards that it needs no
+	// attaching, or that it does; no controller is started anew.
+	withoutAttach
+	withAttach
 )
 
 func (r anew) String() string {
@@ -39,6 +43,7 @@ func (r anew) String() string {
 		"", ", while the controllers do not run, and start them", ", and start the controllers anew at once",
 		", and start the controllers anew when calls have got no answer, and nothing is done",
 		", and start the controllers anew when calls have got no answer, but all is done",
+		", and have the driver say that it needs no attaching", ", and have the driver say that it needs attaching",
 	}[r]
 }
 
@@ -119,8 +124,17 @@ func (l *life) resume() {
 
 // around does something, and starts the controllers anew as how says.
 func (d *differential) around(ctx context.Context, how anew, do func() error) error {
-	if how == noRestart {
+	switch how {
+	case noRestart:
 		return do()
+	case withoutAttach, withAttach:
+		if err := do(); err != nil {
+			return err
+		}
+		if _, err := d.rest(ctx); err != nil {
+			return err
+		}
+		return d.both(func(s side) error { return s.needsAttach(ctx, how == withAttach) })
 	}
 	begin := time.Now()
 	if how == meanwhile {

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // spot is a volume on a node.
@@ -28,6 +30,18 @@ func spotRows() []row {
 		{
 			"what is attached to a node whose object was deleted keeps a volume for one node from others while Pods are there; Kubernetes does not know of it after it is started anew, and attaches the volume to a second node",
 			secondAttachment,
+		},
+		{
+			"a node that has as many volumes as its driver takes gets no more, and the Pod hears of it; Kubernetes asks the driver nevertheless",
+			fullNode,
+		},
+		{
+			"what is attached when its driver begins to need no attaching stays while a Pod wants it; Kubernetes detaches it when the node does not use it",
+			keptNeedless,
+		},
+		{
+			"an attachment says itself what the driver calls its node, for as long as the node's own word is missing; Kubernetes asks the driver to attach only when the node has it",
+			recordedNode,
 		},
 	} {
 		out = append(out, row{r.reason, func(d difference, line string) bool {
@@ -51,6 +65,15 @@ func spotsIn(d difference, line string) []spot {
 	case strings.HasPrefix(line, "asked "):
 		if found := regexp.MustCompile(`"volume_id":"\S*-(v[0-9]+)","node_id":"([^"]*)"`).FindStringSubmatch(line); found != nil {
 			out = append(out, spot{found[1], nodeNamed(found[2])})
+		}
+	case strings.HasPrefix(line, "volume "), strings.HasPrefix(line, "answered "):
+		// It is about the nodes to which the sides attach the volume differently.
+		for _, v := range volumesIn(d, line) {
+			for _, n := range []string{"n0", "n1"} {
+				if p := (spot{v, n}); !slices.Equal(p.at(d.ours), p.at(d.theirs)) {
+					out = append(out, p)
+				}
+			}
 		}
 	case strings.HasPrefix(line, "stored "):
 		for _, v := range volumesIn(d, line) {
@@ -123,6 +146,42 @@ func secondAttachment(d difference, p spot) bool {
 	}
 	gone := nodeOf(first[0])
 	return !has(d.ours, "node "+gone+" may ") && !has(d.theirs, "node "+gone+" may ") && wants(d.ours, gone, p.volume)
+}
+
+// fullNode says whether only Kubernetes attaches a volume to a node that has as
+// many here as it takes.
+func fullNode(d difference, p spot) bool {
+	found := regexp.MustCompile(`^node ` + p.node + ` may .* \(takes ([0-9]+)\)`)
+	i := slices.IndexFunc(d.ours, found.MatchString)
+	if i < 0 || len(p.at(d.ours)) > 0 || len(p.at(d.theirs)) == 0 {
+		return false
+	}
+	has := 0
+	for _, l := range d.ours {
+		if strings.HasPrefix(l, "attachment of ") && nodeOf(l) == p.node && strings.Contains(l, " by "+driverName+" ") {
+			has++
+		}
+	}
+	limit, err := strconv.Atoi(found.FindStringSubmatch(d.ours[i])[1])
+	return err == nil && has >= limit
+}
+
+// keptNeedless says whether only Kubernetes has detached a volume, or begun to,
+// that a Pod wants and whose driver needs no attaching.
+func keptNeedless(d difference, p spot) bool {
+	ours, theirs := p.at(d.ours), p.at(d.theirs)
+	return has(d.ours, nowNeedless) && has(d.theirs, nowNeedless) && len(ours) == 1 && strings.HasSuffix(ours[0], " going=false") &&
+		wants(going(d.ours, false), p.node, p.volume) && (len(theirs) == 0 || strings.HasSuffix(theirs[0], " going=true"))
+}
+
+// recordedNode says whether only Kubernetes does not know what the driver calls a
+// node, and the attachment tells it.
+func recordedNode(d difference, p spot) bool {
+	ours, theirs := p.at(d.ours), p.at(d.theirs)
+	unregistered := func(lines []string) bool { return has(lines, "node "+p.node+" may ", " driver []") }
+	return unregistered(d.ours) && unregistered(d.theirs) && len(ours) == 1 && len(theirs) == 1 &&
+		strings.Contains(ours[0], "annotations=["+volume.AnnNodeID+"=id-") && strings.HasSuffix(ours[0], " going=false") &&
+		strings.Contains(theirs[0], " attached=false ") && strings.Contains(theirs[0], " attachError=its own(code none) ") && strings.HasSuffix(theirs[0], " going=false")
 }
 
 // one says whether a volume may be attached to one node only.

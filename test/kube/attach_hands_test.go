@@ -1,0 +1,145 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/decide/attach"
+)
+
+// changeCSINode does what happens when drivers on a node come and go.
+func (d *dice) changeCSINode(node string) op {
+	switch d.IntN(4) {
+	case 0:
+		return op{text: "let the driver go from " + node, do: func(ctx context.Context, s side, space string) error {
+			_, err := s.client.StorageV1().CSINodes().Patch(ctx, space+"-"+node, types.MergePatchType, []byte(`{"spec":{"drivers":[]}}`), metav1.PatchOptions{})
+			return err
+		}}
+	case 1:
+		return op{text: "delete the CSINode of " + node, do: func(ctx context.Context, s side, space string) error {
+			return s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{})
+		}}
+	}
+	end, limit := pick(d, "", otherID), pick[int32](d, 0, 0, 1, 2)
+	return op{text: fmt.Sprintf("let the driver come to %s, as %q, for so many volumes (0 is all): %d", node, end, limit), do: func(ctx context.Context, s side, space string) error {
+		if err := s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{}); err != nil && !refused(err) {
+			return err
+		}
+		return s.makeCSINode(ctx, space+"-"+node, nodeID(space, node)+end, limit)
+	}}
+}
+
+func attachByHand(v, node string, ofItsOwn bool) op {
+	text := "attach volume " + v + " to " + node + " by hand"
+	if ofItsOwn {
+		text += ", by the name that it has"
+	}
+	return op{text: text, do: func(ctx context.Context, s side, space string) error {
+		_, err := s.client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: handName(space, v, node, ofItsOwn)}, Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: driverName, NodeName: space + "-" + node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(space + "-" + v)},
+			},
+		}, metav1.CreateOptions{})
+		return err
+	}}
+}
+
+// handName is the name of an attachment that somebody makes: that which volplane
+// and Kubernetes would give it, or one of its own.
+func handName(space, v, node string, theirs bool) string {
+	if theirs {
+		return attach.NameOf(driverName, "id-"+space+"-"+v, space+"-"+node)
+	}
+	return space + "-" + v + "-" + node
+}
+
+func detachByHand(v, node string, theirs bool) op {
+	text := "detach volume " + v + " from " + node + " by hand"
+	if !theirs {
+		text += ", as somebody has attached it"
+	}
+	return op{text: text, do: func(ctx context.Context, s side, space string) error {
+		return s.client.StorageV1().VolumeAttachments().Delete(ctx, handName(space, v, node, theirs), metav1.DeleteOptions{})
+	}}
+}
+
+// forceDetach takes an attachment away without its attacher.
+func forceDetach(v, node string) op {
+	return op{text: "delete the attachment of volume " + v + " to " + node + " with all its finalizers", do: func(ctx context.Context, s side, space string) error {
+		name, all := handName(space, v, node, true), s.client.StorageV1().VolumeAttachments()
+		if _, err := all.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+			return err
+		}
+		return all.Delete(ctx, name, metav1.DeleteOptions{})
+	}}
+}
+
+// replaceNode deletes a Node and makes it anew before anybody can do much.
+func replaceNode(node string) op {
+	return op{text: "delete " + node + " and make it anew", do: func(ctx context.Context, s side, space string) error {
+		name := space + "-" + node
+		n, err := s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if err := s.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+		anew := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: n.Annotations}}
+		if _, err := s.client.CoreV1().Nodes().Create(ctx, anew, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		return s.nodeStatus(ctx, name, map[string]any{
+			"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}, "volumesInUse": n.Status.VolumesInUse,
+		})
+	}}
+}
+
+// annAnew marks volume objects that were made anew.
+const annAnew = "example.com/anew"
+
+// replaceVolume deletes a volume object whatever keeps it and makes it anew.
+func replaceVolume(v string) op {
+	return op{text: "delete volume " + v + " with all its finalizers and make it anew", do: func(ctx context.Context, s side, space string) error {
+		volumes := s.client.CoreV1().PersistentVolumes()
+		before, err := volumes.Get(ctx, space+"-"+v, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if err := loseVolume(v).do(ctx, s, space); err != nil {
+			return err
+		}
+		anew := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: before.Name, Annotations: map[string]string{annAnew: "yes"}}, Spec: before.Spec}
+		if _, err := volumes.Create(ctx, anew, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		return s.unprotect(ctx, before.Name)
+	}}
+}
+
+// movePod deletes a Pod and makes it anew on a node, as who keeps Pods of the same
+// name running does.
+func movePod(name, node string) op {
+	return op{text: "move pod " + name + " to " + node, do: func(ctx context.Context, s side, space string) error {
+		before, err := s.client.CoreV1().Pods(space).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if err := s.endPod(ctx, space, name); err != nil {
+			return err
+		}
+		var claims []string
+		for _, v := range before.Spec.Volumes {
+			if v.PersistentVolumeClaim != nil {
+				claims = append(claims, v.PersistentVolumeClaim.ClaimName)
+			}
+		}
+		return s.makePod(ctx, space, name, space+"-"+node, claims...)
+	}}
+}
