@@ -26,7 +26,12 @@ func (d *dice) changeCSINode(node string) op {
 			return s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{})
 		}}
 	}
-	end, limit := pick(d, "", otherID), pick[int32](d, 0, 0, 1, 2)
+	return registerDriver(node, pick(d, "", otherID), pick[int32](d, 0, 0, 1, 2))
+}
+
+// registerDriver has the driver come to a node, or come again, by an id with this
+// end, for so many volumes.
+func registerDriver(node, end string, limit int32) op {
 	return op{text: fmt.Sprintf("let the driver come to %s, as %q, for so many volumes (0 is all): %d", node, end, limit), do: func(ctx context.Context, s side, space string) error {
 		if err := s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{}); err != nil && !refused(err) {
 			return err

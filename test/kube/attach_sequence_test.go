@@ -35,7 +35,10 @@ func drawAttaching(seed uint64, length int) sequence {
 	if d.IntN(3) == 0 {
 		s.ops = append(s.ops, d.attachFault("ControllerPublishVolume"))
 	}
-	for range length {
+	if d.IntN(5) == 0 {
+		s.ops = append(s.ops, registerDriver("n0", "", 1), d.newWiredVolume())
+	}
+	for len(s.ops) < length+5 {
 		s.ops = append(s.ops, d.attachingOp())
 	}
 	s.switchAttaching()
