@@ -1,0 +1,66 @@
+package kube
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestAttachRowsAreNarrow: a reason that holds for a volume on one node excuses
+// what it is about, and nothing beside it.
+func TestAttachRowsAreNarrow(t *testing.T) {
+	t.Parallel()
+	const (
+		attachment = "attachment of v0 to n1 named of its own by test.csi.example.com attached=false metadata=map[] attachError=its own(code none) detachError=none annotations=[] finalizers=[] going=false"
+		volume     = `volume v0 Bound for c0 uid of c0 annotations=[] finalizers=[] going=false spec={"controllerPublishSecretRef":{"name":"s0"},"accessModes":["ReadWriteOnce"]}`
+		published  = `asked ControllerPublishVolume {"volume_id":"id-g1-s0-v0","node_id":"id-s0-n1"}`
+		elsewhere  = `asked ControllerPublishVolume {"volume_id":"id-g1-s0-v0","node_id":"id-s0-n0"}`
+		nowhere    = `stored {"ID":"id-g1-s0-v0","Nodes":null}`
+		stored     = `stored {"ID":"id-g1-s0-v0","Nodes":["id-s0-n1"]}`
+		kept       = unanswered + "ControllerPublishVolume of id-g1-s0-v0 at id-s0-n1, done: true"
+		pod        = "pod p0 on n0 wants [v0] going=false"
+		n0         = "node n0 may mount [] uses [] taints [] driver [id-s0-n0]"
+		n1         = "node n1 may mount [] uses [] taints [] driver [id-s0-n1]"
+	)
+	recorded := strings.Replace(attachment, "annotations=[] finalizers=[]", "annotations=[csi.alpha.kubernetes.io/node-id=id-s0-n1] finalizers=[external-attacher/test-csi-example-com]", 1)
+	first := strings.Replace(strings.Replace(attachment, " to n1 ", " to n0 ", 1), "attached=false", "attached=true", 1)
+	full := strings.Replace(n1, "[id-s0-n1]", "[id-s0-n1 (takes 1)]", 1)
+	other := strings.Replace(attachment, " of v0 ", " of v7 ", 1)
+	unregistered := strings.Replace(n1, "[id-s0-n1]", "[]", 1)
+	attached := strings.Replace(recorded, "attached=false", "attached=true", 1)
+	for _, c := range []struct {
+		name         string
+		ours, theirs []string
+		explained    bool
+	}{
+		{"recorded early", []string{recorded, volume}, []string{attachment, volume}, true},
+		{"recorded, and the driver was asked", []string{recorded, volume, published}, []string{attachment, volume, published}, false},
+		{"recorded, and attached", []string{attached, volume}, []string{attachment, volume}, false},
+		{"recorded without a secret", []string{recorded}, []string{attachment}, false},
+		{"recorded by Kubernetes only", []string{attachment, volume}, []string{recorded, volume}, false},
+		{"a call under way", []string{nowhere}, []string{stored, kept}, true},
+		{"a call under way that was not done", []string{nowhere}, []string{stored, strings.Replace(kept, "true", "false", 1)}, false},
+		{"a call under way at the other side", []string{nowhere, kept}, []string{stored}, false},
+		{"a call under way at another node", []string{nowhere}, []string{stored, strings.Replace(kept, "-n1,", "-n0,", 1)}, false},
+		{"a call under way at both", []string{nowhere, kept}, []string{stored, kept}, false},
+		{"a call under way, and another size", []string{nowhere}, []string{strings.Replace(stored, `"Nodes"`, `"Bytes":1,"Nodes"`, 1), kept}, false},
+		{"a second attachment", []string{first, volume, pod, n1}, []string{first, attachment, volume, pod, n1, published}, true},
+		{"a second attachment of a node that is there", []string{first, volume, pod, n0, n1}, []string{first, attachment, volume, pod, n0, n1, published}, false},
+		{"a second attachment that nobody keeps from", []string{first, volume, n1}, []string{first, attachment, volume, n1, published}, false},
+		{"a second attachment here", []string{first, attachment, volume, pod, n1, published}, []string{first, volume, pod, n1}, false},
+		{"a second attachment, and a call elsewhere", []string{first, volume, pod, n1}, []string{first, attachment, volume, pod, n1, published, elsewhere}, false},
+		{"a full node", []string{other, volume, full}, []string{other, attachment, volume, full, published}, true},
+		{"a node that is not full", []string{volume, full}, []string{attachment, volume, full, published}, false},
+		{"a full node that gets more here", []string{other, attachment, volume, full, published}, []string{other, volume, full}, false},
+		{"a node known by the attachment", []string{attached, unregistered, published}, []string{attachment, unregistered}, true},
+		{"a node that is registered", []string{attached, n1, published}, []string{attachment, n1}, false},
+		{"kept without need", []string{first, pod, n0, nowNeedless}, []string{pod, n0, nowNeedless}, true},
+		{"kept without a Pod", []string{first, n0, nowNeedless}, []string{n0, nowNeedless}, false},
+		{"kept with need", []string{first, pod, n0, onceNeedless}, []string{pod, n0, onceNeedless}, false},
+	} {
+		slices.Sort(c.ours)
+		if reason := explain(c.ours, c.theirs, spotRows()); (reason != "") != c.explained {
+			t.Errorf("%s: explained by %q", c.name, reason)
+		}
+	}
+}
