@@ -34,7 +34,8 @@ func TestAttachRowsAreNarrow(t *testing.T) {
 		explained    bool
 	}{
 		{"recorded early", []string{recorded, volume}, []string{attachment, volume}, true},
-		{"recorded, and the driver was asked", []string{recorded, volume, published}, []string{attachment, volume, published}, false},
+		{"recorded, and the driver was asked", []string{recorded, volume, published}, []string{attachment, volume}, false},
+		{"recorded, and Kubernetes asked the driver", []string{recorded, volume}, []string{attachment, volume, published}, false},
 		{"recorded, and attached", []string{attached, volume}, []string{attachment, volume}, false},
 		{"recorded without a secret", []string{recorded}, []string{attachment}, false},
 		{"recorded by Kubernetes only", []string{attachment, volume}, []string{recorded, volume}, false},
