@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // changeCSINode does what happens when drivers on a node come and go.
@@ -47,7 +48,7 @@ func attachByHand(v, node string, ofItsOwn bool) op {
 	}
 	return op{text: text, do: func(ctx context.Context, s side, space string) error {
 		_, err := s.client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
-			ObjectMeta: metav1.ObjectMeta{Name: handName(space, v, node, ofItsOwn)}, Spec: storagev1.VolumeAttachmentSpec{
+			ObjectMeta: metav1.ObjectMeta{Name: handName(space, v, node, ofItsOwn), Annotations: map[string]string{annByHand: "yes"}}, Spec: storagev1.VolumeAttachmentSpec{
 				Attacher: driverName, NodeName: space + "-" + node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(space + "-" + v)},
 			},
 		}, metav1.CreateOptions{})
@@ -89,25 +90,29 @@ func forceDetach(v, node string) op {
 func replaceNode(node string) op {
 	return op{text: "delete " + node + " and make it anew", do: func(ctx context.Context, s side, space string) error {
 		name := space + "-" + node
-		n, err := s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		before, err := s.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		if err := s.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 			return err
 		}
-		anew := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: n.Annotations}}
+		anew := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{annAnew: "yes", volume.AnnControllerManagedAttach: "true"}}}
 		if _, err := s.client.CoreV1().Nodes().Create(ctx, anew, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 		return s.nodeStatus(ctx, name, map[string]any{
-			"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}, "volumesInUse": n.Status.VolumesInUse,
+			"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}, "volumesInUse": before.Status.VolumesInUse,
 		})
 	}}
 }
 
-// annAnew marks volume objects that were made anew.
-const annAnew = "example.com/anew"
+const (
+	// annAnew marks objects that were made anew.
+	annAnew = "example.com/anew"
+	// annByHand marks attachments that somebody has made.
+	annByHand = "example.com/by-hand"
+)
 
 // replaceVolume deletes a volume object whatever keeps it and makes it anew.
 func replaceVolume(v string) op {
@@ -145,6 +150,6 @@ func movePod(name, node string) op {
 				claims = append(claims, v.PersistentVolumeClaim.ClaimName)
 			}
 		}
-		return s.makePod(ctx, space, name, space+"-"+node, claims...)
+		return s.makeAnew(ctx, space, name, space+"-"+node, claims...)
 	}}
 }

@@ -138,7 +138,16 @@ func csiVolume(name, driver string, modes ...corev1.PersistentVolumeAccessMode) 
 
 // makePod makes a Pod on a node that uses claims.
 func (s side) makePod(ctx context.Context, space, name, node string, claims ...string) error {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
+	return s.createPod(ctx, space, metav1.ObjectMeta{Name: name}, node, claims)
+}
+
+// makeAnew makes a Pod of which there has been one.
+func (s side) makeAnew(ctx context.Context, space, name, node string, claims ...string) error {
+	return s.createPod(ctx, space, metav1.ObjectMeta{Name: name, Annotations: map[string]string{annAnew: "yes"}}, node, claims)
+}
+
+func (s side) createPod(ctx context.Context, space string, meta metav1.ObjectMeta, node string, claims []string) error {
+	pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
 	for _, c := range claims {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: c, VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c},

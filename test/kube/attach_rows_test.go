@@ -147,10 +147,19 @@ func replaced(d difference, v string) bool {
 }
 
 // onTwoNodes says whether only Kubernetes attaches a volume to a second node while
-// the attach to the first fails.
+// the attach to the first fails, or when it has failed.
 func onTwoNodes(d difference, v string) bool {
 	ours, theirs := attachments(d.ours, v), attachments(d.theirs, v)
-	return len(ours) == 1 && len(theirs) == 2 && strings.Contains(ours[0], " attached=false ") && !strings.Contains(ours[0], " attachError=none ")
+	if len(ours) != 1 || len(theirs) != 2 {
+		return false
+	}
+	failing := func(lines []string) bool {
+		return slices.ContainsFunc(lines, func(l string) bool {
+			return nodeOf(l) == nodeOf(ours[0]) && strings.Contains(l, " attached=false ") && !strings.Contains(l, " attachError=none ")
+		})
+	}
+	const answer = "answered ControllerPublishVolume of "
+	return failing(ours) || failing(theirs) && one(d.ours, v) && has(d.ours, answer, "-"+v+" with ") && has(d.theirs, answer, "-"+v+" with ")
 }
 
 // errorLeft says whether attachments differ only because Kubernetes shows an
@@ -175,11 +184,9 @@ func stuck(d difference, v string) bool {
 	})
 }
 
+// madeByHand says whether somebody has made an attachment of a volume.
 func madeByHand(d difference, v string) bool {
-	return slices.ContainsFunc(attachments(slices.Concat(d.ours, d.theirs), v), func(l string) bool {
-		own := strings.Contains(l, " named of its own ")
-		return !own || !wants(d.theirs, nodeOf(l), v) && strings.Contains(l, "going=false") && slices.Contains(d.onlyTheirs, l)
-	})
+	return has(attachments(slices.Concat(d.ours, d.theirs), v), annByHand+"=yes")
 }
 
 // pausing says whether a driver has failed to attach a volume, and it is attached

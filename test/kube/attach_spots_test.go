@@ -28,7 +28,7 @@ func spotRows() []row {
 			recordedEarly,
 		},
 		{
-			"what is attached to a node whose object was deleted keeps a volume for one node from others while Pods are there; Kubernetes does not know of it after it is started anew, and attaches the volume to a second node",
+			"what is attached to a node whose object was deleted, or made anew, keeps a volume for one node from others while Pods are there; Kubernetes does not know of it after it is started anew, and attaches the volume to a second node",
 			secondAttachment,
 		},
 		{
@@ -42,6 +42,18 @@ func spotRows() []row {
 		{
 			"an attachment says itself what the driver calls its node, for as long as the node's own word is missing; Kubernetes asks the driver to attach only when the node has it",
 			recordedNode,
+		},
+		{
+			"Kubernetes waits two minutes for an attachment that goes while it waits until it is attached, and makes another one then",
+			waitsForGone,
+		},
+		{
+			"whether a volume is detached between the end of a Pod and the begin of one in its place, on the same node, is nobody's promise",
+			sameNode,
+		},
+		{
+			"Kubernetes pauses for up to two minutes after an attach has failed before it looks whether anybody wants the attachment",
+			unwantedLater,
 		},
 	} {
 		out = append(out, row{r.reason, func(d difference, line string) bool {
@@ -137,15 +149,20 @@ func recordedEarly(d difference, p spot) bool {
 }
 
 // secondAttachment says whether only Kubernetes attaches a volume for one node to
-// a node while it is attached, at both sides, to one that has no object, and that
-// Pods are on that want it.
+// a node while it is attached, at both sides, to one that has no object, or a new
+// one, and that Pods are on that want it.
 func secondAttachment(d difference, p spot) bool {
 	first := attachments(d.ours, p.volume)
 	if len(first) != 1 || !slices.Contains(d.theirs, first[0]) || nodeOf(first[0]) == p.node || len(p.at(d.theirs)) != 1 || !one(d.ours, p.volume) {
 		return false
 	}
 	gone := nodeOf(first[0])
-	return !has(d.ours, "node "+gone+" may ") && !has(d.theirs, "node "+gone+" may ") && wants(d.ours, gone, p.volume)
+	known := func(lines []string) bool {
+		return slices.ContainsFunc(lines, func(l string) bool {
+			return strings.HasPrefix(l, "node "+gone+" may ") && !strings.HasSuffix(l, "-anew")
+		})
+	}
+	return !known(d.ours) && !known(d.theirs) && wants(d.ours, gone, p.volume)
 }
 
 // fullNode says whether only Kubernetes attaches a volume to a node that has as
@@ -182,6 +199,34 @@ func recordedNode(d difference, p spot) bool {
 	return unregistered(d.ours) && unregistered(d.theirs) && len(ours) == 1 && len(theirs) == 1 &&
 		strings.Contains(ours[0], "annotations=["+volume.AnnNodeID+"=id-") && strings.HasSuffix(ours[0], " going=false") &&
 		strings.Contains(theirs[0], " attached=false ") && strings.Contains(theirs[0], " attachError=its own(code none) ") && strings.HasSuffix(theirs[0], " going=false")
+}
+
+// waitsForGone says whether only Kubernetes has not attached again what both have
+// detached, and a Pod wants on a node that has the driver, and nobody has
+// elsewhere.
+func waitsForGone(d difference, p spot) bool {
+	const detach = "ControllerUnpublishVolume"
+	ours := p.at(d.ours)
+	return len(ours) == 1 && strings.Contains(ours[0], " attached=true ") && len(attachments(d.theirs, p.volume)) == len(attachments(d.ours, p.volume))-1 &&
+		len(p.at(d.theirs)) == 0 && p.called(d.ours, detach) && p.called(d.theirs, detach) &&
+		wants(going(d.ours, false), p.node, p.volume) && has(d.theirs, "node "+p.node+" may ", " driver [id-")
+}
+
+// sameNode says whether one side has detached a volume that is at both where a Pod
+// wants it that was made in the place of another one.
+func sameNode(d difference, p spot) bool {
+	ours, theirs := p.at(d.ours), p.at(d.theirs)
+	anew := slices.DeleteFunc(going(d.ours, false), func(l string) bool { return !strings.Contains(l, "-anew on ") })
+	return len(ours) == 1 && slices.Equal(ours, theirs) && wants(anew, p.node, p.volume)
+}
+
+// unwantedLater says whether only Kubernetes keeps an attachment that has failed
+// and that no Pod wants.
+func unwantedLater(d difference, p spot) bool {
+	const publish = "ControllerPublishVolume"
+	theirs := p.at(d.theirs)
+	return p.called(d.ours, publish) == p.called(d.theirs, publish) && len(p.at(d.ours)) == 0 && len(theirs) == 1 && strings.Contains(theirs[0], " attached=false ") && !strings.Contains(theirs[0], " attachError=none ") &&
+		strings.HasSuffix(theirs[0], " going=false") && !wants(d.theirs, p.node, p.volume) && !strings.Contains(theirs[0], annByHand)
 }
 
 // one says whether a volume may be attached to one node only.

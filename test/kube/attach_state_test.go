@@ -38,12 +38,12 @@ func (s side) attached(ctx context.Context, out state) error {
 		p := &pods.Items[i]
 		var volumes []string
 		for _, v := range p.Spec.Volumes {
-			if c := v.PersistentVolumeClaim; c != nil && p.Status.Phase != corev1.PodSucceeded {
+			if c := v.PersistentVolumeClaim; c != nil && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
 				name := strings.Replace(c.ClaimName, "c", "v", 1)
 				volumes, wanted[p.Spec.NodeName+"/"+name] = append(volumes, name), true
 			}
 		}
-		out[p.Namespace] = append(out[p.Namespace], fmt.Sprintf("pod %s on %s wants %v going=%v", p.Name, s.bare(p.Spec.NodeName), volumes, p.DeletionTimestamp != nil))
+		out[p.Namespace] = append(out[p.Namespace], fmt.Sprintf("pod %s%s on %s wants %v going=%v", p.Name, renewed(p), s.bare(p.Spec.NodeName), volumes, p.DeletionTimestamp != nil))
 	}
 	attachments, err := s.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -83,6 +83,14 @@ func (s side) attachRequired(ctx context.Context, out state) error {
 		out[space] = append(out[space], line)
 	}
 	return nil
+}
+
+// renewed tells of an object that it was made anew.
+func renewed(o metav1.Object) string {
+	if o.GetAnnotations()[annAnew] != "" {
+		return "-anew"
+	}
+	return ""
 }
 
 // bare takes the sequence's name from that of an object, and what else says no
@@ -169,7 +177,7 @@ func (s side) nodes(ctx context.Context, out state, wanted map[string]bool) erro
 		for _, t := range n.Spec.Taints {
 			taints = append(taints, t.Key)
 		}
-		out[space] = append(out[space], fmt.Sprintf("node %s may mount %v uses %v taints %v driver %v", name, may, uses, taints, ids[n.Name]))
+		out[space] = append(out[space], fmt.Sprintf("node %s may mount %v uses %v taints %v driver %v%s", name, may, uses, taints, ids[n.Name], renewed(n)))
 	}
 	return nil
 }
