@@ -19,6 +19,9 @@ func TestAttachRowsAreNarrow(t *testing.T) {
 		stored     = `stored {"ID":"id-g1-s0-v0","Nodes":["id-s0-n1"]}`
 		kept       = unanswered + "ControllerPublishVolume of id-g1-s0-v0 at id-s0-n1, done: true"
 		pod        = "pod p0 on n0 wants [v0] going=false"
+		waiter     = "pod p1 on n1 wants [v0] going=false"
+		moved      = "pod p1-anew on n1 wants [v0] going=false"
+		undone     = `asked ControllerUnpublishVolume {"volume_id":"id-g1-s0-v0","node_id":"id-s0-n1"}`
 		n0         = "node n0 may mount [] uses [] taints [] driver [id-s0-n0]"
 		n1         = "node n1 may mount [] uses [] taints [] driver [id-s0-n1]"
 	)
@@ -50,6 +53,20 @@ func TestAttachRowsAreNarrow(t *testing.T) {
 		{"a second attachment that nobody keeps from", []string{first, volume, n1}, []string{first, attachment, volume, n1, published}, false},
 		{"a second attachment here", []string{first, attachment, volume, pod, n1, published}, []string{first, volume, pod, n1}, false},
 		{"a second attachment, and a call elsewhere", []string{first, volume, pod, n1}, []string{first, attachment, volume, pod, n1, published, elsewhere}, false},
+		{"no node", []string{volume, waiter}, []string{attachment, volume, waiter, published}, true},
+		{"no node, and no Pod", []string{volume}, []string{attachment, volume, published}, false},
+		{"a node", []string{volume, waiter, n1}, []string{attachment, volume, waiter, n1, published}, false},
+		{"no node, and only volplane attaches", []string{attachment, volume, waiter, published}, []string{volume, waiter}, false},
+		{"unwanted later", []string{volume}, []string{attachment, volume}, true},
+		{"unwanted later, and a Pod wants it", []string{volume, waiter, n1}, []string{attachment, volume, waiter, n1}, false},
+		{"unwanted later, and it is attached", []string{volume}, []string{attached, volume}, false},
+		{"waiting for what has gone", []string{attached, waiter, n1, undone}, []string{waiter, n1, undone}, true},
+		{"waiting for what was never detached", []string{attached, waiter, n1}, []string{waiter, n1}, false},
+		{"waiting for what nobody wants", []string{attached, n1, undone}, []string{n1, undone}, false},
+		{"waiting, and it is elsewhere", []string{attached, waiter, n1, undone}, []string{first, waiter, n1, undone}, false},
+		{"detached between two Pods", []string{attached, moved, undone}, []string{attached, moved}, true},
+		{"detached under a Pod", []string{attached, waiter, undone}, []string{attached, waiter}, false},
+		{"detached between two Pods, and it stays away", []string{moved, n1, undone}, []string{attached, moved, n1}, false},
 		{"a full node", []string{other, volume, full}, []string{other, attachment, volume, full, published}, true},
 		{"a node that is not full", []string{volume, full}, []string{attachment, volume, full, published}, false},
 		{"a full node that gets more here", []string{other, attachment, volume, full, published}, []string{other, volume, full}, false},

@@ -36,6 +36,10 @@ func spotRows() []row {
 			fullNode,
 		},
 		{
+			"nothing is attached to a node whose object was deleted; Kubernetes goes on while Pods come to it",
+			noNode,
+		},
+		{
 			"what is attached when its driver begins to need no attaching stays while a Pod wants it; Kubernetes detaches it when the node does not use it",
 			keptNeedless,
 		},
@@ -158,11 +162,20 @@ func secondAttachment(d difference, p spot) bool {
 	}
 	gone := nodeOf(first[0])
 	known := func(lines []string) bool {
-		return slices.ContainsFunc(lines, func(l string) bool {
-			return strings.HasPrefix(l, "node "+gone+" may ") && !strings.HasSuffix(l, "-anew")
-		})
+		return slices.ContainsFunc(lines, func(l string) bool { return isNode(l, gone) && !strings.HasSuffix(l, "-anew") })
 	}
 	return !known(d.ours) && !known(d.theirs) && wants(d.ours, gone, p.volume)
+}
+
+// isNode says whether a line is that of a node.
+func isNode(line, node string) bool { return strings.HasPrefix(line, "node "+node+" may ") }
+
+// noNode says whether only Kubernetes attaches a volume to a node that has no
+// object, for a Pod.
+func noNode(d difference, p spot) bool {
+	there := func(l string) bool { return isNode(l, p.node) }
+	return !slices.ContainsFunc(d.ours, there) && !slices.ContainsFunc(d.theirs, there) &&
+		len(p.at(d.ours)) == 0 && len(p.at(d.theirs)) == 1 && wants(d.ours, p.node, p.volume)
 }
 
 // fullNode says whether only Kubernetes attaches a volume to a node that has as
