@@ -7,4 +7,7 @@
 // its answer is not. A new control plane, which knows only what the API and the
 // driver know, has to bring the scenario to the same end, and nothing may be
 // lost, left or done twice.
+//
+// A node agent has a journal and mounts beside that, which are its host's: it is
+// a process here, with the bundled driver in it, and dies by SIGKILL.
 package crash
