@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/volume"
@@ -114,6 +115,13 @@ func TestPodIsGivenUpWhenFull(t *testing.T) {
 		}
 		return ""
 	})
+	// It is not attached any more, whatever the reason, and cannot be again: who
+	// has it keeps it.
+	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attachmentName("h-has", driverName, "n1"), metav1.DeleteOptions{}))
+	w.must(w.client.CoreV1().Nodes().Patch(t.Context(), "n1", types.JSONPatchType, []byte(`[{"op":"remove","path":"/status/volumesAttached"}]`), metav1.PatchOptions{}, "status"))
+	w.attachFails("has", codes.ResourceExhausted)
+	w.pod("second", "has")
+	w.failed("second", "VolumeAttachmentLimitExceeded")
 	for _, p := range []string{"happy", "waits"} {
 		if pod, err := w.client.CoreV1().Pods("ns").Get(t.Context(), p, metav1.GetOptions{}); err != nil || pod.Status.Phase == corev1.PodFailed {
 			t.Errorf("pod %s is given up, %v", p, err)
