@@ -7,12 +7,17 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 )
 
 // TestJournalComesFirst: before each call the journal says that it is under way.
@@ -83,6 +88,83 @@ func TestWritesNameThePod(t *testing.T) {
 	defer mu.Unlock()
 	if !seen["delete"] || !seen["patch"] {
 		t.Errorf("with the UID: %v", seen)
+	}
+}
+
+// TestFinalNoAfterDoubt: a call may have done its work, and the next one is
+// plainly refused: what the first one did is undone nevertheless.
+func TestFinalNoAfterDoubt(t *testing.T) {
+	for _, call := range []string{"stage:", "publish:"} {
+		t.Run(call, func(t *testing.T) {
+			w := newWorld(t, noAttach(driverName))
+			d := newFakeDriver(driverName, w.dir)
+			var times atomic.Int32
+			d.setHook(func(_ context.Context, what string) error {
+				switch {
+				case !strings.HasPrefix(what, call):
+					return nil
+				case times.Add(1) == 1:
+					return afterwards{status.Error(codes.DeadlineExceeded, "it takes long")}
+				default:
+					return status.Error(codes.InvalidArgument, "never")
+				}
+			})
+			d.start(t)
+			w.run()
+			w.wire(driverName, "a")
+			w.pod("p", "a")
+			w.says("p", corev1.ConditionFalse, "never")
+			w.terminate("p")
+			w.gone("p")
+			w.empty()
+			if left := d.left(); left != "" {
+				t.Errorf("left at the driver: %s", left)
+			}
+		})
+	}
+}
+
+// TestAttachmentIsLookedAt: the Node may say that a volume is attached when it is
+// on its way out already; only the attachment itself is believed.
+func TestAttachmentIsLookedAt(t *testing.T) {
+	for name, change := range map[string]func(*storagev1.VolumeAttachment){
+		"it goes":            func(va *storagev1.VolumeAttachment) { va.DeletionTimestamp = ptr.To(metav1.Now()) },
+		"it is not attached": func(va *storagev1.VolumeAttachment) { va.Status.Attached = false },
+		"of another node":    func(va *storagev1.VolumeAttachment) { va.Spec.NodeName = "n2" },
+		"of another driver":  func(va *storagev1.VolumeAttachment) { va.Spec.Attacher = "e.example" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			d := newFakeDriver(driverName, w.dir)
+			d.start(t)
+			w.run()
+			w.registered(driverName)
+			w.wire(driverName, "a")
+			w.attach(driverName, "a")
+			all := w.client.StorageV1().VolumeAttachments()
+			good, err := all.Get(t.Context(), attachmentName("h-a", driverName, "n1"), metav1.GetOptions{})
+			w.must(nil, err)
+			bad := good.DeepCopy()
+			change(bad)
+			w.must(all.Update(t.Context(), bad, metav1.UpdateOptions{}))
+			var looks atomic.Int32
+			w.client.PrependReactor("get", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
+				looks.Add(1)
+				return false, nil, nil
+			})
+			w.pod("p", "a")
+			eventually(t, func() string {
+				if n := looks.Load(); n < 3 {
+					return fmt.Sprint("looked at ", n, " times")
+				}
+				return ""
+			})
+			if got := d.history(); got != "info" {
+				t.Errorf("calls: %s", got)
+			}
+			w.must(all.Update(t.Context(), good, metav1.UpdateOptions{}))
+			w.says("p", corev1.ConditionTrue, "v-a=")
+		})
 	}
 }
 
