@@ -32,13 +32,15 @@ type callLog struct {
 	all []nodeCall
 }
 
-// note keeps a call. It is a driver's Before.
+// note keeps a call, but for those of the attacher. It is a driver's Before.
 func (l *callLog) note(_ context.Context, method string, r proto.Message) error {
-	id, ok := r.(interface{ GetVolumeId() string })
-	if !ok || !strings.HasPrefix(method, "Node") || method == "NodeGetVolumeStats" {
+	if strings.HasPrefix(method, "ControllerPublish") || strings.HasPrefix(method, "ControllerUnpublish") {
 		return nil
 	}
-	c := nodeCall{method: method, volume: id.GetVolumeId(), request: proto.Clone(r)}
+	c := nodeCall{method: method, request: proto.Clone(r)}
+	if id, ok := r.(interface{ GetVolumeId() string }); ok {
+		c.volume = id.GetVolumeId()
+	}
 	if target, ok := r.(interface{ GetTargetPath() string }); ok && method == "NodeUnpublishVolume" {
 		c.found = describe(target.GetTargetPath())
 	}
@@ -60,19 +62,6 @@ func describe(path string) string {
 		return "something else"
 	}
 	return fmt.Sprintf("%v of group %d, read only %v", info.Mode(), st.Gid, fs.Flags&unix.ST_RDONLY != 0)
-}
-
-// published says how often volumes were published.
-func (l *callLog) published() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := 0
-	for _, c := range l.all {
-		if c.method == "NodePublishVolume" {
-			n++
-		}
-	}
-	return n
 }
 
 // lines returns the calls in words that are the same for every node, by volume

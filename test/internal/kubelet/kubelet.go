@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -38,6 +39,8 @@ type Kubelet struct {
 
 	kill    func()
 	runtime *grpc.Server
+	// alone is held while the kubelet runs.
+	alone *os.File
 	// sysctls are files of the kernel's settings, with what was in them; made
 	// are directories that were not there.
 	sysctls map[string]string
@@ -63,7 +66,7 @@ func Start(o Options) (*Kubelet, error) {
 		kill: func() {}, runtime: grpc.NewServer(), sysctls: map[string]string{},
 	}
 	if err := k.remember(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, k.End())
 	}
 	if err := k.start(o); err != nil {
 		return nil, errors.Join(err, k.End())
@@ -71,8 +74,16 @@ func Start(o Options) (*Kubelet, error) {
 	return k, nil
 }
 
-// remember notes what the kubelet will change.
+// remember waits until no other test has a kubelet on this host, which they would
+// change for each other, and notes what this one will change.
 func (k *Kubelet) remember() error {
+	var err error
+	if k.alone, err = os.Open("/var/lib"); err != nil {
+		return err
+	}
+	if err := unix.Flock(int(k.alone.Fd()), unix.LOCK_EX); err != nil {
+		return err
+	}
 	for _, name := range sysctls() {
 		path := filepath.Join("/proc/sys", name)
 		before, err := os.ReadFile(path)
@@ -194,6 +205,7 @@ func (k *Kubelet) End() error {
 		// What somebody else has put there stays.
 		_ = os.Remove(dir)
 	}
+	_ = k.alone.Close()
 	return errors.Join(all...)
 }
 
