@@ -115,11 +115,11 @@ func runKubelet(_ context.Context, w *ward) error {
 	return nil
 }
 
-// besideHanging takes the times of Pods without, and with another one for whose
-// volume the driver does not answer.
+// besideHanging takes the times of Pods while there is another one for whose
+// volume the driver does not answer, and before and after that.
 func (w *ward) besideHanging(ctx context.Context, figures map[string]any, hang time.Duration) error {
 	// They are to be done by the time that the call is answered.
-	n := int(hang / (300 * time.Millisecond))
+	n := int(hang / (600 * time.Millisecond))
 	before, err := w.oneByOne(ctx, n)
 	if err != nil {
 		return err
@@ -142,12 +142,20 @@ func (w *ward) besideHanging(ctx context.Context, figures map[string]any, hang t
 	if h := w.hanging.Load(); time.Now().After(h.until) || !h.asked.Load() {
 		return fmt.Errorf("the call did not hang all the time: asked %v", h.asked.Load())
 	}
-	figures["mounted_ms_without_hanging_call"], figures["mounted_ms_beside_hanging_call"] = milliseconds(median(before)), milliseconds(median(during))
-	figures["hanging_call_makes_percent"] = 100 * (median(during).Seconds()/median(before).Seconds() - 1)
 	if err := w.sights.wait(ctx, func() bool { return !w.sights.told[name[0]].IsZero() }); err != nil {
 		return err
 	}
-	return w.unuse(ctx, name[0])
+	if err := w.unuse(ctx, name[0]); err != nil {
+		return err
+	}
+	after, err := w.oneByOne(ctx, n)
+	if err != nil {
+		return err
+	}
+	without, beside := median(slices.Concat(before, after)), median(during)
+	figures["mounted_ms_without_hanging_call"], figures["mounted_ms_beside_hanging_call"] = milliseconds(without), milliseconds(beside)
+	figures["hanging_call_makes_percent"] = 100 * (beside.Seconds()/without.Seconds() - 1)
+	return nil
 }
 
 // describeDriver says of the driver that it needs no attach.
