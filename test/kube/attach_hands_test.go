@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -122,7 +123,8 @@ func replaceVolume(v string) op {
 		if err != nil {
 			return err
 		}
-		if err := loseVolume(v).do(ctx, s, space); err != nil {
+		// A controller may have let it go before its finalizers are taken.
+		if err := loseVolume(v).do(ctx, s, space); err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
 		anew := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: before.Name, Annotations: map[string]string{annAnew: "yes"}}, Spec: before.Spec}

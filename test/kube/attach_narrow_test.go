@@ -31,6 +31,8 @@ func TestAttachRowsAreNarrow(t *testing.T) {
 	other := strings.Replace(attachment, " of v0 ", " of v7 ", 1)
 	unregistered := strings.Replace(n1, "[id-s0-n1]", "[]", 1)
 	attached := strings.Replace(recorded, "attached=false", "attached=true", 1)
+	leaving := strings.Replace(attached, "going=false", "going=true", 1)
+	mounting := strings.Replace(n1, "may mount []", "may mount [v0]", 1)
 	for _, c := range []struct {
 		name         string
 		ours, theirs []string
@@ -59,11 +61,22 @@ func TestAttachRowsAreNarrow(t *testing.T) {
 		{"no node, and only volplane attaches", []string{attachment, volume, waiter, published}, []string{volume, waiter}, false},
 		{"unwanted later", []string{volume}, []string{attachment, volume}, true},
 		{"unwanted later, and a Pod wants it", []string{volume, waiter, n1}, []string{attachment, volume, waiter, n1}, false},
-		{"unwanted later, and it is attached", []string{volume}, []string{attached, volume}, false},
+		{"unwanted later, and it is attached", []string{volume, n1}, []string{attached, volume, n1}, false},
 		{"waiting for what has gone", []string{attached, waiter, n1, undone}, []string{waiter, n1, undone}, true},
 		{"waiting for what was never detached", []string{attached, waiter, n1}, []string{waiter, n1}, false},
 		{"waiting for what nobody wants", []string{attached, n1, undone}, []string{n1, undone}, false},
 		{"waiting, and it is elsewhere", []string{attached, waiter, n1, undone}, []string{first, waiter, n1, undone}, false},
+		{"detached by hand", []string{leaving, n1}, []string{leaving, mounting}, true},
+		{"detached by hand, and mounted here", []string{leaving, mounting}, []string{leaving, n1}, false},
+		{"mounted at Kubernetes only", []string{attached, n1}, []string{attached, mounting}, false},
+		{"a node that never unmounts", []string{leaving, undone}, []string{attached}, true},
+		{"a node that is there and never unmounts", []string{n1, undone}, []string{attached, n1}, false},
+		{"a node that never unmounts, with a Pod", []string{waiter, undone}, []string{attached, waiter}, false},
+		{"a node that unmounts", []string{attached}, []string{undone}, false},
+		{"kept by Kubernetes without need", []string{n1, undone, nowNeedless}, []string{attached, n1, nowNeedless}, true},
+		{"kept by Kubernetes with need", []string{n1, undone, onceNeedless}, []string{attached, n1, onceNeedless}, false},
+		{"detached between two Pods, without a driver", []string{attachment, moved, unregistered, undone}, []string{attached, moved, unregistered}, true},
+		{"detached between two Pods, with a driver", []string{attachment, moved, n1, undone}, []string{attached, moved, n1}, false},
 		{"detached between two Pods", []string{attached, moved, undone}, []string{attached, moved}, true},
 		{"detached under a Pod", []string{attached, waiter, undone}, []string{attached, waiter}, false},
 		{"detached between two Pods, and it stays away", []string{moved, n1, undone}, []string{attached, moved, n1}, false},

@@ -59,6 +59,18 @@ func spotRows() []row {
 			"Kubernetes pauses for up to two minutes after an attach has failed before it looks whether anybody wants the attachment",
 			unwantedLater,
 		},
+		{
+			"nothing is known to be mounted on a node whose object was deleted and that no Pod is on; Kubernetes, when it has been started anew, waits six minutes for the node to unmount",
+			neverUnmounted,
+		},
+		{
+			"a node may not begin to mount what is being detached, whoever has asked for that; Kubernetes does not tell it when it was somebody else",
+			detachedByHand,
+		},
+		{
+			"what a driver that needs no attaching any more has attached is detached when no Pod wants it; Kubernetes looks for that every minute only",
+			needlessLater,
+		},
 	} {
 		out = append(out, row{r.reason, func(d difference, line string) bool {
 			all := spotsIn(d, line)
@@ -83,19 +95,26 @@ func spotsIn(d difference, line string) []spot {
 			out = append(out, spot{found[1], nodeNamed(found[2])})
 		}
 	case strings.HasPrefix(line, "volume "), strings.HasPrefix(line, "answered "):
-		// It is about the nodes to which the sides attach the volume differently.
 		for _, v := range volumesIn(d, line) {
-			for _, n := range []string{"n0", "n1"} {
-				if p := (spot{v, n}); !slices.Equal(p.at(d.ours), p.at(d.theirs)) {
-					out = append(out, p)
-				}
-			}
+			out = append(out, attachedDifferently(d, v)...)
 		}
 	case strings.HasPrefix(line, "stored "):
 		for _, v := range volumesIn(d, line) {
 			for _, id := range slices.Concat(onlyStoredAt(d.ours, d.theirs, v), onlyStoredAt(d.theirs, d.ours, v)) {
 				out = append(out, spot{v, nodeNamed(id)})
 			}
+		}
+	}
+	return out
+}
+
+// attachedDifferently returns the nodes to which the sides attach a volume
+// differently.
+func attachedDifferently(d difference, v string) []spot {
+	var out []spot
+	for n := range nodesOfOne {
+		if p := (spot{v, nodeName(n)}); !slices.Equal(p.at(d.ours), p.at(d.theirs)) {
+			out = append(out, p)
 		}
 	}
 	return out
@@ -173,8 +192,9 @@ func isNode(line, node string) bool { return strings.HasPrefix(line, "node "+nod
 // noNode says whether only Kubernetes attaches a volume to a node that has no
 // object, for a Pod.
 func noNode(d difference, p spot) bool {
+	const publish = "ControllerPublishVolume"
 	there := func(l string) bool { return isNode(l, p.node) }
-	return !slices.ContainsFunc(d.ours, there) && !slices.ContainsFunc(d.theirs, there) &&
+	return !slices.ContainsFunc(d.ours, there) && !slices.ContainsFunc(d.theirs, there) && !p.called(d.ours, publish) && p.called(d.theirs, publish) &&
 		len(p.at(d.ours)) == 0 && len(p.at(d.theirs)) == 1 && wants(d.ours, p.node, p.volume)
 }
 
@@ -226,11 +246,17 @@ func waitsForGone(d difference, p spot) bool {
 }
 
 // sameNode says whether one side has detached a volume that is at both where a Pod
-// wants it that was made in the place of another one.
+// wants it that was made in the place of another one, or here cannot come back.
 func sameNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.ours), p.at(d.theirs)
 	anew := slices.DeleteFunc(going(d.ours, false), func(l string) bool { return !strings.Contains(l, "-anew on ") })
-	return len(ours) == 1 && slices.Equal(ours, theirs) && wants(anew, p.node, p.volume)
+	if len(ours) != 1 || len(theirs) != 1 || !wants(anew, p.node, p.volume) {
+		return false
+	}
+	// A node without the driver gets nothing back.
+	const detach = "ControllerUnpublishVolume"
+	lost := p.called(d.ours, detach) && !p.called(d.theirs, detach) && has(d.ours, "node "+p.node+" may ", " driver []") && strings.Contains(ours[0], " attachError=its own(code none) ")
+	return ours[0] == theirs[0] || lost
 }
 
 // unwantedLater says whether only Kubernetes keeps an attachment that has failed
@@ -240,6 +266,36 @@ func unwantedLater(d difference, p spot) bool {
 	theirs := p.at(d.theirs)
 	return p.called(d.ours, publish) == p.called(d.theirs, publish) && len(p.at(d.ours)) == 0 && len(theirs) == 1 && strings.Contains(theirs[0], " attached=false ") && !strings.Contains(theirs[0], " attachError=none ") &&
 		strings.HasSuffix(theirs[0], " going=false") && !wants(d.theirs, p.node, p.volume) && !strings.Contains(theirs[0], annByHand)
+}
+
+// detachedByHand says whether only Kubernetes lets a node mount a volume that is
+// being detached at both sides.
+func detachedByHand(d difference, p spot) bool {
+	ours := p.at(d.ours)
+	return len(ours) == 1 && slices.Equal(ours, p.at(d.theirs)) && strings.HasSuffix(ours[0], " going=true") &&
+		!slices.Contains(mounts(d.ours, p.node), p.volume) && slices.Contains(mounts(d.theirs, p.node), p.volume)
+}
+
+// neverUnmounted says whether only Kubernetes keeps a volume attached to a node that
+// has no object, and where no Pod wants it.
+func neverUnmounted(d difference, p spot) bool {
+	const publish = "ControllerPublishVolume"
+	there := func(l string) bool { return isNode(l, p.node) }
+	return !slices.ContainsFunc(d.ours, there) && !slices.ContainsFunc(d.theirs, there) &&
+		p.called(d.ours, publish) == p.called(d.theirs, publish) && p.onlyTheirsStays(d)
+}
+
+// needlessLater says whether only Kubernetes keeps attached what no Pod wants and
+// whose driver needs no attaching.
+func needlessLater(d difference, p spot) bool {
+	return has(d.ours, nowNeedless) && has(d.theirs, nowNeedless) && p.onlyTheirsStays(d)
+}
+
+// onlyTheirsStays says whether only Kubernetes keeps an attachment that no Pod wants.
+func (p spot) onlyTheirsStays(d difference) bool {
+	ours, theirs := p.at(d.ours), p.at(d.theirs)
+	return !wants(d.ours, p.node, p.volume) && len(theirs) == 1 && strings.HasSuffix(theirs[0], " going=false") &&
+		(len(ours) == 0 || strings.HasSuffix(ours[0], " going=true"))
 }
 
 // one says whether a volume may be attached to one node only.
