@@ -10,6 +10,22 @@ import (
 // what it is about, and nothing beside it.
 func TestAttachRowsAreNarrow(t *testing.T) {
 	t.Parallel()
+	for _, c := range narrowCases() {
+		slices.Sort(c.ours)
+		if reason := explain(c.ours, c.theirs, spotRows()); (reason != "") != c.explained {
+			t.Errorf("%s: explained by %q", c.name, reason)
+		}
+	}
+}
+
+// narrowCase is two states, and whether a reason explains how they differ.
+type narrowCase struct {
+	name         string
+	ours, theirs []string
+	explained    bool
+}
+
+func narrowCases() []narrowCase {
 	const (
 		attachment = "attachment of v0 to n1 named of its own by test.csi.example.com attached=false metadata=map[] attachError=its own(code none) detachError=none annotations=[] finalizers=[] going=false"
 		volume     = `volume v0 Bound for c0 uid of c0 annotations=[] finalizers=[] going=false spec={"controllerPublishSecretRef":{"name":"s0"},"accessModes":["ReadWriteOnce"]}`
@@ -33,11 +49,7 @@ func TestAttachRowsAreNarrow(t *testing.T) {
 	attached := strings.Replace(recorded, "attached=false", "attached=true", 1)
 	leaving := strings.Replace(attached, "going=false", "going=true", 1)
 	mounting := strings.Replace(n1, "may mount []", "may mount [v0]", 1)
-	for _, c := range []struct {
-		name         string
-		ours, theirs []string
-		explained    bool
-	}{
+	return []narrowCase{
 		{"recorded early", []string{recorded, volume}, []string{attachment, volume}, true},
 		{"recorded, and the driver was asked", []string{recorded, volume, published}, []string{attachment, volume}, false},
 		{"recorded, and Kubernetes asked the driver", []string{recorded, volume}, []string{attachment, volume, published}, false},
@@ -88,10 +100,5 @@ func TestAttachRowsAreNarrow(t *testing.T) {
 		{"kept without need", []string{first, pod, n0, nowNeedless}, []string{pod, n0, nowNeedless}, true},
 		{"kept without a Pod", []string{first, n0, nowNeedless}, []string{n0, nowNeedless}, false},
 		{"kept with need", []string{first, pod, n0, onceNeedless}, []string{pod, n0, onceNeedless}, false},
-	} {
-		slices.Sort(c.ours)
-		if reason := explain(c.ours, c.theirs, spotRows()); (reason != "") != c.explained {
-			t.Errorf("%s: explained by %q", c.name, reason)
-		}
 	}
 }
