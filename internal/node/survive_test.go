@@ -148,6 +148,28 @@ func TestDeadMountGoes(t *testing.T) {
 	}
 }
 
+// TestDriverLeavesAMount: a driver says that it has taken a volume away, and it is
+// still mounted.
+func TestDriverLeavesAMount(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	t.Cleanup(w.detachAll)
+	w.tune = doubts
+	d := newFakeDriver(driverName, w.dir)
+	d.mount = tmpfs
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	d.set(func() { d.mount = nil })
+	w.terminate("p")
+	w.gone("p")
+	w.empty()
+	if points, err := mount.Below(w.dir); err != nil || len(points) > 0 {
+		t.Errorf("mounts: %v, %v", points, err)
+	}
+}
+
 // TestNothingIsMountedUnconfirmed: until the API has confirmed that the Node says
 // that it uses a volume, no driver is called for it: it could be detached
 // meanwhile.

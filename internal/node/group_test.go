@@ -1,0 +1,55 @@
+package node
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi"
+	decide "volplane.dev/volplane/internal/decide/mount"
+)
+
+// TestWhoseGroup says when the agent gives a volume's files to the Pod's group.
+func TestWhoseGroup(t *testing.T) {
+	object := noAttach(driverName)
+	w := newWorld(t, object)
+	w.run()
+	file, none := storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy
+	for name, c := range map[string]struct {
+		policy               *storagev1.FSGroupPolicy
+		mode                 corev1.PersistentVolumeAccessMode
+		fsType               string
+		readOnly, block, own bool
+		want                 bool
+	}{
+		"a filesystem of one node":   {mode: corev1.ReadWriteOnce, fsType: "ext4", want: true},
+		"a filesystem of one Pod":    {mode: corev1.ReadWriteOncePod, fsType: "ext4", want: true},
+		"of many nodes":              {mode: corev1.ReadWriteMany, fsType: "ext4"},
+		"of no known type":           {mode: corev1.ReadWriteOnce},
+		"of many nodes, told to":     {policy: &file, mode: corev1.ReadWriteMany, want: true},
+		"told not to":                {policy: &none, mode: corev1.ReadWriteOnce, fsType: "ext4"},
+		"read-only":                  {policy: &file, mode: corev1.ReadWriteOnce, fsType: "ext4", readOnly: true},
+		"a block device":             {policy: &file, mode: corev1.ReadWriteOnce, block: true},
+		"the driver does it by name": {policy: &file, mode: corev1.ReadWriteOnce, fsType: "ext4", own: true},
+	} {
+		spec := object.DeepCopy()
+		spec.Spec.FSGroupPolicy = c.policy
+		w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), spec, metav1.UpdateOptions{}))
+		eventually(t, func() string {
+			if now := w.agent.driverSpec(driverName); !ptr.Equal(now.FSGroupPolicy, c.policy) {
+				return "the policy is not seen"
+			}
+			return ""
+		})
+		f := &facts{driver: &csi.Driver{}}
+		f.Driver, f.Block, f.driver.Node.MountGroup = driverName, c.block, c.own
+		d := &deed{a: w.agent, f: f, rec: &decide.Record{AccessMode: string(c.mode), FSType: c.fsType}}
+		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](7)}}}
+		if group, always, ok := d.ownGroup(pod, c.readOnly); ok != c.want || ok && (group != 7 || !always) {
+			t.Errorf("%s: %d %v %v", name, group, always, ok)
+		}
+	}
+}
