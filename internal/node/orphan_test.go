@@ -1,0 +1,71 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/mount"
+)
+
+// TestOrphans: at the start mounts go that only an agent can have made and that
+// nobody owns; those of strangers and of living Pods stay.
+func TestOrphans(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	t.Cleanup(w.detachAll)
+	gone, staged := targetPath(w.dir, "uid-gone", "pv-x", false), stagingPath(w.dir, driverName, "h-x", "pv-x", false)
+	lives, strange := targetPath(w.dir, "uid-p", "pv-y", false), filepath.Join(w.dir, "strange")
+	for _, at := range []string{gone, staged, lives, strange} {
+		w.must(nil, os.MkdirAll(at, 0o700))
+		w.must(nil, unix.Mount("none", at, "tmpfs", 0, ""))
+	}
+	w.pod("p", "claim-that-is-missing")
+	w.run()
+	eventually(t, func() string {
+		points, err := mount.Below(w.dir)
+		if err != nil || len(points) != 2 {
+			return fmt.Sprint("mounts: ", points, err)
+		}
+		return ""
+	})
+	for _, at := range []string{lives, strange} {
+		if _, mounted, err := mount.At(at); err != nil || !mounted {
+			t.Errorf("%s was taken away, %v", at, err)
+		}
+	}
+}
+
+// TestPanicIsOneVolumesOwn: work that panics is tried again, and the other
+// volumes are worked on.
+func TestPanicIsOneVolumesOwn(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done, tries := make(chan string, 10), 0
+	d := newDispatcher(time.Millisecond, time.Millisecond, func(_ context.Context, key string) error {
+		if key == "d^bad" {
+			if tries++; tries < 3 {
+				panic("poison")
+			}
+		}
+		done <- key
+		return nil
+	}, slog.New(slog.DiscardHandler))
+	d.add("d^bad")
+	d.add("d^good")
+	ended := make(chan struct{})
+	go func() {
+		d.run(ctx)
+		close(ended)
+	}()
+	if first, second := <-done, <-done; first == second {
+		t.Errorf("done: %s twice", first)
+	}
+	cancel()
+	<-ended
+}
