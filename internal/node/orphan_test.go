@@ -6,10 +6,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/mount"
 )
@@ -68,4 +71,31 @@ func TestPanicIsOneVolumesOwn(t *testing.T) {
 	}
 	cancel()
 	<-ended
+}
+
+// TestRunningPodKeepsItsVolume when the objects are gone that led to it; it is
+// taken away with the Pod.
+func TestRunningPodKeepsItsVolume(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.must(nil, w.client.CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	w.must(nil, w.client.CoreV1().PersistentVolumes().Delete(t.Context(), "pv-a", metav1.DeleteOptions{}))
+	w.says("p", corev1.ConditionFalse, "ClaimMissing")
+	w.agent.addAll("")
+	w.wire(driverName, "b")
+	w.pod("q", "b")
+	w.says("q", corev1.ConditionTrue, "v-b=")
+	if got := d.history(); strings.Contains(got, "unpublish:") {
+		t.Errorf("calls: %s", got)
+	}
+	for _, p := range []string{"p", "q"} {
+		w.terminate(p)
+		w.gone(p)
+	}
+	w.empty()
 }
