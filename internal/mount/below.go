@@ -57,8 +57,8 @@ func parent(path string) (int, error) {
 
 // Free refuses a path where anything is but an empty directory, or an empty file
 // for a device, which a driver may have left.
-func Free(path string, device bool) error {
-	if err := unmounted(path); err != nil {
+func (t *Table) Free(path string, device bool) error {
+	if err := t.unmounted(path); err != nil {
 		return err
 	}
 	info, err := os.Lstat(path)
@@ -81,11 +81,11 @@ func Free(path string, device bool) error {
 	return err
 }
 
-func unmounted(path string) error {
+func (t *Table) unmounted(path string) error {
 	if err := plain(path); err != nil {
 		return err
 	}
-	at, mounted, err := At(path)
+	at, mounted, err := t.At(path)
 	if err == nil && mounted {
 		err = fmt.Errorf("%s: %w: %s", path, ErrOccupied, at.Source)
 	}

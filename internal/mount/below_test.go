@@ -40,6 +40,8 @@ func TestMakeBelowFollowsNoLink(t *testing.T) {
 }
 
 func TestFree(t *testing.T) {
+	var table Table
+	defer table.Close()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for _, err := range []error{
@@ -70,7 +72,7 @@ func TestFree(t *testing.T) {
 		{"link", false, ErrNotPlain},
 		{"link/x", false, ErrNotPlain},
 	} {
-		if err := Free(at(c.name), c.device); !errors.Is(err, c.want) {
+		if err := table.Free(at(c.name), c.device); !errors.Is(err, c.want) {
 			t.Errorf("%s, device %v: %v, wanted %v", c.name, c.device, err, c.want)
 		}
 	}

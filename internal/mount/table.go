@@ -48,6 +48,13 @@ func (t *Table) Points() (map[string]Point, error) {
 	return t.at, nil
 }
 
+// At returns the topmost mount at a path. Many at once read the table once.
+func (t *Table) At(path string) (Point, bool, error) {
+	points, err := t.Points()
+	p, mounted := points[filepath.Clean(path)]
+	return p, mounted, err
+}
+
 // changed says whether there was any mount or unmount since it said so last.
 func (t *Table) changed() (bool, error) {
 	if t.file == nil {

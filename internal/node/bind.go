@@ -66,7 +66,7 @@ func (d *deed) unbind(path string) error {
 		if err := unmount(t.HostPath); err != nil {
 			return err
 		}
-	} else if _, mounted, err := mount.At(t.HostPath); err != nil {
+	} else if _, mounted, err := d.a.table.At(t.HostPath); err != nil {
 		return err
 	} else if mounted {
 		d.a.Log.Warn("mount at a host path stays, it shows something else", "volume", d.f.Volume, "path", t.HostPath)
@@ -78,12 +78,12 @@ func (d *deed) unbind(path string) error {
 // showsTarget says whether the mount at the target's host path is of the
 // volume's filesystem.
 func (d *deed) showsTarget(t *decide.Target) bool {
-	host, mounted, err := mount.At(t.HostPath)
+	host, mounted, err := d.a.table.At(t.HostPath)
 	if err != nil || !mounted {
 		return false
 	}
 	for _, path := range []string{t.Path, d.rec.StagingPath} {
-		if own, ok, err := mount.At(path); err == nil && ok && own.Device == host.Device {
+		if own, ok, err := d.a.table.At(path); err == nil && ok && own.Device == host.Device {
 			return true
 		}
 	}

@@ -208,7 +208,7 @@ func (d *deed) stage(ctx context.Context) error {
 	switch outcome(err) {
 	case volume.Done:
 		r.Stage = decide.Staged
-		_, r.StagingMounted, err = mount.At(r.StagingPath)
+		_, r.StagingMounted, err = d.a.table.At(r.StagingPath)
 		return err
 	case volume.Failed:
 		// A final no says that this call had no effect, not that an earlier
@@ -258,7 +258,7 @@ func (d *deed) taken(path string, err error) error {
 		}
 		return err
 	}
-	_, mounted, tableErr := mount.At(path)
+	_, mounted, tableErr := d.a.table.At(path)
 	switch {
 	case tableErr != nil:
 		return tableErr

@@ -31,7 +31,7 @@ func (d *deed) publish(ctx context.Context, path string) error {
 	}
 	// What is there must be this agent's: a driver could write to it, or hide it.
 	if d.rec.Target(path) == nil {
-		if err := mount.Free(path, d.f.Block); err != nil {
+		if err := d.a.table.Free(path, d.f.Block); err != nil {
 			return fmt.Errorf("target of volume %s: %w", d.f.Volume, err)
 		}
 	}
@@ -125,7 +125,7 @@ func (d *deed) seen(path string) error {
 		}
 		return nil
 	}
-	_, mounted, err := mount.At(path)
+	_, mounted, err := d.a.table.At(path)
 	if err == nil && !mounted {
 		err = fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNotMounted)
 	}

@@ -173,6 +173,23 @@ func TestDetachNeedsNobody(t *testing.T) {
 	}
 }
 
+// TestDetachOfWhatWasNotAttached: the Secret was missing all the time. The driver
+// is asked neither to attach nor to detach, which it could not do without.
+func TestDetachOfWhatWasNotAttached(t *testing.T) {
+	p := newPlane(t)
+	p.wire("c", func(v *corev1.PersistentVolume) {
+		v.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Namespace: "default", Name: "key"}
+	})
+	p.pod("web", "n1", "c")
+	va := p.attachment("an attach without its Secret fails", func(a storagev1.VolumeAttachment) bool { return a.Status.AttachError != nil })
+	p.tells("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "default/key")
+	p.removePod("web")
+	p.detached()
+	if n := p.calls("ControllerPublishVolume") + p.calls("ControllerUnpublishVolume"); n > 0 {
+		t.Errorf("%d calls", n)
+	}
+}
+
 // TestLostAttachment: an attachment that is gone with its finalizer on, as
 // after a deletion that the API server lets win over the finalizer's writing
 // (kubernetes/kubernetes#77988), is detached from where it was, and its volume

@@ -50,12 +50,6 @@ func narrowCases() []narrowCase {
 	leaving := strings.Replace(attached, "going=false", "going=true", 1)
 	mounting := strings.Replace(n1, "may mount []", "may mount [v0]", 1)
 	return []narrowCase{
-		{"recorded early", []string{recorded, volume}, []string{attachment, volume}, true},
-		{"recorded, and the driver was asked", []string{recorded, volume, published}, []string{attachment, volume}, false},
-		{"recorded, and Kubernetes asked the driver", []string{recorded, volume}, []string{attachment, volume, published}, false},
-		{"recorded, and attached", []string{attached, volume}, []string{attachment, volume}, false},
-		{"recorded without a secret", []string{recorded}, []string{attachment}, false},
-		{"recorded by Kubernetes only", []string{attachment, volume}, []string{recorded, volume}, false},
 		{"a call under way", []string{nowhere}, []string{stored, kept}, true},
 		{"a call under way that was not done", []string{nowhere}, []string{stored, strings.Replace(kept, "true", "false", 1)}, false},
 		{"a call under way at the other side", []string{nowhere, kept}, []string{stored}, false},

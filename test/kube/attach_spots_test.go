@@ -24,10 +24,6 @@ func spotRows() []row {
 		explains func(d difference, p spot) bool
 	}{
 		{
-			"an attachment has its finalizer and what its detach needs from the beginning; Kubernetes' attacher writes them when it has all that it asks the driver with, such as a secret that is missing",
-			recordedEarly,
-		},
-		{
 			"what is attached to a node whose object was deleted, or made anew, keeps a volume for one node from others while Pods are there; Kubernetes does not know of it after it is started anew, and attaches the volume to a second node",
 			secondAttachment,
 		},
@@ -157,18 +153,6 @@ func (p spot) called(lines []string, method string) bool {
 	return slices.ContainsFunc(lines, func(l string) bool {
 		return strings.HasPrefix(l, "asked "+method+" ") && slices.Contains(spotsIn(difference{}, l), p)
 	})
-}
-
-// recordedEarly says whether attachments differ only by the finalizer and the
-// node's id, and no driver was asked to attach what needs a secret.
-func recordedEarly(d difference, p spot) bool {
-	const publish = "ControllerPublishVolume"
-	ours, theirs := p.at(d.onlyOurs), p.at(d.onlyTheirs)
-	if len(ours) != 1 || len(theirs) != 1 || p.called(d.ours, publish) || p.called(d.theirs, publish) || !has(d.ours, "volume "+p.volume+" ", "controllerPublishSecretRef") {
-		return false
-	}
-	record := regexp.MustCompile(`^(attachment of \S+ to \S+ named of its own .* attached=false .* attachError=its own\(code none\) .*) annotations=\[csi.alpha.kubernetes.io/node-id=[^ \]]*\] finalizers=\[external-attacher/test-csi-example-com\] `)
-	return record.MatchString(ours[0]) && record.ReplaceAllString(ours[0], "$1 annotations=[] finalizers=[] ") == theirs[0]
 }
 
 // secondAttachment says whether only Kubernetes attaches a volume for one node to

@@ -11,7 +11,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/attach"
@@ -55,16 +58,32 @@ func TestForceDetach(t *testing.T) {
 // the attachment is there.
 func unwanted(t *testing.T, ready corev1.ConditionStatus, now func() time.Time) (reconcile func() time.Duration, exists func() bool) {
 	t.Helper()
-	name := "pv"
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
 	node.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName("d", "h"))}
-	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	va := attachment()
+	client, c := world(t, now, node, va)
+	return func() time.Duration { return look(t, c, va.Name) }, func() bool {
+		_, err := client.StorageV1().VolumeAttachments().Get(t.Context(), va.Name, metav1.GetOptions{})
+		return !apierrors.IsNotFound(err)
+	}
+}
+
+// attachment is that of volume pv to node n1.
+func attachment() *storagev1.VolumeAttachment {
+	name := "pv"
+	return &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf("d", "h", "n1"), UID: "u", ResourceVersion: "7"},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+	}
+}
+
+// world is the controller over volume pv and other objects.
+func world(t *testing.T, now func() time.Time, objects ...runtime.Object) (*fake.Clientset, *controller.Controller) {
+	t.Helper()
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
-	attachment := attach.NameOf("d", "h", "n1")
-	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attachment, UID: "u"}}
-	va.Spec = storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}}
-	client := fake.NewClientset(node, pv, va)
+	client := fake.NewClientset(append(objects, pv)...)
 	caches := kube.NewCaches(client)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -72,20 +91,39 @@ func unwanted(t *testing.T, ready corev1.ConditionStatus, now func() time.Time) 
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	reconcile = func() time.Duration {
-		t.Helper()
-		result, err := c.Reconcile(ctx, controller.Key{Kind: kindNode, Name: "n1"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Reconcile(ctx, controller.Key{Kind: kindDetach, Name: attachment}); err != nil {
-			t.Fatal(err)
-		}
-		return result.After
+	return client, c
+}
+
+// look has the controller look at n1 and at the attachment.
+func look(t *testing.T, c *controller.Controller, attachment string) time.Duration {
+	t.Helper()
+	result, err := c.Reconcile(t.Context(), controller.Key{Kind: kindNode, Name: "n1"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return reconcile, func() bool {
-		_, err := client.StorageV1().VolumeAttachments().Get(ctx, attachment, metav1.GetOptions{})
-		return !apierrors.IsNotFound(err)
+	if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindDetach, Name: attachment}); err != nil {
+		t.Fatal(err)
+	}
+	return result.After
+}
+
+// TestDeletionOfAVersion: an attachment is deleted as it was seen, as long as it
+// could go without a detach; with the attacher's finalizer whatever it says.
+func TestDeletionOfAVersion(t *testing.T) {
+	for name, finalizers := range map[string][]string{"7": nil, "": {volume.AttacherFinalizer("d")}} {
+		va := attachment()
+		va.Finalizers = finalizers
+		client, c := world(t, time.Now, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, va)
+		look(t, c, va.Name)
+		var got []metav1.DeleteOptions
+		for _, a := range client.Actions() {
+			if d, ok := a.(clienttesting.DeleteActionImpl); ok {
+				got = append(got, d.DeleteOptions)
+			}
+		}
+		if len(got) != 1 || ptr.Deref(got[0].Preconditions.UID, "") != "u" || ptr.Deref(got[0].Preconditions.ResourceVersion, "") != name {
+			t.Errorf("finalizers %v: deleted by %v", finalizers, got)
+		}
 	}
 }
 

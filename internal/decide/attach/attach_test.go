@@ -23,6 +23,12 @@ func pv(name string, modes ...corev1.PersistentVolumeAccessMode) *corev1.Persist
 	}}
 }
 
+func withSecret() *corev1.PersistentVolume {
+	v := pv("pv")
+	v.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
+	return v
+}
+
 func pod(name string) *corev1.Pod { return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
 func node(change ...func(*corev1.Node)) *corev1.Node {
@@ -100,8 +106,7 @@ func inlinePath(a *storagev1.VolumeAttachment) {
 func attachments(all ...*storagev1.VolumeAttachment) []*storagev1.VolumeAttachment { return all }
 
 func TestNodes(t *testing.T) {
-	v, shared := pv("pv"), pv("pv", corev1.ReadWriteMany)
-	modeless, twin := pv("pv"), pv("pv")
+	v, shared, modeless, twin := pv("pv"), pv("pv", corev1.ReadWriteMany), pv("pv"), pv("pv")
 	modeless.Spec.AccessModes, twin.Name = nil, "twin"
 	dying, single, read := pv("pv"), pv("pv"), pv("pv")
 	dying.DeletionTimestamp, single.Spec.AccessModes = &metav1.Time{}, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
@@ -159,6 +164,7 @@ func TestNodes(t *testing.T) {
 			Limits: map[string]int{driver: 1},
 		}},
 		{"an attacher that is near has the record made with the attachment", NodeFacts{Node: node(), Wishes: wish, NodeIDs: map[string]string{driver: "id1"}}},
+		{"not for a volume that needs a Secret, which may be missing", NodeFacts{Node: node(), Wishes: []Wish{{Volume: withSecret(), Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"}}},
 		{"not for a volume that is going, which is not attached", NodeFacts{Node: node(), Wishes: []Wish{{Volume: dying, Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"}}},
 		{"a driver that says meanwhile that it needs no attaching keeps what it has while it is wanted", NodeFacts{
 			Node: node(knows("pv")), Wishes: []Wish{{Volume: v, Pod: pod("web"), Needless: true}}, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,

@@ -235,7 +235,9 @@ func (d *nodeDecision) wish(w Wish, unique string) {
 
 // made returns a new attachment, with all that its detach needs on it if the
 // attacher is near: nothing can happen to it that is not recorded then, and the
-// attacher has nothing more to write before it calls the driver (S1-053).
+// attacher has nothing more to write before it calls the driver (S1-053). What
+// needs a Secret is recorded when the attacher has read it: without one the
+// driver was not asked to attach, and may not be able to detach.
 func (d *nodeDecision) made(name string, v *corev1.PersistentVolume) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -245,7 +247,7 @@ func (d *nodeDecision) made(name string, v *corev1.PersistentVolume) *storagev1.
 		},
 	}
 	id := d.NodeIDs[v.Spec.CSI.Driver]
-	if id == "" || v.DeletionTimestamp != nil {
+	if id == "" || v.DeletionTimestamp != nil || v.Spec.CSI.ControllerPublishSecretRef != nil {
 		return a
 	}
 	recorded, _ := Recorded(a, Plan{Record: recordFrom(v), NodeID: id})
