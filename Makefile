@@ -66,7 +66,7 @@ lint: $(LINTER) ## run the linters over all modules
 
 .PHONY: bench
 bench: deps build ## measure the built programs, print JSON; BENCH="-rounds 5 -storm 200"
-	cd test && go run ./bench $(BENCH)
+	cd test && CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-s -w" -o ../bin/bench-controllers ./bench/controllers && go run ./bench $(BENCH)
 
 .PHONY: generate
 generate: ## make generated files anew

@@ -32,13 +32,9 @@ type Cache[T Object] struct {
 }
 
 func newCache[T Object](informer cache.SharedIndexInformer, indexers cache.Indexers) *Cache[T] {
-	all := cache.Indexers{indexUID: func(o any) ([]string, error) { return []string{string(o.(T).GetUID())}, nil }}
-	for name, f := range indexers {
-		all[name] = f
-	}
 	// AddIndexers fails only on a name that exists: newCache is called once
 	// for each informer.
-	if err := informer.AddIndexers(all); err != nil {
+	if err := informer.AddIndexers(indexers); err != nil {
 		panic(err)
 	}
 	store := informer.GetIndexer()
@@ -84,7 +80,7 @@ func (c *Cache[T]) By(index, value string) []T {
 	return out
 }
 
-// ByUID returns the object with the uid.
+// ByUID returns the object with the uid, of claims, and of a node's Pods.
 func (c *Cache[T]) ByUID(uid string) (T, bool) {
 	var none T
 	if found := c.By(indexUID, uid); len(found) > 0 {

@@ -62,7 +62,10 @@ func (c *Caches) withNode(client kubernetes.Interface, trim informers.SharedInfo
 
 // Pods returns the cache of Pods.
 func (c *Caches) Pods() *Cache[*corev1.Pod] {
-	return lazy(&c.pods, c.mine.Core().V1().Pods().Informer, podIndexers)
+	if c.node != "" {
+		return lazy(&c.pods, c.mine.Core().V1().Pods().Informer, nodePodIndexers)
+	}
+	return lazy(&c.pods, c.all.Core().V1().Pods().Informer, podIndexers)
 }
 
 // Claims returns the cache of PersistentVolumeClaims.

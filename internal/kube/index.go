@@ -3,6 +3,7 @@ package kube
 import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
@@ -57,6 +58,16 @@ func ClaimNames(pod *corev1.Pod) []string {
 	return names
 }
 
+// byUID costs some hundred bytes for each object: only what is looked up has it.
+func byUID(o any) ([]string, error) { return []string{string(o.(metav1.Object).GetUID())}, nil }
+
+// nodePodIndexers are those of the Pods of one node.
+func nodePodIndexers() cache.Indexers {
+	all := podIndexers()
+	all[indexUID] = byUID
+	return all
+}
+
 func podIndexers() cache.Indexers {
 	return cache.Indexers{
 		PodsByClaim: func(o any) ([]string, error) {
@@ -73,6 +84,7 @@ func podIndexers() cache.Indexers {
 
 func claimIndexers() cache.Indexers {
 	return cache.Indexers{
+		indexUID: byUID,
 		ClaimsByVolume: func(o any) ([]string, error) {
 			return nonEmpty(o.(*corev1.PersistentVolumeClaim).Spec.VolumeName), nil
 		},

@@ -206,7 +206,7 @@ func (a *arena) wire(ctx context.Context, name string) error {
 	if _, err := a.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	_, err = a.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, name, types.MergePatchType, []byte(`{"status":{"phase":"Bound"}}`), metav1.PatchOptions{}, "status")
+	_, err = a.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, name, types.MergePatchType, []byte(`{"status":{"phase":"Bound","accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"}}}`), metav1.PatchOptions{}, "status")
 	return err
 }
 

@@ -3,18 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
-	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-
-	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -132,49 +123,15 @@ func idle(figures map[string]any, name string, programs []*plane.Process) error 
 	return nil
 }
 
-// apart is the argument by which this program runs as volplane's controllers,
-// to be measured apart from the API server.
-const apart = "controllers"
-
 // oursApart runs all controllers of volplane that need no heartbeats, in one
 // process.
 func (a *arena) oursApart() ([]*plane.Process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	p, err := plane.Run(filepath.Join(a.dir, "volplane.log"), self, apart, a.server.AdminKubeconfig(), a.driver.socket)
+	p, err := plane.Run(filepath.Join(a.dir, "volplane.log"), "bench-controllers", a.server.AdminKubeconfig(), a.driver.socket)
 	if err != nil {
 		return nil, err
 	}
 	a.stops = append(a.stops, p.Kill)
 	return []*plane.Process{p}, nil
-}
-
-func runApart(kubeconfig, socket string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return err
-	}
-	conn, err := csi.Dial(ctx, socket)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	drivers := csi.NewSet()
-	drivers.Put(conn)
-	var roles []string
-	for _, d := range app.Declarations() {
-		if d.Name != "nodelife" {
-			roles = append(roles, d.Name)
-		}
-	}
-	return app.ControlPlane(ctx, app.ControlPlaneOptions{
-		ConfigFor: func(string) (*rest.Config, error) { return rest.CopyConfig(config), nil },
-		Roles:     roles, Drivers: drivers, Log: slog.New(slog.DiscardHandler),
-	}, func() {})
 }
 
 // theirsHold runs the programs of Kubernetes that do the same work.

@@ -54,11 +54,7 @@ func main() {
 		return measureMounting(ctx, figures, n, *hang)
 	})
 	flag.Parse()
-	work := func() error { return run(measure) }
-	if flag.Arg(0) == apart {
-		work = func() error { return runApart(flag.Arg(1), flag.Arg(2)) }
-	}
-	if err := work(); err != nil {
+	if err := run(measure); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
