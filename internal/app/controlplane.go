@@ -50,7 +50,8 @@ func (o ControlPlaneOptions) runs(role string) bool {
 // ControlPlane runs controllers until ctx ends. It calls ready once, when the
 // caches are full and every controller works.
 func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) error {
-	reader, err := clientFor(o, controller.Declaration{Name: ReaderRole}, false)
+	flow := kube.NewFlow()
+	reader, err := clientFor(o, controller.Declaration{Name: ReaderRole}, flow, false)
 	if err != nil {
 		return err
 	}
@@ -71,7 +72,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		if !o.runs(m.Name) {
 			continue
 		}
-		client, err := clientFor(o, m.Declaration, true)
+		client, err := clientFor(o, m.Declaration, flow, true)
 		if err != nil {
 			return err
 		}
@@ -90,7 +91,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 
 // clientFor returns the client of one role: no client-side rate limit (the
 // server's own flow control is obeyed), and nothing but what is declared.
-func clientFor(o ControlPlaneOptions, d controller.Declaration, restrict bool) (kubernetes.Interface, error) {
+func clientFor(o ControlPlaneOptions, d controller.Declaration, flow kube.Flow, restrict bool) (kubernetes.Interface, error) {
 	config, err := o.ConfigFor(d.Name)
 	if err != nil {
 		return nil, fmt.Errorf("identity of %s: %w", d.Name, err)
@@ -99,6 +100,7 @@ func clientFor(o ControlPlaneOptions, d controller.Declaration, restrict bool) (
 		config = kube.Restrict(config, d.Name, d.Rights())
 	}
 	config.QPS = -1
+	flow.Bound(config)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client of %s: %w", d.Name, err)
