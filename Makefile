@@ -49,7 +49,7 @@ test: deps build bin/kubectl bin/kube-controller-manager bin/kubelet bin/csi-pro
 	.ci/gotest $(MODULES)
 
 .PHONY: differential
-differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner (without and with topology) with Kubernetes' own in DIFFERENTIAL=2000 sequences each; needs half an hour, and 4 cores with nothing else to do
+differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner (without and with topology) with Kubernetes' own in DIFFERENTIAL=2000 sequences each (half an hour on 4 idle cores)
 	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),2000) go test -count=1 -timeout=12h -v -run 'Test(Binder|Provisioner|Topology)IsKubernetes' ./kube
 
 .PHONY: attaching
