@@ -21,16 +21,7 @@ func programs() cli.Programs {
 				{Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, node(n)) }},
 			})
 		},
-		Controller: func(ctx context.Context, o cli.ControllerOptions) error { return app.Controllers(ctx, controllers(o)) },
-	}
-}
-
-func controllers(o cli.ControllerOptions) app.ControllersOptions {
-	return app.ControllersOptions{
-		Config: o.Config, Roles: o.Roles, Socket: o.Socket, LeaseNamespace: o.LeaseNamespace,
-		Term:          app.Term{Duration: o.LeaseDuration, Deadline: o.RenewDeadline, Retry: o.RetryPeriod},
-		ReconcileSync: o.ReconcileSync, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
-		DummyAttacher: o.DummyAttacher, Log: o.Log,
+		Controller: app.Controllers,
 	}
 }
 

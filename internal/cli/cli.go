@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"volplane.dev/volplane/internal/app"
 )
 
 // Exit codes of the program.
@@ -30,7 +31,7 @@ type Programs struct {
 	// NodeWithDriver runs both, the driver stopping last.
 	NodeWithDriver func(ctx context.Context, n NodeOptions, d DriverOptions) error
 	// Controller runs controllers beside a driver.
-	Controller func(ctx context.Context, o ControllerOptions) error
+	Controller func(ctx context.Context, o app.ControllersOptions) error
 }
 
 // NodeOptions says which node the agent is and where it works.
@@ -48,29 +49,6 @@ type DriverOptions struct {
 	// PoolDir the directory of the volumes.
 	NodeID, RootDir, PoolDir string
 	Log                      *slog.Logger
-}
-
-// ControllerOptions says which controllers run beside which driver.
-type ControllerOptions struct {
-	// Config is the way to the API server.
-	Config *rest.Config
-	// Roles are the controllers' names, Socket is the driver's.
-	Roles  []string
-	Socket string
-	// LeaseNamespace holds the leases; empty is no election.
-	LeaseNamespace string
-	// LeaseDuration is how long other processes wait after the leader's last
-	// sign, RenewDeadline how long the leader works without being able to give
-	// one, RetryPeriod the pause between signs.
-	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-	// ReconcileSync and CapacityPoll are pauses after which the driver is
-	// asked again what it has attached, and how much room it has.
-	ReconcileSync, CapacityPoll time.Duration
-	// CapacityForImmediate has it asked about all classes.
-	CapacityForImmediate bool
-	// DummyAttacher is the name of an attacher without a driver, or empty.
-	DummyAttacher string
-	Log           *slog.Logger
 }
 
 // Streams are the program's input and outputs.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
 )
 
@@ -19,8 +20,8 @@ func TestMain(m *testing.M) {
 				Node:           func(context.Context, cli.NodeOptions) error { return nil },
 				LocalDriver:    func(context.Context, cli.DriverOptions) error { return nil },
 				NodeWithDriver: func(context.Context, cli.NodeOptions, cli.DriverOptions) error { return nil },
-				Controller: func(_ context.Context, o cli.ControllerOptions) error {
-					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases in", o.LeaseNamespace, o.LeaseDuration, o.RenewDeadline, o.RetryPeriod)
+				Controller: func(_ context.Context, o app.ControllersOptions) error {
+					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases in", o.LeaseNamespace, o.Term.Duration, o.Term.Deadline, o.Term.Retry)
 					return err
 				},
 			}))

@@ -14,7 +14,7 @@ import (
 
 func (s *shell) controllerCommand() *cobra.Command {
 	var (
-		o     ControllerOptions
+		o     app.ControllersOptions
 		elect bool
 		ns    string
 	)
@@ -37,9 +37,9 @@ The API server is the cluster's own when it runs in a Pod.`,
 	f.StringVar(&o.Socket, "csi-address", "/run/csi/socket", "socket of the driver, which may start later")
 	f.BoolVar(&elect, "leader-election", true, "work only while no other process does the same work")
 	f.StringVar(&ns, "leader-election-namespace", "", "namespace of the leases (default the Pod's, or the kubeconfig's)")
-	f.DurationVar(&o.LeaseDuration, "leader-election-lease-duration", 15*time.Second, "how long others wait after the leader's last sign")
-	f.DurationVar(&o.RenewDeadline, "leader-election-renew-deadline", 10*time.Second, "how long the leader works when it cannot give a sign")
-	f.DurationVar(&o.RetryPeriod, "leader-election-retry-period", 5*time.Second, "pause between signs")
+	f.DurationVar(&o.Term.Duration, "leader-election-lease-duration", 15*time.Second, "how long others wait after the leader's last sign")
+	f.DurationVar(&o.Term.Deadline, "leader-election-renew-deadline", 10*time.Second, "how long the leader works when it cannot give a sign")
+	f.DurationVar(&o.Term.Retry, "leader-election-retry-period", 5*time.Second, "pause between signs")
 	f.DurationVar(&o.ReconcileSync, "reconcile-sync", time.Minute, "pause between questions what the driver has attached")
 	f.DurationVar(&o.CapacityPoll, "capacity-poll-interval", time.Minute, "pause between questions how much room the driver has")
 	f.BoolVar(&o.CapacityForImmediate, "capacity-for-immediate-binding", false, "ask about classes whose claims do not wait for a node, too")
@@ -48,8 +48,8 @@ The API server is the cluster's own when it runs in a Pod.`,
 	return c
 }
 
-func (s *shell) controller(ctx context.Context, o ControllerOptions, elect bool, namespace string) error {
-	if err := o.check(elect); err != nil {
+func (s *shell) controller(ctx context.Context, o app.ControllersOptions, elect bool, namespace string) error {
+	if err := checkControllers(o, elect); err != nil {
 		return err
 	}
 	config, err := s.config()
@@ -68,8 +68,8 @@ func (s *shell) controller(ctx context.Context, o ControllerOptions, elect bool,
 	return s.programs.Controller(ctx, o)
 }
 
-// check refuses what cannot be meant.
-func (o ControllerOptions) check(elect bool) error {
+// checkControllers refuses what cannot be meant.
+func checkControllers(o app.ControllersOptions, elect bool) error {
 	for _, r := range o.Roles {
 		if !slices.Contains(app.Beside(), r) {
 			return fmt.Errorf("no controller that works beside a driver is %q: there are %s", r, strings.Join(app.Beside(), ", "))
@@ -80,9 +80,9 @@ func (o ControllerOptions) check(elect bool) error {
 		return fmt.Errorf("--controllers names none of %s", strings.Join(app.Beside(), ", "))
 	case o.DummyAttacher != "" && !slices.Equal(o.Roles, []string{"attacher"}):
 		return fmt.Errorf("--dummy-attacher has no driver, which only the attacher can do without: add '--controllers attacher'")
-	case elect && (o.LeaseDuration <= o.RenewDeadline || o.RenewDeadline <= o.RetryPeriod):
+	case elect && (o.Term.Duration <= o.Term.Deadline || o.Term.Deadline <= o.Term.Retry):
 		return fmt.Errorf("the lease duration (%v) must be longer than the renew deadline (%v), and that longer than the retry period (%v)",
-			o.LeaseDuration, o.RenewDeadline, o.RetryPeriod)
+			o.Term.Duration, o.Term.Deadline, o.Term.Retry)
 	}
 	return nil
 }

@@ -62,10 +62,11 @@ func (c *Caches) withNode(client kubernetes.Interface, trim informers.SharedInfo
 
 // Pods returns the cache of Pods.
 func (c *Caches) Pods() *Cache[*corev1.Pod] {
+	indexers := podIndexers
 	if c.node != "" {
-		return lazy(&c.pods, c.mine.Core().V1().Pods().Informer, nodePodIndexers)
+		indexers = nodePodIndexers
 	}
-	return lazy(&c.pods, c.all.Core().V1().Pods().Informer, podIndexers)
+	return lazy(&c.pods, c.mine.Core().V1().Pods().Informer, indexers)
 }
 
 // Claims returns the cache of PersistentVolumeClaims.

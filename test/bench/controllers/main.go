@@ -9,14 +9,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/csi"
 )
 
 func main() {
@@ -29,27 +26,15 @@ func main() {
 func run(kubeconfig, socket string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	// This and FreeOSMemory is what `volplane controller` does.
-	debug.SetGCPercent(50)
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
 	}
-	conn, err := csi.Dial(ctx, socket)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	drivers := csi.NewSet()
-	drivers.Put(conn)
 	var roles []string
 	for _, d := range app.Declarations() {
 		if d.Name != "nodelife" {
 			roles = append(roles, d.Name)
 		}
 	}
-	return app.ControlPlane(ctx, app.ControlPlaneOptions{
-		ConfigFor: func(string) (*rest.Config, error) { return rest.CopyConfig(config), nil },
-		Roles:     roles, Drivers: drivers, Log: slog.New(slog.DiscardHandler),
-	}, debug.FreeOSMemory)
+	return app.Controllers(ctx, app.ControllersOptions{Config: config, Roles: roles, Socket: socket, Log: slog.New(slog.DiscardHandler)})
 }
