@@ -109,7 +109,7 @@ func stripVolume(ctx context.Context, w *world) error {
 // nodes, by the driver's names.
 func attachedTo(nodes ...string) act {
 	return func(ctx context.Context, w *world) error {
-		return w.until(ctx, func() (string, error) {
+		return until(ctx, func() (string, error) {
 			all := w.driver.Volumes()
 			if len(all) != 1 || !slices.Equal(all[0].Nodes, nodes) {
 				return fmt.Sprintf("the driver has %+v", all), nil

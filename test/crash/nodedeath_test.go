@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -165,18 +164,10 @@ func (c *city) eventually(f func() string) { c.t.Helper(); eventually(c.t, f) }
 
 func eventually(t *testing.T, f func() string) {
 	t.Helper()
-	deadline, tick := time.After(patience), time.NewTicker(10*time.Millisecond)
-	defer tick.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatal("never: " + missing)
-		case <-tick.C:
-		}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+	defer cancel()
+	if err := until(ctx, func() (string, error) { return f(), nil }); err != nil {
+		t.Fatal("never: ", err)
 	}
 }
 

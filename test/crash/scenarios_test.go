@@ -166,7 +166,7 @@ func grow(ctx context.Context, w *world) error {
 		return err
 	}
 	want := resource.MustParse("2Gi")
-	return w.until(ctx, func() (string, error) {
+	return until(ctx, func() (string, error) {
 		vs := w.driver.Volumes()
 		if len(vs) != 1 || vs[0].Bytes != want.Value() {
 			return fmt.Sprintf("the driver has %+v", vs), nil
@@ -265,7 +265,7 @@ func podOf(name, node string, source corev1.VolumeSource) act {
 func mayMount(pod string) act {
 	return func(ctx context.Context, w *world) error {
 		var node *corev1.Node
-		err := w.until(ctx, func() (string, error) {
+		err := until(ctx, func() (string, error) {
 			p, err := w.client.CoreV1().Pods(space).Get(ctx, pod, metav1.GetOptions{})
 			if err != nil || p.Spec.NodeName == "" {
 				return "pod " + pod + " has no node", err

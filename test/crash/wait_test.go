@@ -13,7 +13,7 @@ import (
 )
 
 // until asks again and again until there is nothing that is not yet so.
-func (w *world) until(ctx context.Context, notYet func() (string, error)) error {
+func until(ctx context.Context, notYet func() (string, error)) error {
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
 	last := ""
@@ -39,7 +39,7 @@ func claimIs(phase corev1.PersistentVolumeClaimPhase) act { return namedIs("c", 
 
 func namedIs(name string, phase corev1.PersistentVolumeClaimPhase) act {
 	return func(ctx context.Context, w *world) error {
-		return w.until(ctx, func() (string, error) {
+		return until(ctx, func() (string, error) {
 			c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, name, metav1.GetOptions{})
 			if err != nil || c.Status.Phase == phase {
 				return "", err
@@ -52,7 +52,7 @@ func namedIs(name string, phase corev1.PersistentVolumeClaimPhase) act {
 // appears waits until there is a claim of that name.
 func appears(name string) act {
 	return func(ctx context.Context, w *world) error {
-		return w.until(ctx, func() (string, error) {
+		return until(ctx, func() (string, error) {
 			_, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
 				return "there is no claim " + name, nil
@@ -64,7 +64,7 @@ func appears(name string) act {
 
 func volumeIs(phase corev1.PersistentVolumePhase) act {
 	return func(ctx context.Context, w *world) error {
-		return w.until(ctx, func() (string, error) {
+		return until(ctx, func() (string, error) {
 			all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 			if err != nil || len(all.Items) == 1 && all.Items[0].Status.Phase == phase {
 				return "", err
@@ -78,7 +78,7 @@ func noClaim(ctx context.Context, w *world) error { return noNamed("c")(ctx, w) 
 
 func noNamed(name string) act {
 	return func(ctx context.Context, w *world) error {
-		return w.until(ctx, func() (string, error) {
+		return until(ctx, func() (string, error) {
 			c, err := w.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, name, metav1.GetOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
@@ -94,7 +94,7 @@ func noNamed(name string) act {
 // settled waits until as many volume objects and volumes at the driver are left
 // as shall be.
 func (w *world) settled(ctx context.Context, objects, volumes int) error {
-	return w.until(ctx, func() (string, error) {
+	return until(ctx, func() (string, error) {
 		all, err := w.client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return "", err
@@ -108,7 +108,7 @@ func (w *world) settled(ctx context.Context, objects, volumes int) error {
 
 // noIntents waits until no intent is left.
 func noIntents(ctx context.Context, w *world) error {
-	return w.until(ctx, func() (string, error) {
+	return until(ctx, func() (string, error) {
 		all, err := w.client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
 		if err != nil || len(all.Items) == 0 {
 			return "", err

@@ -211,11 +211,19 @@ func (s side) agent(t *testing.T) {
 	if err := os.MkdirAll(registry, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	runAgent(t, s.server, "n1", dir)
+	s.storage.driver.Register(registry)
+}
+
+// runAgent runs volplane's node agent for a node over a directory until the test
+// ends.
+func runAgent(t *testing.T, api server, node, root string) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended, log := make(chan error, 1), &lastWords{}
 	go func() {
 		ended <- app.Node(ctx, app.NodeOptions{
-			Name: "n1", RootDir: dir, Config: s.server.ClientConfig("system:node:n1", "system:nodes"),
+			Name: node, RootDir: root, Config: api.ClientConfig("system:node:"+node, "system:nodes"),
 			Drivers: csi.NewSet(), Log: slog.New(slog.NewTextHandler(log, nil)),
 		})
 	}()
@@ -228,7 +236,6 @@ func (s side) agent(t *testing.T) {
 			t.Logf("the node agent said:\n%s", log)
 		}
 	})
-	s.storage.driver.Register(registry)
 }
 
 // mountsAndUnmounts follows a volume into a Pod and out of it.

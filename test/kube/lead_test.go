@@ -49,8 +49,11 @@ func TestSecondAttacherTakesOver(t *testing.T) {
 		t.Helper()
 		must(s.makePod(ctx, "default", fmt.Sprint("p", i), "n1", fmt.Sprint("c", i)))
 		eventually(ctx, t, func() string {
-			if at := s.publishedTo(fmt.Sprint("id-v", i)); len(at) != 1 {
-				return fmt.Sprintf("volume v%d is published to %v; %s", i, at, by.log)
+			// A call that is done and not written down would be repeated.
+			told, err := s.mayMount(ctx, "n1")
+			must(err)
+			if at := s.publishedTo(fmt.Sprint("id-v", i)); len(at) != 1 || len(told) != i+1 {
+				return fmt.Sprintf("volume v%d is published to %v, the node may mount %v; %s", i, at, told, by.log)
 			}
 			return ""
 		})

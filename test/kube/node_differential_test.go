@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,8 +14,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/test/internal/plugin"
 )
@@ -122,23 +119,7 @@ func (c *cluster) agent(t *testing.T, node string) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	root := filepath.Join(dir, "node")
-	ctx, cancel := context.WithCancel(context.Background())
-	ended, log := make(chan error, 1), &lastWords{}
-	go func() {
-		ended <- app.Node(ctx, app.NodeOptions{
-			Name: node, RootDir: root, Config: c.ClientConfig("system:node:"+node, "system:nodes"),
-			Drivers: csi.NewSet(), Log: slog.New(slog.NewTextHandler(log, nil)),
-		})
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the node agent said:\n%s", log)
-		}
-	})
+	runAgent(t, c, node, root)
 	return root
 }
 
