@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
 
 	"volplane.dev/volplane/internal/kube"
 )
@@ -78,28 +78,19 @@ type Controller struct {
 	Log *slog.Logger
 
 	once  sync.Once
-	queue workqueue.TypedRateLimitingInterface[Key]
+	queue *queue
 }
 
 // Add asks for a key to be reconciled soon. It may be called before Run and
 // from any goroutine.
-func (c *Controller) Add(k Key) { c.init(); c.queue.Add(k) }
+func (c *Controller) Add(k Key) { c.init(); c.queue.add(k) }
 
 // AddAfter asks for a key to be reconciled after a pause.
-func (c *Controller) AddAfter(k Key, d time.Duration) { c.init(); c.queue.AddAfter(k, d) }
+func (c *Controller) AddAfter(k Key, d time.Duration) { c.init(); c.queue.addAfter(k, d) }
 
 func (c *Controller) init() {
 	c.once.Do(func() {
-		shortest, longest := c.RetryMin, c.RetryMax
-		if shortest == 0 {
-			shortest = 50 * time.Millisecond
-		}
-		if longest == 0 {
-			longest = 5 * time.Minute
-		}
-		c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[Key](shortest, longest),
-			workqueue.TypedRateLimitingQueueConfig[Key]{Name: c.Name})
+		c.queue = &queue{shortest: cmp.Or(c.RetryMin, 50*time.Millisecond), longest: cmp.Or(c.RetryMax, 5*time.Minute)}
 	})
 }
 
@@ -107,16 +98,9 @@ func (c *Controller) init() {
 // The caches must have been started.
 func (c *Controller) Run(ctx context.Context) error {
 	c.init()
-	var workers sync.WaitGroup
-	for range max(c.Workers, 1) {
-		workers.Go(func() {
-			for c.next(ctx) {
-			}
-		})
-	}
+	c.queue.start(max(c.Workers, 1), func(key Key) { c.work(ctx, key) })
 	<-ctx.Done()
-	c.queue.ShutDown()
-	workers.Wait()
+	c.queue.stop()
 	if c.Closing == nil {
 		return nil
 	}
@@ -125,29 +109,23 @@ func (c *Controller) Run(ctx context.Context) error {
 	return c.Closing(closing)
 }
 
-func (c *Controller) next(ctx context.Context) bool {
-	key, stop := c.queue.Get()
-	if stop {
-		return false
-	}
-	defer c.queue.Done(key)
+func (c *Controller) work(ctx context.Context, key Key) {
 	result, err := c.safely(ctx, key)
 	switch {
 	case err == nil:
-		c.queue.Forget(key)
+		c.queue.went(key)
 		if result.After > 0 {
-			c.queue.AddAfter(key, result.After)
+			c.queue.addAfter(key, result.After)
 		}
 	case ctx.Err() != nil:
 	default:
+		attempt := c.queue.failed(key)
 		// A conflict only says that the facts were old; it is no news to
 		// anybody.
 		if !apierrors.IsConflict(err) {
-			c.Log.Warn("reconcile failed, will be repeated", "key", key.String(), "attempt", c.queue.NumRequeues(key)+1, "err", err)
+			c.Log.Warn("reconcile failed, will be repeated", "key", key.String(), "attempt", attempt, "err", err)
 		}
-		c.queue.AddRateLimited(key)
 	}
-	return true
 }
 
 var errPanic = errors.New("panic in reconcile")

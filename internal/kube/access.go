@@ -6,18 +6,18 @@ import (
 	"slices"
 	"strings"
 
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 )
 
 // Access is the right to use verbs on one resource. Resource may name a
 // subresource ("pods/status"). Verbs are those of RBAC. A right with a
-// Namespace ends there.
+// Namespace ends there, and one with Names is for the objects of these names;
+// it cannot be the right to create them.
 type Access struct {
 	Group, Resource string
 	Verbs           []string
 	Namespace       string
+	Names           []string
 }
 
 // Read returns the right to read resources of group, once and by watching.
@@ -41,46 +41,6 @@ func access(group string, resources []string, verbs ...string) []Access {
 // Events is the right to record events; every component has it.
 func Events() Access {
 	return Write("", "events", "create", "patch", "update")
-}
-
-// ClusterRole returns the role that grants exactly the rights that have no
-// namespace.
-func ClusterRole(name string, rights []Access) *rbacv1.ClusterRole {
-	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules("", rights)}
-}
-
-// Role returns the role that grants exactly the rights that end in a namespace.
-func Role(namespace, name string, rights []Access) *rbacv1.Role {
-	return &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Rules: rules(namespace, rights)}
-}
-
-func rules(namespace string, rights []Access) []rbacv1.PolicyRule {
-	var out []rbacv1.PolicyRule
-	for _, a := range rights {
-		if a.Namespace == namespace {
-			out = append(out, rbacv1.PolicyRule{APIGroups: []string{a.Group}, Resources: []string{a.Resource}, Verbs: a.Verbs})
-		}
-	}
-	return out
-}
-
-// RoleBinding returns the binding of the role of the same name to a user.
-func RoleBinding(namespace, name, user string) *rbacv1.RoleBinding {
-	return &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	}
-}
-
-// ClusterRoleBinding returns the binding of the role of the same name to a
-// user.
-func ClusterRoleBinding(name, user string) *rbacv1.ClusterRoleBinding {
-	return &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
-	}
 }
 
 // Restrict returns a copy of config whose requests are refused, before they
@@ -112,18 +72,19 @@ func (r *restricted) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (r *restricted) allows(q request) bool {
 	for _, a := range r.rights {
-		if a.Group == q.group && a.Resource == q.resource && slices.Contains(a.Verbs, q.verb) && (a.Namespace == "" || a.Namespace == q.namespace) {
+		if a.Group == q.group && a.Resource == q.resource && slices.Contains(a.Verbs, q.verb) &&
+			(a.Namespace == "" || a.Namespace == q.namespace) && (len(a.Names) == 0 || slices.Contains(a.Names, q.name)) {
 			return true
 		}
 	}
 	return false
 }
 
-type request struct{ group, resource, namespace, verb string }
+type request struct{ group, resource, namespace, name, verb string }
 
 // parseRequest takes a request of the Kubernetes API apart; the resource
-// includes its subresource. ok is false for requests that name no resource,
-// such as discovery.
+// includes its subresource, and the name is also that of a watch of one object.
+// ok is false for requests that name no resource, such as discovery.
 func parseRequest(req *http.Request) (q request, ok bool) {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	switch {
@@ -138,6 +99,11 @@ func parseRequest(req *http.Request) (q request, ok bool) {
 		q.namespace, parts = parts[1], parts[2:]
 	}
 	q.resource, q.verb = parts[0], requestVerb(req, len(parts) >= 2)
+	if len(parts) >= 2 {
+		q.name = parts[1]
+	} else if name, ok := strings.CutPrefix(req.URL.Query().Get("fieldSelector"), "metadata.name="); ok {
+		q.name = name
+	}
 	if len(parts) >= 3 {
 		q.resource += "/" + parts[2]
 	}

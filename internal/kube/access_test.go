@@ -39,7 +39,9 @@ func TestParseRequest(t *testing.T) {
 func TestRestrictRefusesWhatIsNotDeclared(t *testing.T) {
 	reached := 0
 	next := roundTripper(func(*http.Request) (*http.Response, error) { reached++; return &http.Response{StatusCode: 200}, nil })
-	rights := append(Read("", "pods"), Write("", "pods/status", "patch"))
+	rights := append(Read("", "pods"), Write("", "pods/status", "patch"),
+		Access{Resource: "configmaps", Namespace: "n", Verbs: []string{"create"}},
+		Access{Resource: "configmaps", Namespace: "n", Names: []string{"a", "b"}, Verbs: []string{"get", "watch", "update"}})
 	config := Restrict(&rest.Config{}, "binder", rights)
 	rt := config.WrapTransport(next)
 	for _, c := range []struct {
@@ -51,6 +53,15 @@ func TestRestrictRefusesWhatIsNotDeclared(t *testing.T) {
 		{"PATCH", "/api/v1/namespaces/n/pods/p", false},
 		{"GET", "/api/v1/secrets", false},
 		{"GET", "/api", true},
+		{"POST", "/api/v1/namespaces/n/configmaps", true},
+		{"POST", "/api/v1/namespaces/m/configmaps", false},
+		{"GET", "/api/v1/namespaces/n/configmaps/b", true},
+		{"GET", "/api/v1/namespaces/m/configmaps/b", false},
+		{"PUT", "/api/v1/namespaces/n/configmaps/c", false},
+		{"GET", "/api/v1/namespaces/n/configmaps?watch=true&fieldSelector=metadata.name%3Da", true},
+		{"GET", "/api/v1/namespaces/n/configmaps?watch=true&fieldSelector=metadata.name%3Dc", false},
+		{"GET", "/api/v1/namespaces/n/configmaps?watch=true&fieldSelector=metadata.name%3Da%2Cmetadata.namespace%3Dn", false},
+		{"GET", "/api/v1/namespaces/n/configmaps?watch=true", false},
 	} {
 		before := reached
 		_, err := rt.RoundTrip(httptest.NewRequest(c.method, c.url, nil))

@@ -2,18 +2,19 @@ package kube
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 )
 
-// ownWriteTTL bounds how long an own write may hide what the informer says.
-// The watch event of the write arrives within milliseconds; the bound only
-// matters when the watch is broken.
+// ownWriteTTL bounds how long an own write may hide what the watch says. The
+// watch event of the write arrives within milliseconds; the bound only matters
+// when the watch was broken and says something older since.
 const ownWriteTTL = time.Minute
 
 // Object is a Kubernetes object of one Go type.
@@ -27,58 +28,46 @@ type Object interface {
 // process's own newer writes laid over them, so that a decision never works on
 // facts older than its own acts. Objects are shared: copy before changing.
 type Cache[T Object] struct {
-	informer cache.SharedIndexInformer
-	own      cache.MutationCache
+	store *store[T]
+	from  cache.ListerWatcher
 }
 
-func newCache[T Object](informer cache.SharedIndexInformer, indexers cache.Indexers) *Cache[T] {
-	// AddIndexers fails only on a name that exists: newCache is called once
-	// for each informer.
-	if err := informer.AddIndexers(indexers); err != nil {
-		panic(err)
+func newCache[T Object](from cache.ListerWatcher, indexers indexers[T], trim cache.TransformFunc) *Cache[T] {
+	return &Cache[T]{store: newStore(indexers, trim), from: from}
+}
+
+// start follows the cluster until ctx ends.
+func (c *Cache[T]) start(ctx context.Context) {
+	for _, l := range c.store.listeners {
+		go l.run(ctx)
 	}
-	store := informer.GetIndexer()
-	return &Cache[T]{informer: informer, own: cache.NewIntegerResourceVersionMutationCache(klog.Background(), store, store, ownWriteTTL, false)}
+	var kind T
+	go cache.NewReflectorWithOptions(c.from, kind, feed[T]{c.store}, cache.ReflectorOptions{Name: "volplane"}).RunWithContext(ctx)
+}
+
+// wait returns when the cache holds all objects, or with an error when ctx has
+// ended.
+func (c *Cache[T]) wait(ctx context.Context) error {
+	select {
+	case <-c.store.full:
+		return nil
+	case <-ctx.Done():
+		var kind T
+		return fmt.Errorf("read all %T: %w", kind, context.Cause(ctx))
+	}
 }
 
 // Get returns the object with the key "namespace/name", or "name" where there
 // are no namespaces.
-func (c *Cache[T]) Get(key string) (T, bool) {
-	var none T
-	o, ok, err := c.own.GetByKey(key)
-	if err != nil || !ok {
-		return none, false
-	}
-	return o.(T), true
-}
+func (c *Cache[T]) Get(key string) (T, bool) { return c.store.get(key) }
 
 // List returns all objects, ordered by key.
-func (c *Cache[T]) List() []T {
-	keys := c.informer.GetIndexer().ListKeys()
-	out := make([]T, 0, len(keys))
-	for _, k := range keys {
-		if o, ok := c.Get(k); ok {
-			out = append(out, o)
-		}
-	}
-	sortObjects(out)
-	return out
-}
+func (c *Cache[T]) List() []T { return sorted(c.store.list()) }
 
 // By returns the objects whose index has the value, ordered by key. Indexes
-// are those of index.go.
-func (c *Cache[T]) By(index, value string) []T {
-	objects, err := c.own.ByIndex(index, value)
-	if err != nil {
-		return nil
-	}
-	out := make([]T, 0, len(objects))
-	for _, o := range objects {
-		out = append(out, o.(T))
-	}
-	sortObjects(out)
-	return out
-}
+// are those of index.go. An own write does not change under what an object is
+// found.
+func (c *Cache[T]) By(index, value string) []T { return sorted(c.store.by(index, value)) }
 
 // ByUID returns the object with the uid, of claims, and of a node's Pods.
 func (c *Cache[T]) ByUID(uid string) (T, bool) {
@@ -91,31 +80,20 @@ func (c *Cache[T]) ByUID(uid string) (T, bool) {
 
 // Wrote lays the result of an own write over the cache until the watch has
 // caught up with it.
-func (c *Cache[T]) Wrote(o T) { c.own.Mutation(o) }
+func (c *Cache[T]) Wrote(o T) { c.store.wrote(o) }
 
 // Watch calls f for every change, one after the other: before is the zero
 // value for an object that appeared, after for one that went away. It must be
 // called before the cache is started, and f must not block.
 func (c *Cache[T]) Watch(f func(before, after T)) {
-	var none T
-	_, _ = c.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { f(none, o.(T)) },
-		UpdateFunc: func(before, after any) { f(before.(T), after.(T)) },
-		DeleteFunc: func(o any) {
-			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = gone.Obj
-			}
-			if t, ok := o.(T); ok {
-				f(t, none)
-			}
-		},
-	})
+	c.store.listeners = append(c.store.listeners, newListener(f))
 }
 
-func sortObjects[T Object](objects []T) {
+func sorted[T Object](objects []T) []T {
 	slices.SortFunc(objects, func(a, b T) int {
 		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
+	return objects
 }
 
 // Key returns the key under which a cache keeps the object.

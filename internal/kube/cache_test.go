@@ -68,32 +68,9 @@ func TestUnboundByClass(t *testing.T) {
 		{claim(beta("old"), nil), "old"},
 		{claim(beta(""), ptr.To("fast")), ""},
 	} {
-		got, err := claimIndexers()[UnboundByClass](c.claim)
-		if err != nil || len(got) != 1 || got[0] != c.want {
-			t.Errorf("%v and %v: found under %q, %v; want %q", c.claim.Annotations, c.claim.Spec.StorageClassName, got, err, c.want)
+		got := claimIndexers()[UnboundByClass](c.claim)
+		if len(got) != 1 || got[0] != c.want {
+			t.Errorf("%v and %v: found under %q, want %q", c.claim.Annotations, c.claim.Spec.StorageClassName, got, c.want)
 		}
-	}
-}
-
-func TestTrimKeepsWhatPlacementAndMountNeed(t *testing.T) {
-	pod := &corev1.Pod{Spec: corev1.PodSpec{
-		NodeName:   "n1",
-		Containers: []corev1.Container{{Name: "big"}},
-		Volumes: []corev1.Volume{
-			{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
-			{Name: "e", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
-		},
-	}}
-	pod.Name = "p"
-	o, err := trimObject(pod)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := o.(*corev1.Pod)
-	if got.Spec.Containers != nil || got.Spec.NodeName != "n1" {
-		t.Errorf("trimmed to %+v", got.Spec)
-	}
-	if names := ClaimNames(got); len(names) != 2 || names[0] != "c" || names[1] != "p-e" {
-		t.Errorf("claims %v, want [c p-e]", names)
 	}
 }

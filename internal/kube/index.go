@@ -3,8 +3,6 @@ package kube
 import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/volume"
@@ -36,6 +34,8 @@ const (
 	AttachmentsByVolume = "volume"
 	// AttachmentsByNode: spec.nodeName.
 	AttachmentsByNode = "node"
+	// NodesByVolume: each of status.volumesInUse.
+	NodesByVolume = "volume"
 	// CapacitiesByDriver: the driver's name in the label.
 	CapacitiesByDriver = "driver"
 	// CapacitiesByClass: the class's name.
@@ -58,95 +58,145 @@ func ClaimNames(pod *corev1.Pod) []string {
 	return names
 }
 
-// byUID costs some hundred bytes for each object: only what is looked up has it.
-func byUID(o any) ([]string, error) { return []string{string(o.(metav1.Object).GetUID())}, nil }
+// indexers say, by the name of an index, under what an object is found.
+type indexers[T Object] map[string]func(T) []string
+
+// index has the keys of the objects that are found under a value. Most values
+// are of one object.
+type index map[string]found
+
+type found struct {
+	one  string
+	more map[string]struct{}
+}
+
+func (f found) keys(yield func(string) bool) {
+	if !yield(f.one) {
+		return
+	}
+	for k := range f.more {
+		if !yield(k) {
+			return
+		}
+	}
+}
+
+func (x index) add(value, key string) {
+	f, ok := x[value]
+	switch {
+	case !ok:
+		f.one = key
+	case f.one == key:
+		return
+	case f.more == nil:
+		f.more = map[string]struct{}{key: {}}
+	default:
+		f.more[key] = struct{}{}
+	}
+	x[value] = f
+}
+
+func (x index) remove(value, key string) {
+	f := x[value]
+	if f.one != key {
+		delete(f.more, key)
+		return
+	}
+	for k := range f.more {
+		f.one = k
+		delete(f.more, k)
+		x[value] = f
+		return
+	}
+	delete(x, value)
+}
+
+func uidOf[T Object](o T) []string { return []string{string(o.GetUID())} }
 
 // nodePodIndexers are those of the Pods of one node.
-func nodePodIndexers() cache.Indexers {
+func nodePodIndexers() indexers[*corev1.Pod] {
 	all := podIndexers()
-	all[indexUID] = byUID
+	all[indexUID] = uidOf[*corev1.Pod]
 	return all
 }
 
-func podIndexers() cache.Indexers {
-	return cache.Indexers{
-		PodsByClaim: func(o any) ([]string, error) {
-			pod := o.(*corev1.Pod)
+func podIndexers() indexers[*corev1.Pod] {
+	return indexers[*corev1.Pod]{
+		PodsByClaim: func(pod *corev1.Pod) []string {
 			names := ClaimNames(pod)
 			for i := range names {
 				names[i] = pod.Namespace + "/" + names[i]
 			}
-			return names, nil
+			return names
 		},
-		PodsByNode: func(o any) ([]string, error) { return []string{o.(*corev1.Pod).Spec.NodeName}, nil },
+		PodsByNode: func(pod *corev1.Pod) []string { return []string{pod.Spec.NodeName} },
 	}
 }
 
-func claimIndexers() cache.Indexers {
-	return cache.Indexers{
-		indexUID: byUID,
-		ClaimsByVolume: func(o any) ([]string, error) {
-			return nonEmpty(o.(*corev1.PersistentVolumeClaim).Spec.VolumeName), nil
-		},
-		UnboundBySource: func(o any) ([]string, error) {
-			c := o.(*corev1.PersistentVolumeClaim)
-			if s := c.Spec.DataSource; s != nil && s.Kind == "PersistentVolumeClaim" && c.Spec.VolumeName == "" {
-				return []string{c.Namespace + "/" + s.Name}, nil
+func nodeIndexers() indexers[*corev1.Node] {
+	return indexers[*corev1.Node]{
+		NodesByVolume: func(n *corev1.Node) []string {
+			names := make([]string, 0, len(n.Status.VolumesInUse))
+			for _, name := range n.Status.VolumesInUse {
+				names = append(names, string(name))
 			}
-			return nil, nil
+			return names
 		},
-		UnboundByClass: func(o any) ([]string, error) {
-			c := o.(*corev1.PersistentVolumeClaim)
+	}
+}
+
+func claimIndexers() indexers[*corev1.PersistentVolumeClaim] {
+	return indexers[*corev1.PersistentVolumeClaim]{
+		indexUID:       uidOf[*corev1.PersistentVolumeClaim],
+		ClaimsByVolume: func(c *corev1.PersistentVolumeClaim) []string { return nonEmpty(c.Spec.VolumeName) },
+		UnboundBySource: func(c *corev1.PersistentVolumeClaim) []string {
+			if s := c.Spec.DataSource; s != nil && s.Kind == "PersistentVolumeClaim" && c.Spec.VolumeName == "" {
+				return []string{c.Namespace + "/" + s.Name}
+			}
+			return nil
+		},
+		UnboundByClass: func(c *corev1.PersistentVolumeClaim) []string {
 			if c.Spec.VolumeName != "" {
-				return nil, nil
+				return nil
 			}
 			if name, ok := c.Annotations[volume.AnnBetaStorageClass]; ok {
-				return []string{name}, nil
+				return []string{name}
 			}
-			return []string{ptr.Deref(c.Spec.StorageClassName, "")}, nil
+			return []string{ptr.Deref(c.Spec.StorageClassName, "")}
 		},
 	}
 }
 
-func volumeIndexers() cache.Indexers {
-	return cache.Indexers{
-		VolumesByClaim: func(o any) ([]string, error) {
-			if r := o.(*corev1.PersistentVolume).Spec.ClaimRef; r != nil {
-				return []string{r.Namespace + "/" + r.Name}, nil
+func volumeIndexers() indexers[*corev1.PersistentVolume] {
+	return indexers[*corev1.PersistentVolume]{
+		VolumesByClaim: func(v *corev1.PersistentVolume) []string {
+			if r := v.Spec.ClaimRef; r != nil {
+				return []string{r.Namespace + "/" + r.Name}
 			}
-			return nil, nil
+			return nil
 		},
-		VolumesByHandle: func(o any) ([]string, error) {
-			if s := o.(*corev1.PersistentVolume).Spec.CSI; s != nil {
-				return []string{s.Driver + "^" + s.VolumeHandle}, nil
+		VolumesByHandle: func(v *corev1.PersistentVolume) []string {
+			if s := v.Spec.CSI; s != nil {
+				return []string{s.Driver + "^" + s.VolumeHandle}
 			}
-			return nil, nil
+			return nil
 		},
 	}
 }
 
-func attachmentIndexers() cache.Indexers {
-	return cache.Indexers{
-		AttachmentsByVolume: func(o any) ([]string, error) {
-			if n := o.(*storagev1.VolumeAttachment).Spec.Source.PersistentVolumeName; n != nil {
-				return []string{*n}, nil
-			}
-			return nil, nil
+func attachmentIndexers() indexers[*storagev1.VolumeAttachment] {
+	return indexers[*storagev1.VolumeAttachment]{
+		AttachmentsByVolume: func(a *storagev1.VolumeAttachment) []string {
+			return nonEmpty(ptr.Deref(a.Spec.Source.PersistentVolumeName, ""))
 		},
-		AttachmentsByNode: func(o any) ([]string, error) {
-			return nonEmpty(o.(*storagev1.VolumeAttachment).Spec.NodeName), nil
-		},
+		AttachmentsByNode: func(a *storagev1.VolumeAttachment) []string { return nonEmpty(a.Spec.NodeName) },
 	}
 }
 
-func capacityIndexers() cache.Indexers {
-	return cache.Indexers{
-		CapacitiesByDriver: func(o any) ([]string, error) {
-			return nonEmpty(o.(*storagev1.CSIStorageCapacity).Labels[volume.LabelDriver]), nil
-		},
-		CapacitiesByClass: func(o any) ([]string, error) {
-			return nonEmpty(o.(*storagev1.CSIStorageCapacity).StorageClassName), nil
-		},
+func capacityIndexers() indexers[*storagev1.CSIStorageCapacity] {
+	return indexers[*storagev1.CSIStorageCapacity]{
+		CapacitiesByDriver: func(c *storagev1.CSIStorageCapacity) []string { return nonEmpty(c.Labels[volume.LabelDriver]) },
+		CapacitiesByClass:  func(c *storagev1.CSIStorageCapacity) []string { return nonEmpty(c.StorageClassName) },
 	}
 }
 

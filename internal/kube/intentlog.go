@@ -24,7 +24,33 @@ const (
 	maxPause = 20 * time.Millisecond
 	// crowd is how many open intents it takes for a write to wait at all.
 	crowd = 8
+	// maxObjects is how many objects a log has at most, so that a role can name
+	// them all. When none is free, new intents join what is open in another one,
+	// as far as maxFull.
+	maxObjects = 16
+	maxFull    = 960 << 10
 )
+
+// LogPlace says where a log of intents is: its objects are NAME-1, NAME-2 and
+// so on, in Namespace, with Name as the value of their label.
+type LogPlace struct{ Namespace, Name string }
+
+// object returns the name of the log's nth object, from 1.
+func (p LogPlace) object(n int) string { return fmt.Sprintf("%s-%d", p.Name, n) }
+
+// Access is what the log's writer does. It writes no other object than the
+// log's; but who may make and list some ConfigMaps of a namespace may do so with
+// all, for a role cannot tell by a label.
+func (p LogPlace) Access() []Access {
+	var names []string
+	for n := range maxObjects {
+		names = append(names, p.object(n+1))
+	}
+	return []Access{
+		{Namespace: p.Namespace, Resource: "configmaps", Verbs: []string{"create", "list"}},
+		{Namespace: p.Namespace, Resource: "configmaps", Names: names, Verbs: []string{"update", "delete"}},
+	}
+}
 
 // IntentLog keeps what a process is about to do and must finish or undo after
 // a crash, by key, in ConfigMaps. What is put in the same few milliseconds goes
@@ -33,8 +59,8 @@ const (
 // writer; a second one is noticed by its writes and then the log is read again.
 // It is safe for concurrent use.
 type IntentLog struct {
-	client          kubernetes.Interface
-	namespace, name string
+	client kubernetes.Interface
+	place  LogPlace
 
 	mu      sync.Mutex
 	loaded  bool
@@ -59,16 +85,11 @@ type segment struct {
 
 type putting struct{ key, value string }
 
-// NewIntentLog returns the log of that name. Nothing is read or written yet.
-func NewIntentLog(client kubernetes.Interface, namespace, name string) *IntentLog {
-	l := &IntentLog{client: client, namespace: namespace, name: name, entries: map[string]*intent{}, segments: map[string]*segment{}}
+// NewIntentLog returns the log of that place. Nothing is read or written yet.
+func NewIntentLog(client kubernetes.Interface, place LogPlace) *IntentLog {
+	l := &IntentLog{client: client, place: place, entries: map[string]*intent{}, segments: map[string]*segment{}}
 	l.puts.Run, l.puts.Wait, l.puts.Fit = l.write, l.waitForCompany, fit
 	return l
-}
-
-// IntentLogAccess is what the writer of a log does.
-func IntentLogAccess(namespace string) Access {
-	return Access{Namespace: namespace, Resource: "configmaps", Verbs: []string{"list", "create", "update", "delete"}}
 }
 
 // Load reads the log and returns the keys of the intents in it that nobody has
@@ -80,9 +101,9 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 	if l.loaded {
 		return nil, nil
 	}
-	list, err := l.client.CoreV1().ConfigMaps(l.namespace).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + l.name})
+	list, err := l.client.CoreV1().ConfigMaps(l.place.Namespace).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + l.place.Name})
 	if err != nil {
-		return nil, fmt.Errorf("read intents %s: %w", l.name, err)
+		return nil, fmt.Errorf("read intents %s/%s: %w", l.place.Namespace, l.place.Name, err)
 	}
 	entries, segments := map[string]*intent{}, map[string]*segment{}
 	for i := range list.Items {
@@ -192,20 +213,15 @@ func fit(all []putting) int {
 }
 
 func (l *IntentLog) write(ctx context.Context, batch []putting) error {
-	data := map[string]string{}
-	for _, p := range batch {
-		data[p.key] = p.value
-	}
-	s, o, err := l.free()
+	s, o, err := l.take(batch)
 	if err != nil {
 		return err
 	}
-	o.Data = data
 	var got *corev1.ConfigMap
 	if s.object == nil {
-		got, err = l.client.CoreV1().ConfigMaps(l.namespace).Create(ctx, o, metav1.CreateOptions{})
+		got, err = l.client.CoreV1().ConfigMaps(l.place.Namespace).Create(ctx, o, metav1.CreateOptions{})
 	} else {
-		got, err = l.client.CoreV1().ConfigMaps(l.namespace).Update(ctx, o, metav1.UpdateOptions{})
+		got, err = l.client.CoreV1().ConfigMaps(l.place.Namespace).Update(ctx, o, metav1.UpdateOptions{})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,36 +232,101 @@ func (l *IntentLog) write(ctx context.Context, batch []putting) error {
 		l.loaded = false
 		return fmt.Errorf("write intents %s: %w", o.Name, err)
 	}
-	maps.DeleteFunc(l.entries, func(_ string, e *intent) bool { return e.segment == o.Name })
-	s.object, s.open = got, len(batch)
-	l.segments[o.Name] = s
-	for key, value := range data {
-		l.entries[key] = &intent{value: value, segment: o.Name}
+	for _, p := range batch {
+		l.entries[p.key] = &intent{value: p.value, segment: o.Name}
 	}
+	s.object, s.open = got, 0
+	maps.DeleteFunc(l.entries, func(key string, e *intent) bool {
+		if e.segment != o.Name {
+			return false
+		}
+		_, stands := o.Data[key]
+		if stands && !e.done {
+			s.open++
+		}
+		return !stands
+	})
+	l.segments[o.Name] = s
 	return nil
 }
 
-// free returns an object whose intents are all resolved, or a new one.
-func (l *IntentLog) free() (*segment, *corev1.ConfigMap, error) {
+// take returns an object with the batch in it, which the caller has for itself:
+// one whose intents are all resolved, or a new one, or, if the log may have no
+// more, the one with the least that is open.
+func (l *IntentLog) take(batch []putting) (*segment, *corev1.ConfigMap, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.loaded {
-		return nil, nil, fmt.Errorf("intents %s have to be read first", l.name)
+		return nil, nil, fmt.Errorf("intents %s have to be read first", l.place.Name)
 	}
+	s, o := l.free()
+	if s == nil {
+		s, o = l.least(batch)
+	}
+	if s == nil {
+		return nil, nil, fmt.Errorf("intents %s: %d objects are full: others have to be resolved first", l.place.Name, maxObjects)
+	}
+	s.busy = true
+	for _, p := range batch {
+		o.Data[p.key] = p.value
+	}
+	return s, o, nil
+}
+
+// free returns an object whose intents are all resolved, or a new one, without
+// data; nil is none.
+func (l *IntentLog) free() (*segment, *corev1.ConfigMap) {
 	for _, name := range slices.Sorted(maps.Keys(l.segments)) {
 		if s := l.segments[name]; s.open == 0 && !s.busy {
-			s.busy = true
-			return s, s.object.DeepCopy(), nil
+			o := s.object.DeepCopy()
+			o.Data = map[string]string{}
+			return s, o
 		}
 	}
-	for n := 1; ; n++ {
-		name := fmt.Sprintf("%s-%d", l.name, n)
-		if l.segments[name] != nil {
+	for n := range maxObjects {
+		name := l.place.object(n + 1)
+		if l.segments[name] == nil {
+			return &segment{}, &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: l.place.Namespace, Name: name, Labels: map[string]string{volume.LabelIntents: l.place.Name}},
+				Data:       map[string]string{},
+			}
+		}
+	}
+	return nil, nil
+}
+
+// least returns the object with the fewest bytes of open intents, and only them
+// in it, unless the batch is too large for it; nil is none.
+func (l *IntentLog) least(batch []putting) (*segment, *corev1.ConfigMap) {
+	left := map[string]map[string]string{}
+	for key, e := range l.entries {
+		if e.done {
 			continue
 		}
-		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: name, Labels: map[string]string{volume.LabelIntents: l.name}}}
-		return &segment{busy: true}, o, nil
+		if left[e.segment] == nil {
+			left[e.segment] = map[string]string{}
+		}
+		left[e.segment][key] = e.value
 	}
+	best, room := "", maxFull
+	for _, p := range batch {
+		room -= len(p.key) + len(p.value)
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.segments)) {
+		size := 0
+		for key, value := range left[name] {
+			size += len(key) + len(value)
+		}
+		if !l.segments[name].busy && size <= room {
+			best, room = name, size-1
+		}
+	}
+	if best == "" {
+		return nil, nil
+	}
+	o := l.segments[best].object.DeepCopy()
+	o.Data = left[best]
+	return l.segments[best], o
 }
 
 // Sweep takes all resolved intents off the server.
@@ -286,7 +367,7 @@ func (l *IntentLog) dirty() (*segment, map[string]string) {
 }
 
 func (l *IntentLog) clean(ctx context.Context, s *segment, left map[string]string) error {
-	objects := l.client.CoreV1().ConfigMaps(l.namespace)
+	objects := l.client.CoreV1().ConfigMaps(l.place.Namespace)
 	var got *corev1.ConfigMap
 	var err error
 	if len(left) == 0 {

@@ -22,7 +22,7 @@ const logSpace, logName = "system", "intents"
 // loadedLog returns a log over the client, and what it found there.
 func loadedLog(t *testing.T, client *fake.Clientset) (*IntentLog, []string) {
 	t.Helper()
-	l := NewIntentLog(client, logSpace, logName)
+	l := NewIntentLog(client, LogPlace{Namespace: logSpace, Name: logName})
 	open, err := l.Load(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -256,5 +256,98 @@ func TestLargeIntentsDoNotShare(t *testing.T) {
 	all.Wait()
 	if n := strings.Count(kept(t, client), ":"); n != 4 {
 		t.Errorf("%d objects: %s", n, kept(t, client))
+	}
+}
+
+// putAll puts intents of that many bytes, key0 and so on, one after the other:
+// each gets an object of its own while there may be more.
+func putAll(t *testing.T, l *IntentLog, key string, size func(i int) int) {
+	t.Helper()
+	for i := range maxObjects {
+		if err := l.Put(t.Context(), fmt.Sprint(key, i), strings.Repeat("x", size(i))); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+}
+
+// TestALogHasFewObjects: when each holds something open new intents join the
+// least, without what is resolved there.
+func TestALogHasFewObjects(t *testing.T) {
+	client := fake.NewClientset()
+	l, _ := loadedLog(t, client)
+	putAll(t, l, "k", func(i int) int { return 1000 - i })
+	for _, key := range []string{"more", "again"} {
+		if err := l.Put(t.Context(), key, "v"); err != nil {
+			t.Fatal(err)
+		}
+		keys := []string{fmt.Sprint("k", maxObjects-1), key}
+		slices.Sort(keys)
+		least := fmt.Sprintf("%s-%d:%s ", logName, maxObjects, strings.Join(keys, ","))
+		if got := kept(t, client); strings.Count(got, ":") != maxObjects || !strings.Contains(got, least) {
+			t.Errorf("kept is %q, without %s", got, least)
+		}
+		l.Done(key)
+	}
+	allowed := l.place.Access()[1].Names
+	for _, o := range strings.Fields(kept(t, client)) {
+		if name, _, _ := strings.Cut(o, ":"); !slices.Contains(allowed, name) {
+			t.Error("written without a right:", name)
+		}
+	}
+}
+
+// TestAFullLogTakesNoMore until something is resolved, and loses nothing.
+func TestAFullLogTakesNoMore(t *testing.T) {
+	client := fake.NewClientset()
+	l, _ := loadedLog(t, client)
+	large := func(int) int { return maxBatch }
+	putAll(t, l, "small", func(int) int { return 10 })
+	putAll(t, l, "large", large)
+	last := strings.Repeat("x", large(0))
+	if err := l.Put(t.Context(), "last", last); err == nil {
+		t.Error("more is taken than the server takes")
+	}
+	l.Done("large3")
+	if err := errors.Join(l.Put(t.Context(), "last", last), l.Sweep(t.Context())); err != nil {
+		t.Error(err)
+	}
+	// The next life finds all that is open, and nothing else.
+	if open := openOf(t, client); len(open) != 2*maxObjects || slices.Contains(open, "large3") || !slices.Contains(open, "last") {
+		t.Errorf("open: %v", open)
+	}
+}
+
+// openOf returns what another life of the log finds.
+func openOf(t *testing.T, client *fake.Clientset) []string {
+	t.Helper()
+	_, open := loadedLog(t, client)
+	return open
+}
+
+// TestWhatIsResolvedDuringAWriteStaysSo, also when it is written again because
+// others join it.
+func TestWhatIsResolvedDuringAWriteStaysSo(t *testing.T) {
+	client := fake.NewClientset()
+	l, _ := loadedLog(t, client)
+	for i := range maxObjects {
+		if err := l.Put(t.Context(), fmt.Sprint("k", i), "v"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client.PrependReactor("update", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		l.Done("k0")
+		return false, nil, nil
+	})
+	if err := l.Put(t.Context(), "joins", "v"); err != nil {
+		t.Fatal(err)
+	}
+	if got := kept(t, client); !strings.Contains(got, logName+"-1:joins,k0") {
+		t.Fatal("kept is", got)
+	}
+	if _, ok := l.Get("k0"); ok || !l.Holds("k0") {
+		t.Error("what is resolved is open again, or forgotten though it stands")
+	}
+	if err := l.Sweep(t.Context()); err != nil || !strings.Contains(kept(t, client), logName+"-1:joins ") {
+		t.Errorf("left: %q, %v", kept(t, client), err)
 	}
 }

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"unicode/utf8"
 
@@ -10,6 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
+
+// ErrNotText says that a Secret has a value that CSI cannot carry.
+var ErrNotText = errors.New("not UTF-8 text, which CSI needs")
 
 // SecretData reads what a reference names, live: Secrets are never cached. No
 // reference is no data.
@@ -24,7 +28,7 @@ func SecretData(ctx context.Context, client kubernetes.Interface, ref *corev1.Se
 	out := make(map[string]string, len(s.Data))
 	for k, v := range s.Data {
 		if !utf8.Valid(v) {
-			return nil, fmt.Errorf("secret %s/%s: the value of key %q is not UTF-8 text, which CSI needs", ref.Namespace, ref.Name, k)
+			return nil, fmt.Errorf("secret %s/%s: the value of key %q is %w", ref.Namespace, ref.Name, k, ErrNotText)
 		}
 		out[k] = string(v)
 	}

@@ -1,0 +1,206 @@
+package controller
+
+import (
+	"sync"
+	"time"
+
+	"volplane.dev/volplane/internal/kube"
+)
+
+// manyKeys is the number of keys whose memory is worth giving back.
+const manyKeys = 1000
+
+// queue has keys worked on, each by one goroutine at a time: what is asked for
+// while it is worked on comes again after that. There are goroutines only while
+// there is work, and what is remembered of a key ends with it: controllers rest
+// most of the time, after a start that asked for all there is.
+type queue struct {
+	// shortest and longest bound the pause after a failure.
+	shortest, longest time.Duration
+
+	mu    sync.Mutex
+	ready []Key
+	keys  map[Key]*entry
+	// most is how many keys there have been at once since there were none.
+	most int
+	// work does one key; nil is not yet, or not any more.
+	work func(Key)
+	// free is how many more keys may be worked on at once.
+	free    int
+	workers sync.WaitGroup
+	closed  bool
+}
+
+// entry is one key that waits, is worked on, or comes again.
+type entry struct {
+	state state
+	// failures is how often it has failed since it went well.
+	failures int
+	// later brings the key back at a time.
+	later *time.Timer
+	at    time.Time
+}
+
+type state int
+
+const (
+	idle state = iota
+	waiting
+	working
+	// again is worked on, and asked for meanwhile.
+	again
+)
+
+// start begins to work on keys, so many at once.
+func (q *queue) start(workers int, work func(Key)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.free, q.work = workers, work
+	for range min(workers, len(q.ready)) {
+		q.begin()
+	}
+}
+
+// stop returns when nothing is worked on any more. What waits is left.
+func (q *queue) stop() {
+	q.mu.Lock()
+	q.closed, q.work = true, nil
+	for _, e := range q.keys {
+		if e.later != nil {
+			e.later.Stop()
+		}
+	}
+	q.mu.Unlock()
+	q.workers.Wait()
+}
+
+// add asks for a key to be worked on.
+func (q *queue) add(k Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.put(k, q.entry(k))
+}
+
+// addAfter asks for a key to be worked on after a pause, if it is not sooner.
+func (q *queue) addAfter(k Key, pause time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.putAfter(k, q.entry(k), pause)
+}
+
+// failed asks for a key again after a pause that grows, and returns how often
+// it has failed.
+func (q *queue) failed(k Key) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.entry(k)
+	q.putAfter(k, e, kube.Backoff(e.failures, q.shortest, q.longest))
+	e.failures++
+	return e.failures
+}
+
+// went ends the failures of a key.
+func (q *queue) went(k Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.entry(k).failures = 0
+}
+
+func (q *queue) entry(k Key) *entry {
+	e := q.keys[k]
+	if e == nil {
+		e = &entry{}
+		if q.keys == nil {
+			q.keys = map[Key]*entry{}
+		}
+		q.keys[k] = e
+		q.most = max(q.most, len(q.keys))
+	}
+	return e
+}
+
+func (q *queue) put(k Key, e *entry) {
+	switch e.state {
+	case idle:
+		e.state = waiting
+		q.ready = append(q.ready, k)
+		q.begin()
+	case working:
+		e.state = again
+	case waiting, again:
+	}
+}
+
+func (q *queue) putAfter(k Key, e *entry, pause time.Duration) {
+	at := time.Now().Add(pause)
+	if q.closed || e.later != nil && !at.Before(e.at) {
+		return
+	}
+	if e.later != nil {
+		e.later.Stop()
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(pause, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if e.later == timer {
+			e.later = nil
+			q.put(k, e)
+		}
+	})
+	e.later, e.at = timer, at
+}
+
+// begin has one more goroutine work if that is allowed.
+func (q *queue) begin() {
+	if q.work == nil || q.free == 0 {
+		return
+	}
+	q.free--
+	q.workers.Go(func() {
+		for {
+			k, work := q.next()
+			if work == nil {
+				return
+			}
+			work(k)
+			q.done(k)
+		}
+	})
+}
+
+// next returns a key and the work to be done on it, if there is any.
+func (q *queue) next() (k Key, work func(Key)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.work == nil || len(q.ready) == 0 {
+		q.free++
+		return k, nil
+	}
+	k, q.ready[0] = q.ready[0], Key{}
+	if q.ready = q.ready[1:]; len(q.ready) == 0 {
+		q.ready = nil
+	}
+	q.keys[k].state = working
+	return k, q.work
+}
+
+// done ends the work on a key.
+func (q *queue) done(k Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.keys[k]
+	if e.state == again {
+		e.state = waiting
+		q.ready = append(q.ready, k)
+		return
+	}
+	if e.state = idle; e.failures > 0 || e.later != nil {
+		return
+	}
+	delete(q.keys, k)
+	if len(q.keys) == 0 && q.most > manyKeys {
+		// A map does not shrink.
+		q.keys, q.most = nil, 0
+	}
+}

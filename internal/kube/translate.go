@@ -1,0 +1,168 @@
+package kube
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// Translation says which CSI source stands for a volume of another kind; nil is
+// none. Both are pure and are never asked about what has a CSI source.
+type Translation struct {
+	Volume func(*corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource
+	Inline func(*corev1.Volume) *corev1.CSIVolumeSource
+}
+
+// Translated returns a client that shows volumes of another kind with the CSI
+// source that stands for them beside their own, and whose caches do so too. The
+// API server never sees it: it is taken out of what is written.
+func Translated(client kubernetes.Interface, t Translation) kubernetes.Interface {
+	return &translated{client, t}
+}
+
+// Show adds what stands for the sources of a volume or a Pod. It may be
+// repeated.
+func (t Translation) Show(o any) {
+	switch o := o.(type) {
+	case *corev1.PersistentVolume:
+		if o != nil && o.Spec.CSI == nil {
+			o.Spec.CSI = t.Volume(o)
+		}
+	case *corev1.Pod:
+		if o == nil {
+			return
+		}
+		for i := range o.Spec.Volumes {
+			if v := &o.Spec.Volumes[i]; v.CSI == nil {
+				v.CSI = t.Inline(v)
+			}
+		}
+	}
+}
+
+// untranslated returns the volume as the API server knows it: there each has
+// one source only, so where two are one was added.
+func untranslated(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	if v == nil || v.Spec.CSI == nil || v.Spec.FlexVolume == nil {
+		return v
+	}
+	plain := *v
+	plain.Spec.CSI = nil
+	return &plain
+}
+
+type translated struct {
+	kubernetes.Interface
+	Translation
+}
+
+// transformOf returns what is done to each object before it is cached, and the
+// client to fill caches with, which do the rest.
+func transformOf(client kubernetes.Interface) (func(any) (any, error), kubernetes.Interface) {
+	trim := new(trimmer).trim
+	t, ok := client.(*translated)
+	if !ok {
+		return trim, client
+	}
+	return func(o any) (any, error) {
+		t.Show(o)
+		return trim(o)
+	}, t.Interface
+}
+
+// CoreV1 returns the client of the group that volumes and Pods are in.
+func (c *translated) CoreV1() corev1client.CoreV1Interface {
+	return translatedCore{c.Interface.CoreV1(), c.Translation}
+}
+
+type translatedCore struct {
+	corev1client.CoreV1Interface
+	Translation
+}
+
+// PersistentVolumes returns the client of volumes.
+func (c translatedCore) PersistentVolumes() corev1client.PersistentVolumeInterface {
+	return translatedVolumes{c.CoreV1Interface.PersistentVolumes(), c.Translation}
+}
+
+// Pods returns the client of Pods. Nobody here writes a Pod whole.
+func (c translatedCore) Pods(namespace string) corev1client.PodInterface {
+	return translatedPods{c.CoreV1Interface.Pods(namespace), c.Translation}
+}
+
+type translatedVolumes struct {
+	corev1client.PersistentVolumeInterface
+	Translation
+}
+
+func (c translatedVolumes) shown(v *corev1.PersistentVolume, err error) (*corev1.PersistentVolume, error) {
+	if err == nil {
+		c.Show(v)
+	}
+	return v, err
+}
+
+// Create writes the volume without what was added to it.
+func (c translatedVolumes) Create(ctx context.Context, v *corev1.PersistentVolume, o metav1.CreateOptions) (*corev1.PersistentVolume, error) {
+	return c.shown(c.PersistentVolumeInterface.Create(ctx, untranslated(v), o))
+}
+
+// Update writes the volume without what was added to it.
+func (c translatedVolumes) Update(ctx context.Context, v *corev1.PersistentVolume, o metav1.UpdateOptions) (*corev1.PersistentVolume, error) {
+	return c.shown(c.PersistentVolumeInterface.Update(ctx, untranslated(v), o))
+}
+
+// UpdateStatus writes the volume's status.
+func (c translatedVolumes) UpdateStatus(ctx context.Context, v *corev1.PersistentVolume, o metav1.UpdateOptions) (*corev1.PersistentVolume, error) {
+	return c.shown(c.PersistentVolumeInterface.UpdateStatus(ctx, untranslated(v), o))
+}
+
+// Patch writes what the patch says.
+func (c translatedVolumes) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*corev1.PersistentVolume, error) {
+	return c.shown(c.PersistentVolumeInterface.Patch(ctx, name, kind, data, o, sub...))
+}
+
+// Get reads one volume.
+func (c translatedVolumes) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.PersistentVolume, error) {
+	return c.shown(c.PersistentVolumeInterface.Get(ctx, name, o))
+}
+
+// List reads volumes.
+func (c translatedVolumes) List(ctx context.Context, o metav1.ListOptions) (*corev1.PersistentVolumeList, error) {
+	list, err := c.PersistentVolumeInterface.List(ctx, o)
+	if err == nil {
+		for i := range list.Items {
+			c.Show(&list.Items[i])
+		}
+	}
+	return list, err
+}
+
+type translatedPods struct {
+	corev1client.PodInterface
+	Translation
+}
+
+// Patch writes what the patch says.
+func (c translatedPods) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*corev1.Pod, error) {
+	pod, err := c.PodInterface.Patch(ctx, name, kind, data, o, sub...)
+	if err == nil {
+		c.Show(pod)
+	}
+	return pod, err
+}
+
+// List reads Pods.
+func (c translatedPods) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+	list, err := c.PodInterface.List(ctx, o)
+	if err == nil {
+		for i := range list.Items {
+			c.Show(&list.Items[i])
+		}
+	}
+	return list, err
+}
