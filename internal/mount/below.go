@@ -184,3 +184,28 @@ func removeIn(path string, remove func(dir int, name string, st unix.Stat_t) err
 	}
 	return nil
 }
+
+// CheckPath refuses a path that does not mean one place: nothing is made, and
+// nothing unmounted, by way of a symbolic link (CVE-2021-25741). What does not
+// exist yet passes.
+func CheckPath(what, path string) error {
+	switch {
+	case path == "":
+		return fmt.Errorf("no %s", what)
+	case len(path) >= unix.PathMax:
+		return fmt.Errorf("%s %.40q has %d bytes, %d are the most", what, path, len(path), unix.PathMax-1)
+	case !filepath.IsAbs(path) || filepath.Clean(path) != path || strings.ContainsRune(path, 0):
+		return fmt.Errorf("%s %.128q is not absolute and clean; name the place itself", what, path)
+	}
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	switch {
+	case err == nil:
+		return unix.Close(fd)
+	case errors.Is(err, unix.ELOOP):
+		return fmt.Errorf("%s %.128q is a symbolic link or passes one; name the place itself", what, path)
+	case errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%s %.128q: %w", what, path, err)
+	}
+	// What is wrong otherwise shows when the path is used.
+	return nil
+}

@@ -68,16 +68,7 @@ func (l *Liveness) ask(path string) (answer <-chan error, first bool) {
 // Detach takes away every mount at target at once, whoever uses it: it is for
 // what is dead, which nobody can use.
 func Detach(target string) error {
-	if err := plain(target); err != nil {
-		return err
-	}
-	for {
-		_, mounted, err := At(target)
-		if err != nil || !mounted {
-			return err
-		}
-		if err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			return fail("detach", target, err)
-		}
-	}
+	return takeAll("detach", target, func(target string) error {
+		return unix.Unmount(target, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+	})
 }

@@ -20,10 +20,20 @@ var (
 	// ErrNotBlank says that a device holds data of another kind; it is never
 	// formatted.
 	ErrNotBlank = errors.New("device is not blank")
+	// ErrNeedsPerson says that a filesystem has errors of which no program may
+	// decide what becomes of the data. The same call fails until a person has
+	// mended them.
+	ErrNeedsPerson = errors.New("has errors that need a person")
+	// ErrHeld says that a program that is neither the kernel nor this one has
+	// taken a device. It is worth trying again.
+	ErrHeld = errors.New("another program works on it; try again when that has ended")
 	// ErrNoLoop says that no loop device is free.
 	ErrNoLoop = errors.New("no loop device is free: unmount some volumes, or load the loop module with a larger max_loop")
 	// ErrOccupied says that something else is mounted at the target.
 	ErrOccupied = errors.New("something else is mounted there")
+	// ErrHidden says that a mount cannot be reached by its path any more:
+	// something was mounted above it later, a directory over itself for one.
+	ErrHidden = errors.New("what is mounted there is hidden by another mount above it")
 	// ErrNotFree says that something is where nothing but an empty directory
 	// may be.
 	ErrNotFree = errors.New("something else is there")

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -88,8 +89,8 @@ func Probe(ctx context.Context, device string) (string, error) {
 	out, err := toolOutput(ctx, "blkid", "-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 2 {
-		// blkid's word for "nothing found".
-		return "", nil
+		// blkid's word for "nothing found", and for "cannot be read".
+		return "", readable(device)
 	}
 	if err != nil {
 		return "", fmt.Errorf("look what is on %s: %w", device, err)
@@ -104,6 +105,28 @@ func Probe(ctx context.Context, device string) (string, error) {
 		}
 	}
 	return found, nil
+}
+
+// headSize is how many bytes of a device have to be readable before it is called
+// blank. All that names a filesystem is there.
+const headSize = 1 << 20
+
+// readable refuses a device whose beginning cannot be read: nobody knows what it
+// holds, and what makes a filesystem would overwrite it.
+func readable(device string) error {
+	f, err := os.Open(device)
+	if err != nil {
+		return fmt.Errorf("look what is on %s: %w", device, err)
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err == nil {
+		_, err = io.ReadFull(io.NewSectionReader(f, 0, size), make([]byte, min(size, headSize)))
+	}
+	if err != nil {
+		return fmt.Errorf("look what is on %s: %w", device, err)
+	}
+	return nil
 }
 
 // Grow fits the mounted filesystem at target to the size of its device.
@@ -122,6 +145,7 @@ func Grow(ctx context.Context, device, target, fsType string) error {
 
 // GrowUnmounted fits a filesystem that is not mounted to the size of its
 // device, if it is smaller and of a type that grows so. Grow does the rest.
+// ErrNeedsPerson and ErrHeld are as for Device.
 func GrowUnmounted(ctx context.Context, device, fsType string) error {
 	if fsType != "ext4" {
 		return nil
@@ -135,8 +159,7 @@ func GrowUnmounted(ctx context.Context, device, fsType string) error {
 		return err
 	}
 	// resize2fs wants to see a check that is newer than the last mount.
-	var exit *exec.ExitError
-	if err := tool(ctx, "e2fsck", "-f", "-p", device); err != nil && (!errors.As(err, &exit) || exit.ExitCode() > 1) {
+	if err := fsck(ctx, device, "-f", "-p"); err != nil {
 		return err
 	}
 	return tool(ctx, "resize2fs", device)

@@ -18,7 +18,10 @@ import (
 const toolLimit = 5 * time.Minute
 
 // Device mounts the filesystem on a block device at target, an existing
-// directory. Options are those of mount(8).
+// directory. Options are those of mount(8). A filesystem of ext2, ext3 or ext4
+// that is mounted nowhere, and is not to be mounted read-only, is checked
+// before; one that e2fsck cannot mend by itself is refused with ErrNeedsPerson,
+// one that somebody else works on with ErrHeld.
 func Device(ctx context.Context, device, target, fsType string, options []string) error {
 	if err := plain(target); err != nil {
 		return err
@@ -32,6 +35,11 @@ func Device(ctx context.Context, device, target, fsType string, options []string
 			return nil
 		}
 		return fmt.Errorf("mount %s at %s: %w: %s", device, target, ErrOccupied, at.Source)
+	}
+	if !readOnly(options) {
+		if err := check(ctx, device, fsType); err != nil {
+			return err
+		}
 	}
 	args := []string{"-t", fsType}
 	if len(options) > 0 {
@@ -62,11 +70,20 @@ func Bind(source, target string, readOnly bool) error {
 	}
 	// The kernel takes the read-only flag of a bind in a second step only. A
 	// bind that cannot be made read-only must not stay.
-	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+	var st unix.Statfs_t
+	err = unix.Statfs(target, &st)
+	if err == nil {
+		err = unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|uintptr(st.Flags)&keptFlags, "")
+	}
+	if err != nil {
 		return errors.Join(fail("make read-only", target, err), Unmount(target))
 	}
 	return nil
 }
+
+// keptFlags are what a mount forbids or leaves out, in the numbers that mount and
+// statfs share: a remount that does not name them takes them away.
+const keptFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOATIME | unix.MS_NODIRATIME
 
 // shows says whether a mount at target already shows source.
 func shows(source, target string) (bool, error) {
@@ -92,19 +109,24 @@ const (
 )
 
 // Unmount takes away every mount at target, topmost first. It does not touch
-// mounts below it and fails while somebody uses it.
-func Unmount(target string) error {
+// mounts below it and fails while somebody uses it, or hides it.
+func Unmount(target string) error { return takeAll("unmount", target, unmountOnce) }
+
+// takeAll takes away what is mounted at a path, one after the other.
+func takeAll(deed, target string, take func(string) error) error {
 	if err := plain(target); err != nil {
 		return err
 	}
-	for {
-		_, mounted, err := At(target)
+	for last := 0; ; {
+		at, mounted, err := At(target)
 		if err != nil || !mounted {
 			return err
 		}
-		if err := unmountOnce(target); err != nil && !errors.Is(err, unix.EINVAL) {
-			return fail("unmount", target, err)
+		// EINVAL is what a mount gives that somebody else was quicker with.
+		if err := take(target); err != nil && (!errors.Is(err, unix.EINVAL) || at.ID == last) {
+			return fail(deed, target, err)
 		}
+		last = at.ID
 	}
 }
 
@@ -162,7 +184,7 @@ func toolOutput(ctx context.Context, name string, args ...string) (string, error
 	if err := cmd.Run(); err != nil {
 		said := strings.Join(strings.Fields(string(out.kept)), " ")
 		if strings.Contains(said, "must be superuser") || strings.Contains(said, "ermission denied") {
-			err = ErrNotPermitted
+			err = fmt.Errorf("%w: %w", ErrNotPermitted, err)
 		}
 		return string(out.kept), fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, said)
 	}

@@ -3,6 +3,7 @@ package mount
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 )
@@ -74,6 +75,43 @@ func TestFormatNeverTakesWhatIsThere(t *testing.T) {
 	}
 	if err := Format(t.Context(), device, "xfs"); !errors.Is(err, ErrNotBlank) {
 		t.Errorf("another type over it: %v", err)
+	}
+}
+
+// TestFormatNeedsToRead: a device that cannot be read is not blank, nor is what
+// is no device.
+func TestFormatNeedsToRead(t *testing.T) {
+	file, device := disk(t, 8)
+	if err := Format(t.Context(), device, "ext4"); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The kernel has errors for what is behind the end of the file.
+	if err := os.Truncate(file, 0); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("blockdev", "--flushbufs", device).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, at := range []string{device, t.TempDir(), filepath.Join(t.TempDir(), "absent")} {
+		if has, err := Probe(t.Context(), at); err == nil {
+			t.Errorf("%s holds %q, though it cannot be read", at, has)
+		}
+		if err := Format(t.Context(), at, "ext4"); err == nil {
+			t.Errorf("%s was formatted, though it cannot be read", at)
+		}
+	}
+	if err := os.WriteFile(file, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("blockdev", "--flushbufs", device).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if has, err := Probe(t.Context(), device); err != nil || has != "ext4" {
+		t.Errorf("%s holds %q, %v", device, has, err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/moby/sys/mountinfo"
@@ -14,6 +15,9 @@ import (
 
 // Point is one line of the mount table.
 type Point struct {
+	// ID is the kernel's number of this mount. One that is gone may lend its
+	// number to a later one.
+	ID int
 	// Path is where it is mounted; Root is the part of the filesystem that
 	// shows there ("/" is all of it).
 	Path, Root string
@@ -23,6 +27,17 @@ type Point struct {
 	Source, Type string
 	// ReadOnly is the mount's own flag.
 	ReadOnly bool
+	// Hidden says that the path leads elsewhere: something was mounted above it
+	// later. It is mounted nevertheless, and in use perhaps.
+	Hidden bool
+}
+
+// reached returns it if the path leads to it, and ErrHidden if not.
+func (p Point) reached() (Point, bool, error) {
+	if p.Hidden {
+		return p, true, fmt.Errorf("%s: %w", p.Path, ErrHidden)
+	}
+	return p, true, nil
 }
 
 // Table is the mount table, which is read anew only when the kernel says that
@@ -33,7 +48,8 @@ type Table struct {
 	at   map[string]Point
 }
 
-// Points returns the topmost mount of each path. The map must not be changed.
+// Points returns the topmost mount of each path; it is a hidden one where there
+// are no others. The map must not be changed.
 func (t *Table) Points() (map[string]Point, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,11 +64,15 @@ func (t *Table) Points() (map[string]Point, error) {
 	return t.at, nil
 }
 
-// At returns the topmost mount at a path. Many at once read the table once.
+// At returns the topmost mount at a path, and ErrHidden when the path does not
+// lead to it. Many at once read the table once.
 func (t *Table) At(path string) (Point, bool, error) {
 	points, err := t.Points()
 	p, mounted := points[filepath.Clean(path)]
-	return p, mounted, err
+	if err != nil || !mounted {
+		return p, false, err
+	}
+	return p.reached()
 }
 
 // changed says whether there was any mount or unmount since it said so last.
@@ -80,11 +100,67 @@ func (t *Table) read() error {
 	if err != nil {
 		return err
 	}
-	t.at = make(map[string]Point, len(infos))
-	for _, i := range infos {
-		t.at[i.Mountpoint] = point(i)
-	}
+	t.at = topmost(infos, infos)
 	return nil
+}
+
+// topmost returns what of some mounts is the topmost at each path; all are the
+// table.
+func topmost(all, some []*mountinfo.Info) map[string]Point {
+	if len(some) == 0 {
+		return nil
+	}
+	c := newCovers(all)
+	at := make(map[string]Point, len(some))
+	for _, i := range some {
+		p := point(i)
+		p.Hidden = c.hidden(i)
+		if was, ok := at[p.Path]; !ok || was.Hidden || !p.Hidden {
+			at[p.Path] = p
+		}
+	}
+	return at
+}
+
+// covers finds what is mounted where, by the mount that it was mounted on: of two
+// mounts on one, that which is nearer to its top hides the other.
+type covers struct {
+	byID map[int]*mountinfo.Info
+	on   map[spot]bool
+}
+
+type spot struct {
+	parent int
+	path   string
+}
+
+func newCovers(infos []*mountinfo.Info) covers {
+	c := covers{byID: make(map[int]*mountinfo.Info, len(infos)), on: make(map[spot]bool, len(infos))}
+	for _, i := range infos {
+		c.byID[i.ID] = i
+		if i.Parent != i.ID {
+			c.on[spot{i.Parent, i.Mountpoint}] = true
+		}
+	}
+	return c
+}
+
+// hidden looks at all that lies between a mount's path and the root.
+func (c covers) hidden(i *mountinfo.Info) bool {
+	// No table is deeper than it is long.
+	for range c.byID {
+		parent := c.byID[i.Parent]
+		if parent == nil || parent == i {
+			return false
+		}
+		for dir := i.Mountpoint; dir != parent.Mountpoint && dir != "/"; {
+			if dir = filepath.Dir(dir); c.on[spot{i.Parent, dir}] {
+				return true
+			}
+		}
+		i = parent
+	}
+	return false
 }
 
 // Close gives back what a Table holds; it is used no more.
@@ -111,20 +187,24 @@ func Below(dir string) ([]Point, error) {
 	return out, nil
 }
 
-// At returns the topmost mount at a path.
+// At returns the topmost mount at a path, and ErrHidden when the path does not
+// lead to it.
 func At(path string) (Point, bool, error) {
-	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(filepath.Clean(path)))
+	infos, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return Point{}, false, fmt.Errorf("read mount table: %w", err)
 	}
-	if len(infos) == 0 {
-		return Point{}, false, nil
+	path = filepath.Clean(path)
+	here := slices.DeleteFunc(slices.Clone(infos), func(i *mountinfo.Info) bool { return i.Mountpoint != path })
+	p, mounted := topmost(infos, here)[path]
+	if !mounted {
+		return p, false, nil
 	}
-	return point(infos[len(infos)-1]), true, nil
+	return p.reached()
 }
 
 func point(i *mountinfo.Info) Point {
-	p := Point{Path: i.Mountpoint, Root: i.Root, Device: fmt.Sprintf("%d:%d", i.Major, i.Minor), Source: i.Source, Type: i.FSType}
+	p := Point{ID: i.ID, Path: i.Mountpoint, Root: i.Root, Device: fmt.Sprintf("%d:%d", i.Major, i.Minor), Source: i.Source, Type: i.FSType}
 	for _, o := range splitOptions(i.Options) {
 		p.ReadOnly = p.ReadOnly || o == "ro"
 	}

@@ -113,11 +113,29 @@ const (
 	AnnMountAt = "volplane.dev/mount-at"
 	// AnnNext says on an event who has to act next.
 	AnnNext = "volplane.dev/next"
-	// LabelIntents on a ConfigMap says whose intents it keeps: what a
+	// AnnFlexDrivers on a Node has the FlexVolume drivers that a bridge finds
+	// there: a JSON object of CSI names, each with what is wrong with the driver,
+	// or "".
+	AnnFlexDrivers = "volplane.dev/flex-drivers"
+	// AnnFlexDir on a Node is the directory in which that bridge looks for them.
+	AnnFlexDir = "volplane.dev/flex-plugin-dir"
+	// AnnControlPlane on a Node says that its agent runs in the control plane's
+	// process, so that the drivers that have registered there are those that the
+	// controllers call (value "yes").
+	AnnControlPlane = "volplane.dev/control-plane"
+	// LabelIntents on a ConfigMap names the log whose intents it keeps: what a
 	// provisioner is about to do, written before it does it.
 	LabelIntents = "volplane.dev/intents"
+	// KubeletDir is the directory of a kubelet that was not told another.
+	KubeletDir = "/var/lib/kubelet"
 	// NamespaceSystem is where components keep objects of their own.
 	NamespaceSystem = "kube-system"
+	// AnnMigratedFrom on a volume is the uid of the volume in whose place it was
+	// made when it was moved from a Flex plugin to the bridge, or back.
+	AnnMigratedFrom = "volplane.dev/migrated-from"
+	// LabelMigration on a ConfigMap says that it keeps what such a volume and its
+	// claim were.
+	LabelMigration = "volplane.dev/flex-migration"
 	// AnnDetach on a VolumeAttachment keeps all that the detach needs, as JSON.
 	AnnDetach = "volplane.dev/detach"
 )

@@ -100,3 +100,29 @@ const (
 	ReasonFailedNodeResize    Reason = "FileSystemResizeFailed"
 	ReasonRegistrationRefused Reason = "RegistrationRefused"
 )
+
+// Reasons of FlexVolume drivers and of what they mount.
+const (
+	ReasonFlexDriverProbing  Reason = "FlexDriverProbing"
+	ReasonFlexDriverReady    Reason = "FlexDriverReady"
+	ReasonFlexDriverBroken   Reason = "FlexDriverBroken"
+	ReasonFlexDriverRefused  Reason = "FlexDriverRefused"
+	ReasonFlexDriverRemoved  Reason = "FlexDriverRemoved"
+	ReasonFlexMounted        Reason = "FlexMounted"
+	ReasonFlexMountFailed    Reason = "FlexMountFailed"
+	ReasonFlexNothingMounted Reason = "FlexNothingMounted"
+	ReasonFlexNotSupported   Reason = "FlexNotSupported"
+	ReasonFlexUnmounted      Reason = "FlexUnmounted"
+	ReasonFlexUnmountFailed  Reason = "FlexUnmountFailed"
+	ReasonFlexAllowed        Reason = "FlexAllowed"
+	ReasonFlexNotAllowed     Reason = "FlexNotAllowed"
+)
+
+// Reasons of moving a volume from a Flex plugin to the bridge.
+const (
+	ReasonMigrating        Reason = "Migrating"
+	ReasonMigrated         Reason = "Migrated"
+	ReasonMigrationWaits   Reason = "MigrationWaits"
+	ReasonMigrationRefused Reason = "MigrationRefused"
+	ReasonMigrationUndone  Reason = "MigrationUndone"
+)
