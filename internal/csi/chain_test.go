@@ -74,6 +74,38 @@ func TestSecretsStayInside(t *testing.T) {
 	}
 }
 
+// TestSecretsByTheirNames: a driver quotes what it was given in fields that CSI
+// does not mark as secret.
+func TestSecretsByTheirNames(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	log := &locked{}
+	c := dial(t, d, csi.WithLog(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	d.OnCall("NodeStageVolume", func(_ int, req any) csitest.Action {
+		return csitest.Action{Err: status.Errorf(codes.Internal, "cannot stage %v", req)}
+	})
+	_, err := c.NodeClient().NodeStageVolume(within(t, patience), &csipb.NodeStageVolumeRequest{
+		VolumeId: "v", StagingTargetPath: "/t",
+		PublishContext:   map[string]string{"discoveryCHAPSecret": "hidden-1", "device": "/dev/shown-1"},
+		VolumeContext:    map[string]string{"sessionToken": "hidden-2", "useToken": "false", "secretName": "shown-2", "server": "shown-3"},
+		VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "shown-4", []string{"password=hidden-3", "vers=shown-5", "ro"}),
+	})
+	text := csi.Describe(err)
+	if strings.Contains(text, "hidden-") {
+		t.Error(text)
+	}
+	for _, seen := range []string{"shown-1", "shown-2", "shown-3", "shown-4", "shown-5", "false", `"ro"`} {
+		if !strings.Contains(text, seen) {
+			t.Errorf("%s is not in %s", seen, text)
+		}
+	}
+	r := newVolume("v")
+	r.Parameters = map[string]string{"apiKey": "hidden-4", "tier": "shown-6"}
+	_, err = c.ControllerClient().CreateVolume(within(t, patience), r)
+	if said := log.String(); err != nil || strings.Contains(said, "hidden-") || !strings.Contains(said, "shown-6") {
+		t.Errorf("%v, the log has %s", err, said)
+	}
+}
+
 // A secret that is a part of our own words must not change what they mean.
 func TestShortSecret(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())

@@ -79,11 +79,21 @@ func (d *Driver) NodeInfo(ctx context.Context) (NodeInfo, error) {
 	return NodeInfo{ID: r.GetNodeId(), MaxVolumes: r.GetMaxVolumesPerNode(), Topology: r.GetAccessibleTopology().GetSegments()}, nil
 }
 
-// validName says whether a name is one that CSI allows: a domain name of at
-// most 63 characters (S1-004).
-func validName(name string) bool {
-	ok, _ := regexp.MatchString(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?$`, name)
-	return ok
+// CheckName returns ErrName unless a name is one that CSI allows: a domain name
+// of at most 63 characters (S1-004).
+func CheckName(name string) error {
+	if ok, _ := regexp.MatchString(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?$`, name); !ok {
+		return fmt.Errorf("%w: %.80q is not a domain name of at most 63 characters", ErrName, name)
+	}
+	return nil
+}
+
+// Lost returns nil when the connection to the driver, which it makes if there is
+// none, has ended or cannot be made, and otherwise the end of ctx. It may be
+// repeated.
+func (d *Driver) Lost(ctx context.Context) error {
+	d.link.lost(ctx)
+	return ctx.Err()
 }
 
 func (d *Driver) ask(ctx context.Context) error {
@@ -95,8 +105,8 @@ func (d *Driver) ask(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ask its name: %w", err)
 	}
-	if !validName(info.GetName()) {
-		return fmt.Errorf("%w: %.80q is not a domain name of at most 63 characters", ErrName, info.GetName())
+	if err := CheckName(info.GetName()); err != nil {
+		return err
 	}
 	d.Name, d.Version = info.GetName(), info.GetVendorVersion()
 	d.link.name = d.Name

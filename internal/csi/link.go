@@ -92,6 +92,16 @@ func (l *link) take(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
+// lost waits until the connection ends.
+func (l *link) lost(ctx context.Context) {
+	c, err := l.take(ctx)
+	if err != nil {
+		return
+	}
+	defer c.leave()
+	c.WaitForStateChange(ctx, connectivity.Ready)
+}
+
 // drop forgets the connection; l.turn is held, so nobody begins to use it.
 func (l *link) drop() {
 	l.mu.Lock()

@@ -67,7 +67,12 @@ func secretsOf(req any) []string {
 		}
 		out = append(out, secret, trimmed, base64.StdEncoding.EncodeToString([]byte(secret)))
 	}
-	secretFields(m.ProtoReflect(), func(_ protoreflect.FieldDescriptor, v protoreflect.Value) { add(v.String()) })
+	eachText(m.ProtoReflect(), func(f protoreflect.FieldDescriptor, name, text string) string {
+		if isSecret(f) || namesSecret(name, text) {
+			add(text)
+		}
+		return text
+	})
 	if c, ok := req.(interface{ GetVolumeContext() map[string]string }); ok {
 		for _, token := range tokens(c.GetVolumeContext()[tokensKey]) {
 			add(token)
@@ -90,25 +95,69 @@ func tokens(text string) []string {
 	return out
 }
 
-// secretFields visits the values of all fields that CSI marks as secret.
-func secretFields(m protoreflect.Message, visit func(protoreflect.FieldDescriptor, protoreflect.Value)) {
+// eachText visits the strings of a message and of those in it, with the names
+// that they have in maps and in lists of NAME=TEXT, and puts in their places
+// what visit returns.
+func eachText(m protoreflect.Message, visit func(f protoreflect.FieldDescriptor, name, text string) string) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
-		case isSecret(f) && f.IsMap():
-			v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-				visit(f, v)
-				return true
-			})
-		case isSecret(f) && f.IsList():
-			for i := range v.List().Len() {
-				visit(f, v.List().Get(i))
+		case f.IsMap():
+			eachInMap(f, v.Map(), visit)
+		case f.IsList():
+			eachInList(f, v.List(), visit)
+		case f.Message() != nil:
+			eachText(v.Message(), visit)
+		case f.Kind() == protoreflect.StringKind:
+			if text := visit(f, "", v.String()); text != v.String() {
+				m.Set(f, protoreflect.ValueOfString(text))
 			}
-		case isSecret(f):
-			visit(f, v)
-		case f.Message() != nil && !f.IsMap() && !f.IsList():
-			secretFields(v.Message(), visit)
 		}
 		return true
+	})
+}
+
+func eachInMap(f protoreflect.FieldDescriptor, m protoreflect.Map, visit func(f protoreflect.FieldDescriptor, name, text string) string) {
+	if f.MapValue().Kind() != protoreflect.StringKind {
+		return
+	}
+	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+		if text := visit(f, k.String(), v.String()); text != v.String() {
+			m.Set(k, protoreflect.ValueOfString(text))
+		}
+		return true
+	})
+}
+
+func eachInList(f protoreflect.FieldDescriptor, l protoreflect.List, visit func(f protoreflect.FieldDescriptor, name, text string) string) {
+	for i := range l.Len() {
+		switch {
+		case f.Message() != nil:
+			eachText(l.Get(i).Message(), visit)
+		case f.Kind() == protoreflect.StringKind:
+			begin, was := "", l.Get(i).String()
+			if name, text, named := strings.Cut(was, "="); named && !isSecret(f) {
+				begin, was = name+"=", text
+			}
+			if text := visit(f, strings.TrimSuffix(begin, "="), was); text != was {
+				l.Set(i, protoreflect.ValueOfString(begin+text))
+			}
+		}
+	}
+}
+
+// shortestNamed is the length of the shortest value that is hidden because of
+// its name; "true" and "none" are no secrets, and are a part of many words.
+const shortestNamed = 6
+
+// namesSecret says whether a value is a secret by its name. What names a Secret
+// is none.
+func namesSecret(name, value string) bool {
+	name = strings.ToLower(name)
+	if len(value) < shortestNamed || strings.HasSuffix(name, "name") || strings.HasSuffix(name, "namespace") {
+		return false
+	}
+	return slices.ContainsFunc([]string{"secret", "password", "passwd", "passphrase", "token", "credential", "key", "chap"}, func(word string) bool {
+		return strings.Contains(name, word)
 	})
 }
 
@@ -128,53 +177,23 @@ func isPrivate(f protoreflect.FieldDescriptor) bool {
 // somebody wants the line.
 type loggable struct{ req any }
 
-// LogValue returns the request as JSON without values of secrets and contexts.
+// LogValue returns the request as JSON without values of secrets and contexts;
+// their names stay.
 func (l loggable) LogValue() slog.Value {
 	m, ok := l.req.(proto.Message)
 	if !ok {
 		return slog.StringValue("?")
 	}
 	m = proto.Clone(m)
-	strip(m.ProtoReflect())
+	eachText(m.ProtoReflect(), func(f protoreflect.FieldDescriptor, name, text string) string {
+		if isSecret(f) || isPrivate(f) || namesSecret(name, text) {
+			return hidden
+		}
+		return text
+	})
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
 	if err != nil {
 		return slog.StringValue("?")
 	}
 	return slog.StringValue(line(string(text)))
-}
-
-// strip replaces the values of secret and private fields; keys stay.
-func strip(m protoreflect.Message) {
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case isSecret(f) || isPrivate(f):
-			stripField(m, f, v)
-		case f.IsList() && f.Message() != nil:
-			for i := range v.List().Len() {
-				strip(v.List().Get(i).Message())
-			}
-		case f.Message() != nil && !f.IsMap() && !f.IsList():
-			strip(v.Message())
-		}
-		return true
-	})
-}
-
-func stripField(m protoreflect.Message, f protoreflect.FieldDescriptor, v protoreflect.Value) {
-	stars := protoreflect.ValueOfString(hidden)
-	switch {
-	case f.IsMap() && f.MapValue().Kind() == protoreflect.StringKind:
-		v.Map().Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool {
-			v.Map().Set(k, stars)
-			return true
-		})
-	case f.IsList() && f.Kind() == protoreflect.StringKind:
-		for i := range v.List().Len() {
-			v.List().Set(i, stars)
-		}
-	case f.Kind() == protoreflect.StringKind && !f.IsMap() && !f.IsList():
-		m.Set(f, stars)
-	default:
-		m.Clear(f)
-	}
 }

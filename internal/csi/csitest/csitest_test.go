@@ -1,13 +1,9 @@
 package csitest_test
 
 import (
-	"path/filepath"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
@@ -32,31 +28,6 @@ func TestSuite(t *testing.T) {
 				return csitest.Target{Socket: d.Socket, Dir: t.TempDir(), Block: true}
 			})
 		})
-	}
-}
-
-func TestRegistration(t *testing.T) {
-	d := csitest.Start(t, csitest.Full())
-	dir := filepath.Dir(d.Socket)
-	r := d.Register(dir)
-	conn, err := grpc.NewClient("unix:"+r.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	client := registerapi.NewRegistrationClient(conn)
-	info, err := client.GetInfo(t.Context(), &registerapi.InfoRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.GetName() != d.Name() || info.GetEndpoint() != d.Socket || info.GetType() != registerapi.CSIPlugin {
-		t.Errorf("registration tells %v", info)
-	}
-	if _, err := client.NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{PluginRegistered: true}); err != nil {
-		t.Fatal(err)
-	}
-	if told := <-r.Told; !told.GetPluginRegistered() {
-		t.Errorf("told %v", told)
 	}
 }
 

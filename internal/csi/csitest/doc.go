@@ -4,6 +4,6 @@
 //
 // Life cycle of a Driver: Start serves it until the test ends. In between a
 // test may kill it, restart it, rename it and say how single calls go wrong;
-// what it knows of volumes stays, as with storage. Register serves the plugin
-// registration API too, so that a node agent finds the driver.
+// what it knows of volumes stays, as with storage. Register announces it to a
+// node agent.
 package csitest

@@ -26,6 +26,9 @@ type Target struct {
 	Bytes int64
 	// Block has raw block volumes tested as well.
 	Block bool
+	// AnyID says that the driver has no list of volumes and nodes: each id may
+	// be one.
+	AnyID bool
 }
 
 // suiteLimit bounds each test of the suite.

@@ -82,6 +82,16 @@ func (p *pool) explain(err error) error {
 	return err
 }
 
+// byHand adds to an error that needs a person how one reaches the filesystem: its
+// device is given back. As long as the lock is held no driver uses the volume.
+func (p *pool) byHand(v record, err error) error {
+	if !errors.Is(err, mount.ErrNeedsPerson) {
+		return err
+	}
+	image := p.image(volumes, v.ID)
+	return fmt.Errorf("the filesystem of volume %s %w: run flock %s e2fsck -f %s", v.ID, mount.ErrNeedsPerson, image, image)
+}
+
 // mountedAt returns a path where a device's filesystem can be reached, or "".
 func mountedAt(device string) (string, error) {
 	points, err := mount.Below("/")

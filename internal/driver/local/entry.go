@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/durable"
 )
 
 const (
@@ -120,7 +122,7 @@ func (p *pool) add(ctx context.Context, k kind, r record, fill func(image *os.Fi
 	if err := os.Rename(dir, p.path(k, r.ID)); err != nil {
 		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
 	}
-	return r, syncDir(filepath.Join(p.dir, string(k)))
+	return r, durable.Sync(filepath.Join(p.dir, string(k)))
 }
 
 // begin makes a new directory with an empty image that is locked until it is
@@ -165,7 +167,7 @@ func finish(dir string, image *os.File, r record, fill func(image *os.File) erro
 	if err := image.Sync(); err != nil {
 		return err
 	}
-	return writeJSON(filepath.Join(dir, recordFile), r)
+	return durable.WriteJSON(filepath.Join(dir, recordFile), r)
 }
 
 // publish makes a node the only one that may use a volume.
@@ -182,7 +184,7 @@ func (p *pool) publish(id, node string) error {
 	if v.Node != "" {
 		return publishedTo(v)
 	}
-	return writeFile(filepath.Join(p.path(volumes, id), nodeFile), []byte(node))
+	return durable.WriteFile(filepath.Join(p.path(volumes, id), nodeFile), []byte(node))
 }
 
 // unpublish takes a volume from a node; from any if node is "".
@@ -196,7 +198,7 @@ func (p *pool) unpublish(id, node string) error {
 	if err != nil || node != "" && v.Node != node {
 		return err
 	}
-	return removeFile(filepath.Join(p.path(volumes, id), nodeFile))
+	return durable.Remove(filepath.Join(p.path(volumes, id), nodeFile))
 }
 
 // grow makes the image of a volume larger, never smaller. The caller holds it.
@@ -240,7 +242,7 @@ func (p *pool) remove(k kind, id string, check func(record) error) error {
 	if err := os.Rename(p.path(k, id), gone); err != nil {
 		return fmt.Errorf("delete %s: %w", id, err)
 	}
-	if err := syncDir(filepath.Join(p.dir, string(k))); err != nil {
+	if err := durable.Sync(filepath.Join(p.dir, string(k))); err != nil {
 		return err
 	}
 	if err := removeEntry(gone); err != nil {

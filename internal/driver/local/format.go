@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -82,13 +83,13 @@ func (p *pool) format(ctx context.Context, v record, device, fsType string) erro
 	if !blank {
 		return status.Errorf(codes.FailedPrecondition, "volume %s holds data but no filesystem that is known; it is never formatted: use it as a raw block volume, or delete it", v.ID)
 	}
-	if err := writeFile(p.formattingPath(v.ID), nil); err != nil {
+	if err := durable.WriteFile(p.formattingPath(v.ID), nil); err != nil {
 		return err
 	}
 	if err := mount.Format(ctx, device, fsType); err != nil {
 		return err
 	}
-	return removeFile(p.formattingPath(v.ID))
+	return durable.Remove(p.formattingPath(v.ID))
 }
 
 // isBlank says whether an image holds nothing but zeros.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -89,7 +90,7 @@ func (n *node) NodeStageVolume(ctx context.Context, r *csipb.NodeStageVolumeRequ
 // stageBlock makes the device appear. From now on nobody knows what is on it:
 // what was left of a filesystem is no reason to begin again.
 func (n *node) stageBlock(v record) error {
-	if err := removeFile(n.pool.formattingPath(v.ID)); err != nil {
+	if err := durable.Remove(n.pool.formattingPath(v.ID)); err != nil {
 		return err
 	}
 	_, err := n.pool.attach(v)
@@ -115,7 +116,7 @@ func (n *node) stageFilesystem(ctx context.Context, v record, fsType string, r *
 		return nil
 	}
 	if err := n.mountNew(ctx, v, device, fsType, r); err != nil {
-		return errors.Join(err, n.release(ctx, v))
+		return errors.Join(n.pool.byHand(v, err), n.release(ctx, v))
 	}
 	return nil
 }
@@ -142,7 +143,8 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 	if err != nil {
 		return err
 	}
-	if elsewhere == "" {
+	readOnly := slices.Contains(options, "ro")
+	if elsewhere == "" && !readOnly {
 		if err := mount.GrowUnmounted(ctx, device, fsType); err != nil {
 			return err
 		}
@@ -154,7 +156,7 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 	if err := mount.Device(ctx, device, target, fsType, options); err != nil {
 		return err
 	}
-	if slices.Contains(options, "ro") {
+	if readOnly {
 		return nil
 	}
 	// The volume may have grown while it was not mounted, or be a copy of a

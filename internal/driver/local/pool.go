@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/durable"
 )
 
 var (
@@ -32,9 +34,10 @@ const (
 	nodeFile = "node"
 	// formattingFile is there while a filesystem is being made.
 	formattingFile = "formatting"
-	// draft ends the name of a file that is being written.
-	draft = ".tmp"
 )
+
+// maxSmall bounds the files that are read whole.
+const maxSmall = 64 << 10
 
 // pool is the directory that holds everything. Its methods are safe for use by
 // several processes.
@@ -123,10 +126,10 @@ func (p *pool) identify() error {
 	var about struct {
 		ID string `json:"id"`
 	}
-	err := readJSON(path, &about)
+	err := durable.ReadJSON(path, maxSmall, &about)
 	if errors.Is(err, fs.ErrNotExist) {
 		about.ID = strings.ToLower(rand.Text())
-		err = writeJSON(path, about)
+		err = durable.WriteJSON(path, about)
 	}
 	if err != nil {
 		return err
@@ -206,7 +209,7 @@ func removeEntry(dir string) error {
 	case !info.IsDir():
 		return fmt.Errorf("remove %s: it is not a directory", dir)
 	}
-	names := []string{recordFile + draft, recordFile, nodeFile + draft, nodeFile, formattingFile, imageFile, ""}
+	names := []string{recordFile + durable.Draft, recordFile, nodeFile + durable.Draft, nodeFile, formattingFile, imageFile, ""}
 	for _, name := range names {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -277,7 +280,7 @@ func (p *pool) look(k kind, id string) (r record, settled bool, err error) {
 // readEntry reads the directory of an id.
 func readEntry(dir, id string) (record, error) {
 	var r record
-	if err := readJSON(filepath.Join(dir, recordFile), &r); err != nil {
+	if err := durable.ReadJSON(filepath.Join(dir, recordFile), maxSmall, &r); err != nil {
 		return record{ID: id}, damaged(dir, err)
 	}
 	if r.ID != id {
@@ -288,7 +291,7 @@ func readEntry(dir, id string) (record, error) {
 		return r, damaged(dir, fmt.Errorf("%s is missing or not a plain file", imageFile))
 	}
 	r.Size = image.Size()
-	node, err := readSmall(filepath.Join(dir, nodeFile))
+	node, err := durable.ReadFile(filepath.Join(dir, nodeFile), maxSmall)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return r, damaged(dir, err)
 	}

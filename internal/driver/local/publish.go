@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
-	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -15,28 +13,11 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// checkPath refuses a path that does not mean one place: nothing is made, and
-// nothing unmounted, by way of a symbolic link (CVE-2021-25741). What does not
-// exist yet passes.
+// checkPath is mount.CheckPath, for a caller.
 func checkPath(what, path string) error {
-	switch {
-	case path == "":
-		return status.Errorf(codes.InvalidArgument, "no %s", what)
-	case len(path) >= unix.PathMax:
-		return status.Errorf(codes.InvalidArgument, "%s %.40q has %d bytes, %d are the most", what, path, len(path), unix.PathMax-1)
-	case !filepath.IsAbs(path) || filepath.Clean(path) != path || strings.ContainsRune(path, 0):
-		return status.Errorf(codes.InvalidArgument, "%s %.128q is not absolute and clean; name the place itself", what, path)
+	if err := mount.CheckPath(what, path); err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
-	switch {
-	case err == nil:
-		return unix.Close(fd)
-	case errors.Is(err, unix.ELOOP):
-		return status.Errorf(codes.InvalidArgument, "%s %.128q is a symbolic link or passes one; name the place itself", what, path)
-	case errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR):
-		return status.Errorf(codes.InvalidArgument, "%s %.128q: %v", what, path, err)
-	}
-	// What is wrong otherwise shows when the path is used.
 	return nil
 }
 
