@@ -2,18 +2,21 @@ package attachdetach
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
 )
 
 // maxUnmount is how long a node that is not ready may take to unmount before
-// its volumes are detached by force; Kubernetes' own bound.
+// its volumes are detached by force, or before people are told that they are
+// not; Kubernetes' own bound.
 const maxUnmount = 6 * time.Minute
 
 // maxUnseen is how long an attachment that was made may take to show.
@@ -63,10 +66,16 @@ type Options struct {
 	// Near says whether the attacher of a driver runs in this process and calls
 	// the driver; nil is for none.
 	Near func(driver string) bool
+	// DisableForceDetachOnTimeout has nodes that are not ready waited for
+	// however long they take to unmount, unless people say that they are out of
+	// service.
+	DisableForceDetachOnTimeout bool
 }
 
 // New returns the controller. It must be made before the caches start.
-func New(env controller.Env, o Options) *controller.Controller {
+func New(env controller.Env, o Options) *controller.Controller { return build(env, o).Controller }
+
+func build(env controller.Env, o Options) *attachDetach {
 	c := &attachDetach{
 		Env: env, Options: o, memory: newMemory(),
 		Controller: &controller.Controller{Declaration: Declaration(), Workers: 32, Log: env.Log},
@@ -75,7 +84,7 @@ func New(env controller.Env, o Options) *controller.Controller {
 	}
 	c.Controller.Reconcile = c.reconcile
 	c.watch()
-	return c.Controller
+	return c
 }
 
 func (c *attachDetach) watch() {
@@ -83,6 +92,7 @@ func (c *attachDetach) watch() {
 	c.nodes.Watch(func(before, after *corev1.Node) {
 		if before == nil || after == nil || !sameForAttaching(before, after) {
 			c.wake(latest(before, after).Name)
+			c.wakeAfter(before, after)
 		}
 	})
 	c.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
@@ -150,9 +160,29 @@ func (c *attachDetach) wakeVolume(v *corev1.PersistentVolume) {
 	}
 }
 
-func (c *attachDetach) wakeVolumeNamed(name string) {
-	if v, ok := c.volumes.Get(name); ok {
+// wakeWaiting wakes the nodes whose Pods use a volume, by whatever object.
+func (c *attachDetach) wakeWaiting(key string) {
+	for _, v := range c.volumes.By(kube.VolumesByHandle, key) {
 		c.wakeVolume(v)
+	}
+}
+
+// wakeAfter wakes the nodes that have waited for what a node does not use any
+// more, or can no longer be believed to.
+func (c *attachDetach) wakeAfter(before, after *corev1.Node) {
+	if before == nil {
+		return
+	}
+	still := map[corev1.UniqueVolumeName]bool{}
+	if attach.Living(after) || !attach.Living(before) && after != nil {
+		for _, name := range after.Status.VolumesInUse {
+			still[name] = true
+		}
+	}
+	for _, name := range before.Status.VolumesInUse {
+		if !still[name] {
+			c.wakeWaiting(strings.TrimPrefix(string(name), "kubernetes.io/csi/"))
+		}
 	}
 }
 
@@ -160,13 +190,21 @@ func (c *attachDetach) wakeVolumeNamed(name string) {
 // the nodes whose Pods use the volume too and may have waited for it.
 func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachment) {
 	now := latest(before, after)
-	c.unmake(now.Name)
+	_, there := c.attachments.Get(now.Name)
+	c.shows(now.Name, now.UID, there)
 	if after == nil || after.DeletionTimestamp != nil {
 		c.shown(now.UID)
 	}
 	c.wake(now.Spec.NodeName)
-	if name := now.Spec.Source.PersistentVolumeName; name != nil && (before == nil || after == nil) {
-		c.free(*name, now.Spec.NodeName)
-		c.wakeVolumeNamed(*name)
+	if before != nil && after != nil {
+		return
 	}
+	var v *corev1.PersistentVolume
+	if name := now.Spec.Source.PersistentVolumeName; name != nil {
+		v, _ = c.volumes.Get(*name)
+	}
+	if driver, handle := attach.About(now, v); handle != "" {
+		c.wakeWaiting(driver + "^" + handle)
+	}
+	c.wakeVolume(v)
 }

@@ -2,7 +2,10 @@ package attachdetach
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -23,33 +27,84 @@ import (
 )
 
 // TestForceDetach: a node that does not answer has six minutes to unmount what
-// nobody wants any more, a node that answers has for ever.
+// nobody wants any more, as at Kubernetes; a node that answers has for ever.
 func TestForceDetach(t *testing.T) {
+	const limit = 6 * time.Minute
 	for _, c := range []struct {
 		name   string
 		ready  corev1.ConditionStatus
 		waited time.Duration
 		gone   bool
 	}{
-		{"dead and early", corev1.ConditionUnknown, maxUnmount - time.Second, false},
-		{"dead and late", corev1.ConditionUnknown, maxUnmount, true},
-		{"alive and late", corev1.ConditionTrue, maxUnmount, false},
+		{"dead and early", corev1.ConditionUnknown, limit - time.Second, false},
+		{"dead and late", corev1.ConditionUnknown, limit, true},
+		{"alive and late", corev1.ConditionTrue, limit, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var moved atomic.Int64
 			now := func() time.Time { return time.Unix(1e9, moved.Load()) }
 			reconcile, exists := unwanted(t, c.ready, now)
-			if left := reconcile(); left != maxUnmount {
+			if left := reconcile(); left != limit {
 				t.Errorf("the first look waits for %s", left)
 			}
 			moved.Store(int64(c.waited))
-			if left := reconcile(); left != 0 && left != maxUnmount-c.waited {
+			if left := reconcile(); left != 0 && left != limit-c.waited {
 				t.Errorf("the second look waits for %s", left)
 			}
 			if exists() == c.gone {
 				t.Errorf("attachment exists: %v", !c.gone)
 			}
 		})
+	}
+}
+
+// TestForceDetachIsForbidden: then a node that does not answer has for ever, too,
+// and people are told once what ends that.
+func TestForceDetachIsForbidden(t *testing.T) {
+	var moved atomic.Int64
+	now := func() time.Time { return time.Unix(1e9, moved.Load()) }
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+	node.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName("d", "h"))}
+	va := attachment()
+	client, c := world(t, Options{Now: now, DisableForceDetachOnTimeout: true}, node, va)
+	told := make(chan *corev1.Event, 100)
+	client.PrependReactor("create", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		told <- a.(clienttesting.CreateAction).GetObject().(*corev1.Event)
+		return false, nil, nil
+	})
+	for _, waited := range []time.Duration{0, 6*time.Minute - 1, 6 * time.Minute, 24 * time.Hour} {
+		moved.Store(int64(waited))
+		look(t, c, va.Name)
+		if waited < 6*time.Minute && len(told) > 0 {
+			t.Errorf("told after %s: %v", waited, <-told)
+		}
+	}
+	if _, err := client.StorageV1().VolumeAttachments().Get(t.Context(), va.Name, metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	kinds := map[string]int{}
+	for range 2 {
+		e := within(t, told)
+		kinds[e.InvolvedObject.Kind]++
+		if e.Type != corev1.EventTypeWarning || !strings.Contains(e.Message, "--disable-force-detach-on-timeout") || !strings.Contains(e.Message, corev1.TaintNodeOutOfService) {
+			t.Errorf("told: %+v", e)
+		}
+	}
+	if kinds["VolumeAttachment"] != 1 || kinds["Node"] != 1 {
+		t.Errorf("told of %v", kinds)
+	}
+}
+
+// within returns the next that comes.
+func within[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case x := <-from:
+		return x
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing comes")
+		panic("unreachable")
 	}
 }
 
@@ -62,7 +117,7 @@ func unwanted(t *testing.T, ready corev1.ConditionStatus, now func() time.Time) 
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
 	node.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName("d", "h"))}
 	va := attachment()
-	client, c := world(t, now, node, va)
+	client, c := world(t, Options{Now: now}, node, va)
 	return func() time.Duration { return look(t, c, va.Name) }, func() bool {
 		_, err := client.StorageV1().VolumeAttachments().Get(t.Context(), va.Name, metav1.GetOptions{})
 		return !apierrors.IsNotFound(err)
@@ -79,15 +134,21 @@ func attachment() *storagev1.VolumeAttachment {
 }
 
 // world is the controller over volume pv and other objects.
-func world(t *testing.T, now func() time.Time, objects ...runtime.Object) (*fake.Clientset, *controller.Controller) {
+func world(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset, *controller.Controller) {
 	t.Helper()
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
-	client := fake.NewClientset(append(objects, pv)...)
+	return started(t, o, append(objects, pv)...)
+}
+
+// started is the controller over objects.
+func started(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset, *controller.Controller) {
+	t.Helper()
+	client := fake.NewClientset(objects...)
 	caches := kube.NewCaches(client)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)}, Options{Now: now})
+	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)}, o)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +174,7 @@ func TestDeletionOfAVersion(t *testing.T) {
 	for name, finalizers := range map[string][]string{"7": nil, "": {volume.AttacherFinalizer("d")}} {
 		va := attachment()
 		va.Finalizers = finalizers
-		client, c := world(t, time.Now, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, va)
+		client, c := world(t, Options{Now: time.Now}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, va)
 		look(t, c, va.Name)
 		var got []metav1.DeleteOptions
 		for _, a := range client.Actions() {
@@ -124,6 +185,114 @@ func TestDeletionOfAVersion(t *testing.T) {
 		if len(got) != 1 || ptr.Deref(got[0].Preconditions.UID, "") != "u" || ptr.Deref(got[0].Preconditions.ResourceVersion, "") != name {
 			t.Errorf("finalizers %v: deleted by %v", finalizers, got)
 		}
+	}
+}
+
+// used is a volume for one node, its claim, and a Pod of a node that uses it.
+func used(pv, handle, node string) []runtime.Object {
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv}}
+	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	v.Spec.CSI, v.Spec.ClaimRef = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: handle}, &corev1.ObjectReference{Namespace: "ns", Name: pv, UID: "c"}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pv, UID: "c"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: pv}}
+	claim.Status.Phase = corev1.ClaimBound
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod-" + pv, UID: types.UID("p-" + pv)}, Spec: corev1.PodSpec{NodeName: node}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pv}}}}
+	return []runtime.Object{v, claim, pod}
+}
+
+// TestTwoObjectsOfOneVolume: two volume objects stand for the same volume at the
+// driver, which only one node may have. It is not attached to a second one by
+// the other object, whether the first attachment is there or about to be made.
+func TestTwoObjectsOfOneVolume(t *testing.T) {
+	objects := append(used("pv", "h", "n1"), used("again", "h", "n2")...)
+	for _, node := range []string{"n1", "n2"} {
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}})
+	}
+	for name, more := range map[string][]runtime.Object{"there": {attachment()}, "about to be made": nil} {
+		t.Run(name, func(t *testing.T) {
+			client, c := started(t, Options{Now: time.Now}, append(slices.Clone(objects), more...)...)
+			for _, node := range []string{"n1", "n2"} {
+				if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindNode, Name: node}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, node := range []string{"n1", "n2"} {
+				if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindAttach, Name: attach.NameOf("d", "h", node)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			all, err := client.StorageV1().VolumeAttachments().List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(all.Items) != 1 || all.Items[0].Spec.NodeName != "n1" {
+				t.Errorf("attachments: %v, %v; want the one to n1", all.Items, err)
+			}
+		})
+	}
+}
+
+// TestUsedElsewhere: what a living node has mounted is not attached to another
+// one, whatever has become of the attachment; but two nodes that wait for the
+// same volume do not wait for each other.
+func TestUsedElsewhere(t *testing.T) {
+	mounted := corev1.PodCondition{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}
+	for name, c := range map[string]struct {
+		ready  corev1.ConditionStatus
+		taints []corev1.Taint
+		// there are the Pods of the node that says that it uses the volume.
+		there []corev1.Pod
+		want  int
+	}{
+		"it unmounts":            {corev1.ConditionTrue, nil, nil, 0},
+		"its Pod has it":         {corev1.ConditionTrue, nil, []corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{mounted}}}}, 0},
+		"its Pod waits":          {corev1.ConditionTrue, nil, []corev1.Pod{{}}, 1},
+		"a Pod waits and is not": {corev1.ConditionTrue, nil, []corev1.Pod{{}, {Status: corev1.PodStatus{Conditions: []corev1.PodCondition{mounted}}}}, 0},
+		"its Pod has ended":      {corev1.ConditionTrue, nil, []corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}}, 0},
+		"it is dead":             {corev1.ConditionUnknown, nil, nil, 1},
+		"it is out of service":   {corev1.ConditionTrue, []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := append(used("pv", "h", "n1"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+			other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Spec: corev1.NodeSpec{Taints: c.taints}}
+			other.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: c.ready}}
+			other.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName("d", "h"))}
+			objects = append(objects, other)
+			for i, p := range c.there {
+				p.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("there-", i), UID: types.UID(fmt.Sprint(i))}
+				p.Spec.NodeName, p.Spec.Volumes = "n2", objects[2].(*corev1.Pod).Spec.Volumes
+				objects = append(objects, &p)
+			}
+			client, c2 := started(t, Options{Now: time.Now}, objects...)
+			for _, key := range []controller.Key{{Kind: kindNode, Name: "n1"}, {Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")}} {
+				if _, err := c2.Reconcile(t.Context(), key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			all, err := client.StorageV1().VolumeAttachments().List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(all.Items) != c.want {
+				t.Errorf("%d attachments, %v; want %d", len(all.Items), err, c.want)
+			}
+		})
+	}
+}
+
+// TestAttachmentThatIsThere: a creation whose answer got lost, or that somebody
+// was quicker with, is done: the attachment's name says that it is the same.
+func TestAttachmentThatIsThere(t *testing.T) {
+	client, c := started(t, Options{Now: time.Now}, append(used("pv", "h", "n1"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})...)
+	creations := 0
+	client.PrependReactor("create", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
+		creations++
+		return true, nil, apierrors.NewAlreadyExists(storagev1.Resource("volumeattachments"), "there")
+	})
+	if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindNode, Name: "n1"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")}); err != nil {
+			t.Error(err)
+		}
+	}
+	if creations != 1 {
+		t.Errorf("it was to be made %d times", creations)
 	}
 }
 
@@ -142,8 +311,7 @@ func TestReservations(t *testing.T) {
 	if m.take("v", "n2", never) {
 		t.Error("a reservation is for one node")
 	}
-	m.free("v", "n2")
-	if m.take("v", "n2", never) {
+	if freed := m.freeUnwanted("n2", nil); len(freed) > 0 || m.take("v", "n2", never) {
 		t.Error("a node ended another one's reservation")
 	}
 	if freed := m.freeUnwanted("n1", map[string]bool{"v": true}); len(freed) > 0 {
@@ -161,6 +329,14 @@ func TestWaits(t *testing.T) {
 	if left := m.wait("u", start.Add(time.Hour)); left != maxUnmount || m.overdue("u", start.Add(time.Hour)) {
 		t.Errorf("a wait that begins anew lasts %s", left)
 	}
+	for _, forget := range []func(types.UID){m.wantedAgain, m.shown} {
+		if m.news("u", "v", "stuck"); m.news("u", "v", "stuck") {
+			t.Error("the same is told twice")
+		}
+		if forget("u"); len(m.told) > 0 {
+			t.Error("what was told of a wait that is over is remembered")
+		}
+	}
 	m.goes("u")
 	if m.shown("u"); m.isGoing("u") || m.overdue("u", start.Add(24*time.Hour)) {
 		t.Error("an attachment that is gone is remembered")
@@ -172,7 +348,7 @@ func TestWaits(t *testing.T) {
 func TestCreations(t *testing.T) {
 	m, start := newMemory(), time.Unix(1e9, 0)
 	a := creationOf("v")
-	m.take("v", "n1", never)
+	m.take("d^v", "n1", never)
 	if !m.make(a) || m.make(a) {
 		t.Error("an attachment is noted once")
 	}
@@ -182,7 +358,7 @@ func TestCreations(t *testing.T) {
 	if _, noted := m.toMake("va"); !noted {
 		t.Error("it is not made yet")
 	}
-	m.isMade("va", start)
+	m.isMade("va", "u", start)
 	if _, noted := m.toMake("va"); noted {
 		t.Error("it is made again")
 	}
@@ -197,10 +373,10 @@ func TestCreations(t *testing.T) {
 // TestRefusedCreations are tried again while they are wanted, and no longer.
 func TestRefusedCreations(t *testing.T) {
 	m := newMemory()
-	m.take("v", "n1", never)
+	m.take("d^v", "n1", never)
 	m.make(creationOf("v"))
 	m.isRefused("va")
-	if freed := m.freeUnwanted("n1", map[string]bool{"v": true}); len(freed) > 0 || len(m.making) != 1 {
+	if freed := m.freeUnwanted("n1", map[string]bool{"d^v": true}); len(freed) > 0 || len(m.making) != 1 {
 		t.Errorf("what is wanted is tried again: freed %v", freed)
 	}
 	if freed := m.freeUnwanted("n1", nil); len(freed) != 1 || len(m.making) > 0 {
@@ -208,11 +384,35 @@ func TestRefusedCreations(t *testing.T) {
 	}
 }
 
+// TestLateNews: what is told late of an earlier attachment of the same name ends
+// neither the creation that is under way nor the volume's reservation: another
+// node would get the volume as well.
+func TestLateNews(t *testing.T) {
+	for _, made := range []bool{false, true} {
+		m := newMemory()
+		m.take("d^v", "n1", never)
+		m.make(creationOf("v"))
+		if made {
+			m.isMade("va", "new", time.Unix(1e9, 0))
+		}
+		m.shows("va", "old", false)
+		if m.take("d^v", "n2", never) || len(m.making) != 1 {
+			t.Errorf("made %v: the end of an earlier attachment ended it", made)
+		}
+		m.shows("va", "new", !made)
+		if !m.take("d^v", "n2", never) || len(m.making) != 0 {
+			t.Errorf("made %v: it has shown, or has come and gone, and is not forgotten", made)
+		}
+	}
+}
+
 // creationOf is the attachment va of a volume to n1.
-func creationOf(name string) attach.Attachable {
+func creationOf(handle string) attach.Attachable {
+	v := &corev1.PersistentVolume{}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: handle}
 	return attach.Attachable{
 		Attachment: &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1"}},
-		Volume:     &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		Volume:     v,
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/attach"
@@ -20,9 +21,9 @@ type memory struct {
 	// what is going must not be told to the node again.
 	going map[types.UID]bool
 	// taken is the node that is about to get a volume that only one may have,
-	// by volume, until its attachment shows.
+	// by the volume's name at its driver, until its attachment shows.
 	taken map[string]string
-	// told is the last warning to a Pod about a volume.
+	// told is the last warning to a Pod, or about an attachment, of a volume.
 	told map[types.UID]map[string]string
 	// making are attachments that are about to be made, by name, until they
 	// show.
@@ -34,11 +35,18 @@ type memory struct {
 // creation is the way of an attachment from the decision until it shows.
 type creation struct {
 	attach.Attachable
-	// made is when it was made; zero is not yet.
+	// made is when it was made, and uid what it is then; zero is not yet.
 	made time.Time
+	uid  types.UID
 	// refused says that the API server has refused it last, so that nothing is
 	// under way.
 	refused bool
+}
+
+// keyOf returns a volume's name at its driver. More than one object may stand for
+// the same volume.
+func keyOf(v *corev1.PersistentVolume) string {
+	return v.Spec.CSI.Driver + "^" + v.Spec.CSI.VolumeHandle
 }
 
 func newMemory() *memory {
@@ -65,15 +73,6 @@ func (m *memory) take(volume, node string, seen func() bool) bool {
 	return true
 }
 
-// free ends a node's reservation of a volume.
-func (m *memory) free(volume, node string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.taken[volume] == node {
-		delete(m.taken, volume)
-	}
-}
-
 // freeUnwanted ends a node's reservations of volumes that it does not want any
 // more and returns them. A volume whose attachment is being made stays
 // reserved: nobody knows yet whether it is there.
@@ -82,7 +81,7 @@ func (m *memory) freeUnwanted(node string, wanted map[string]bool) []string {
 	defer m.mu.Unlock()
 	making := map[string]bool{}
 	for name, c := range m.making {
-		switch v := c.Volume.Name; {
+		switch v := keyOf(c.Volume); {
 		case c.Attachment.Spec.NodeName != node:
 		case c.refused && !wanted[v]:
 			delete(m.making, name)
@@ -124,12 +123,30 @@ func (m *memory) toMake(name string) (attach.Attachable, bool) {
 	return c.Attachable, true
 }
 
-// isMade says that an attachment has been made, if it has not shown before.
-func (m *memory) isMade(name string, now time.Time) {
+// isMade says that an attachment has been made, if it has not shown before; the
+// uid is empty when somebody else has made it.
+func (m *memory) isMade(name string, uid types.UID, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if c := m.making[name]; c != nil {
-		c.made = now
+		c.made, c.uid = now, uid
+	}
+}
+
+// shows ends the creation of an attachment, and with it its volume's
+// reservation, when the caches have it: there says that they have one of its
+// name now. News of an earlier one of that name, which may come late, ends
+// nothing.
+func (m *memory) shows(name string, uid types.UID, there bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.making[name]
+	if c == nil || !there && (uid == "" || c.uid != uid) {
+		return
+	}
+	delete(m.making, name)
+	if v := keyOf(c.Volume); m.taken[v] == c.Attachment.Spec.NodeName {
+		delete(m.taken, v)
 	}
 }
 
@@ -142,7 +159,7 @@ func (m *memory) isRefused(name string) {
 	}
 }
 
-// unmake forgets an attachment: it shows, or will not be made.
+// unmake forgets an attachment that will not be made.
 func (m *memory) unmake(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -219,6 +236,7 @@ func (m *memory) wantedAgain(a types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.waiting, a)
+	delete(m.told, a)
 }
 
 func (m *memory) isGoing(a types.UID) bool {
@@ -251,19 +269,21 @@ func (m *memory) shown(a types.UID) {
 	defer m.mu.Unlock()
 	delete(m.waiting, a)
 	delete(m.going, a)
+	delete(m.told, a)
 }
 
-// news says whether a Pod has not been told this about the volume just before.
-func (m *memory) news(pod types.UID, volume, message string) bool {
+// news says whether of a Pod, or an attachment, this was not the last that was
+// told about the volume.
+func (m *memory) news(of types.UID, volume, message string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.told[pod][volume] == message {
+	if m.told[of][volume] == message {
 		return false
 	}
-	if m.told[pod] == nil {
-		m.told[pod] = map[string]string{}
+	if m.told[of] == nil {
+		m.told[of] = map[string]string{}
 	}
-	m.told[pod][volume] = message
+	m.told[of][volume] = message
 	return true
 }
 

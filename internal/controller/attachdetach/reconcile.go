@@ -16,6 +16,7 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 func (c *attachDetach) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
@@ -58,6 +59,7 @@ func (c *attachDetach) gather(node string) (attach.NodeFacts, time.Duration) {
 	f := attach.NodeFacts{
 		Name: node, Making: making, Attachments: c.attachments.By(kube.AttachmentsByNode, node), Volumes: map[string]*corev1.PersistentVolume{},
 		Going: map[string]bool{}, Overdue: map[string]bool{}, Limits: map[string]int{}, NodeIDs: map[string]string{},
+		DisableForceDetachOnTimeout: c.DisableForceDetachOnTimeout,
 	}
 	f.Node, _ = c.nodes.Get(node)
 	for _, a := range f.Attachments {
@@ -136,26 +138,89 @@ func (c *attachDetach) wish(f *attach.NodeFacts, v *corev1.PersistentVolume, p *
 	if d, ok := c.drivers.Get(v.Spec.CSI.Driver); ok {
 		w.Needless = needless(d)
 	}
-	if _, here := f.Volumes[v.Name]; here || attach.Shareable(v) {
+	if attach.Shareable(v) {
 		return w
 	}
-	w.Elsewhere = c.elsewhere(v.Name, f.Name)
+	w.Elsewhere = c.elsewhere(v, f.Name)
 	if len(w.Elsewhere) > 0 {
-		ref := v.Spec.ClaimRef
-		for _, other := range c.pods.By(kube.PodsByClaim, ref.Namespace+"/"+ref.Name) {
-			if other.Spec.NodeName == w.Elsewhere[0].Spec.NodeName && !finished(other) {
-				w.Holder = other.Name
-			}
-		}
+		w.Holder = c.holder(w.Elsewhere[0])
+	} else {
+		w.UsedOn = c.usedOn(v, f.Name)
 	}
 	return w
 }
 
-// elsewhere returns the attachments of a volume to other nodes.
-func (c *attachDetach) elsewhere(volume, node string) []*storagev1.VolumeAttachment {
-	return slices.DeleteFunc(c.attachments.By(kube.AttachmentsByVolume, volume), func(a *storagev1.VolumeAttachment) bool {
-		return a.Spec.NodeName == node
+// usedOn returns another living node that says that it uses a volume and has it
+// mounted, though its attachment may have been taken away by force. A node says
+// so before it may mount, too: then only its Pods that wait for the volume do.
+func (c *attachDetach) usedOn(v *corev1.PersistentVolume, node string) string {
+	for _, n := range c.nodes.By(kube.NodesByVolume, volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)) {
+		if n.Name != node && attach.Living(n) && !c.waitsFor(v, n.Name) {
+			return n.Name
+		}
+	}
+	return ""
+}
+
+// waitsFor says whether Pods of a node want a volume and none of them has it.
+func (c *attachDetach) waitsFor(v *corev1.PersistentVolume, node string) (waits bool) {
+	for _, same := range c.volumes.By(kube.VolumesByHandle, keyOf(v)) {
+		ref := same.Spec.ClaimRef
+		if ref == nil {
+			continue
+		}
+		for _, p := range c.pods.By(kube.PodsByClaim, ref.Namespace+"/"+ref.Name) {
+			switch {
+			case p.Spec.NodeName != node || finished(p):
+			case p.DeletionTimestamp != nil || isMounted(p):
+				return false
+			default:
+				waits = true
+			}
+		}
+	}
+	return waits
+}
+
+func isMounted(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == volume.ConditionVolumesMounted && c.Status == corev1.ConditionTrue
 	})
+}
+
+// elsewhere returns the attachments of a volume to other nodes, also those of
+// other objects that stand for it.
+func (c *attachDetach) elsewhere(v *corev1.PersistentVolume, node string) []*storagev1.VolumeAttachment {
+	names := []string{v.Name}
+	for _, same := range c.volumes.By(kube.VolumesByHandle, keyOf(v)) {
+		if same.Name != v.Name {
+			names = append(names, same.Name)
+		}
+	}
+	var out []*storagev1.VolumeAttachment
+	for _, name := range names {
+		for _, a := range c.attachments.By(kube.AttachmentsByVolume, name) {
+			if a.Spec.NodeName != node {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// holder returns a Pod that uses what an attachment is for, on its node; "" is
+// none that is known.
+func (c *attachDetach) holder(a *storagev1.VolumeAttachment) (name string) {
+	v, ok := c.volumes.Get(*a.Spec.Source.PersistentVolumeName)
+	if !ok || v.Spec.ClaimRef == nil {
+		return ""
+	}
+	for _, p := range c.pods.By(kube.PodsByClaim, v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name) {
+		if p.Spec.NodeName == a.Spec.NodeName && !finished(p) {
+			name = p.Name
+		}
+	}
+	return name
 }
 
 // apply tells the node, and leaves the rest to keys of their own: they are many
@@ -193,10 +258,10 @@ func (c *attachDetach) remember(f attach.NodeFacts, p attach.NodePlan) {
 	}
 	wanted := map[string]bool{}
 	for _, w := range f.Wishes {
-		wanted[w.Volume.Name] = true
+		wanted[keyOf(w.Volume)] = true
 	}
-	for _, name := range c.freeUnwanted(f.Name, wanted) {
-		c.wakeVolumeNamed(name)
+	for _, key := range c.freeUnwanted(f.Name, wanted) {
+		c.wakeWaiting(key)
 	}
 }
 
@@ -238,6 +303,10 @@ func (c *attachDetach) tell(notices []attach.Notice) {
 func (c *attachDetach) letGo(node *corev1.Node, d attach.Detachment) time.Duration {
 	a := d.Attachment
 	if !d.Force && attach.InUse(node, d.Unique) {
+		if d.Stuck && c.news(a.UID, d.Unique, d.Because.Message) {
+			c.Events.Warn(a, d.Because)
+			c.Events.Warn(node, d.Because)
+		}
 		return c.wait(a.UID, c.Now())
 	}
 	// From here on it may be on its way out, and the node must not hear of it
@@ -282,14 +351,19 @@ func (c *attachDetach) attach(ctx context.Context, name string) error {
 		return nil
 	}
 	node, v := a.Attachment.Spec.NodeName, a.Volume
-	if !attach.Shareable(v) && !c.take(v.Name, node, func() bool { return len(c.elsewhere(v.Name, node)) > 0 }) {
+	if !attach.Shareable(v) && !c.take(keyOf(v), node, func() bool { return len(c.elsewhere(v, node)) > 0 || c.usedOn(v, node) != "" }) {
 		c.unmake(name)
 		return nil
 	}
-	_, err := c.Client.StorageV1().VolumeAttachments().Create(ctx, a.Attachment, metav1.CreateOptions{})
+	got, err := c.Client.StorageV1().VolumeAttachments().Create(ctx, a.Attachment, metav1.CreateOptions{})
 	switch {
-	case err == nil || apierrors.IsAlreadyExists(err):
-		c.isMade(name, c.Now())
+	case err == nil:
+		c.isMade(name, got.UID, c.Now())
+		return nil
+	case apierrors.IsAlreadyExists(err):
+		c.isMade(name, "", c.Now())
+		_, there := c.attachments.Get(name)
+		c.shows(name, "", there)
 		return nil
 	case refused(err):
 		c.isRefused(name)

@@ -111,16 +111,17 @@ func (a *attacher) wake(all []*storagev1.VolumeAttachment) {
 func (a *attacher) attachmentChanged(before, after *storagev1.VolumeAttachment) {
 	switch {
 	case after == nil:
+		// Before the volume is looked at: it is kept for what is lost.
+		if attach.Lost(before) {
+			a.lost.put(before)
+		}
 		// S3-018.
 		if name := before.Spec.Source.PersistentVolumeName; name != nil {
 			a.Add(controller.Key{Kind: kindVolume, Name: *name})
 		}
-		if attach.Lost(before) {
-			a.lost.put(before)
-		}
 		a.known.forget(before.UID)
 		a.Add(controller.Key{Kind: kindAttachment, Name: before.Name})
-	case before == nil || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) || before.Status.Attached && !after.Status.Attached:
+	case before == nil || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) || before.Status.Attached && !after.Status.Attached || attach.Bared(before, after):
 		a.Add(controller.Key{Kind: kindAttachment, Name: after.Name})
 	}
 }

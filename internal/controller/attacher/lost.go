@@ -6,6 +6,9 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // lost are attachments that went away without a detach, by name, as they were.
@@ -19,6 +22,10 @@ type lost struct {
 func (l *lost) put(va *storagev1.VolumeAttachment) {
 	c := va.DeepCopy()
 	c.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+	// Somebody may have taken it away.
+	if !attach.Kept(c) {
+		c.Finalizers = append(c.Finalizers, volume.AttacherFinalizer(c.Spec.Attacher))
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.all == nil {

@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -139,6 +140,7 @@ func (p *placer) wakeClass(class string) {
 // at; its status changes with every volume.
 func sameForPlacing(a, b *corev1.Node) bool {
 	return a.Spec.Unschedulable == b.Spec.Unschedulable && nodelife.Ready(a) == nodelife.Ready(b) &&
+		a.Annotations[volume.AnnFlexDrivers] == b.Annotations[volume.AnnFlexDrivers] &&
 		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && fmt.Sprint(a.Labels, a.Spec.Taints) == fmt.Sprint(b.Labels, b.Spec.Taints)
 }
 

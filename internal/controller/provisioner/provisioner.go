@@ -43,25 +43,32 @@ const (
 	// patience is how long a driver may take before the claim's owner is told
 	// that it works.
 	patience = 2 * time.Second
-	// intents is the name of the log.
-	intents = "volplane-intents"
 )
 
-// Declaration is what the provisioner reads and writes.
-func Declaration() controller.Declaration {
+// Intents is where the provisioner of a whole control plane keeps what it has
+// begun. One beside a driver has another log, that nobody else writes.
+func Intents() kube.LogPlace {
+	return kube.LogPlace{Namespace: volume.NamespaceSystem, Name: "volplane-intents"}
+}
+
+// Declaration is what the provisioner of a whole control plane reads and
+// writes.
+func Declaration() controller.Declaration { return DeclarationWith(Intents()) }
+
+// DeclarationWith is what a provisioner with that log reads and writes.
+func DeclarationWith(intents kube.LogPlace) controller.Declaration {
 	return controller.Declaration{
 		Name: "provisioner",
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "nodes"),
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "volumeattachments")...),
-		Outputs: []kube.Access{
+		Outputs: append(intents.Access(),
 			kube.Write("", "persistentvolumeclaims", "update"),
 			kube.Write("", "persistentvolumes", "get", "create", "update", "patch", "delete"),
 			kube.Write("", "secrets", "get"),
 			kube.Write("storage.k8s.io", "volumeattributesclasses", "get"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get", "list", "update"),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "get"),
-			kube.IntentLogAccess(volume.NamespaceSystem),
-		},
+		),
 	}
 }
 
@@ -74,6 +81,8 @@ type Options struct {
 	// Protects says that volumes are protected by this process, too: then
 	// their finalizers go in one write.
 	Protects bool
+	// Intents is where the log is.
+	Intents kube.LogPlace
 }
 
 type provisioner struct {
@@ -100,8 +109,8 @@ type provisioner struct {
 // New returns the provisioner. It must be made before the caches start.
 func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
-		Env: env, Options: o, log: kube.NewIntentLog(env.Client, volume.NamespaceSystem, intents),
-		Controller: &controller.Controller{Declaration: Declaration(), Workers: workers, RetryMin: firstPause, Log: env.Log},
+		Env: env, Options: o, log: kube.NewIntentLog(env.Client, o.Intents),
+		Controller: &controller.Controller{Declaration: DeclarationWith(o.Intents), Workers: workers, RetryMin: firstPause, Log: env.Log},
 		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(),
 		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), attachments: env.Caches.Attachments(),
 	}

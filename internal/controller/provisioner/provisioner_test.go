@@ -91,7 +91,7 @@ func begun(uid types.UID, name string) *corev1.ConfigMap {
 		Claim: corev1.ObjectReference{Namespace: "ns", Name: "c", UID: uid}, Reclaim: corev1.PersistentVolumeReclaimDelete, Class: "fast",
 	}
 	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: intents + "-7", Labels: map[string]string{volume.LabelIntents: intents}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: Intents().Name + "-7", Labels: map[string]string{volume.LabelIntents: Intents().Name}},
 		Data:       map[string]string{string(uid): in.String()},
 	}
 }

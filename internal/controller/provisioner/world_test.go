@@ -140,7 +140,7 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 	caches := kube.NewCaches(w.client)
 	c := New(controller.Env{
 		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
-	}, Options{Drivers: drivers, Requests: controller.NewRequests()})
+	}, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: Intents()})
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}

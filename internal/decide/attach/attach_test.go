@@ -2,6 +2,7 @@ package attach
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,6 +83,11 @@ func recorded(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnNodeID: "id1", volume.AnnDetach: `{"handle":"h-pv"}`}
 }
 
+// edited is a record of another volume than the attachment's name is made of.
+func edited(a *storagev1.VolumeAttachment) {
+	a.Annotations = map[string]string{volume.AnnNodeID: "id1", volume.AnnDetach: `{"handle":"h-edited"}`}
+}
+
 func named(a *storagev1.VolumeAttachment) {
 	a.Annotations = map[string]string{volume.AnnNodeID: "id1"}
 }
@@ -105,6 +111,62 @@ func inlinePath(a *storagev1.VolumeAttachment) {
 
 func attachments(all ...*storagev1.VolumeAttachment) []*storagev1.VolumeAttachment { return all }
 
+// nodeCase is what is known of node n1, and what is to be seen from it.
+type nodeCase struct {
+	argues string
+	facts  NodeFacts
+}
+
+// disturbed is where somebody has changed things by hand.
+func disturbed() []nodeCase {
+	v, shared, anew := pv("pv"), pv("pv", corev1.ReadWriteMany), pv("pv")
+	anew.Spec.CSI.VolumeHandle = "h-anew"
+	return []nodeCase{
+		{"a volume object that was made again for another volume does not hide what it was", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: anew, Pod: pod("web")}}, Attachments: attachments(attachment("pv", "n1", attached, held, recorded)),
+			Volumes: map[string]*corev1.PersistentVolume{"pv": anew},
+		}},
+		{"a record that somebody has edited is not believed", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}}, Attachments: attachments(attachment("pv", "n1", attached, held, edited)), Volumes: map[string]*corev1.PersistentVolume{"pv": v},
+		}},
+		{"a volume that another node has mounted is not attached, whatever has become of its attachment there", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), UsedOn: "n2"}}}},
+		{"but for one for many nodes", NodeFacts{Node: node(), Wishes: []Wish{{Volume: shared, Pod: pod("web"), UsedOn: "n2"}}}},
+	}
+}
+
+// limited are nodes whose driver takes so many volumes.
+func limited() []nodeCase {
+	wish := []Wish{{Volume: pv("pv"), Pod: pod("web")}}
+	return []nodeCase{
+		{"a node takes no more volumes than its driver says", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)), Limits: map[string]int{driver: 1},
+		}},
+		{"what is planned counts as well", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: pv("a"), Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}}, Limits: map[string]int{driver: 1},
+		}},
+		{"a driver may have no limit", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)), Limits: map[string]int{"x": 1}}},
+	}
+}
+
+// patient are nodes where nothing is detached by force for a timeout.
+func patient() []nodeCase {
+	cases := []nodeCase{
+		{"where force for a timeout is disabled, people hear what ends the wait", NodeFacts{Node: node(down, uses("pv"))}},
+		{"a dead node that has unmounted it needs no force", NodeFacts{Node: node(down)}},
+		{"one that is back is asked as ever", NodeFacts{Node: node(uses("pv"))}},
+		{"people may call it out of service", NodeFacts{Node: node(down, outOf, uses("pv"))}},
+		{"or gone", NodeFacts{}},
+		{"as long as there is time nobody hears of that", NodeFacts{Node: node(down, uses("pv"))}},
+	}
+	for i := range cases {
+		f := &cases[i].facts
+		f.DisableForceDetachOnTimeout = true
+		f.Attachments, f.Volumes = attachments(attachment("pv", "n1", attached)), map[string]*corev1.PersistentVolume{"pv": pv("pv")}
+		f.Overdue = map[string]bool{NameOf(driver, "h-pv", "n1"): i < len(cases)-1}
+	}
+	return cases
+}
+
 func TestNodes(t *testing.T) {
 	v, shared, modeless, twin := pv("pv"), pv("pv", corev1.ReadWriteMany), pv("pv"), pv("pv")
 	modeless.Spec.AccessModes, twin.Name = nil, "twin"
@@ -116,10 +178,7 @@ func TestNodes(t *testing.T) {
 	elsewhere := attachments(attachment("pv", "n2", attached))
 	late := map[string]bool{NameOf(driver, "h-pv", "n1"): true}
 	var out strings.Builder
-	for _, c := range []struct {
-		argues string
-		facts  NodeFacts
-	}{
+	for _, c := range append([]nodeCase{
 		{"a wanted volume is attached", NodeFacts{Node: node(), Wishes: wish}},
 		{"two Pods want it once", NodeFacts{Node: node(), Wishes: append(wish, wish...)}},
 		{"while the driver works nothing more is done", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1")), Volumes: known}},
@@ -148,13 +207,6 @@ func TestNodes(t *testing.T) {
 		{"what was asked to go is not told to the node again, though a Pod wants it", NodeFacts{
 			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Going: late,
 		}},
-		{"a node takes no more volumes than its driver says", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)), Limits: map[string]int{driver: 1},
-		}},
-		{"what is planned counts as well", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: pv("a"), Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}}, Limits: map[string]int{driver: 1},
-		}},
-		{"a driver may have no limit", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)), Limits: map[string]int{"x": 1}}},
 		{"a node that hears of one volume while another one is on its way may hear of both at once", NodeFacts{
 			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
 			Attachments: attachments(attachment("pv", "n1", attached), attachment("b", "n1")), Volumes: map[string]*corev1.PersistentVolume{"pv": v, "b": pv("b")},
@@ -179,7 +231,7 @@ func TestNodes(t *testing.T) {
 		}},
 		{"a node that is gone and has nothing", NodeFacts{}},
 		{"what is being detached is the attacher's turn", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, going)), Volumes: known}},
-	} {
+	}, slices.Concat(limited(), patient(), disturbed())...) {
 		c.facts.Name = "n1"
 		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, nodeText(c.facts.Node, Node(c.facts)))
 	}
@@ -192,7 +244,8 @@ func nodeText(n *corev1.Node, p NodePlan) string {
 		fmt.Fprintf(&b, "publish %v more=%v\n", p.Attached, p.More)
 	}
 	for _, d := range p.Detach {
-		fmt.Fprintf(&b, "detach %s in-use=%v force=%v %s\n", *d.Attachment.Spec.Source.PersistentVolumeName, InUse(n, d.Unique), d.Force, d.Because.Reason)
+		stuck := map[bool]string{true: " stuck"}[d.Stuck]
+		fmt.Fprintf(&b, "detach %s in-use=%v force=%v%s %s\n", *d.Attachment.Spec.Source.PersistentVolumeName, InUse(n, d.Unique), d.Force, stuck, d.Because.Reason)
 	}
 	for _, a := range p.Attach {
 		spec := a.Attachment.Spec
@@ -217,6 +270,8 @@ func TestAttachments(t *testing.T) {
 	foreign.Spec.CSI.Driver, path.Spec.CSI = "other.example.com", nil
 	wordy := pv("pv")
 	wordy.Spec.CSI.VolumeAttributes = map[string]string{"a": strings.Repeat("x", 1<<20)}
+	anew := pv("pv")
+	anew.Spec.CSI.VolumeHandle = "h-anew"
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -247,6 +302,9 @@ func TestAttachments(t *testing.T) {
 		{"more attributes than a driver takes", Facts{Attachment: attachment("pv", "n1"), Volume: wordy, NodeID: "id1", Ours: true}},
 		{"a volume may be described in the attachment itself", Facts{Attachment: attachment("", "n1", inline), Volume: SourceOf(attachment("", "n1", inline), nil), NodeID: "id1", Ours: true}},
 		{"if it is a CSI volume", Facts{Attachment: attachment("", "n1", inlinePath), Volume: SourceOf(attachment("", "n1", inlinePath), nil), NodeID: "id1", Ours: true}},
+		{"the object was made again for another volume, and the driver may have attached the first", Facts{Attachment: attachment("pv", "n1", held, recorded), Volume: anew, NodeID: "id1", Ours: true}},
+		{"somebody has taken the finalizer of what is attached", Facts{Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true}},
+		{"which a driver that does not attach never had", Facts{Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true, Trivial: true}},
 		{"without our finalizer it is not our turn", Facts{Attachment: attachment("pv", "n1", going), Ours: true}},
 	} {
 		p := Attachment(c.facts)
@@ -326,7 +384,12 @@ func TestLost(t *testing.T) {
 	released, early := lost.DeepCopy(), lost.DeepCopy()
 	released.DeletionTimestamp = &metav1.Time{}
 	early.Finalizers = nil
-	if !Lost(lost) || Lost(released) || Lost(early) {
-		t.Error("lost, released and never recorded:", Lost(lost), Lost(released), Lost(early))
+	bare := early.DeepCopy()
+	recorded(bare)
+	if !Lost(lost) || Lost(released) || Lost(early) || !Lost(bare) {
+		t.Error("lost, released, never recorded and bare:", Lost(lost), Lost(released), Lost(early), Lost(bare))
+	}
+	if !Bared(lost, bare) || Bared(bare, bare) || Bared(lost, lost) || Bared(lost, func() *storagev1.VolumeAttachment { going(early); return early }()) {
+		t.Error("only what is not going can be bared")
 	}
 }

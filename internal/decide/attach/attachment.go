@@ -129,7 +129,7 @@ func Attachment(f Facts) Plan {
 		return say(Nothing, volume.ReasonTerminating, "", "attachment "+a.Name+" is going")
 	case a.DeletionTimestamp != nil:
 		return detach(f)
-	case a.Status.Attached && !f.Again:
+	case a.Status.Attached && !f.Again && (f.Trivial || Kept(a) || !isRecorded(a)):
 		return say(Nothing, volume.ReasonAttached, "", "volume "+sourceOf(a)+" is attached to node "+a.Spec.NodeName)
 	case f.Trivial:
 		return say(Mark, volume.ReasonAttaching, "", "volume "+sourceOf(a)+" needs no attaching by driver "+a.Spec.Attacher)
@@ -148,6 +148,9 @@ func attach(f Facts) Plan {
 	case v.DeletionTimestamp != nil:
 		// S3-010, S3-024.
 		return say(Refuse, volume.ReasonTerminating, "provisioner", "volume "+name+" is being deleted and is not attached any more")
+	case recordsOther(a, v):
+		// It keeps what is to be detached, until it is gone.
+		return say(Refuse, volume.ReasonNotMine, "attachdetach", "volume "+name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
 		return say(Refuse, volume.ReasonFailedAttach, "user",
 			fmt.Sprintf("volume %s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
@@ -161,6 +164,21 @@ func attach(f Facts) Plan {
 		p.Left = recorded
 	}
 	return p
+}
+
+// isRecorded says whether the driver may have been called. The finalizer came
+// with the record; without it somebody has taken it away by hand, and the
+// attachment could go without a detach.
+func isRecorded(a *storagev1.VolumeAttachment) bool {
+	r, err := RecordOf(a)
+	return err != nil || r != nil
+}
+
+// recordsOther says whether the driver may have been called for another volume
+// than the one that the object is for.
+func recordsOther(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
+	r, err := RecordOf(a)
+	return err == nil && r != nil && r.Handle != v.Spec.CSI.VolumeHandle
 }
 
 // size returns the bytes of a map of attributes.
@@ -252,11 +270,17 @@ func Released(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 }
 
 // Lost says of an attachment that is gone whether it went without the detach
-// that its finalizer promises. An API server deletes an object although a
-// finalizer was added, when both happen at once
-// (kubernetes/kubernetes#77988): then it was never marked as going.
+// that its finalizer promises: then it was never marked as going. An API server
+// deletes an object although a finalizer was added, when both happen at once
+// (kubernetes/kubernetes#77988), and people take finalizers away by hand.
 func Lost(gone *storagev1.VolumeAttachment) bool {
-	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil && Kept(gone)
+	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil && (Kept(gone) || isRecorded(gone))
+}
+
+// Bared says whether an attachment has just lost our finalizer though nobody is
+// detaching it.
+func Bared(before, after *storagev1.VolumeAttachment) bool {
+	return Kept(before) && !Kept(after) && after.DeletionTimestamp == nil
 }
 
 // Volume decides whether a volume object is kept by the finalizer of its

@@ -27,6 +27,9 @@ type Wish struct {
 	// the Pod that uses it there, if one is known.
 	Elsewhere []*storagev1.VolumeAttachment
 	Holder    string
+	// UsedOn is another node that has the volume mounted, though it is not
+	// attached there as far as the API knows; "" is none.
+	UsedOn string
 }
 
 // NodeFacts is everything that a decision about one node looks at.
@@ -45,6 +48,9 @@ type NodeFacts struct {
 	// Overdue names attachments that have waited to be detached for longer
 	// than a healthy node needs.
 	Overdue map[string]bool
+	// DisableForceDetachOnTimeout says that an attachment that is overdue is
+	// not detached by force for that alone.
+	DisableForceDetachOnTimeout bool
 	// Making are the drivers of attachments to this node whose creation has
 	// begun and that are not among Attachments yet, by name.
 	Making map[string]string
@@ -81,9 +87,9 @@ type Detachment struct {
 	// Unique is the volume's name in the node's status; "" when unknown.
 	Unique string
 	// Force says that it is detached even while the node says that it uses
-	// it, because the node is dead.
-	Force   bool
-	Because volume.Because
+	// it, because the node is dead; Stuck that it would be, but may not.
+	Force, Stuck bool
+	Because      volume.Because
 }
 
 // NodePlan is what is done for one node, in this order: the node's status
@@ -219,7 +225,7 @@ func (d *nodeDecision) wish(w Wish, unique string) {
 	limit, limited := d.Limits[driver]
 	switch {
 	case d.planned[name]:
-	case len(w.Elsewhere) > 0 && !Shareable(v):
+	case (len(w.Elsewhere) > 0 || w.UsedOn != "") && !Shareable(v):
 		d.warn(w, multiAttach(w))
 	case limited && d.count[driver] >= limit:
 		d.warn(w, volume.Because{
@@ -259,6 +265,12 @@ func (d *nodeDecision) warn(w Wish, why volume.Because) {
 }
 
 func multiAttach(w Wish) volume.Because {
+	if len(w.Elsewhere) == 0 {
+		return volume.Because{
+			Reason: volume.ReasonMultiAttach, Next: "node " + w.UsedOn,
+			Message: fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time, and node %s says that it still uses it", w.Volume.Name, w.UsedOn),
+		}
+	}
 	node := w.Elsewhere[0].Spec.NodeName
 	b := volume.Because{Reason: volume.ReasonMultiAttach, Next: "node " + node}
 	b.Message = fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time and is still attached to node %s", w.Volume.Name, node)
@@ -320,13 +332,27 @@ func ownName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 	if a.Spec.Source.InlineVolumeSpec != nil {
 		return false
 	}
-	if r, err := RecordOf(a); v == nil && err == nil && r != nil {
-		return a.Name == NameOf(a.Spec.Attacher, r.Handle, a.Spec.NodeName)
-	}
-	if v != nil && v.Spec.CSI != nil {
-		return a.Name == NameOf(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, a.Spec.NodeName)
+	if driver, handle := About(a, v); handle != "" {
+		return a.Name == NameOf(driver, handle, a.Spec.NodeName)
 	}
 	return len(a.Name) == len(NameOf("", "", "")) && strings.HasPrefix(a.Name, "csi-")
+}
+
+// About returns which volume an attachment is about, by its driver's name for
+// it; "" when nothing tells. v is the object that it names, nil when that is
+// gone. The object may have been made again for another volume: what was recorded
+// before it was attached is believed first, if the attachment's name proves it.
+func About(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) (driver, handle string) {
+	v = SourceOf(a, v)
+	known := v != nil && v.Spec.CSI != nil
+	r, err := RecordOf(a)
+	switch {
+	case err == nil && r != nil && (!known || a.Name == NameOf(a.Spec.Attacher, r.Handle, a.Spec.NodeName)):
+		return a.Spec.Attacher, r.Handle
+	case known:
+		return v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle
+	}
+	return "", ""
 }
 
 // drop takes an attachment away that nobody wants, when the node does not use
@@ -336,14 +362,21 @@ func (d *nodeDecision) drop(a *storagev1.VolumeAttachment, unique string) {
 		return // the attacher's turn
 	}
 	out, node := Detachment{Attachment: a, Unique: unique}, d.Node
+	late := node != nil && !nodelife.Ready(node) && d.Overdue[a.Name]
 	switch {
 	case node == nil:
 		out.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, its volumes are detached", Next: a.Spec.Attacher}
-	case outOfService(node) || !nodelife.Ready(node) && d.Overdue[a.Name]:
+	case outOfService(node) || late && !d.DisableForceDetachOnTimeout:
 		out.Force = true
 		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "node " + d.Name + " is out of service, volume " + sourceOf(a) + " is detached by force", Next: a.Spec.Attacher}
 	case InUse(node, unique):
 		out.Because = volume.Because{Reason: volume.ReasonStillMounted, Message: "volume " + sourceOf(a) + " is still mounted on node " + d.Name, Next: "node " + d.Name}
+		if late {
+			out.Stuck = true
+			out.Because.Next = "user"
+			out.Because.Message += ", which is not ready, and --disable-force-detach-on-timeout keeps it from being detached by force: " +
+				"it waits until the node is back, or is deleted, or has the taint " + corev1.TaintNodeOutOfService
+		}
 	default:
 		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "volume " + sourceOf(a) + " is not used on node " + d.Name + " any more", Next: a.Spec.Attacher}
 	}
@@ -362,16 +395,13 @@ func InUse(n *corev1.Node, unique string) bool {
 	return slices.Contains(n.Status.VolumesInUse, corev1.UniqueVolumeName(unique))
 }
 
-// uniqueOf returns the volume's name in the node's status, from the volume
-// object or from what the attacher recorded before the object went.
+// uniqueOf returns the name in the node's status of what an attachment is about.
 func uniqueOf(f NodeFacts, a *storagev1.VolumeAttachment) string {
-	if v := SourceOf(a, f.Volumes[sourceOf(a)]); v != nil && v.Spec.CSI != nil {
-		return volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
+	driver, handle := About(a, f.Volumes[sourceOf(a)])
+	if handle == "" {
+		return ""
 	}
-	if r, err := RecordOf(a); err == nil && r != nil {
-		return volume.UniqueName(a.Spec.Attacher, r.Handle)
-	}
-	return ""
+	return volume.UniqueName(driver, handle)
 }
 
 // sourceOf returns the name of an attachment's volume for people: the object's,
@@ -385,6 +415,9 @@ func sourceOf(a *storagev1.VolumeAttachment) string {
 	}
 	return ""
 }
+
+// Living says whether a node is to be believed in what it says that it uses.
+func Living(n *corev1.Node) bool { return n != nil && nodelife.Ready(n) && !outOfService(n) }
 
 func outOfService(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })

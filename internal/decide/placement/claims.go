@@ -6,8 +6,10 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/capacity"
+	"volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -18,15 +20,17 @@ type settlement struct {
 	node Node
 	// volumes are the available ones that unbound claims get, by claim.
 	volumes map[string]*corev1.PersistentVolume
-	// adds is how many volumes of a driver come to the node.
+	// adds is how many volumes of a driver come to the node; flex says which of
+	// the drivers are FlexVolume's.
 	adds map[string]int
+	flex map[string]bool
 }
 
 // settle serves each claim of the Pod on a node: with the volume that it has,
 // with an available one, or with one to be made there. It returns the available
 // volumes that it used, by claim, or what keeps a claim from the node.
 func settle(f Facts, n Node) (map[string]*corev1.PersistentVolume, string) {
-	s := settlement{f: f, node: n, volumes: map[string]*corev1.PersistentVolume{}, adds: map[string]int{}}
+	s := settlement{f: f, node: n, volumes: map[string]*corev1.PersistentVolume{}, adds: map[string]int{}, flex: map[string]bool{}}
 	// Small claims first, so that they do not take what larger ones need.
 	claims := slices.Clone(f.Claims)
 	slices.SortStableFunc(claims, func(a, b Claim) int {
@@ -62,6 +66,7 @@ func (s *settlement) uses(v *corev1.PersistentVolume) string {
 			more = 0
 		}
 		s.adds[csi.Driver] += more
+		s.flex[csi.Driver] = v.Spec.FlexVolume != nil
 	}
 	return ""
 }
@@ -124,19 +129,24 @@ func (s *settlement) isTaken(v *corev1.PersistentVolume) bool {
 // refusesDriver says whether a driver is missing on the node or has as many
 // volumes there as it takes.
 func (s *settlement) refusesDriver(driver string) string {
-	if s.node.CSI == nil {
-		return "driver " + driver + " is not registered there"
+	if s.node.CSI != nil {
+		for _, d := range s.node.CSI.Spec.Drivers {
+			if d.Name == driver {
+				return s.refusesMore(d)
+			}
+		}
 	}
-	for _, d := range s.node.CSI.Spec.Drivers {
-		if d.Name != driver {
-			continue
-		}
-		if d.Allocatable != nil && d.Allocatable.Count != nil && s.adds[driver] > 0 && len(s.node.Volumes[driver])+s.adds[driver] > int(*d.Allocatable.Count) {
-			return fmt.Sprintf("driver %s has its limit of %d volumes there", driver, *d.Allocatable.Count)
-		}
-		return ""
+	if why := flex.Lack(driver, s.node.Object); why != "" && s.flex[driver] {
+		return why
 	}
 	return "driver " + driver + " is not registered there"
+}
+
+func (s *settlement) refusesMore(d storagev1.CSINodeDriver) string {
+	if d.Allocatable != nil && d.Allocatable.Count != nil && s.adds[d.Name] > 0 && len(s.node.Volumes[d.Name])+s.adds[d.Name] > int(*d.Allocatable.Count) {
+		return fmt.Sprintf("driver %s has its limit of %d volumes there", d.Name, *d.Allocatable.Count)
+	}
+	return ""
 }
 
 func within(s topology.Segment, labels map[string]string) bool {

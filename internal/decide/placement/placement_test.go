@@ -111,6 +111,15 @@ func bound(zone string) []Claim {
 	}}}}
 }
 
+// flexVolume is a claim with a FlexVolume, flexNode a node that serves some.
+func flexVolume() []Claim {
+	c := everywhere()
+	c[0].Volume.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: "example.com/d"}
+	return c
+}
+
+func flexNode(n *Node) { n.Object.Annotations = map[string]string{volume.AnnFlexDrivers: "{}"} }
+
 // everywhere is a claim with a volume that every node reaches.
 func everywhere() []Claim {
 	c := bound("a")
@@ -226,6 +235,7 @@ func TestPods(t *testing.T) {
 		{"two volumes need room for two", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, roomForOne)}, Claims: append(lateClaim(""), small(lateClaim(""))...)}},
 		{"one has it", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, roomForOne)}, Claims: lateClaim("")}},
 		{"another driver is no driver", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, others)}, Claims: lateClaim("")}},
+		{"a FlexVolume driver that is not there is named", Facts{Pod: pod(), Nodes: []Node{node("n3", "a", 0, bare), node("n4", "a", 0, others, flexNode)}, Claims: flexVolume()}},
 		{"a node that is going takes nobody", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, going)}}},
 		{"a volume of no driver goes with its affinity", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: claim(""), Volume: &corev1.PersistentVolume{}}}}},
 		{"many refusals are not all named", Facts{Pod: pod(), Nodes: manyCordoned()}},
