@@ -152,10 +152,7 @@ func TestTokensOfAnotherClock(t *testing.T) {
 func TestNoLabels(t *testing.T) {
 	object := noAttach(driverName)
 	object.Spec.SELinuxMount = ptr.To(true)
-	w := newWorld(t, object)
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, object)
 	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.AccessModes, pv.Spec.MountOptions = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}, []string{"noatime"}
 	})

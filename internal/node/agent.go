@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
@@ -45,6 +46,9 @@ type Options struct {
 	Log *slog.Logger
 	// Labels are put on the Node in addition to the usual ones.
 	Labels map[string]string
+	// ControlPlane says that the controllers of this process call the drivers
+	// that register here.
+	ControlPlane bool
 	// TrustDrivers lets a driver's answer stand without a look at the mount
 	// table. It is for drivers that do not mount.
 	TrustDrivers bool
@@ -81,10 +85,13 @@ type Agent struct {
 	nodes      *kube.Cache[*corev1.Node]
 	csiDrivers *kube.Cache[*storagev1.CSIDriver]
 
-	journal  *journal.Journal
-	inUse    *inUse
-	object   *object
-	watcher  *registration.Watcher
+	journal *journal.Journal
+	inUse   *inUse
+	object  *object
+	watcher *registration.Watcher
+	// made is the Node as it was made or found at the start, before the cache
+	// has it.
+	made     *corev1.Node
 	work     *dispatcher
 	podQueue workqueue.TypedRateLimitingInterface[string]
 	again    *again
@@ -136,7 +143,7 @@ func New(o Options) (*Agent, error) {
 		return ptr.Deref(a.driverSpec(driver).RequiresRepublish, false)
 	}}
 	a.inUse = newInUse(o.Client, o.Name, a.nodes.Wrote)
-	a.object = &object{client: o.Client, name: o.Name, labels: o.Labels, log: o.Log}
+	a.object = &object{client: o.Client, name: o.Name, labels: o.Labels, controlPlane: o.ControlPlane, log: o.Log}
 	a.watcher = &registration.Watcher{Dir: filepath.Join(o.RootDir, "plugins_registry"), Registrar: a.object, Drivers: o.Drivers, Log: o.Log, Refused: a.refused}
 	a.work = newDispatcher(o.RetryMin, o.RetryMax, a.reconcile, o.Log)
 	a.podQueue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, o.RetryMax))
@@ -147,6 +154,10 @@ func New(o Options) (*Agent, error) {
 // Run works until ctx ends. It fails when another agent has the directory, or
 // the journal cannot be read.
 func (a *Agent) Run(ctx context.Context) error {
+	// The mount table names places, never a way to them.
+	if err := mount.CheckPath("root directory", a.RootDir); err != nil {
+		return fmt.Errorf("%w: %w", errOptions, err)
+	}
 	// Mounts and sockets below are for whoever may enter here.
 	if err := os.MkdirAll(a.RootDir, 0o700); err != nil {
 		return fmt.Errorf("make root directory: %w", err)
@@ -197,12 +208,13 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 	if err != nil {
 		return err
 	}
+	a.made = node
 	for _, path := range aside {
 		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
 		a.Events.Warn(node, decide.Torn(path))
 	}
-	a.rebuild(node)
-	a.orphans(ctx)
+	a.rebuild(node, len(aside) > 0 || a.journal.Fresh())
+	a.adoptLeft(node, a.orphans(ctx))
 	a.inUse.start(node.Status.VolumesInUse, a.recorded())
 	a.addAll("")
 	for _, p := range a.pods.List() {
@@ -211,11 +223,18 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 	return nil
 }
 
-// refused records at the Node why a driver is not registered.
+// refused records at the Node why a driver is not registered. What it answers
+// may be another thing the next time, what it is may not.
 func (a *Agent) refused(socket string, err error) {
-	if node, ok := a.nodes.Get(a.Name); ok {
-		a.Events.Warn(node, decide.Refused(socket, describe(err)))
+	next := "user"
+	if _, answered := status.FromError(err); answered {
+		next = "node " + a.Name
 	}
+	node, ok := a.nodes.Get(a.Name)
+	if !ok {
+		node = a.made
+	}
+	a.Events.Warn(node, decide.Refused(socket, describe(err), next))
 }
 
 func (a *Agent) register(ctx context.Context) {
@@ -263,7 +282,8 @@ func (a *Agent) keepNode(ctx context.Context) {
 }
 
 // resyncEvery is the pause between looks at all volumes that no event asked
-// for: the mount table has no watch that tells who unmounted what.
+// for: the mount table has no watch that tells who unmounted what. What
+// somebody took out of volumesInUse comes back then.
 const resyncEvery = time.Minute
 
 func (a *Agent) resync(ctx context.Context) {
@@ -274,6 +294,9 @@ func (a *Agent) resync(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			if node, ok := a.nodes.Get(a.Name); ok {
+				a.inUse.look(node.Status.VolumesInUse)
+			}
 			a.addAll("")
 		}
 	}

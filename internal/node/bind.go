@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
@@ -27,13 +28,14 @@ func (d *deed) bind(path string) error {
 	}
 	d.dirty = true
 	if err := mount.Bind(path, host, t.ReadOnly); err != nil {
-		if before == "" && !d.showsTarget(t) {
+		if at, unknown := d.boundAt(t); before == "" && len(at) == 0 && unknown == nil {
 			t.HostPath, t.HostPhase = "", ""
 		}
 		return fmt.Errorf("%w: %w", errHostPath, err)
 	}
-	t.HostPhase = decide.Bound
-	return nil
+	at, _, err := d.a.table.At(host)
+	t.HostPhase, t.HostDevice = decide.Bound, at.Device
+	return err
 }
 
 // bindable refuses what is no directory before anything is written.
@@ -58,7 +60,18 @@ func (d *deed) unbind(path string) error {
 	if err := d.settle(); err != nil {
 		return err
 	}
-	if d.showsTarget(t) {
+	at, err := d.boundAt(t)
+	if err != nil {
+		return err
+	}
+	top, mounted, err := d.a.table.At(t.HostPath)
+	switch {
+	case err != nil:
+		return err
+	case len(at) > 0 && !slices.Contains(at, top.ID):
+		// Nobody sees the volume there, and it is mounted nevertheless.
+		return fmt.Errorf("%w: %s: %w: %s", errHostPath, t.HostPath, mount.ErrOccupied, top.Source)
+	case len(at) > 0:
 		unmount := mount.Unmount
 		if d.f.Dead[path] {
 			unmount = mount.Detach
@@ -66,26 +79,35 @@ func (d *deed) unbind(path string) error {
 		if err := unmount(t.HostPath); err != nil {
 			return err
 		}
-	} else if _, mounted, err := d.a.table.At(t.HostPath); err != nil {
-		return err
-	} else if mounted {
+	case mounted:
 		d.a.Log.Warn("mount at a host path stays, it shows something else", "volume", d.f.Volume, "path", t.HostPath)
 	}
-	t.HostPath, t.HostPhase, d.dirty = "", "", true
+	t.HostPath, t.HostPhase, t.HostDevice, d.dirty = "", "", "", true
 	return nil
 }
 
-// showsTarget says whether the mount at the target's host path is of the
-// volume's filesystem.
-func (d *deed) showsTarget(t *decide.Target) bool {
-	host, mounted, err := d.a.table.At(t.HostPath)
-	if err != nil || !mounted {
-		return false
+// boundAt returns the mounts at the target's host path that are of the volume's
+// filesystem, as it is now or was when it was bound there.
+func (d *deed) boundAt(t *decide.Target) ([]int, error) {
+	own := map[string]bool{t.HostDevice: t.HostDevice != ""}
+	points, err := d.a.table.Points()
+	if err != nil {
+		return nil, err
 	}
 	for _, path := range []string{t.Path, d.rec.StagingPath} {
-		if own, ok, err := d.a.table.At(path); err == nil && ok && own.Device == host.Device {
-			return true
+		if p, ok := points[path]; ok {
+			own[p.Device] = true
 		}
 	}
-	return false
+	below, err := mount.Below(t.HostPath)
+	if err != nil {
+		return nil, err
+	}
+	var at []int
+	for _, p := range below {
+		if p.Path == t.HostPath && own[p.Device] {
+			at = append(at, p.ID)
+		}
+	}
+	return at, nil
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -33,6 +35,8 @@ type death struct {
 	effects []string
 	dead    bool
 	journal map[string][]byte
+	// made are the directories that are there when it strikes.
+	made map[string]bool
 }
 
 // step says whether an effect does not happen, and whether it is the last.
@@ -46,7 +50,10 @@ func (d *death) step(name string) (last bool, err error) {
 	if len(d.effects) != d.at {
 		return false, nil
 	}
-	d.dead, d.journal = true, map[string][]byte{}
+	d.dead, d.journal, d.made = true, map[string][]byte{}, map[string]bool{}
+	for _, dir := range d.directories() {
+		d.made[dir] = true
+	}
 	files, _ := filepath.Glob(filepath.Join(d.dir, "journal", "*.json"))
 	for _, f := range files {
 		if data, err := os.ReadFile(f); err == nil {
@@ -87,7 +94,23 @@ func (d *death) write(a clienttesting.Action) (bool, runtime.Object, error) {
 	return false, nil, nil
 }
 
-// bury puts the journal back to what it was, and lets the next agent live.
+// directories returns those of volumes, what is below others first.
+func (d *death) directories() []string {
+	var all []string
+	for _, of := range []string{"pods", "plugins/kubernetes.io"} {
+		_ = filepath.WalkDir(filepath.Join(d.dir, of), func(path string, e fs.DirEntry, err error) error {
+			if err == nil && e.IsDir() {
+				all = append(all, path)
+			}
+			return nil
+		})
+	}
+	slices.Reverse(all)
+	return all
+}
+
+// bury puts journal and directories back to what they were, and lets the next
+// agent live.
 func (d *death) bury(t *testing.T) {
 	t.Helper()
 	d.mu.Lock()
@@ -98,6 +121,11 @@ func (d *death) bury(t *testing.T) {
 	}
 	for f, data := range d.journal {
 		err = errors.Join(err, os.WriteFile(f, data, 0o600))
+	}
+	for _, dir := range d.directories() {
+		if !d.made[dir] {
+			err = errors.Join(err, os.Remove(dir))
+		}
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -16,6 +18,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -30,8 +33,10 @@ type deed struct {
 	// have all of it yet.
 	rec   *decide.Record
 	dirty bool
-	// publishContext is what the attach gave; set by checkAttached.
+	// publishContext is what the attach gave, and attachment the UID of the
+	// VolumeAttachment; set by checkAttached.
 	publishContext map[string]string
+	attachment     string
 }
 
 // callError is a driver's refusal or a lost call.
@@ -118,8 +123,31 @@ func (d *deed) checkAttached(ctx context.Context) error {
 	case va.Spec.NodeName != f.Node || va.Spec.Attacher != f.Driver:
 		return fmt.Errorf("attachment %s is of driver %s and node %s, wanted %s and %s", name, va.Spec.Attacher, va.Spec.NodeName, f.Driver, f.Node)
 	}
-	d.publishContext = va.Status.AttachmentMetadata
-	return nil
+	d.publishContext, d.attachment = va.Status.AttachmentMetadata, string(va.UID)
+	return d.notStale()
+}
+
+// notStale takes down what is left of an earlier attachment before anybody gets
+// the volume by this one. It was detached by force in between, while nobody
+// wanted it here, and another node may have written to it: a filesystem that
+// stayed mounted knows nothing of that. What living Pods have is not taken away
+// under them.
+func (d *deed) notStale() error {
+	r := d.rec
+	if r == nil || r.Attachment == "" || r.Attachment == d.attachment ||
+		slices.ContainsFunc(r.Targets, func(t decide.Target) bool { return d.f.consumers[t.Path] != nil }) {
+		return nil
+	}
+	if len(r.Targets) == 0 {
+		if r.Stage == "" {
+			return nil
+		}
+		r.Stage = decide.Unstaging
+		if err := d.settle(); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("volume %s was detached from node %s and attached again, what is mounted of it is old: %w", d.f.Volume, d.f.Node, errNotYet)
 }
 
 // attachmentName returns the name of the VolumeAttachment of a volume and a
@@ -150,6 +178,9 @@ func (d *deed) prepare() (*decide.Record, *csipb.VolumeCapability, error) {
 	if d.f.AttachRequired {
 		r.PublishContext = d.publishContext
 	}
+	if d.attachment != "" {
+		r.Attachment = d.attachment
+	}
 	r.StageSecret, r.PublishSecret = secretRef(pv.Spec.CSI.NodeStageSecretRef), secretRef(pv.Spec.CSI.NodePublishSecretRef)
 	return r, csi.Capability(mode, d.f.Block, pv.Spec.CSI.FSType, pv.Spec.MountOptions), nil
 }
@@ -161,20 +192,23 @@ func secretRef(r *corev1.SecretReference) *decide.SecretRef {
 	return &decide.SecretRef{Namespace: r.Namespace, Name: r.Name}
 }
 
+var errElsewhere = errors.New("it is mounted by somebody else")
+
+var errSecret = errors.New("the secret cannot be used")
+
 // secrets reads a Secret live: the node may not watch Secrets.
 func (d *deed) secrets(ctx context.Context, ref *decide.SecretRef) (map[string]string, error) {
 	if ref == nil {
 		return nil, nil
 	}
-	s, err := d.a.Client.CoreV1().Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	data, err := kube.SecretData(ctx, d.a.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
+	if apierrors.IsNotFound(err) || errors.Is(err, kube.ErrNotText) {
+		err = fmt.Errorf("%w: %w", errSecret, err)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read secret %s/%s of volume %s: %w", ref.Namespace, ref.Name, d.f.Volume, err)
+		return nil, fmt.Errorf("volume %s: %w", d.f.Volume, err)
 	}
-	out := make(map[string]string, len(s.Data))
-	for k, v := range s.Data {
-		out[k] = string(v)
-	}
-	return out, nil
+	return data, nil
 }
 
 func (d *deed) stage(ctx context.Context) error {
@@ -187,13 +221,20 @@ func (d *deed) stage(ctx context.Context) error {
 		return err
 	}
 	before := r.Stage
-	r.Stage, r.GrowRefused = decide.Staging, 0
 	r.StagingPath = stagingPath(d.a.RootDir, r.Driver, r.Handle, r.Volume, r.Block)
+	if before == "" {
+		if err := d.stageable(r.StagingPath); err != nil {
+			return err
+		}
+	}
+	r.Stage, r.GrowRefused = decide.Staging, 0
 	if err := d.save(); err != nil {
 		r.Stage = before
 		return err
 	}
 	if err := mount.MakeBelow(d.a.RootDir, r.StagingPath); err != nil {
+		// The driver was not called.
+		r.Stage, d.dirty = before, true
 		return fmt.Errorf("make staging directory: %w", err)
 	}
 	pv := d.f.pv
@@ -205,7 +246,7 @@ func (d *deed) stage(ctx context.Context) error {
 		VolumeCapability: capability, Secrets: secrets, VolumeContext: pv.Spec.CSI.VolumeAttributes,
 	})
 	d.dirty = true
-	switch outcome(err) {
+	switch d.outcome(r.StagingPath, err) {
 	case volume.Done:
 		r.Stage = decide.Staged
 		_, r.StagingMounted, err = d.a.table.At(r.StagingPath)
@@ -220,17 +261,36 @@ func (d *deed) stage(ctx context.Context) error {
 	return called(d.f.Driver, "NodeStageVolume", err)
 }
 
-// outcome takes no driver at its word that says "internal error" and thereby
-// that nothing was done: it is asked to undo it.
-func outcome(err error) volume.Outcome {
-	if csi.Doubtful(err) {
+// stageable refuses a place where somebody else has mounted something: a driver
+// would take it for the volume, or hide it. What a driver may have left in the
+// directory is its own.
+func (d *deed) stageable(path string) error {
+	at, mounted, err := d.a.table.At(path)
+	if err == nil && mounted {
+		err = fmt.Errorf("staging path of volume %s: %s: %w: %s", d.f.Volume, path, mount.ErrOccupied, at.Source)
+	}
+	return err
+}
+
+// outcome takes no driver at its word that says "internal error", or whatever
+// else while something is at the path, and thereby that nothing was done: it is
+// asked to undo it. Before the call the path was free.
+func (d *deed) outcome(path string, err error) volume.Outcome {
+	o := csi.OutcomeOfNodeCall(err)
+	if o != volume.Failed {
+		return o
+	}
+	if _, mounted, tableErr := d.a.table.At(path); csi.Doubtful(err) || tableErr != nil || mounted || isDevice(path) {
 		return volume.Unknown
 	}
-	return csi.OutcomeOfNodeCall(err)
+	return o
 }
 
 func (d *deed) unstage(ctx context.Context) error {
 	r := d.rec
+	if err := d.nowhereElse(); err != nil {
+		return err
+	}
 	r.Stage = decide.Unstaging
 	if err := d.settle(); err != nil {
 		return err
@@ -241,6 +301,28 @@ func (d *deed) unstage(ctx context.Context) error {
 	}
 	d.a.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
 	r.Stage, r.StagingMounted, d.dirty = "", false, true
+	return nil
+}
+
+// nowhereElse refuses to let go of a volume that is to be detached while somebody
+// has it mounted at a place of his own: what is written there would be lost. As a
+// kubelet does, it looks for the same filesystem, and of a device's own for any
+// part of it.
+func (d *deed) nowhereElse() error {
+	points, err := d.a.table.Points()
+	if err != nil {
+		return err
+	}
+	staged, mounted := points[d.rec.StagingPath]
+	if !mounted || !d.f.Verify || !d.f.AttachRequired || d.f.Dead[d.rec.StagingPath] {
+		return nil
+	}
+	whole := staged.Root == "/" && !strings.HasPrefix(staged.Device, "0:")
+	for _, p := range points {
+		if p.Device == staged.Device && (whole || p.Root == staged.Root) && !isAgents(p.Path) {
+			return fmt.Errorf("volume %s: %w at %s", d.f.Volume, errElsewhere, p.Path)
+		}
+	}
 	return nil
 }
 

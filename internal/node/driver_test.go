@@ -45,10 +45,11 @@ type fakeDriver struct {
 	usage    []*csipb.VolumeUsage
 	ailments []*csipb.VolumeHealth_VolumeHealthEntry
 	tells    bool
-	// mount, when set, mounts something at a target.
-	mount   func(target string) error
-	told    []*registerapi.RegistrationStatus
-	servers []*grpc.Server
+	// mount, when set, mounts something at a target, mountStage at a staging
+	// path.
+	mount, mountStage func(path string) error
+	told              []*registerapi.RegistrationStatus
+	servers           []*grpc.Server
 }
 
 func newFakeDriver(name, root string) *fakeDriver {
@@ -195,6 +196,11 @@ func (d *fakeDriver) left() string {
 
 func (d *fakeDriver) NodeStageVolume(ctx context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
 	return &csipb.NodeStageVolumeResponse{}, d.perform(ctx, "stage:"+r.VolumeId+":"+r.PublishContext["device"]+":"+r.Secrets["key"], func() error {
+		if d.mountStage != nil && !d.staged[r.VolumeId] {
+			if err := d.mountStage(r.StagingTargetPath); err != nil {
+				return status.Error(codes.Internal, err.Error())
+			}
+		}
 		d.staged[r.VolumeId] = true
 		return nil
 	})
@@ -206,6 +212,9 @@ func (d *fakeDriver) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstage
 			if strings.HasPrefix(at, r.VolumeId+" ") {
 				return status.Error(codes.FailedPrecondition, "it is still at "+at)
 			}
+		}
+		if d.mountStage != nil {
+			_ = unix.Unmount(r.StagingTargetPath, unix.UMOUNT_NOFOLLOW)
 		}
 		delete(d.staged, r.VolumeId)
 		return nil

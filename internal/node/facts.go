@@ -10,8 +10,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // alive says whether a Pod still has a right to its volumes.
@@ -44,6 +46,9 @@ func (a *Agent) gather(ctx context.Context, key string) (*facts, error) {
 	})
 	f.driver, f.DriverReady = a.Drivers.Get(name)
 	f.CanStage = f.DriverReady && f.driver.Node.StageUnstage
+	if !f.DriverReady {
+		f.Absent = a.absent(f)
+	}
 	n := uniqueName(name, handle)
 	f.InUse = a.inUse.has(n)
 	if len(f.Wanted) == 0 {
@@ -158,11 +163,15 @@ func (a *Agent) gatherMounts(ctx context.Context, f *facts) error {
 	if err != nil {
 		return err
 	}
-	if _, f.Mounted[f.Record.StagingPath] = points[f.Record.StagingPath]; f.Mounted[f.Record.StagingPath] {
+	shown := func(path string) bool {
+		p, mounted := points[path]
+		return mounted && !p.Hidden
+	}
+	if f.Mounted[f.Record.StagingPath] = shown(f.Record.StagingPath); f.Mounted[f.Record.StagingPath] {
 		f.Dead[f.Record.StagingPath] = a.liveness.Dead(ctx, f.Record.StagingPath)
 	}
 	for _, t := range f.Record.Targets {
-		_, mounted := points[t.Path]
+		mounted := shown(t.Path)
 		switch {
 		case f.Record.Block:
 			mounted = isDevice(t.Path) && a.linked(f.Record.Volume, t)
@@ -171,7 +180,7 @@ func (a *Agent) gatherMounts(ctx context.Context, f *facts) error {
 		}
 		f.Mounted[t.Path] = mounted
 		if t.HostPath != "" {
-			_, f.Mounted[t.HostPath] = points[t.HostPath]
+			f.Mounted[t.HostPath] = shown(t.HostPath)
 		}
 	}
 	return nil
@@ -205,6 +214,15 @@ func (a *Agent) driverSpec(driver string) storagev1.CSIDriverSpec {
 		return d.Spec
 	}
 	return storagev1.CSIDriverSpec{}
+}
+
+// absent says why the driver of a FlexVolume is not there.
+func (a *Agent) absent(f *facts) volume.Because {
+	n, ok := a.nodes.Get(a.Name)
+	if _, told := flex.Told(n)[f.Driver]; !ok || !told && (f.pv == nil || f.pv.Spec.FlexVolume == nil) {
+		return volume.Because{}
+	}
+	return flex.Absent(f.Driver, n)
 }
 
 // refusedMode says why a driver does not do volumes that live as long as they

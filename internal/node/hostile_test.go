@@ -2,11 +2,9 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -14,230 +12,10 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/volume"
 )
-
-// mishap is one call that fails once, before or after the work.
-type mishap struct {
-	call  string
-	code  codes.Code
-	after bool
-}
-
-func (m mishap) name() string {
-	return strings.ToLower(fmt.Sprintf("%s-%d-%v", m.call, m.code, m.after))
-}
-
-func mishaps() []mishap {
-	var out []mishap
-	for _, call := range []string{"stage", "publish", "unpublish", "unstage", "expand"} {
-		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
-			out = append(out, mishap{call, code, false}, mishap{call, code, true})
-		}
-	}
-	return out
-}
-
-// TestEveryCode: whatever code a driver answers, at whatever call, with the work
-// done or not: the one whom it keeps waiting is told why and who is next, it
-// goes on, and nothing is left at the end.
-func TestEveryCode(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	all := mishaps()
-	d.setHook(once(all))
-	d.start(t)
-	w.run()
-	w.registered(driverName)
-	for _, m := range all {
-		w.wire(driverName, m.name())
-		if m.call == "expand" {
-			w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), m.name(), types.MergePatchType,
-				[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`), metav1.PatchOptions{}, "status"))
-		}
-		w.pod(m.name(), m.name())
-	}
-	for _, m := range all {
-		w.says(m.name(), corev1.ConditionTrue, "v-"+m.name()+"=")
-	}
-	for _, m := range all {
-		w.terminate(m.name())
-	}
-	for _, m := range all {
-		w.gone(m.name())
-	}
-	w.empty()
-	if left := d.left(); left != "" {
-		t.Errorf("left at the driver: %s", left)
-	}
-	for _, m := range all {
-		w.wasTold(m)
-	}
-}
-
-// once has the driver fail each mishap's call one time.
-func once(all []mishap) func(context.Context, string) error {
-	byHandle, seen := map[string]mishap{}, map[string]bool{}
-	for _, m := range all {
-		byHandle["h-"+m.name()] = m
-	}
-	var mu sync.Mutex
-	return func(_ context.Context, what string) error {
-		call, rest, _ := strings.Cut(what, ":")
-		handle, _, _ := strings.Cut(rest, ":")
-		m, ok := byHandle[handle]
-		mu.Lock()
-		defer mu.Unlock()
-		if !ok || m.call != call || seen[handle] {
-			return nil
-		}
-		seen[handle] = true
-		err := status.Error(m.code, "mishap "+m.name())
-		if m.after {
-			return afterwards{err}
-		}
-		return err
-	}
-}
-
-// wasTold looks for the event about a mishap at whom it kept waiting. An
-// unstage keeps nobody: the Pod is gone by then.
-func (w *world) wasTold(m mishap) {
-	w.t.Helper()
-	kind, reason := "Pod", map[string]volume.Reason{
-		"stage": volume.ReasonFailedMount, "publish": volume.ReasonFailedMount, "unpublish": volume.ReasonFailedUnmount, "expand": volume.ReasonFailedNodeResize,
-	}[m.call]
-	switch m.call {
-	case "unstage":
-		return
-	case "expand":
-		kind = "PersistentVolumeClaim"
-	}
-	eventually(w.t, func() string {
-		events, err := w.client.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
-		w.must(nil, err)
-		for _, e := range events.Items {
-			if strings.HasSuffix(e.Message, "mishap "+m.name()) && e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == m.name() &&
-				e.Reason == string(reason) && e.Annotations[volume.AnnNext] == "node n1" {
-				return ""
-			}
-		}
-		return fmt.Sprintf("%+v: nobody was told, or not whose turn it is", m)
-	})
-}
-
-// TestUndoneAfterEveryCode: a driver does the work and never says so, and the
-// Pod goes: unless the driver said plainly that it did not begin, all is undone.
-func TestUndoneAfterEveryCode(t *testing.T) {
-	plain := map[codes.Code]bool{
-		codes.InvalidArgument: true, codes.NotFound: true, codes.AlreadyExists: true, codes.PermissionDenied: true,
-		codes.FailedPrecondition: true, codes.OutOfRange: true, codes.Unimplemented: true, codes.Unauthenticated: true,
-	}
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	names := map[string]error{}
-	for _, m := range mishaps() {
-		if m.after && !plain[m.code] && (m.call == "stage" || m.call == "publish") {
-			names[m.call+":h-"+m.name()] = afterwards{status.Error(m.code, "mishap "+m.name())}
-		}
-	}
-	d.setHook(func(_ context.Context, what string) error {
-		for begin, err := range names {
-			if strings.HasPrefix(what, begin) {
-				return err
-			}
-		}
-		return nil
-	})
-	d.start(t)
-	w.run()
-	w.registered(driverName)
-	for begin := range names {
-		_, handle, _ := strings.Cut(begin, ":h-")
-		w.wire(driverName, handle)
-		w.pod(handle, handle)
-		w.says(handle, corev1.ConditionFalse, "mishap "+handle)
-		w.terminate(handle)
-	}
-	for begin := range names {
-		_, handle, _ := strings.Cut(begin, ":h-")
-		w.gone(handle)
-	}
-	w.empty()
-	if left := d.left(); left != "" {
-		t.Errorf("left at the driver: %s", left)
-	}
-}
-
-// TestObstacles: what is in the way of a volume is neither hidden nor written
-// to nor removed; the Pod is told, and goes on when it is away.
-func TestObstacles(t *testing.T) {
-	for name, c := range map[string]struct {
-		put, take func(target string) error
-		want      string
-	}{
-		"a file": {
-			func(at string) error { return os.WriteFile(at, nil, 0o600) }, os.Remove, "something else is there: a file",
-		},
-		"a symbolic link": {
-			func(at string) error { return os.Symlink("/etc", at) }, os.Remove, "path is a symbolic link or passes one",
-		},
-		"a stranger's mount": {
-			tmpfs, func(at string) error { return unix.Unmount(at, 0) }, "something else is mounted there",
-		},
-		"a directory with data": {
-			func(at string) error { return os.MkdirAll(at+"/data", 0o700) }, func(at string) error { return os.Remove(at + "/data") }, "a directory that is not empty",
-		},
-		"a link above": {
-			func(at string) error {
-				above := filepath.Dir(filepath.Dir(at))
-				return os.Rename(above, above+".away")
-			},
-			func(at string) error {
-				above := filepath.Dir(filepath.Dir(at))
-				_ = os.RemoveAll(above)
-				return os.Rename(above+".away", above)
-			}, "",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, noAttach(driverName))
-			t.Cleanup(w.detachAll)
-			w.tune = doubts
-			d := newFakeDriver(driverName, w.dir)
-			d.mount = tmpfs
-			d.start(t)
-			w.run()
-			w.registered(driverName)
-			at := targetPath(w.dir, "uid-p", "pv-a", false)
-			w.must(nil, os.MkdirAll(filepath.Dir(at), 0o700))
-			w.must(nil, c.put(at))
-			if c.want == "" {
-				w.must(nil, os.Symlink(filepath.Dir(filepath.Dir(at))+".away", filepath.Dir(filepath.Dir(at))))
-				c.want = "path is a symbolic link or passes one"
-			}
-			w.wire(driverName, "a")
-			w.pod("p", "a")
-			w.eventSaid("FailedMount", c.want)
-			w.says("p", corev1.ConditionFalse, c.want)
-			if got := d.history(); strings.Contains(got, "publish:") {
-				t.Errorf("calls: %s", got)
-			}
-			w.must(nil, c.take(at))
-			w.says("p", corev1.ConditionTrue, "v-a=")
-			w.terminate("p")
-			w.gone("p")
-			w.empty()
-			if left := d.left(); left != "" {
-				t.Errorf("left at the driver: %s", left)
-			}
-		})
-	}
-}
 
 // TestFullAndReadOnlyDisk: without a place to write down what it does the agent
 // does nothing, says so, and goes on when it has one.
@@ -251,7 +29,7 @@ func TestFullAndReadOnlyDisk(t *testing.T) {
 	empty := w.fill()
 	w.wire(driverName, "a")
 	w.pod("p", "a")
-	w.eventSaid("FailedMount", "no space left on device")
+	w.heard("Pod", "p", "FailedMount", "no space left on device", "user")
 	empty()
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	// A mount over it can be read-only although the agent's lock is open.
@@ -259,9 +37,9 @@ func TestFullAndReadOnlyDisk(t *testing.T) {
 	w.must(nil, unix.Mount("", w.dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	w.wire(driverName, "b")
 	w.pod("q", "b")
-	w.eventSaid("FailedMount", "read-only file system")
+	w.heard("Pod", "q", "FailedMount", "read-only file system", "user")
 	w.terminate("p")
-	w.eventSaid("FailedUnmount", "read-only file system")
+	w.heard("Pod", "p", "FailedUnmount", "read-only file system", "user")
 	w.must(nil, unix.Mount("", w.dir, "", unix.MS_BIND|unix.MS_REMOUNT, ""))
 	w.gone("p")
 	w.says("q", corev1.ConditionTrue, "v-b=")
@@ -284,7 +62,7 @@ func TestDeviceNeverShows(t *testing.T) {
 	w.run()
 	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
 	w.pod("p", "a")
-	w.eventSaid("FailedMount", "there is no block device")
+	w.heard("Pod", "p", "FailedMount", "there is no block device", driverName)
 	at := targetPath(w.dir, "uid-p", "pv-a", true)
 	w.must(nil, os.Remove(at))
 	w.must(nil, unix.Mknod(at, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))))
@@ -299,19 +77,17 @@ func TestDeviceNeverShows(t *testing.T) {
 
 // TestNamesThatLeaveTheirDirectory are never made paths of.
 func TestNamesThatLeaveTheirDirectory(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	w, d := running(t, noAttach(driverName))
 	w.wire(driverName, "a")
 	w.podWith("p", func(p *corev1.Pod) { p.UID = "../../../escape" }, "a")
 	w.says("p", corev1.ConditionFalse, `the UID of the Pod, "../../../escape", cannot be the name of a directory`)
+	w.heard("Pod", "p", "FailedMount", "the UID of the Pod", "user")
 	w.podWith("q", func(p *corev1.Pod) {
 		inline(p)
 		p.Spec.Volumes[0].Name = ".."
 	})
 	w.says("q", corev1.ConditionFalse, `the name of the volume, "..", cannot be the name of a directory`)
+	w.heard("Pod", "q", "FailedMount", "the name of the volume", "user")
 	if got := d.history(); got != "info" {
 		t.Errorf("calls: %s", got)
 	}
@@ -384,6 +160,75 @@ func TestLeaverKeepsNobodyWaiting(t *testing.T) {
 	}
 }
 
+// TestStuckUnstage: the last Pod has gone, and the driver does not let go of the
+// volume. The attachment, whose detach waits, is told why, and so is the next
+// Pod.
+func TestStuckUnstage(t *testing.T) {
+	w := newWorld(t)
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	d.setHook(func(_ context.Context, call string) error {
+		if strings.HasPrefix(call, "unstage:") {
+			return status.Error(codes.Internal, "it is stuck")
+		}
+		return nil
+	})
+	w.run()
+	w.registered(driverName)
+	w.wire(driverName, "a")
+	w.attach(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.terminate("p")
+	w.gone("p")
+	const cause = "NodeUnstageVolume by driver d.example: Internal: it is stuck"
+	w.heard("VolumeAttachment", attachmentName("h-a", driverName, "n1"), "FailedUnmount", cause, "node n1")
+	w.pod("q", "a")
+	w.heard("Pod", "q", "FailedUnmount", cause, "node n1")
+	w.says("q", corev1.ConditionFalse, cause)
+	if used := w.node().Status.VolumesInUse; len(used) != 1 {
+		t.Errorf("volumes in use: %v", used)
+	}
+	d.setHook(nil)
+	w.says("q", corev1.ConditionTrue, "v-a=")
+	if got := d.callsFor("h-a"); !strings.HasSuffix(got, "unstage stage publish") {
+		t.Errorf("calls: %s", got)
+	}
+}
+
+// TestSecretOfNoUse: the user has to make it, and CSI carries nothing but text;
+// the driver is not called, and has nothing to undo.
+func TestSecretOfNoUse(t *testing.T) {
+	w, d := running(t, noAttach(driverName))
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
+	})
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden\xff")}}
+	for pod, c := range map[string]struct {
+		there bool
+		want  string
+	}{
+		"missing": {false, `secrets "s" not found`},
+		"no-text": {true, `the value of key "key" is not UTF-8 text`},
+	} {
+		if c.there {
+			w.must(w.client.CoreV1().Secrets("ns").Create(t.Context(), secret, metav1.CreateOptions{}))
+		}
+		w.pod(pod, "a")
+		w.heard("Pod", pod, "FailedMount", "volume pv-a: the secret cannot be used: ", "user")
+		w.says(pod, corev1.ConditionFalse, c.want)
+		w.terminate(pod)
+		w.gone(pod)
+		if c.there {
+			w.must(nil, w.client.CoreV1().Secrets("ns").Delete(t.Context(), "s", metav1.DeleteOptions{}))
+		}
+	}
+	w.empty()
+	if got := d.callsFor("h-a"); got != "" {
+		t.Errorf("calls: %s", got)
+	}
+}
+
 // TestFailureOfOnePod: what is in the way of one Pod keeps no other waiting.
 func TestFailureOfOnePod(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
@@ -403,17 +248,14 @@ func TestFailureOfOnePod(t *testing.T) {
 // TestDriverRemoved: the driver is gone for good and a Pod is to go: it is told
 // whom it waits for, and nothing is forgotten.
 func TestDriverRemoved(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, noAttach(driverName))
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	d.stop()
 	w.registered()
 	w.terminate("p")
-	w.eventSaid("FailedUnmount", "driver d.example is not registered on node n1")
+	w.heard("Pod", "p", "FailedUnmount", "driver d.example is not registered on node n1", driverName)
 	if used := w.node().Status.VolumesInUse; len(used) != 1 {
 		t.Errorf("volumes in use: %v", used)
 	}

@@ -32,10 +32,7 @@ func inline(pod *corev1.Pod) {
 // TestInlineVolume: a volume that a Pod names itself is published, and nothing
 // else is done or said about it, through a restart of the agent to its end.
 func TestInlineVolume(t *testing.T) {
-	w := newWorld(t, doesInline("Ephemeral"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")}})
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, doesInline("Ephemeral"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")}})
 	w.podWith("p", inline)
 	at := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/own/mount")
 	w.says("p", corev1.ConditionTrue, "own="+at)
@@ -76,10 +73,7 @@ func TestInlineVolume(t *testing.T) {
 // TestInlineVolumeIsRefused until the driver's object says that it does such
 // volumes.
 func TestInlineVolumeIsRefused(t *testing.T) {
-	w := newWorld(t, doesInline("Persistent"))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, _ := running(t, doesInline("Persistent"))
 	w.podWith("p", func(p *corev1.Pod) {
 		inline(p)
 		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
@@ -106,10 +100,7 @@ func TestPersistentVolumeIsRefused(t *testing.T) {
 // TestInlineSurvivesALostJournal: the volume of a living Pod is taken over, and
 // not taken for a stranger's mount.
 func TestInlineSurvivesALostJournal(t *testing.T) {
-	w := newWorld(t, doesInline("Ephemeral"))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, doesInline("Ephemeral"))
 	w.podWith("p", func(p *corev1.Pod) {
 		inline(p)
 		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,15 +27,20 @@ type inUse struct {
 	wake  chan struct{}
 
 	mu sync.Mutex
-	// want is what shall be written, written what the API has confirmed.
-	want, written map[corev1.UniqueVolumeName]bool
-	waiting       []chan error
+	// want is what the Node shall say, sure what it says, and may what it may
+	// say: the answer to a write can get lost, and then it says either.
+	want, sure, may map[corev1.UniqueVolumeName]bool
+	waiting         []chan error
+	// doubts counts how often it has turned out that nothing is sure.
+	doubts int
 }
+
+var errNodeAnew = errors.New("the node was made anew meanwhile")
 
 func newInUse(client kubernetes.Interface, node string, wrote func(*corev1.Node)) *inUse {
 	return &inUse{
 		client: client, node: node, wrote: wrote, wake: make(chan struct{}, 1),
-		want: map[corev1.UniqueVolumeName]bool{}, written: map[corev1.UniqueVolumeName]bool{},
+		want: map[corev1.UniqueVolumeName]bool{}, sure: map[corev1.UniqueVolumeName]bool{}, may: map[corev1.UniqueVolumeName]bool{},
 	}
 }
 
@@ -44,7 +50,7 @@ func (u *inUse) start(now, needed []corev1.UniqueVolumeName) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, n := range now {
-		u.want[n], u.written[n] = true, true
+		u.want[n], u.sure[n], u.may[n] = true, true, true
 	}
 	for _, n := range needed {
 		u.want[n] = true
@@ -52,19 +58,39 @@ func (u *inUse) start(now, needed []corev1.UniqueVolumeName) {
 	u.poke()
 }
 
-// again writes everything once more, after the Node was made anew.
+// again writes everything once more, after the Node was made anew. What is
+// being written may have gone to the old one.
 func (u *inUse) again() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.written = map[corev1.UniqueVolumeName]bool{}
+	u.doubts++
+	u.sure = map[corev1.UniqueVolumeName]bool{}
 	u.poke()
+}
+
+// look writes everything once more if the Node says something else than was
+// written: somebody has edited it.
+func (u *inUse) look(says []corev1.UniqueVolumeName) {
+	u.mu.Lock()
+	now := map[corev1.UniqueVolumeName]bool{}
+	for _, n := range says {
+		now[n] = true
+	}
+	edited := !maps.Equal(now, u.sure)
+	if edited {
+		maps.Copy(u.may, now)
+	}
+	u.mu.Unlock()
+	if edited {
+		u.again()
+	}
 }
 
 // names returns what is or may be in volumesInUse.
 func (u *inUse) names() []corev1.UniqueVolumeName {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	all := maps.Clone(u.written)
+	all := maps.Clone(u.may)
 	maps.Copy(all, u.want)
 	return slices.Collect(maps.Keys(all))
 }
@@ -73,14 +99,14 @@ func (u *inUse) names() []corev1.UniqueVolumeName {
 func (u *inUse) has(n corev1.UniqueVolumeName) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.want[n] && u.written[n]
+	return u.want[n] && u.sure[n]
 }
 
 // mayHave says whether the API may have the mark.
 func (u *inUse) mayHave(n corev1.UniqueVolumeName) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.want[n] || u.written[n]
+	return u.want[n] || u.may[n]
 }
 
 // set marks or unmarks a volume and returns when the API has confirmed it. It
@@ -124,22 +150,34 @@ func (u *inUse) run(ctx context.Context) {
 
 func (u *inUse) write(ctx context.Context) {
 	u.mu.Lock()
-	want, waiting := maps.Clone(u.want), u.waiting
-	same := maps.Equal(want, u.written)
+	want, waiting, doubts := maps.Clone(u.want), u.waiting, u.doubts
+	same := maps.Equal(want, u.sure) && maps.Equal(want, u.may)
 	u.waiting = nil
 	u.mu.Unlock()
 	var err error
 	if !same {
-		err = u.patch(ctx, slices.Sorted(maps.Keys(want)))
-		if err == nil {
-			u.mu.Lock()
-			u.written = want
-			u.mu.Unlock()
-		}
+		err = u.learn(want, doubts, u.patch(ctx, slices.Sorted(maps.Keys(want))))
 	}
 	for _, w := range waiting {
 		w <- err
 	}
+}
+
+// learn takes what came of a write.
+func (u *inUse) learn(want map[corev1.UniqueVolumeName]bool, doubts int, err error) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.doubts != doubts:
+		maps.Copy(u.may, want)
+		return errors.Join(err, errNodeAnew)
+	case err != nil:
+		maps.Copy(u.may, want)
+		maps.DeleteFunc(u.sure, func(n corev1.UniqueVolumeName, _ bool) bool { return !want[n] })
+		return err
+	}
+	u.sure, u.may = want, maps.Clone(want)
+	return nil
 }
 
 func (u *inUse) patch(ctx context.Context, names []corev1.UniqueVolumeName) error {

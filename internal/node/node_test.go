@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -26,11 +29,7 @@ func noAttach(name string) *storagev1.CSIDriver {
 }
 
 func TestLifeOfAVolume(t *testing.T) {
-	w := newWorld(t)
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	w, d := running(t)
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionFalse, "WaitForAttach")
@@ -87,8 +86,10 @@ func TestMissingThings(t *testing.T) {
 	w.run()
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionFalse, "ClaimMissing")
+	w.heard("Pod", "p", "ClaimMissing", "there is no claim a", "user")
 	w.wire(driverName, "a")
 	w.says("p", corev1.ConditionFalse, "DriverMissing")
+	w.heard("Pod", "p", "DriverMissing", "driver d.example is not registered", driverName)
 	newFakeDriver(driverName, w.dir).start(t)
 	w.says("p", corev1.ConditionTrue, "v-a=")
 }
@@ -96,10 +97,7 @@ func TestMissingThings(t *testing.T) {
 // TestRestart: the agent ends while the driver works; the next one takes over
 // and ends what nobody wants any more, without touching what is wanted.
 func TestRestart(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, noAttach(driverName))
 	w.wire(driverName, "a")
 	w.wire(driverName, "b")
 	w.pod("p", "a")
@@ -186,19 +184,36 @@ func TestFailuresAreRepeated(t *testing.T) {
 	w.eventSaid("FailedUnmount", "NodeUnpublishVolume by driver d.example: Internal: no")
 }
 
+// eventSaid waits for an event with a text, whoever is next.
 func (w *world) eventSaid(reason, text string) {
+	w.t.Helper()
+	w.event(func(e *corev1.Event) bool { return e.Reason == reason && strings.Contains(e.Message, text) }, reason+" with "+text)
+}
+
+// heard waits for an event about an object with a text and who is next.
+func (w *world) heard(kind, name, reason, text, next string) {
+	w.t.Helper()
+	w.event(func(e *corev1.Event) bool {
+		return e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name && e.Reason == reason && strings.Contains(e.Message, text) && e.Annotations[volume.AnnNext] == next
+	}, kind+" "+name+": "+reason+" with "+text+", next "+next)
+}
+
+func (w *world) event(wanted func(*corev1.Event) bool, what string) {
 	w.t.Helper()
 	eventually(w.t, func() string {
 		events, err := w.client.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
 		}
-		for _, e := range events.Items {
-			if e.Reason == reason && strings.Contains(e.Message, text) {
+		var all []string
+		for i := range events.Items {
+			e := &events.Items[i]
+			if wanted(e) {
 				return ""
 			}
+			all = append(all, e.InvolvedObject.Name+": "+e.Reason+" "+e.Message+" -> "+e.Annotations[volume.AnnNext])
 		}
-		return "no event " + reason + " with " + text
+		return "no event " + what + "; there are " + strings.Join(all, "; ")
 	})
 }
 
@@ -237,10 +252,7 @@ func TestHangingDriverDelaysNobody(t *testing.T) {
 }
 
 func TestSecrets(t *testing.T) {
-	w := newWorld(t, noAttach(driverName), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")}})
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, noAttach(driverName), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")}})
 	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
 	})
@@ -259,10 +271,7 @@ func TestSecrets(t *testing.T) {
 }
 
 func TestGrow(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, noAttach(driverName))
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
@@ -335,13 +344,27 @@ func TestOneAgentAtATime(t *testing.T) {
 	unlock()
 }
 
+// TestRootDirIsNoLink: the mount table would never show what is mounted below it.
+func TestRootDirIsNoLink(t *testing.T) {
+	w := newWorld(t)
+	link := w.dir + "-link"
+	w.must(nil, os.Symlink(w.dir, link))
+	t.Cleanup(func() { _ = os.Remove(link) })
+	for _, dir := range []string{link, filepath.Join(link, "below")} {
+		a, err := New(Options{
+			Name: "n1", RootDir: dir, Client: w.client, Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(), Log: slog.New(slog.DiscardHandler),
+		})
+		w.must(a, err)
+		if err := a.Run(t.Context()); !errors.Is(err, errOptions) || !strings.Contains(err.Error(), "symbolic link") {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
 // TestLostJournal: the record was torn; the node's own word and the directories
 // are enough to take the volume away.
 func TestLostJournal(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, noAttach(driverName))
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")

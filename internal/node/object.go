@@ -36,7 +36,9 @@ type object struct {
 	client kubernetes.Interface
 	name   string
 	labels map[string]string
-	log    *slog.Logger
+	// controlPlane is the agent's option.
+	controlPlane bool
+	log          *slog.Logger
 
 	// mu keeps the drivers' changes from meeting each other.
 	mu sync.Mutex
@@ -50,9 +52,13 @@ func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: o.name, Labels: o.wantLabels(), Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"},
 	}}
+	annotations := map[string]any{volume.AnnControllerManagedAttach: "true", volume.AnnControlPlane: nil}
+	if o.controlPlane {
+		node.Annotations[volume.AnnControlPlane], annotations[volume.AnnControlPlane] = "yes", "yes"
+	}
 	_, err := o.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		err = o.patch(ctx, map[string]any{"metadata": map[string]any{"labels": node.Labels, "annotations": node.Annotations}})
+		err = o.patch(ctx, map[string]any{"metadata": map[string]any{"labels": node.Labels, "annotations": annotations}})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make node %s: %w", o.name, err)

@@ -134,11 +134,7 @@ func TestAttachmentIsLookedAt(t *testing.T) {
 		"of another driver":  func(va *storagev1.VolumeAttachment) { va.Spec.Attacher = "e.example" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			d := newFakeDriver(driverName, w.dir)
-			d.start(t)
-			w.run()
-			w.registered(driverName)
+			w, d := running(t)
 			w.wire(driverName, "a")
 			w.attach(driverName, "a")
 			all := w.client.StorageV1().VolumeAttachments()
@@ -170,10 +166,7 @@ func TestAttachmentIsLookedAt(t *testing.T) {
 
 // TestReadOnlyVolume: a volume that is read-only is so for Pods that do not ask.
 func TestReadOnlyVolume(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, noAttach(driverName))
 	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.CSI.ReadOnly = true })
 	w.wire(driverName, "b")
 	w.pod("p", "a")

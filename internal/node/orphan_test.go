@@ -76,10 +76,7 @@ func TestPanicIsOneVolumesOwn(t *testing.T) {
 // TestRunningPodKeepsItsVolume when the objects are gone that led to it; it is
 // taken away with the Pod.
 func TestRunningPodKeepsItsVolume(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, noAttach(driverName))
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
@@ -98,4 +95,58 @@ func TestRunningPodKeepsItsVolume(t *testing.T) {
 		w.gone(p)
 	}
 	w.empty()
+}
+
+// TestBusyOrphan: somebody has deleted the journal's records, the Pod is gone,
+// and what it had cannot be unmounted because it is in use. The volume is not
+// given up for a detach until it can.
+func TestBusyOrphan(t *testing.T) {
+	w := newWorld(t)
+	t.Cleanup(w.detachAll)
+	w.tune = doubts
+	d := newFakeDriver(driverName, w.dir)
+	d.mount = tmpfs
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	w.wire(driverName, "a")
+	w.attach(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	busy, err := os.Create(filepath.Join(targetPath(w.dir, "uid-p", "pv-a", false), "open"))
+	w.must(nil, err)
+	defer busy.Close()
+	w.stop()
+	records, err := filepath.Glob(filepath.Join(w.dir, "journal/*.json"))
+	w.must(nil, err)
+	for _, r := range records {
+		w.must(nil, os.Remove(r))
+	}
+	w.must(nil, w.client.CoreV1().Pods("ns").Delete(t.Context(), "p", metav1.DeleteOptions{}))
+	d.setHook(func(context.Context, string) error {
+		if len(w.node().Status.VolumesInUse) == 0 {
+			t.Error("the node does not say that it uses the volume")
+		}
+		return nil
+	})
+	w.run()
+	eventually(t, func() string {
+		if !strings.Contains(d.history(), "unpublish:") {
+			return "the driver is not asked to take it away: " + d.history()
+		}
+		return ""
+	})
+	if used := w.node().Status.VolumesInUse; len(used) != 1 {
+		t.Errorf("the node says that it uses %v", used)
+	}
+	w.must(nil, busy.Close())
+	eventually(t, func() string {
+		if used := w.node().Status.VolumesInUse; len(used) > 0 {
+			return fmt.Sprint("the node says that it uses ", used)
+		}
+		return ""
+	})
+	if left, err := mount.Below(w.dir); err != nil || len(left) > 0 {
+		t.Errorf("still mounted: %v, %v", left, err)
+	}
 }

@@ -69,6 +69,12 @@ func csiPath(root, path string) (podUID string, ok bool) {
 	return "", false
 }
 
+// isAgents says whether a path is one at which an agent or a kubelet of this host
+// has volumes mounted: those of others are unmounted by them.
+func isAgents(path string) bool {
+	return strings.Contains(path, "/"+csiDir+"/") || strings.Contains(path, "/volumes/kubernetes.io~csi/")
+}
+
 // split takes a name of volumesInUse or volumesAttached apart.
 func split(name corev1.UniqueVolumeName) (driver, handle string, ok bool) {
 	rest, ok := strings.CutPrefix(string(name), "kubernetes.io/csi/")

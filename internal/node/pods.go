@@ -72,17 +72,22 @@ func (a *Agent) syncPod(ctx context.Context, key string) error {
 	if !alive(pod) {
 		return nil
 	}
-	ready, b := a.podState(pod)
+	ready, b, own := a.podState(pod)
 	if wait := a.patienceLeft(pod, ready, b.Reason); wait > 0 {
 		a.podQueue.AddAfter(key, wait)
 		return nil
 	}
-	return a.writeCondition(ctx, pod, ready, b)
+	changed, err := a.writeCondition(ctx, pod, ready, b)
+	if changed && own && b.Next == "user" {
+		a.Events.Warn(pod, b)
+	}
+	return err
 }
 
 // podState returns whether all volumes of the Pod are mounted, and where, or
-// why not.
-func (a *Agent) podState(pod *corev1.Pod) (bool, volume.Because) {
+// why not; own says that it is for what the Pod itself says, and not for what
+// became of a volume.
+func (a *Agent) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bool) {
 	refused := ""
 	host, err := a.hostPath(pod)
 	if err != nil {
@@ -91,6 +96,7 @@ func (a *Agent) podState(pod *corev1.Pod) (bool, volume.Because) {
 	var places []decide.Place
 	for _, u := range a.uses(pod) {
 		p := decide.Place{Name: u.Name, Because: u.why}
+		own = own || u.pv == nil
 		if u.pv != nil {
 			target := targetPath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
 			p.Path = placePath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
@@ -98,7 +104,8 @@ func (a *Agent) podState(pod *corev1.Pod) (bool, volume.Because) {
 		}
 		places = append(places, p)
 	}
-	return decide.Pod(refused, places)
+	ready, why = decide.Pod(refused, places)
+	return ready, why, own || refused != ""
 }
 
 func (a *Agent) reasonOf(key string) volume.Because {
@@ -138,9 +145,9 @@ func condition(pod *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// writeCondition says in the Pod's status what podState found. The UID keeps
-// it from another Pod of the same name.
-func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because) error {
+// writeCondition says in the Pod's status what podState found, and returns
+// whether that is a change. The UID keeps it from another Pod of the same name.
+func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because) (changed bool, err error) {
 	want := corev1.PodCondition{
 		Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse,
 		Reason: string(b.Reason), Message: b.Message, LastTransitionTime: metav1.Now(),
@@ -151,7 +158,7 @@ func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool,
 	}
 	if c := condition(pod); c != nil {
 		if c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message {
-			return nil
+			return false, nil
 		}
 		if c.Status == want.Status {
 			want.LastTransitionTime = c.LastTransitionTime
@@ -162,17 +169,17 @@ func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool,
 		"status":   map[string]any{"reason": reason, "conditions": []corev1.PodCondition{want}},
 	})
 	if err != nil {
-		return fmt.Errorf("write condition of pod %s: %w", kube.Key(pod), err)
+		return false, fmt.Errorf("write condition of pod %s: %w", kube.Key(pod), err)
 	}
 	written, err := a.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("write condition of pod %s: %w", kube.Key(pod), err)
+		return false, fmt.Errorf("write condition of pod %s: %w", kube.Key(pod), err)
 	}
 	a.pods.Wrote(written)
-	return nil
+	return true, nil
 }
 
 // deletePod lets a Pod go when none of its volumes is left here. The API

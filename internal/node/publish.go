@@ -15,7 +15,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
-	"volplane.dev/volplane/internal/node/fsgroup"
+	"volplane.dev/volplane/internal/mount/fsgroup"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -42,11 +42,14 @@ func (d *deed) publish(ctx context.Context, path string) error {
 		return err
 	}
 	if err := mount.MakeBelow(d.a.RootDir, filepath.Dir(path)); err != nil {
+		// The driver was not called.
+		d.notBegun(path, before)
+		d.dirty = true
 		return fmt.Errorf("make parent of target: %w", err)
 	}
 	_, err = d.f.driver.NodeClient().NodePublishVolume(ctx, request)
 	d.dirty = true
-	switch outcome(err) {
+	switch d.outcome(path, err) {
 	case volume.Done:
 		return d.published(ctx, t)
 	case volume.Failed:

@@ -54,11 +54,7 @@ func TestRegistrationWritesTheObjects(t *testing.T) {
 // TestDriverGoes: its entry and its id go, the topology label stays as with a
 // kubelet.
 func TestDriverGoes(t *testing.T) {
-	w := newWorld(t)
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	w, d := running(t)
 	d.stop()
 	w.registered()
 	eventually(t, func() string {
@@ -76,11 +72,7 @@ func TestDriverGoes(t *testing.T) {
 // TestRegistrationReplaces: what a driver says the second time stands alone
 // (S1-007).
 func TestRegistrationReplaces(t *testing.T) {
-	w := newWorld(t)
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	w, d := running(t)
 	d.stop()
 	w.registered()
 	d.topology = map[string]string{"topology.example/rack": "r1"}
@@ -132,7 +124,11 @@ func TestRegistrationIsRefused(t *testing.T) {
 				return "the driver was not told " + c.want
 			})
 			w.registered()
-			w.eventSaid("RegistrationRefused", d.socket())
+			next := "user"
+			if d.hook != nil || c.want == "segments" {
+				next = "node n1"
+			}
+			w.heard("Node", "n1", "RegistrationRefused", d.socket(), next)
 		})
 	}
 }
@@ -140,11 +136,7 @@ func TestRegistrationIsRefused(t *testing.T) {
 // TestNodeInfoFailsLater: the entries of a driver that does not know its node
 // any more go (S1-008).
 func TestNodeInfoFailsLater(t *testing.T) {
-	w := newWorld(t)
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	w, d := running(t)
 	w.stop()
 	d.setHook(func(context.Context, string) error { return status.Error(codes.Internal, "no") })
 	w.run()
@@ -192,10 +184,7 @@ func TestHangingRegistration(t *testing.T) {
 // TestDriverReturns: a driver that dies without tidying up, and comes back at
 // the same sockets, goes on.
 func TestDriverReturns(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
+	w, d := running(t, noAttach(driverName))
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
@@ -209,11 +198,7 @@ func TestDriverReturns(t *testing.T) {
 
 // TestNodeDeleted: somebody deletes the Node under its agent.
 func TestNodeDeleted(t *testing.T) {
-	w := newWorld(t, noAttach(driverName))
-	d := newFakeDriver(driverName, w.dir)
-	d.start(t)
-	w.run()
-	w.registered(driverName)
+	w, _ := running(t, noAttach(driverName))
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")

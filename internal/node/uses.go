@@ -103,6 +103,9 @@ func inlineVolume(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 		Driver: v.CSI.Driver, VolumeHandle: inlinePrefix + hex.EncodeToString(sum[:]), FSType: ptr.Deref(v.CSI.FSType, ""),
 		VolumeAttributes: v.CSI.VolumeAttributes,
 	}
+	if v.FlexVolume != nil {
+		pv.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: v.FlexVolume.Driver}
+	}
 	if s := v.CSI.NodePublishSecretRef; s != nil {
 		pv.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: pod.Namespace, Name: s.Name}
 	}
@@ -121,10 +124,10 @@ func (a *Agent) hostPath(pod *corev1.Pod) (string, error) {
 	case !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/":
 		return "", fmt.Errorf("%w: %.200q is not an absolute, clean path", errHostPath, path)
 	case path == a.RootDir || strings.HasPrefix(path, a.RootDir+"/") || strings.HasPrefix(a.RootDir, path+"/"):
-		return "", fmt.Errorf("%w: %s would hide the node agent's own directory", errHostPath, path)
+		return "", fmt.Errorf("%w: %.200s would hide the node agent's own directory", errHostPath, path)
 	}
 	if n := len(a.uses(pod)); n != 1 {
-		return "", fmt.Errorf("%w: the Pod has %d volumes, exactly one can be shown at %s", errHostPath, n, path)
+		return "", fmt.Errorf("%w: the Pod has %d volumes, exactly one can be shown at %.200s", errHostPath, n, path)
 	}
 	return path, nil
 }

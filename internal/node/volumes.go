@@ -5,14 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -63,6 +70,7 @@ func (a *Agent) apply(ctx context.Context, f *facts, plan decide.Plan) []failure
 		if slices.ContainsFunc(failed, func(x failure) bool { return decide.Blocks(x.action, action) }) {
 			continue
 		}
+		a.begun(f, decide.Begun(f.Facts, action.Verb))
 		if err := d.do(ctx, action); err != nil {
 			failed = append(failed, failure{action, err})
 		}
@@ -81,7 +89,7 @@ func (a *Agent) apply(ctx context.Context, f *facts, plan decide.Plan) []failure
 // keeps waiting, and returns why the volume has to be looked at again. What is
 // only waited for counts when nothing went wrong.
 func (a *Agent) report(ctx context.Context, f *facts, plan *decide.Plan, failed []failure) error {
-	a.warnStuck(f, plan.Because)
+	a.warnStuck(ctx, f, plan.Because)
 	if len(failed) == 0 {
 		return nil
 	}
@@ -91,13 +99,13 @@ func (a *Agent) report(ctx context.Context, f *facts, plan *decide.Plan, failed 
 			notYet = errors.Join(notYet, x.err)
 			continue
 		}
-		b := decide.Failed(x.action.Verb, describe(x.err), "node "+a.Name)
+		b := decide.Failed(x.action.Verb, describe(x.err), a.nextAfter(f, x.err))
 		if wrong == nil {
 			plan.Because = b
 		}
 		wrong = errors.Join(wrong, x.err)
 		if ctx.Err() == nil {
-			a.warn(f, x.action, b)
+			a.warn(ctx, f, x.action, b)
 		}
 	}
 	if wrong != nil {
@@ -155,32 +163,75 @@ func (a *Agent) tell(f *facts, b volume.Because) {
 	}
 }
 
-// describe returns an error as one bounded line.
+// begun keeps the reason while a driver is asked, unless the last answer is known
+// to have been a failure, which says more. A Pod whose condition says something
+// older is told when the driver has had some time.
+func (a *Agent) begun(f *facts, b volume.Because) {
+	key := decide.Key(f.Driver, f.Handle)
+	if b.Reason == "" || strings.HasPrefix(string(a.reasonOf(key).Reason), "Failed") {
+		return
+	}
+	a.mu.Lock()
+	a.told[key] = b
+	a.mu.Unlock()
+	for _, pod := range f.consumers {
+		if condition(pod) != nil {
+			a.podQueue.AddAfter(kube.Key(pod), patience)
+		}
+	}
+}
+
+// describe returns an error as a bounded text.
 func describe(err error) string {
 	var call *callError
 	if errors.As(err, &call) {
 		return call.what + ": " + csi.Describe(call.err)
 	}
-	return err.Error()
+	return fmt.Sprintf("%.900s", err)
+}
+
+// nextAfter says who has to act after a failure: a person when something of the
+// host or of the API is in the way, the driver when it has not done what it says,
+// and otherwise this agent, which tries again.
+func (a *Agent) nextAfter(f *facts, err error) string {
+	for _, inTheWay := range []error{
+		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, errHostPath, errSecret, errElsewhere,
+		unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
+	} {
+		if errors.Is(err, inTheWay) {
+			return "user"
+		}
+	}
+	var call *callError
+	if errors.As(err, &call) && status.Code(call.err) == codes.DeadlineExceeded {
+		return f.Driver
+	}
+	if errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice) {
+		return f.Driver
+	}
+	return "node " + a.Name
 }
 
 // warn records a failure at the objects that it keeps waiting.
-func (a *Agent) warn(f *facts, failed decide.Action, b volume.Because) {
+func (a *Agent) warn(ctx context.Context, f *facts, failed decide.Action, b volume.Because) {
 	switch {
 	case b.Reason == volume.ReasonFailedNodeResize:
 		a.Events.Warn(f.claim, b)
+		for _, pod := range f.consumers {
+			a.Events.Warn(pod, b)
+		}
 	case failed.Verb == decide.Republish || failed.Verb == decide.Publish:
 		a.Events.Warn(f.consumers[failed.Path], b)
 	case b.Reason == volume.ReasonFailedMount:
 		a.warnWaiting(f, b)
 	default:
-		a.warnLeaving(f, failed.Path, b)
+		a.warnLeaving(ctx, f, failed.Path, b)
 	}
 }
 
 // warnStuck records what keeps Pods waiting, or has happened to them, without
 // any step of this agent having failed.
-func (a *Agent) warnStuck(f *facts, b volume.Because) {
+func (a *Agent) warnStuck(ctx context.Context, f *facts, b volume.Because) {
 	switch b.Reason {
 	case volume.ReasonFailedMount:
 		a.warnWaiting(f, b)
@@ -191,20 +242,47 @@ func (a *Agent) warnStuck(f *facts, b volume.Because) {
 			}
 		}
 	case volume.ReasonDriverMissing:
-		a.warnLeaving(f, "", volume.Because{Reason: volume.ReasonFailedUnmount, Message: b.Message, Next: b.Next})
+		a.warnWaiting(f, b)
+		if len(f.Wanted) == 0 || f.Record != nil && len(f.Record.Targets) > 0 {
+			a.warnLeaving(ctx, f, "", volume.Because{Reason: volume.ReasonFailedUnmount, Message: b.Message, Next: b.Next})
+		}
 	}
 }
 
 // warnLeaving tells the Pods that the volume is to be taken from; path limits
-// it to the one that it is published to there.
-func (a *Agent) warnLeaving(f *facts, path string, b volume.Because) {
-	if f.Record == nil {
+// it to the one that it is published to there. When it is taken from none any
+// more, those wait that want it next, or its detach.
+func (a *Agent) warnLeaving(ctx context.Context, f *facts, path string, b volume.Because) {
+	record := a.journal.Get(decide.Key(f.Driver, f.Handle))
+	if record == nil {
 		return
 	}
-	for _, t := range f.Record.Targets {
+	for _, t := range record.Targets {
 		if pod, ok := a.pods.ByUID(t.PodUID); ok && f.consumers[t.Path] == nil && (path == "" || path == t.Path) {
 			a.Events.Warn(pod, b)
 		}
+	}
+	switch {
+	case len(record.Targets) > 0:
+	case len(f.Wanted) > 0:
+		a.warnWaiting(f, b)
+	default:
+		a.warnHeld(ctx, f, b)
+	}
+}
+
+// warnHeld tells the attachment whose detach waits for this node, or without one
+// the volume.
+func (a *Agent) warnHeld(ctx context.Context, f *facts, b volume.Because) {
+	if f.AttachRequired {
+		va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(f.Handle, f.Driver, f.Node), metav1.GetOptions{})
+		if err == nil {
+			a.Events.Warn(va, b)
+			return
+		}
+	}
+	if f.pv != nil {
+		a.Events.Warn(f.pv, b)
 	}
 }
 
@@ -304,6 +382,7 @@ func (a *Agent) nodeChanged(before, after *corev1.Node) {
 	if after == nil {
 		return
 	}
+	a.flexChanged(before, after)
 	was := map[corev1.UniqueVolumeName]bool{}
 	if before != nil {
 		for _, v := range before.Status.VolumesAttached {
@@ -313,6 +392,20 @@ func (a *Agent) nodeChanged(before, after *corev1.Node) {
 	for _, v := range after.Status.VolumesAttached {
 		if driver, handle, ok := split(v.Name); ok && !was[v.Name] {
 			a.work.add(decide.Key(driver, handle))
+		}
+	}
+}
+
+// flexChanged looks at the volumes of the FlexVolume drivers of which the Node
+// says something else than before: their Pods are told why they wait.
+func (a *Agent) flexChanged(before, after *corev1.Node) {
+	was, is := flex.Told(before), flex.Told(after)
+	for _, all := range []map[string]string{was, is} {
+		for driver := range all {
+			wrong, known := was[driver]
+			if now, still := is[driver]; known != still || wrong != now {
+				a.addAll(driver)
+			}
 		}
 	}
 }

@@ -66,6 +66,17 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	return w
 }
 
+// running is a world with a driver that has registered with a running agent.
+func running(t *testing.T, objects ...runtime.Object) (*world, *fakeDriver) {
+	t.Helper()
+	w := newWorld(t, objects...)
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	return w, d
+}
+
 // run starts an agent; it ends with the test, or by w.stop.
 func (w *world) run() {
 	w.t.Helper()

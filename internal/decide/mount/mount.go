@@ -22,6 +22,8 @@ type Facts struct {
 	Ephemeral bool
 	// DriverReady says that the driver is registered; CanStage that it stages.
 	DriverReady, CanStage bool
+	// Absent says why it is not, if more is known than that.
+	Absent volume.Because
 	// AttachRequired says that the volume must be attached first; Attached
 	// that the node's volumesAttached has it.
 	AttachRequired, Attached bool
@@ -152,6 +154,9 @@ func (p *planner) plan(r volume.Reason, next, format string, args ...any) Plan {
 // there.
 func (p *planner) missing() Plan {
 	p.actions = p.withoutDriver()
+	if p.f.Absent.Reason != "" {
+		return Plan{Actions: p.actions, Because: p.f.Absent}
+	}
 	return p.plan(volume.ReasonDriverMissing, p.f.Driver, "driver %s is not registered on node %s", p.f.Driver, p.f.Node)
 }
 
@@ -339,6 +344,9 @@ func (p *planner) again(plan Plan, wanted []Consumer) Plan {
 func (p *planner) prepare() (Plan, bool) {
 	if !p.f.Known {
 		return p.plan(volume.ReasonVolumeMissing, "user", "there is no volume %s to mount", p.f.Volume), true
+	}
+	if !p.f.DriverReady && p.f.Absent.Reason != "" {
+		return p.missing(), true // what it would refuse is not known before it is there
 	}
 	if p.f.Refused != "" {
 		return p.plan(volume.ReasonFailedMount, "user", "%s", p.f.Refused), true

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // TestVolume plays the tables in testdata: cases are separated by empty lines;
@@ -76,6 +77,8 @@ func facts(t *testing.T, given string) Facts {
 			for _, w := range words[1:] {
 				f.Mounted[w], f.Dead[w] = true, words[0] == "dead"
 			}
+		case words[0] == "absent":
+			f.Absent = volume.Because{Reason: volume.ReasonDriverMissing, Message: strings.Join(words[1:], " "), Next: "administrator of node n"}
 		case words[0] == "refused":
 			f.Refused = strings.Join(words[1:], " ")
 		default:

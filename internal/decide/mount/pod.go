@@ -97,6 +97,48 @@ func Pod(refused string, places []Place) (bool, volume.Because) {
 	return true, because(volume.ReasonMounted, "", "%s", strings.Join(at, ", "))
 }
 
+// Begun is what is told while a driver is asked for a step: it takes its time,
+// or does not come back. The reason is empty for a step that keeps nobody waiting.
+func Begun(f Facts, v Verb) volume.Because {
+	say := func(r volume.Reason, method string) volume.Because {
+		return because(r, f.Driver, "driver %s was called to %s volume %s on node %s (%s) and has not answered yet", f.Driver, v, f.Volume, f.Node, method)
+	}
+	switch v {
+	case Stage:
+		return say(volume.ReasonMounting, "NodeStageVolume")
+	case Publish:
+		return say(volume.ReasonMounting, "NodePublishVolume")
+	case Unpublish:
+		return say(volume.ReasonUnmounting, "NodeUnpublishVolume")
+	case Unstage:
+		return say(volume.ReasonUnmounting, "NodeUnstageVolume")
+	default:
+		return volume.Because{}
+	}
+}
+
+// Next returns who has to act next, of what this package says of a volume that
+// does not fail: a condition has no room for it. It is "" for anything else.
+func Next(r volume.Reason, message string) string {
+	switch r {
+	case volume.ReasonWaitForAttach:
+		return "attacher"
+	case volume.ReasonWaitForBind:
+		return "binder"
+	case volume.ReasonInUse:
+		_, holder, _ := strings.Cut(strings.TrimSuffix(message, " has it"), " and Pod ")
+		if holder != "" {
+			return "pod " + holder
+		}
+	case volume.ReasonMounting, volume.ReasonUnmounting:
+		rest, ours := strings.CutPrefix(message, "driver ")
+		if driver, _, asked := strings.Cut(rest, " was called to "); ours && asked {
+			return driver
+		}
+	}
+	return ""
+}
+
 // Failed is the reason of a step that failed with a cause.
 func Failed(v Verb, cause, next string) volume.Because {
 	switch v {
@@ -161,6 +203,6 @@ func Torn(path string) volume.Because {
 }
 
 // Refused is the reason of a driver that is not registered.
-func Refused(socket, cause string) volume.Because {
-	return because(volume.ReasonRegistrationRefused, "user", "the driver that registers at %s is not registered: %s", socket, cause)
+func Refused(socket, cause, next string) volume.Because {
+	return because(volume.ReasonRegistrationRefused, next, "the driver that registers at %s is not registered: %s", socket, cause)
 }

@@ -46,7 +46,7 @@ func TestReasons(t *testing.T) {
 	line("full", Full("pv", "d", "n", "the cause"))
 	line("grown", Grown("pv", "n"))
 	line("torn", Torn("/j/x"))
-	line("refused", Refused("/r/x.sock", "the cause"))
+	line("refused", Refused("/r/x.sock", "the cause", "user"))
 	golden.Equal(t, "testdata/reasons/pods.txt", got.String())
 }
 

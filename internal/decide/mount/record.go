@@ -42,8 +42,11 @@ type Record struct {
 	AccessMode     string            `json:"accessMode,omitempty"`
 	FSType         string            `json:"fsType,omitempty"`
 	PublishContext map[string]string `json:"publishContext,omitempty"`
-	StageSecret    *SecretRef        `json:"stageSecret,omitempty"`
-	PublishSecret  *SecretRef        `json:"publishSecret,omitempty"`
+	// Attachment is the UID of the VolumeAttachment that the volume was last
+	// mounted by; empty for one that is not attached.
+	Attachment    string     `json:"attachment,omitempty"`
+	StageSecret   *SecretRef `json:"stageSecret,omitempty"`
+	PublishSecret *SecretRef `json:"publishSecret,omitempty"`
 	// Stage is empty for a driver that does not stage.
 	Stage       Phase  `json:"stage,omitempty"`
 	StagingPath string `json:"stagingPath,omitempty"`
@@ -73,6 +76,9 @@ type Target struct {
 	// there is none.
 	HostPath  string `json:"hostPath,omitempty"`
 	HostPhase Phase  `json:"hostPhase,omitempty"`
+	// HostDevice is the number of the filesystem that was bound there. The target
+	// may show another one since.
+	HostDevice string `json:"hostDevice,omitempty"`
 }
 
 // Key is the name of a volume among all drivers.
@@ -132,6 +138,7 @@ func (r *Record) Doubtful() *Record {
 		if t.HostPhase == Bound {
 			t.HostPhase = Binding
 		}
+		t.HostDevice = ""
 	}
 	return c
 }

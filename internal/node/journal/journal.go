@@ -49,6 +49,9 @@ type Journal struct {
 	// sync returns when a file is on the disk; tests look when it is asked.
 	sync func(*os.File) error
 
+	// fresh says that there was no journal before.
+	fresh bool
+
 	mu      sync.Mutex
 	records map[string]*mount.Record
 	// doubtful are the volumes whose file is named with doubtSuffix.
@@ -64,6 +67,8 @@ type file struct {
 // returns the paths of files that could not be read and were moved aside.
 // Records of an earlier boot of the host are read as mount.Record.AfterBoot.
 func Open(dir, boot string) (*Journal, []string, error) {
+	_, err := os.Lstat(filepath.Join(dir, quarantine))
+	fresh := errors.Is(err, fs.ErrNotExist)
 	if err := os.MkdirAll(filepath.Join(dir, quarantine), 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make journal: %w", err)
 	}
@@ -74,7 +79,7 @@ func Open(dir, boot string) (*Journal, []string, error) {
 	if err := refuseNewer(dir, entries); err != nil {
 		return nil, nil, err
 	}
-	j := &Journal{dir: dir, sync: (*os.File).Sync, records: map[string]*mount.Record{}, doubtful: map[string]bool{}}
+	j := &Journal{dir: dir, fresh: fresh, sync: (*os.File).Sync, records: map[string]*mount.Record{}, doubtful: map[string]bool{}}
 	var aside []string
 	// In this order a record comes before one of the same volume that is in
 	// doubt.
@@ -92,6 +97,10 @@ func Open(dir, boot string) (*Journal, []string, error) {
 	}
 	return j, aside, nil
 }
+
+// Fresh says that there was no journal before: there never was one, or it was
+// lost.
+func (j *Journal) Fresh() bool { return j.fresh }
 
 // load reads one file. It returns where the file was moved to when it is torn.
 func (j *Journal) load(name, boot string) (string, error) {

@@ -1,0 +1,228 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// obstacle is something in the way of a volume.
+type obstacle struct {
+	put, take func(path string) error
+	// want is what the Pod is told.
+	want string
+}
+
+func removed(path string) error { return os.Remove(path) }
+
+// linkAbove moves the directory two levels above a path away and puts a link to
+// it in its place.
+func linkAbove(path string) error {
+	above := filepath.Dir(filepath.Dir(path))
+	if err := os.Rename(above, above+".away"); err != nil {
+		return err
+	}
+	return os.Symlink(above+".away", above)
+}
+
+func noLinkAbove(path string) error {
+	above := filepath.Dir(filepath.Dir(path))
+	if err := os.Remove(above); err != nil {
+		return err
+	}
+	return os.Rename(above+".away", above)
+}
+
+func obstacles() map[string]obstacle {
+	return map[string]obstacle{
+		"a file":             {func(at string) error { return os.WriteFile(at, []byte("data"), 0o600) }, removed, "something else is there: a file"},
+		"a symbolic link":    {func(at string) error { return os.Symlink("/etc", at) }, removed, "path is a symbolic link or passes one"},
+		"a stranger's mount": {tmpfs, func(at string) error { return unix.Unmount(at, 0) }, "something else is mounted there"},
+		"a directory with data": {
+			func(at string) error { return os.MkdirAll(at+"/data", 0o700) }, func(at string) error { return os.Remove(at + "/data") }, "a directory that is not empty",
+		},
+		"a link above": {linkAbove, noLinkAbove, "path is a symbolic link or passes one"},
+	}
+}
+
+// deviceObstacles are in the way of a block device, which takes the place of an
+// empty file.
+func deviceObstacles() map[string]obstacle {
+	all := obstacles()
+	delete(all, "a directory with data")
+	away := all["a stranger's mount"]
+	away.take = func(at string) error { return errors.Join(unix.Unmount(at, 0), os.Remove(at)) }
+	all["a stranger's mount"] = away
+	all["a directory"] = obstacle{func(at string) error { return os.Mkdir(at, 0o700) }, removed, "something else is there: a directory"}
+	all["a stranger's device"] = obstacle{
+		func(at string) error { return unix.Mknod(at, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) }, removed, "something else is there: a device",
+	}
+	return all
+}
+
+// stageObstacles are in the way of the directory that a volume is staged at.
+// What is in that directory is its driver's.
+func stageObstacles() map[string]obstacle {
+	all := obstacles()
+	delete(all, "a directory with data")
+	file := all["a file"]
+	file.want = "not a directory"
+	all["a file"] = file
+	return all
+}
+
+// TestObstacles: what is in the way of a volume is neither hidden nor written
+// to nor removed, and the driver is not called, nor by the next agent; the Pod is
+// told, and goes on when it is away. It may go meanwhile.
+func TestObstacles(t *testing.T) {
+	staging := func(root string, block bool) string { return stagingPath(root, driverName, "h-a", "pv-a", block) }
+	target := func(root string, block bool) string { return targetPath(root, "uid-p", "pv-a", block) }
+	for _, c := range []struct {
+		name   string
+		all    map[string]obstacle
+		block  bool
+		path   func(root string, block bool) string
+		called string
+	}{
+		{"target", obstacles(), false, target, "publish:"},
+		{"device", deviceObstacles(), true, target, "publish:"},
+		{"staging path", stageObstacles(), false, staging, "stage:"},
+		{"staging path of a device", stageObstacles(), true, staging, "stage:"},
+	} {
+		for name, o := range c.all {
+			for _, goes := range []bool{false, true} {
+				argues := c.name + " is " + name
+				if goes {
+					argues += ", and the Pod goes"
+				}
+				t.Run(argues, func(t *testing.T) {
+					w := newWorld(t, noAttach(driverName))
+					w.meets(o, c.path(w.dir, c.block), c.block, c.called, goes)
+				})
+			}
+		}
+	}
+}
+
+// meets has a Pod's volume meet an obstacle at a path.
+func (w *world) meets(o obstacle, at string, block bool, called string, goes bool) {
+	w.t.Helper()
+	w.t.Cleanup(w.detachAll)
+	w.tune = doubts
+	d := newFakeDriver(driverName, w.dir)
+	d.mount = tmpfs
+	mode := corev1.PersistentVolumeFilesystem
+	if block {
+		mode = corev1.PersistentVolumeBlock
+		d.mount = func(path string) error { return unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 1))) }
+	}
+	d.start(w.t)
+	w.run()
+	w.registered(driverName)
+	w.must(nil, os.MkdirAll(filepath.Dir(at), 0o700))
+	w.must(nil, o.put(at))
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(mode) })
+	w.pod("p", "a")
+	w.heard("Pod", "p", "FailedMount", o.want, "user")
+	w.says("p", corev1.ConditionFalse, o.want)
+	w.stop()
+	w.forgetEvents()
+	w.run()
+	w.heard("Pod", "p", "FailedMount", o.want, "user")
+	if goes {
+		w.terminate("p")
+		w.gone("p")
+	}
+	if got := d.history(); strings.Contains(got, called) {
+		w.t.Errorf("calls: %s", got)
+	}
+	if err := o.take(at); err != nil {
+		w.t.Errorf("it is not there any more: %v", err)
+	}
+	if !goes {
+		w.says("p", corev1.ConditionTrue, "v-a=")
+		w.terminate("p")
+		w.gone("p")
+	}
+	w.done(d)
+}
+
+func (w *world) forgetEvents() {
+	w.t.Helper()
+	events := w.client.CoreV1().Events("ns")
+	all, err := events.List(w.t.Context(), metav1.ListOptions{})
+	w.must(nil, err)
+	for _, e := range all.Items {
+		w.must(nil, events.Delete(w.t.Context(), e.Name, metav1.DeleteOptions{}))
+	}
+}
+
+// TestHostPathObstacles: a volume is shown at a directory of the host and at
+// nothing else, and hides nothing that is mounted.
+func TestHostPathObstacles(t *testing.T) {
+	all := obstacles()
+	for name, o := range map[string]obstacle{
+		"is a file": {all["a file"].put, func(at string) error { return errors.Join(os.Remove(at), os.Mkdir(at, 0o700)) }, "is not a directory"},
+		"is a symbolic link": {
+			all["a symbolic link"].put, func(at string) error { return errors.Join(os.Remove(at), os.Mkdir(at, 0o700)) }, "is not a directory",
+		},
+		"is a stranger's mount": {all["a stranger's mount"].put, all["a stranger's mount"].take, "something else is mounted there"},
+		"is not there":          {func(string) error { return nil }, func(at string) error { return os.Mkdir(at, 0o700) }, "make the directory first"},
+		"is below a link":       {func(at string) error { return errors.Join(os.Mkdir(at, 0o700), linkAbove(at)) }, noLinkAbove, "passes one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, noAttach(driverName))
+			t.Cleanup(w.detachAll)
+			w.tune = doubts
+			d := newFakeDriver(driverName, w.dir)
+			d.mount = tmpfs
+			d.start(t)
+			w.run()
+			w.registered(driverName)
+			host, err := os.MkdirTemp("", "host-")
+			w.must(nil, err)
+			at := filepath.Join(host, "a/b/at")
+			t.Cleanup(func() { _ = os.RemoveAll(host) })
+			t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
+			w.must(nil, os.MkdirAll(filepath.Dir(at), 0o700))
+			w.must(nil, o.put(at))
+			w.wire(driverName, "a")
+			w.podWith("p", func(p *corev1.Pod) { p.Annotations = map[string]string{volume.AnnMountAt: at} }, "a")
+			w.heard("Pod", "p", "FailedMount", o.want, "user")
+			w.says("p", corev1.ConditionFalse, o.want)
+			w.must(nil, o.take(at))
+			w.says("p", corev1.ConditionTrue, "v-a=")
+			if _, mounted, err := mount.At(at); err != nil || !mounted {
+				t.Errorf("nothing is mounted at %s: %v", at, err)
+			}
+			w.terminate("p")
+			w.gone("p")
+			w.done(d)
+			if _, mounted, err := mount.At(at); err != nil || mounted {
+				t.Errorf("it is still mounted at %s: %v", at, err)
+			}
+		})
+	}
+}
+
+// done waits until nothing is left of any volume at the driver and in the
+// journal.
+func (w *world) done(d *fakeDriver) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		if left, _ := filepath.Glob(filepath.Join(w.dir, "journal", "*.json*")); len(left) > 0 || d.left() != "" {
+			return "left: " + strings.Join(left, " ") + " " + d.left()
+		}
+		return ""
+	})
+}
