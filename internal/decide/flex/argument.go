@@ -1,0 +1,126 @@
+package flex
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Keys of the JSON argument that are not the user's (F-006 to F-008).
+const (
+	KeyFSType         = "kubernetes.io/fsType"
+	KeyReadWrite      = "kubernetes.io/readwrite"
+	KeyVolumeName     = "kubernetes.io/pvOrVolumeName"
+	KeyPodName        = "kubernetes.io/pod.name"
+	KeyPodNamespace   = "kubernetes.io/pod.namespace"
+	KeyPodUID         = "kubernetes.io/pod.uid"
+	KeyServiceAccount = "kubernetes.io/serviceAccount.name"
+	KeyFSGroup        = "kubernetes.io/mounterArgs.FsGroup"
+	// KeyOldFSGroup is how hosts spelled it before Kubernetes 1.15.
+	KeyOldFSGroup = "kubernetes.io/fsGroup"
+	// KeySecretPrefix stands before each key of the Secret.
+	KeySecretPrefix = "kubernetes.io/secret/"
+)
+
+// MaxArgument is the longest argument in bytes that the kernel gives to a
+// program (MAX_ARG_STRLEN, less the zero that ends it).
+const MaxArgument = 128<<10 - 1
+
+// Reasons why there is no JSON argument.
+var (
+	// ErrTooLong says that the kernel would refuse the argument (F-004).
+	ErrTooLong = errors.New("the volume's options and secrets are too long for one argument")
+	// ErrOptionKey says that an option has the key of something that the host
+	// says itself (F-005).
+	ErrOptionKey = errors.New("option keys below kubernetes.io and k8s.io are the host's")
+	// ErrNUL says that a text holds a zero byte, which no argument can.
+	ErrNUL = errors.New("zero byte")
+)
+
+// PodInfo is the Pod that a volume is mounted for.
+type PodInfo struct{ Name, Namespace, UID, ServiceAccount string }
+
+// Volume is what the JSON argument says of one volume.
+type Volume struct {
+	// Name is the PersistentVolume's, or the one that an inline volume has in
+	// its Pod.
+	Name     string
+	FSType   string
+	ReadOnly bool
+	// Options are the user's.
+	Options map[string]string
+	// Secrets are the Secret's values as they are; only mount sends them, as
+	// base64.
+	Secrets map[string]string
+	// Pod is sent by mount only.
+	Pod PodInfo
+	// FSGroup, if any, is sent by mount only, under both keys (H10).
+	FSGroup *int64
+}
+
+// Argument returns the JSON that op gets of a volume: one line, its keys sorted,
+// in the spelling of Kubernetes' own host. The error is ErrOptionKey, ErrNUL or
+// ErrTooLong; it never tells a value.
+func Argument(op Operation, v Volume) (string, error) {
+	if !op.TakesVolume() {
+		return "", fmt.Errorf("%s gets no JSON argument", op)
+	}
+	if err := CheckOptions(v.Options); err != nil {
+		return "", err
+	}
+	all := map[string]string{KeyFSType: v.FSType, KeyReadWrite: "rw", KeyVolumeName: v.Name}
+	if v.ReadOnly {
+		all[KeyReadWrite] = "ro"
+	}
+	if op == OpMount {
+		v.addMount(all)
+	}
+	for key, value := range v.Options {
+		all[key] = value
+	}
+	if strings.ContainsRune(v.Name+v.FSType, 0) {
+		return "", fmt.Errorf("name or filesystem of the volume: %w", ErrNUL)
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		return "", fmt.Errorf("write the argument of %s: %w", op, err)
+	}
+	if len(b) > MaxArgument {
+		return "", fmt.Errorf("%w: %s would get %d bytes, %d are possible", ErrTooLong, op, len(b), MaxArgument)
+	}
+	return string(b), nil
+}
+
+func (v Volume) addMount(all map[string]string) {
+	all[KeyPodName] = v.Pod.Name
+	all[KeyPodNamespace] = v.Pod.Namespace
+	all[KeyPodUID] = v.Pod.UID
+	all[KeyServiceAccount] = v.Pod.ServiceAccount
+	if v.FSGroup != nil {
+		group := strconv.FormatInt(*v.FSGroup, 10)
+		all[KeyFSGroup], all[KeyOldFSGroup] = group, group
+	}
+	for key, value := range v.Secrets {
+		all[KeySecretPrefix+key] = base64.StdEncoding.EncodeToString([]byte(value))
+	}
+}
+
+// CheckOptions refuses options that would say what only the host may say
+// (F-005), and zero bytes. The error is ErrOptionKey or ErrNUL and names the
+// key.
+func CheckOptions(options map[string]string) error {
+	for key, value := range options {
+		domain, _, _ := strings.Cut(key, "/")
+		domain = "." + strings.ToLower(domain)
+		if strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io") {
+			return fmt.Errorf("option %q: %w", bounded(key, maxShown), ErrOptionKey)
+		}
+		if strings.ContainsRune(key, 0) || strings.ContainsRune(value, 0) {
+			return fmt.Errorf("option %q: %w", bounded(key, maxShown), ErrNUL)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package flex
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// Version and kind of a Config.
+const (
+	ConfigVersion = "volplane.dev/v1alpha1"
+	ConfigKind    = "FlexConfig"
+)
+
+// Whose name a volume has for attach and detach.
+const (
+	// NameByDriver takes what getvolumename answers (F-018).
+	NameByDriver = "driver"
+	// NameOfVolume takes the PersistentVolume's name, as Kubernetes does.
+	NameOfVolume = "pv"
+)
+
+// Config is what an administrator says about FlexVolume drivers.
+type Config struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// Policy says who may use which driver inline.
+	Policy Policy `json:"allow"`
+	// Drivers are settings by name ("example.com/lofs").
+	Drivers map[string]Settings `json:"drivers"`
+}
+
+// Settings are one driver's. The zero value is what holds without any.
+type Settings struct {
+	// VolumeName is NameByDriver, which "" is too, or NameOfVolume.
+	VolumeName string `json:"volumeName"`
+	// Timeout bounds each call but waitforattach; 0 is 5 minutes, and init never
+	// has more than 10 s.
+	Timeout metav1.Duration `json:"timeout"`
+	// WaitTimeout bounds waitforattach; 0 is 10 minutes.
+	WaitTimeout metav1.Duration `json:"waitTimeout"`
+	// Provision lets volumes be made that only the driver's options describe.
+	Provision bool `json:"provision"`
+	// SkipExpandVolume keeps the driver from getting expandvolume, which no
+	// other host calls.
+	SkipExpandVolume bool `json:"skipExpandVolume"`
+}
+
+// Limit returns how long a call may take.
+func (s Settings) Limit(op Operation) time.Duration {
+	const initLimit, waitLimit, otherLimit = 10 * time.Second, 10 * time.Minute, 5 * time.Minute
+	switch {
+	case op == OpInit && s.Timeout.Duration > 0:
+		return min(initLimit, s.Timeout.Duration)
+	case op == OpInit:
+		return initLimit
+	case op == OpWaitForAttach && s.WaitTimeout.Duration > 0:
+		return s.WaitTimeout.Duration
+	case op == OpWaitForAttach:
+		return waitLimit
+	case s.Timeout.Duration > 0:
+		return s.Timeout.Duration
+	default:
+		return otherLimit
+	}
+}
+
+// Of returns the settings of a driver.
+func (c Config) Of(n Name) Settings { return c.Drivers[n.String()] }
+
+// maxConfig bounds a configuration in bytes.
+const maxConfig = 1 << 20
+
+// ErrConfig says that a text is no configuration of FlexVolume drivers.
+var ErrConfig = errors.New("not a configuration of FlexVolume drivers")
+
+// ParseConfig reads a configuration in YAML strictly: what it does not know is
+// an error, ErrConfig.
+func ParseConfig(b []byte) (Config, error) {
+	if len(b) > maxConfig {
+		return Config{}, fmt.Errorf("%w: it has %d bytes, %d are allowed", ErrConfig, len(b), maxConfig)
+	}
+	var c Config
+	if err := yaml.UnmarshalStrict(b, &c); err != nil {
+		return Config{}, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if c.APIVersion != ConfigVersion || c.Kind != ConfigKind {
+		return Config{}, fmt.Errorf("%w: it begins with apiVersion: %s and kind: %s", ErrConfig, ConfigVersion, ConfigKind)
+	}
+	var keys map[string]any
+	if err := yaml.Unmarshal(b, &keys); err != nil {
+		return Config{}, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if _, there := keys["allow"]; there && c.Policy == nil {
+		// All rules taken out must not allow everything.
+		return Config{}, fmt.Errorf("%w: allow is empty: write [] to allow no inline volume, or leave it out to allow all", ErrConfig)
+	}
+	for i, r := range c.Policy {
+		if err := r.check(); err != nil {
+			return Config{}, fmt.Errorf("%w: rule %d: %w", ErrConfig, i+1, err)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Drivers)) {
+		if err := c.Drivers[name].check(name); err != nil {
+			return Config{}, fmt.Errorf("%w: %w", ErrConfig, err)
+		}
+	}
+	return c, nil
+}
+
+func (s Settings) check(name string) error {
+	if _, err := ParseName(name); err != nil {
+		return err
+	}
+	if s.VolumeName != "" && s.VolumeName != NameByDriver && s.VolumeName != NameOfVolume {
+		return fmt.Errorf("driver %s: volumeName is %q: it can be %q or %q", name, s.VolumeName, NameByDriver, NameOfVolume)
+	}
+	if s.Timeout.Duration < 0 || s.WaitTimeout.Duration < 0 {
+		return fmt.Errorf("driver %s: a time limit is negative", name)
+	}
+	return nil
+}

@@ -1,0 +1,76 @@
+package flex_test
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/golden"
+)
+
+// TestReadEntry: which entries of the plugin directory are drivers, which are
+// nothing, and which must not be executed.
+func TestReadEntry(t *testing.T) {
+	const root = "/plugins"
+	above := func(o flex.Owned) []flex.Owned {
+		return []flex.Owned{o, {Path: root, Mode: fs.ModeDir | 0o755}}
+	}
+	dir := flex.Owned{Path: root + "/dir", Mode: fs.ModeDir | 0o755}
+	self := flex.Owned{Path: root + "/dir/file", Mode: 0o755}
+	safe := func() *flex.File { return &flex.File{Self: self, Above: above(dir)} }
+	of := func(change func(o *flex.Owned)) *flex.File {
+		f := safe()
+		change(&f.Self)
+		return f
+	}
+	in := func(change func(o *flex.Owned)) *flex.File {
+		d := dir
+		change(&d)
+		return &flex.File{Self: self, Above: above(d)}
+	}
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		entry  flex.Entry
+	}{
+		{"a directory with the executable of its name", flex.Entry{Name: "example.com~lofs", Directory: true, File: safe()}},
+		{"the vendor may be missing", flex.Entry{Name: "lofs", Directory: true, File: safe()}},
+		{"a plain file is nothing, whatever it is called", flex.Entry{Name: "NOTES", File: safe()}},
+		{"a directory is made before its executable comes", flex.Entry{Name: "example.com~lofs", Directory: true}},
+		{"what begins with a dot is not there", flex.Entry{Name: ".stage~x", Directory: true, File: safe()}},
+		{"a directory of the file system's is nothing", flex.Entry{Name: "lost+found", Directory: true}},
+		{"two tildes", flex.Entry{Name: "a~b~c", Directory: true, File: safe()}},
+		{"upper case in the vendor", flex.Entry{Name: "Example.com~lofs", Directory: true, File: safe()}},
+		{"dots that lead upwards", flex.Entry{Name: "..~x", Directory: true, File: safe()}},
+		{"dots as the driver", flex.Entry{Name: "example.com~..", Directory: true, File: safe()}},
+		{"dots in the vendor", flex.Entry{Name: "a..b~lofs", Directory: true, File: safe()}},
+		{"a blank", flex.Entry{Name: "example.com~lo fs", Directory: true, File: safe()}},
+		{"a new line", flex.Entry{Name: "example.com~lo\nfs", Directory: true, File: safe()}},
+		{"no name", flex.Entry{Name: "example.com~", Directory: true, File: safe()}},
+		{"no vendor before the tilde", flex.Entry{Name: "~lofs", Directory: true, File: safe()}},
+		{"a name too long", flex.Entry{Name: strings.Repeat("a", 64), Directory: true, File: safe()}},
+		{"a link that leads nowhere", flex.Entry{Name: "lofs", Directory: true, File: &flex.File{Broken: "a symbolic link leads nowhere: no such file or directory"}}},
+		{"a link out of the tree", flex.Entry{Name: "lofs", Directory: true, File: &flex.File{Outside: "/tmp/x"}}},
+		{"a directory for a file", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode |= fs.ModeDir })}},
+		{"a pipe", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode |= fs.ModeNamedPipe })}},
+		{"a file of another user", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.UID = 1000 })}},
+		{"a file that all may write", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode = 0o757 })}},
+		{"a file that a group may write", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode, o.GID = 0o775, 50 })}},
+		{"root's group may", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode = 0o775 })}},
+		{"a setuid file", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode |= fs.ModeSetuid })}},
+		{"a setgid file", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode |= fs.ModeSetgid })}},
+		{"a file that nobody may execute", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode = 0o644 })}},
+		{"a directory of another user", flex.Entry{Name: "lofs", Directory: true, File: in(func(o *flex.Owned) { o.UID = 1000 })}},
+		{"a directory that all may write, though sticky", flex.Entry{Name: "lofs", Directory: true, File: in(func(o *flex.Owned) { o.Mode |= fs.ModeSticky | 0o777 })}},
+	} {
+		kind, name, because := flex.ReadEntry(c.entry)
+		fmt.Fprintf(&out, "# %s\n%q\n----\n%s %s\n", c.argues, c.entry.Name, kind, name)
+		if because.Reason != "" {
+			fmt.Fprintf(&out, "%s: %s -> %s\n", because.Reason, because.Message, because.Next)
+		}
+		out.WriteByte('\n')
+	}
+	golden.Equal(t, "testdata/listing.txt", out.String())
+}

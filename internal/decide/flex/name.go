@@ -1,0 +1,157 @@
+package flex
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// ErrName says that a name is no driver's.
+var ErrName = errors.New("not the name of a FlexVolume driver")
+
+// maxCSIName is how long the name of a CSI driver may be.
+const maxCSIName = 63
+
+// Name is a driver's: what stands before and after the slash in
+// spec.flexVolume.driver. Vendor may be empty; it is a DNS subdomain. Driver is
+// the name of the executable, too.
+type Name struct{ Vendor, Driver string }
+
+// ParseName reads "example.com/lofs" or "lofs" by the rules of Kubernetes'
+// qualified names. The error is ErrName.
+func ParseName(s string) (Name, error) {
+	if problems := validation.IsQualifiedName(s); len(problems) > 0 {
+		return Name{}, fmt.Errorf("%w: %q: %s", ErrName, bounded(s, maxShown), strings.Join(problems, "; "))
+	}
+	vendor, driver, found := strings.Cut(s, "/")
+	if !found {
+		vendor, driver = "", s
+	}
+	return Name{Vendor: vendor, Driver: driver}, nil
+}
+
+// ParseDir reads the name of a driver's directory, "example.com~lofs" or "lofs":
+// every "~" stands for a slash, so that there is at most one (F-056). The error
+// is ErrName.
+func ParseDir(dir string) (Name, error) {
+	if strings.Contains(dir, "/") {
+		return Name{}, fmt.Errorf("%w: %q: a directory's name holds no slash", ErrName, bounded(dir, maxShown))
+	}
+	return ParseName(strings.ReplaceAll(dir, "~", "/"))
+}
+
+// ParseCSI returns the Name whose CSI is s. It needs no table: what CSI gives
+// tells the name. The error is ErrName.
+func ParseCSI(s string) (Name, error) {
+	label, vendor, _ := strings.Cut(s, ".")
+	driver, ok := unescape(label)
+	n := Name{Vendor: vendor, Driver: driver}
+	if again, err := n.CSI(); !ok || err != nil || again != s {
+		return Name{}, fmt.Errorf("%w: %q comes from no driver's name", ErrName, bounded(s, maxShown))
+	}
+	return n, nil
+}
+
+// String returns the name as a spec has it: example.com/lofs.
+func (n Name) String() string {
+	if n.Vendor == "" {
+		return n.Driver
+	}
+	return n.Vendor + "/" + n.Driver
+}
+
+// Dir returns the name as a directory has it: example.com~lofs.
+func (n Name) Dir() string { return strings.ReplaceAll(n.String(), "/", "~") }
+
+// CSI returns the name of the CSI driver that stands for this one, which is the
+// name of a Kubernetes object as well: lofs.example.com. Characters of Driver
+// that such a name cannot have are escaped, so that two drivers never get the
+// same one. The error is ErrName: the name is wrong or what comes out is longer
+// than the 63 characters that CSI allows.
+func (n Name) CSI() (string, error) {
+	again, err := ParseName(n.String())
+	if err != nil {
+		return "", err
+	}
+	if again != n {
+		return "", fmt.Errorf("%w: %q has a slash in one of its parts", ErrName, bounded(n.String(), maxShown))
+	}
+	s := escape(n.Driver)
+	if n.Vendor != "" {
+		s += "." + n.Vendor
+	}
+	if len(s) > maxCSIName {
+		return "", fmt.Errorf("%w that can be a CSI driver's: %s has %d characters, %d are allowed", ErrName, s, len(s), maxCSIName)
+	}
+	return s, nil
+}
+
+// An escape is two dashes and a letter that says what they stand for: d a dot, u
+// an underscore, m a minus that is not between two letters or digits, c a
+// capital, whose small letter follows. Since a label begins with no dash, one
+// that would begins with noEscape, which stands for nothing.
+const noEscape = "x--x"
+
+func escape(driver string) string {
+	var b strings.Builder
+	for i := range len(driver) {
+		switch c := driver[i]; {
+		case c == '.':
+			b.WriteString("--d")
+		case c == '_':
+			b.WriteString("--u")
+		case c == '-' && !(small(driver, i-1) && small(driver, i+1)):
+			b.WriteString("--m")
+		case c >= 'A' && c <= 'Z':
+			b.WriteString("--c")
+			b.WriteByte(c - 'A' + 'a')
+		default:
+			b.WriteByte(c)
+		}
+	}
+	if s := b.String(); !strings.HasPrefix(s, "-") {
+		return s
+	}
+	return noEscape + b.String()
+}
+
+// small says whether there is a small letter or digit at i.
+func small(s string, i int) bool {
+	return i >= 0 && i < len(s) && (s[i] >= 'a' && s[i] <= 'z' || s[i] >= '0' && s[i] <= '9')
+}
+
+// unescape undoes escape. What it makes of anything else is no driver's name or
+// is escaped differently.
+func unescape(label string) (string, bool) {
+	label = strings.TrimPrefix(label, noEscape)
+	var b strings.Builder
+	for label != "" {
+		rest, found := strings.CutPrefix(label, "--")
+		if !found {
+			b.WriteByte(label[0])
+			label = label[1:]
+			continue
+		}
+		if rest == "" {
+			return "", false
+		}
+		code := rest[0]
+		label = rest[1:]
+		switch {
+		case code == 'd':
+			b.WriteByte('.')
+		case code == 'u':
+			b.WriteByte('_')
+		case code == 'm':
+			b.WriteByte('-')
+		case code == 'c' && label != "" && label[0] >= 'a' && label[0] <= 'z':
+			b.WriteByte(label[0] - 'a' + 'A')
+			label = label[1:]
+		default:
+			return "", false
+		}
+	}
+	return b.String(), true
+}

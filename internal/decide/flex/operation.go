@@ -1,0 +1,52 @@
+package flex
+
+// Operation is the first argument of a driver's call.
+type Operation string
+
+// The operations, in the order of a volume's life.
+const (
+	OpInit          Operation = "init"
+	OpGetVolumeName Operation = "getvolumename"
+	OpAttach        Operation = "attach"
+	OpIsAttached    Operation = "isattached"
+	OpWaitForAttach Operation = "waitforattach"
+	OpMountDevice   Operation = "mountdevice"
+	OpMount         Operation = "mount"
+	OpExpandVolume  Operation = "expandvolume"
+	OpExpandFS      Operation = "expandfs"
+	OpUnmount       Operation = "unmount"
+	OpUnmountDevice Operation = "unmountdevice"
+	OpDetach        Operation = "detach"
+)
+
+// Operations returns all of them, in the order of a volume's life.
+func Operations() []Operation {
+	return []Operation{
+		OpInit, OpGetVolumeName, OpAttach, OpIsAttached, OpWaitForAttach, OpMountDevice, OpMount,
+		OpExpandVolume, OpExpandFS, OpUnmount, OpUnmountDevice, OpDetach,
+	}
+}
+
+// Optional says whether a volume is as well served when the driver has nothing
+// to say to the operation: that it is not supported may then be remembered
+// (H11), and a driver that ends without any answer counts as not supporting it
+// (F-027). A mount or an attach that crashed without a word must not pass for
+// one that is not needed.
+func (o Operation) Optional() bool {
+	switch o {
+	case OpGetVolumeName, OpIsAttached, OpWaitForAttach, OpExpandVolume, OpExpandFS:
+		return true
+	default:
+		return false
+	}
+}
+
+// TakesVolume says whether the operation gets a volume's JSON as an argument.
+func (o Operation) TakesVolume() bool {
+	switch o {
+	case OpGetVolumeName, OpAttach, OpIsAttached, OpWaitForAttach, OpMountDevice, OpMount, OpExpandVolume, OpExpandFS:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,291 @@
+package bridge
+
+import (
+	"context"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"volplane.dev/volplane/internal/flex"
+)
+
+// ControllerGetCapabilities says what the controller service can do.
+func (d *driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+	var all []csipb.ControllerServiceCapability_RPC_Type
+	if d.Attach {
+		all = append(all, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, csipb.ControllerServiceCapability_RPC_PUBLISH_READONLY)
+	}
+	if d.provision {
+		all = append(all, csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
+	}
+	out := &csipb.ControllerGetCapabilitiesResponse{}
+	for _, t := range all {
+		out.Capabilities = append(out.Capabilities, &csipb.ControllerServiceCapability{
+			Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: t}},
+		})
+	}
+	return out, nil
+}
+
+// ControllerPublishVolume attaches a volume to a node.
+func (d *driver) ControllerPublishVolume(ctx context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+	if err := checkID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if r.GetNodeId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no node id")
+	}
+	if !d.Attach {
+		return nil, status.Error(codes.Unimplemented, "the driver does not attach")
+	}
+	u, err := useOf(r.GetVolumeCapability())
+	if err != nil {
+		return nil, err
+	}
+	options, err := optionsOf(r.GetVolumeContext())
+	if err != nil {
+		return nil, err
+	}
+	if own := d.b.records.get(d.name, made, r.GetVolumeId(), ""); own != nil && len(options) == 0 {
+		options = own.Options
+	}
+	want := &record{
+		Kind: attached, Driver: d.name, Volume: r.GetVolumeId(), Place: r.GetNodeId(), Step: attaching,
+		Name: r.GetVolumeId(), FSType: u.fsType, ReadOnly: u.readOnly || r.GetReadonly(), Options: options,
+	}
+	out, err := d.b.works.do(ctx, d.attachKey(want.Volume), &work{path: want.Place, request: r}, func(ctx context.Context) (proto.Message, error) {
+		return d.attach(ctx, want)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out.(*csipb.ControllerPublishVolumeResponse), nil
+}
+
+func (d *driver) attachKey(volumeID string) string { return "attach " + d.csi + " " + volumeID }
+
+// attach attaches a volume unless the driver says that it is attached still.
+func (d *driver) attach(ctx context.Context, want *record) (proto.Message, error) {
+	now, err := d.ready()
+	if err != nil {
+		return nil, err
+	}
+	if !now.Capabilities.Attach {
+		return &csipb.ControllerPublishVolumeResponse{}, nil
+	}
+	if has, err := d.attachedStill(ctx, now, want); has != nil || err != nil {
+		return contextOf(has), err
+	}
+	if want.DetachName, err = now.VolumeName(ctx, want.volume()); err != nil {
+		return nil, err
+	}
+	if err := d.putAttaching(want, want.Place); err != nil {
+		return nil, err
+	}
+	if want.Device, err = now.Attach(ctx, want.volume(), want.Place); err != nil {
+		return nil, err
+	}
+	want.Step = done
+	if err := d.b.records.put(want); err != nil {
+		return nil, err
+	}
+	return contextOf(want), nil
+}
+
+// attachedStill returns the record of a volume that is attached as it is wanted:
+// if the driver cannot say whether it is, what was done last holds.
+func (d *driver) attachedStill(ctx context.Context, now *flex.Driver, want *record) (*record, error) {
+	has := d.b.records.get(d.name, attached, want.Volume, want.Place)
+	if has == nil || has.Step != done {
+		return nil, nil
+	}
+	if !has.like(want) {
+		return nil, status.Errorf(codes.AlreadyExists, "volume %s is attached to %.80q already in another way; detach it first", want.Volume, want.Place)
+	}
+	is, known, err := now.IsAttached(ctx, has.volume(), has.Place)
+	if err != nil || known && !is {
+		return nil, err
+	}
+	return has, nil
+}
+
+// contextOf returns what the node has to know of an attachment; nil is none.
+func contextOf(r *record) *csipb.ControllerPublishVolumeResponse {
+	out := &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{}}
+	if r == nil {
+		return out
+	}
+	if r.Device != "" {
+		out.PublishContext[keyDevice] = r.Device
+	}
+	if r.ReadOnly {
+		out.PublishContext[keyReadOnly] = "true"
+	}
+	return out
+}
+
+// ControllerUnpublishVolume detaches a volume from a node, or from all that it
+// is known to be attached to.
+func (d *driver) ControllerUnpublishVolume(ctx context.Context, r *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+	if err := checkID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	one := &work{path: r.GetNodeId(), wide: r.GetNodeId() == "", request: r}
+	out, err := d.b.works.do(ctx, d.attachKey(r.GetVolumeId()), one, func(ctx context.Context) (proto.Message, error) {
+		return &csipb.ControllerUnpublishVolumeResponse{}, d.detachAll(ctx, r.GetVolumeId(), r.GetNodeId())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out.(*csipb.ControllerUnpublishVolumeResponse), nil
+}
+
+func (d *driver) detachAll(ctx context.Context, volumeID, node string) error {
+	all := d.b.records.of(d.name, func(r *record) bool {
+		return r.Kind == attached && r.Volume == volumeID && (node == "" || r.Place == node)
+	})
+	if len(all) == 0 && node != "" {
+		// Attached in another life, or by somebody else: as Kubernetes does.
+		all = append(all, &record{Kind: attached, Driver: d.name, Volume: volumeID, Place: node})
+	}
+	now, err := d.kept()
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
+		if err := d.detach(ctx, now, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// detach refuses while this host still has the volume mounted.
+func (d *driver) detach(ctx context.Context, now *flex.Driver, r *record) error {
+	if r.Place == d.b.Node {
+		// Also without a record.
+		paths := []string{deviceDir(d.b.RootDir, d.name, r.Volume)}
+		for _, here := range d.b.records.of(d.name, func(o *record) bool { return o.Volume == r.Volume && o.Kind == published }) {
+			paths = append(paths, here.Dir)
+		}
+		for _, path := range paths {
+			if mounted, err := d.b.mounted(path); err != nil || mounted {
+				return status.Errorf(codes.FailedPrecondition, "volume %s is mounted at %s still; unstage it first", r.Volume, path)
+			}
+		}
+	}
+	name := r.Volume
+	if r.Step != nothing {
+		name, r.Step = r.DetachName, attaching
+		if err := d.b.records.put(r); err != nil {
+			return err
+		}
+	}
+	return d.release(ctx, now, r, name, r.Place)
+}
+
+// CreateVolume makes a volume that is nothing but options for the driver. No
+// driver is called: what it keeps the data in it makes when it is mounted.
+func (d *driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+	if !d.provision {
+		return nil, status.Error(codes.Unimplemented, "the configuration does not let this driver's volumes be made")
+	}
+	if err := checkCreate(r); err != nil {
+		return nil, err
+	}
+	need := r.GetCapacityRange().GetRequiredBytes()
+	options, err := optionsOf(expanded(r.GetParameters(), r.GetName()))
+	if err != nil {
+		return nil, err
+	}
+	want := &record{Kind: made, Driver: d.name, Volume: r.GetName(), Options: options, Bytes: need}
+	out, err := d.b.works.do(ctx, d.madeKey(want.Volume), &work{wide: true, request: r}, func(context.Context) (proto.Message, error) {
+		return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: want.Volume, CapacityBytes: need, VolumeContext: options}}, d.make(want)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out.(*csipb.CreateVolumeResponse), nil
+}
+
+func (d *driver) madeKey(volumeID string) string { return "made " + d.csi + " " + volumeID }
+
+func (d *driver) make(want *record) error {
+	if has := d.b.records.get(d.name, made, want.Volume, ""); has != nil && (has.Bytes != want.Bytes || !has.like(want)) {
+		return status.Errorf(codes.AlreadyExists, "volume %s is there with another size or other parameters", want.Volume)
+	}
+	return d.b.records.put(want)
+}
+
+// checkCreate refuses what no FlexVolume can be.
+func checkCreate(r *csipb.CreateVolumeRequest) error {
+	if err := checkID(r.GetName()); err != nil {
+		return err
+	}
+	if len(r.GetVolumeCapabilities()) == 0 {
+		return status.Error(codes.InvalidArgument, "no capability")
+	}
+	for _, c := range r.GetVolumeCapabilities() {
+		if _, err := useOf(c); err != nil {
+			return err
+		}
+	}
+	if r.GetVolumeContentSource() != nil {
+		return status.Error(codes.InvalidArgument, "FlexVolume drivers copy no volumes")
+	}
+	return checkRange(r.GetCapacityRange())
+}
+
+// checkRange refuses sizes that there are not.
+func checkRange(r *csipb.CapacityRange) error {
+	need, limit := r.GetRequiredBytes(), r.GetLimitBytes()
+	if need < 0 || limit < 0 || limit > 0 && need > limit {
+		return status.Error(codes.OutOfRange, "no size is as large as that and as small")
+	}
+	return nil
+}
+
+// DeleteVolume forgets a volume. Its data stays where the driver has it.
+func (d *driver) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
+	if err := checkID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	out, err := d.b.works.do(ctx, d.madeKey(r.GetVolumeId()), &work{wide: true, request: r}, func(context.Context) (proto.Message, error) {
+		return &csipb.DeleteVolumeResponse{}, d.unmake(r.GetVolumeId())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out.(*csipb.DeleteVolumeResponse), nil
+}
+
+func (d *driver) unmake(volumeID string) error {
+	if used := d.b.records.of(d.name, func(o *record) bool { return o.Volume == volumeID && o.Kind != made }); len(used) > 0 {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is %s at %s; end that first", volumeID, used[0].Kind, used[0].Place)
+	}
+	return d.b.records.drop(&record{Kind: made, Driver: d.name, Volume: volumeID})
+}
+
+// ValidateVolumeCapabilities confirms what can be had of any volume. Which ones
+// exist the driver does not tell; of those that were made here it is known.
+func (d *driver) ValidateVolumeCapabilities(_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
+	if err := checkID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if len(r.GetVolumeCapabilities()) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "no capability")
+	}
+	if known := d.b.records.of(d.name, func(o *record) bool { return o.Volume == r.GetVolumeId() }); len(known) == 0 && d.provision {
+		return nil, status.Errorf(codes.NotFound, "volume %s was neither made nor used here", r.GetVolumeId())
+	}
+	for _, c := range r.GetVolumeCapabilities() {
+		if _, err := useOf(c); err != nil {
+			return &csipb.ValidateVolumeCapabilitiesResponse{Message: textOf(err)}, nil
+		}
+	}
+	return &csipb.ValidateVolumeCapabilitiesResponse{Confirmed: &csipb.ValidateVolumeCapabilitiesResponse_Confirmed{
+		VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(), Parameters: r.GetParameters(),
+	}}, nil
+}

@@ -1,0 +1,121 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/mount"
+)
+
+// at returns the record of a volume that is staged or published at a path.
+func (d *driver) at(volumeID, path string) (*record, error) {
+	all := d.b.records.of(d.name, func(r *record) bool {
+		return r.Volume == volumeID && r.Place == path && (r.Kind == staged || r.Kind == published) && r.Step == done
+	})
+	if len(all) == 0 {
+		return nil, status.Errorf(codes.NotFound, "volume %s is not at %s; stage and publish it there first", volumeID, path)
+	}
+	return all[0], nil
+}
+
+// NodeGetVolumeStats says how full the volume at a path is.
+func (d *driver) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
+	if err := checkID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if r.GetVolumePath() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no volume path")
+	}
+	if !d.SupportsMetrics {
+		return nil, status.Error(codes.Unimplemented, "the driver's filesystems do not tell how full they are")
+	}
+	if _, err := d.at(r.GetVolumeId(), r.GetVolumePath()); err != nil {
+		return nil, err
+	}
+	u, err := mount.Stat(r.GetVolumePath())
+	if err != nil {
+		return nil, err
+	}
+	return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{
+		{Unit: csipb.VolumeUsage_BYTES, Total: u.Total, Used: u.Used, Available: u.Available},
+		{Unit: csipb.VolumeUsage_INODES, Total: u.Inodes, Used: u.InodesUsed, Available: u.InodesAvailable},
+	}}, nil
+}
+
+// NodeExpandVolume makes the volume and its filesystem larger. It is all done on
+// the node: only there the volume's options are known.
+func (d *driver) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+	if err := checkID(r.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	if r.GetVolumePath() == "" {
+		return nil, status.Error(codes.InvalidArgument, "no volume path")
+	}
+	if !d.expand {
+		return nil, status.Error(codes.Unimplemented, "the driver's volumes do not grow")
+	}
+	if err := checkRange(r.GetCapacityRange()); err != nil {
+		return nil, err
+	}
+	one, err := d.at(r.GetVolumeId(), r.GetVolumePath())
+	if err != nil {
+		return nil, err
+	}
+	out, err := d.b.works.do(ctx, d.nodeKey(one.Volume), &work{path: one.Place, wide: true, request: r}, func(ctx context.Context) (proto.Message, error) {
+		size, err := d.grow(ctx, one, r.GetCapacityRange().GetRequiredBytes())
+		return &csipb.NodeExpandVolumeResponse{CapacityBytes: size}, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out.(*csipb.NodeExpandVolumeResponse), nil
+}
+
+// grow returns the volume's new size.
+func (d *driver) grow(ctx context.Context, r *record, size int64) (int64, error) {
+	now, err := d.ready()
+	if err != nil {
+		return 0, err
+	}
+	dir := r.Dir
+	if r.Kind == staged {
+		dir = r.DeviceDir
+	}
+	old, err := sizeOf(r.Device, dir)
+	if err != nil {
+		return 0, err
+	}
+	if size = max(size, old); size > old && !d.b.Config.Of(d.name).SkipExpandVolume {
+		has, err := now.ExpandVolume(ctx, r.volume(), r.DeviceDir, size, old)
+		if err != nil {
+			return 0, err
+		}
+		size = max(size, has)
+	}
+	if !now.Capabilities.RequiresFSResize {
+		return size, nil
+	}
+	err = now.ExpandFS(ctx, r.volume(), r.Device, dir, size, old)
+	if errors.Is(err, flex.ErrNotSupported) && r.Device == "" {
+		// What has no device has no filesystem of ours on it.
+		err = nil
+	}
+	return size, err
+}
+
+// sizeOf returns how large a volume is: its device, or what its filesystem says.
+func sizeOf(device, dir string) (int64, error) {
+	if device != "" {
+		if size, err := mount.DeviceSize(device); err == nil && size > 0 {
+			return size, nil
+		}
+	}
+	u, err := mount.Stat(dir)
+	return u.Total, err
+}

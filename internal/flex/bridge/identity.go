@@ -1,0 +1,64 @@
+package bridge
+
+import (
+	"context"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// unknownVersion stands for that of a driver that is not ready.
+const unknownVersion = "none"
+
+// Object returns the CSIDriver object that a driver has to have.
+func Object(s Served) *storagev1.CSIDriver {
+	return &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+		Spec: storagev1.CSIDriverSpec{
+			AttachRequired: ptr.To(s.Attach),
+			// mount is told of the Pod (F-008), and inline volumes are recognised.
+			PodInfoOnMount: ptr.To(true),
+			// The group is given to the driver, and the bridge does the rest.
+			FSGroupPolicy:        ptr.To(storagev1.FileFSGroupPolicy),
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
+		},
+	}
+}
+
+// GetPluginInfo names the driver; its version is the hash of its executable.
+func (d *driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
+	version := unknownVersion
+	if now, err := d.kept(); err == nil {
+		version = now.Hash
+	}
+	return &csipb.GetPluginInfoResponse{Name: d.csi, VendorVersion: version}, nil
+}
+
+// Probe says whether the driver is ready. One that volumes have to be taken away
+// from says so too: who is not ready is not asked for that.
+func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
+	_, err := d.ready()
+	if err != nil && len(d.b.records.of(d.name, func(r *record) bool { return r.Kind != made })) == 0 {
+		return nil, err
+	}
+	return &csipb.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
+}
+
+// GetPluginCapabilities says what the driver can do as a whole.
+func (d *driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+	out := &csipb.GetPluginCapabilitiesResponse{}
+	if d.Attach || d.provision {
+		out.Capabilities = append(out.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_Service_{
+			Service: &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE},
+		}})
+	}
+	if d.expand {
+		out.Capabilities = append(out.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_VolumeExpansion_{
+			VolumeExpansion: &csipb.PluginCapability_VolumeExpansion{Type: csipb.PluginCapability_VolumeExpansion_ONLINE},
+		}})
+	}
+	return out, nil
+}

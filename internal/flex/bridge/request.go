@@ -1,0 +1,111 @@
+package bridge
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+)
+
+// Keys of publish_context.
+const (
+	keyDevice   = "flex.device"
+	keyReadOnly = "flex.readOnly"
+)
+
+// Keys of volume_context that are not the user's.
+const (
+	infoPrefix     = "csi.storage.k8s.io/"
+	keyEphemeral   = infoPrefix + "ephemeral"
+	keyProvisioner = "storage.kubernetes.io/csiProvisionerIdentity"
+)
+
+// optionsOf returns the user's options among a volume's attributes.
+func optionsOf(context map[string]string) (map[string]string, error) {
+	out := map[string]string{}
+	for k, v := range context {
+		if !strings.HasPrefix(k, infoPrefix) && k != keyProvisioner {
+			out[k] = v
+		}
+	}
+	return out, decide.CheckOptions(out)
+}
+
+// expanded returns parameters of a class with the names of the volume and its
+// claim in the place of ${pv.name}, ${pvc.name} and ${pvc.namespace}: so each
+// volume has options of its own.
+func expanded(parameters map[string]string, name string) map[string]string {
+	words := strings.NewReplacer("${pv.name}", name, "${pvc.name}", parameters[infoPrefix+"pvc/name"],
+		"${pvc.namespace}", parameters[infoPrefix+"pvc/namespace"])
+	out := make(map[string]string, len(parameters))
+	for k, v := range parameters {
+		out[k] = words.Replace(v)
+	}
+	return out
+}
+
+// podOf returns the Pod that a volume is published for.
+func podOf(context map[string]string) decide.PodInfo {
+	return decide.PodInfo{
+		Name: context[infoPrefix+"pod.name"], Namespace: context[infoPrefix+"pod.namespace"], UID: context[infoPrefix+"pod.uid"],
+		ServiceAccount: context[infoPrefix+"serviceAccount.name"],
+	}
+}
+
+// isInline says whether a Pod names the volume itself. The shape of such ids
+// tells it when a CSIDriver object keeps the Pod's own words away.
+func isInline(r *csipb.NodePublishVolumeRequest) bool {
+	return r.GetVolumeContext()[keyEphemeral] == "true" || isInlineID(r.GetVolumeId())
+}
+
+func isInlineID(id string) bool { return regexp.MustCompile(`^csi-[0-9a-f]{64}$`).MatchString(id) }
+
+// use is how a volume is wanted.
+type use struct {
+	fsType   string
+	readOnly bool
+	group    *int64
+}
+
+// useOf reads a capability.
+func useOf(c *csipb.VolumeCapability) (use, error) {
+	var u use
+	m := c.GetMount()
+	switch {
+	case c == nil:
+		return u, status.Error(codes.InvalidArgument, "no capability")
+	case c.GetBlock() != nil:
+		return u, status.Error(codes.InvalidArgument, "FlexVolume drivers have no block devices for Pods, only filesystems")
+	case m == nil:
+		return u, status.Error(codes.InvalidArgument, "the capability is neither mount nor block")
+	}
+	u.fsType = m.GetFsType()
+	switch c.GetAccessMode().GetMode() {
+	case csipb.VolumeCapability_AccessMode_UNKNOWN:
+		return u, status.Error(codes.InvalidArgument, "the capability has no access mode")
+	case csipb.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY, csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
+		u.readOnly = true
+	}
+	for _, f := range m.GetMountFlags() {
+		switch f {
+		case "ro":
+			u.readOnly = true
+		case "rw", "":
+		default:
+			return u, status.Error(codes.InvalidArgument, "FlexVolume drivers know no mount options but ro and rw; give the volume an option of the driver instead")
+		}
+	}
+	if g := m.GetVolumeMountGroup(); g != "" {
+		group, err := strconv.ParseInt(g, 10, 32)
+		if err != nil || group < 0 {
+			return u, status.Errorf(codes.InvalidArgument, "group %.20q is no number of a group", g)
+		}
+		u.group = &group
+	}
+	return u, nil
+}

@@ -1,0 +1,223 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+)
+
+// call is one start of the driver, and all that came of it.
+type call struct {
+	op   decide.Operation
+	args []string
+	// exit is -1 when a signal ended it or it did not start, which err tells.
+	exit           int
+	stdout, stderr []byte
+	took           time.Duration
+	// overdue says that it was killed at its limit, and holds that somebody kept
+	// its output open.
+	overdue, holds bool
+	answer         decide.Answer
+	err            error
+	// before and after are the mount table.
+	before, after []point
+}
+
+// drain is how long the output of a driver that has ended is waited for.
+const drain = 300 * time.Millisecond
+
+// call starts the driver and waits until it ends. When the examination was
+// stopped, it does not.
+func (x *exam) call(ctx context.Context, op decide.Operation, args ...string) call {
+	return x.finish(x.begin(ctx, op, args...))
+}
+
+var (
+	errStopped = errors.New("the examination was stopped")
+	errHung    = errors.New("the driver does not end")
+)
+
+// running is a call that has not ended.
+type running struct {
+	call
+	ctx            context.Context //nolint:containedctx // of the process
+	cancel         context.CancelFunc
+	cmd            *exec.Cmd
+	stdout, stderr output
+	begun          time.Time
+	// patient says that it may be that it does not end.
+	patient bool
+}
+
+// begin starts the driver, as a host does: a session of its own, nothing of our
+// environment but what marks its processes as ours.
+func (x *exam) begin(ctx context.Context, op decide.Operation, args ...string) *running {
+	r := &running{call: call{op: op, args: args, exit: -1, err: errStopped}}
+	if x.stopped() {
+		return r
+	}
+	r.before = x.table()
+	r.ctx, r.cancel = context.WithTimeout(ctx, x.limit)
+	pause := time.NewTicker(busyPause)
+	defer pause.Stop()
+	for try := 1; ; try++ {
+		r.cmd = x.command(r)
+		r.begun = time.Now()
+		if r.err = r.cmd.Start(); !errors.Is(r.err, unix.ETXTBSY) || try == busyTries {
+			break
+		}
+		<-pause.C
+	}
+	if r.err != nil {
+		r.cancel()
+		r.cmd = nil
+	}
+	return r
+}
+
+// busyTries and busyPause are how often, and how far apart, an executable that
+// somebody writes to is tried to be started.
+const (
+	busyTries = 10
+	busyPause = 20 * time.Millisecond
+)
+
+func (x *exam) command(r *running) *exec.Cmd {
+	cmd := exec.CommandContext(r.ctx, x.path, append([]string{string(r.op)}, r.args...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", &r.stdout, &r.stderr, drain
+	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8", x.mark}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	return cmd
+}
+
+// finish waits until a call ends.
+func (x *exam) finish(r *running) call {
+	if r.cmd == nil {
+		return r.call
+	}
+	defer r.cancel()
+	c := r.call
+	err := r.cmd.Wait()
+	c.took = time.Since(r.begun)
+	c.exit = r.cmd.ProcessState.ExitCode()
+	c.after = x.table()
+	c.stdout, c.stderr = r.stdout.kept, r.stderr.kept
+	c.holds = errors.Is(err, exec.ErrWaitDelay)
+	c.overdue = errors.Is(r.ctx.Err(), context.DeadlineExceeded)
+	c.answer, c.err = decide.ParseAnswer(c.op, c.exit, c.stdout, c.stderr)
+	x.calls = append(x.calls, c)
+	if c.overdue && !r.patient {
+		x.stop(fmt.Errorf("%w: %s within %v", errHung, c.op, x.limit))
+	}
+	return c
+}
+
+// output keeps the first bytes of what is printed.
+type output struct{ kept []byte }
+
+// Write never fails.
+func (o *output) Write(p []byte) (int, error) {
+	const most = 1 << 20
+	o.kept = append(o.kept, p[:min(len(p), most-len(o.kept))]...)
+	return len(p), nil
+}
+
+// ok says that the driver succeeded.
+func (c call) ok() bool { return c.err == nil && c.answer.Status == decide.Success }
+
+// unsupported says that the driver leaves the operation to the host.
+func (c call) unsupported() bool { return c.err == nil && c.answer.Status == decide.NotSupported }
+
+// why tells why a call did not succeed.
+func (c call) why() string {
+	said := ""
+	if text := bytes.TrimSpace(append(bytes.Clone(c.stdout), c.stderr...)); c.err != nil && len(text) > 0 {
+		said = fmt.Sprintf("; it printed %q", text[:min(len(text), 200)])
+	}
+	switch {
+	case c.overdue:
+		return fmt.Sprintf("%s did not end in time", c.op)
+	case c.err != nil:
+		return fmt.Sprintf("%s: %v%s", c.op, c.err, said)
+	case c.answer.Message != "":
+		return fmt.Sprintf("%s answers %q: %s", c.op, c.answer.Status, c.answer.Message)
+	}
+	return fmt.Sprintf("%s answers %q without a message", c.op, c.answer.Status)
+}
+
+// added returns what a call mounted.
+func (c call) added() []point { return minus(c.after, c.before) }
+
+// point is one line of the mount table.
+type point struct {
+	// id is the kernel's number of the mount, which another one may get later.
+	id           int
+	path, source string
+}
+
+// minus returns the mounts of a that are not in b.
+func minus(a, b []point) []point {
+	return slices.DeleteFunc(slices.Clone(a), func(p point) bool { return slices.Contains(b, p) })
+}
+
+// table returns all mounts; nothing can be judged without them.
+func (x *exam) table() []point {
+	infos, err := mountinfo.GetMounts(nil)
+	if err != nil {
+		x.stop(err)
+	}
+	all := make([]point, 0, len(infos))
+	for _, i := range infos {
+		all = append(all, point{id: i.ID, path: i.Mountpoint, source: i.Source})
+	}
+	return all
+}
+
+// at returns the mounts at a path, and within those below it as well.
+func at(points []point, path string) []point {
+	return slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.path != path })
+}
+
+func within(points []point, dir string) []point {
+	return slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.path != dir && !strings.HasPrefix(p.path, dir+"/") })
+}
+
+// processes returns those that the driver started and that are still there.
+func (x *exam) processes() []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		if x.marked(pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// marked says whether the driver started a process.
+func (x *exam) marked(pid int) bool {
+	env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+	return err == nil && slices.Contains(strings.Split(string(env), "\x00"), x.mark)
+}

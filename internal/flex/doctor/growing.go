@@ -1,0 +1,200 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/mount"
+)
+
+// growth is one volume, mounted at dir, that becomes larger.
+type growth struct {
+	vol
+	// device may be empty.
+	device, dir string
+	// size and old are the volume's in bytes, had its filesystem's.
+	size, old, had int64
+	// done says that somebody claims to have made something larger.
+	done bool
+}
+
+// grows makes a volume larger as a host does, if that was asked for: it stays
+// so.
+func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
+	if x.growTo <= 0 || x.stopped() {
+		return
+	}
+	if len(at(x.table(), dir)) == 0 {
+		x.warn("grown", "mount the volume at the directory itself", "nothing is mounted at the directory: whether it grows cannot be seen")
+		return
+	}
+	g := &growth{vol: v, device: device, dir: dir, size: x.growTo}
+	if err := g.measure(); err != nil {
+		x.stop(err)
+		return
+	}
+	if g.size <= g.old {
+		x.warn("grown", "ask for more with --grow-to, or give a smaller volume", "nothing was tried: the volume has %d bytes already", g.old)
+		return
+	}
+	path := filepath.Join(dir, marker)
+	written := os.WriteFile(path, []byte(marker), 0o600)
+	if x.expandVolume(ctx, g) && x.expandFS(ctx, g) {
+		x.grown(g)
+	}
+	if written != nil {
+		x.warn("grown-data", "mount the volume so that root can write to it", "nothing can be written to the volume: %v", written)
+		return
+	}
+	reason := ""
+	if data, err := os.ReadFile(path); err != nil || !bytes.Equal(data, []byte(marker)) {
+		reason = "what was written before the volume grew is not there any more"
+	}
+	x.answer(question{"grown-data", decide.Fail, "change the size only: make no new filesystem and no second mount", "what was written before is still there"}, reason)
+	_ = os.Remove(path)
+}
+
+// measure takes the sizes before anything is done; a volume is as large as its
+// device or else as its filesystem says.
+func (g *growth) measure() error {
+	u, err := mount.Stat(g.dir)
+	if err != nil {
+		return err
+	}
+	g.old, g.had = u.Total, u.Total
+	if size := g.deviceSize(); size > 0 {
+		g.old = size
+	}
+	return nil
+}
+
+// deviceSize is 0 when there is no device that has one.
+func (g *growth) deviceSize() int64 {
+	if g.device == "" {
+		return 0
+	}
+	size, err := mount.DeviceSize(g.device)
+	if err != nil {
+		return 0
+	}
+	return size
+}
+
+// sizes are the last two arguments of both operations.
+func (g *growth) sizes() (size, old string) {
+	return strconv.FormatInt(g.size, 10), strconv.FormatInt(g.old, 10)
+}
+
+// growToSize is what expandvolume is to do.
+const growToSize = "make it as large as the third argument says, in bytes, if it is smaller"
+
+// expandVolume calls expandvolume, twice, and says whether a host goes on.
+func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
+	const name = "expandvolume"
+	size, old := g.sizes()
+	args := []string{x.json(decide.OpExpandVolume, g.vol), g.deviceDir, size, old}
+	c := x.call(ctx, decide.OpExpandVolume, args...)
+	has := g.deviceSize()
+	switch {
+	case c.unsupported():
+		x.pass(name, "Not supported: hosts believe that somebody else makes the volume larger")
+		return true
+	case !c.ok():
+		x.fail(name, growToSize+`, and answer "volumeNewSize" with a number`, "%s", c.why())
+		return false
+	case c.answer.NewSize > 0 && c.answer.NewSize < g.size:
+		x.fail(name, growToSize+", or answer Failure", "it answers that the volume has %d bytes, %d were asked for", c.answer.NewSize, g.size)
+	case has > 0 && has < g.size:
+		x.fail(name, growToSize+", and let the device see it", "it answers Success, and %s has %d bytes, %d were asked for", g.device, has, g.size)
+	default:
+		x.pass(name, "the volume has %d bytes", max(g.size, c.answer.NewSize))
+	}
+	reason := ""
+	again := x.call(ctx, decide.OpExpandVolume, args...)
+	switch {
+	case !again.ok():
+		reason = "a host that was interrupted calls it again: " + again.why()
+	case again.answer.NewSize != c.answer.NewSize:
+		reason = "called again, the volume has " + strconv.FormatInt(again.answer.NewSize, 10) + " bytes, not " + strconv.FormatInt(c.answer.NewSize, 10)
+	case g.deviceSize() != has:
+		reason = "called again, it makes the device larger once more"
+	}
+	x.answer(question{"expandvolume-again", decide.Fail, growToSize, "what is as large already stays as it is"}, reason)
+	g.done = true
+	g.size = max(g.size, c.answer.NewSize)
+	return true
+}
+
+// growFS is what expandfs is to do.
+const growFS = "fit the filesystem at the directory to its device, and answer Success if it fits already"
+
+// expandFS calls expandfs, twice, where a host does, and does what the driver
+// leaves to it. It says whether a host takes the volume for larger then.
+func (x *exam) expandFS(ctx context.Context, g *growth) bool {
+	const name = "expandfs"
+	if !x.report.Capabilities.RequiresFSResize {
+		x.pass(name, "requiresFSResize is false: hosts do not call it")
+		return true
+	}
+	size, old := g.sizes()
+	args := []string{x.json(decide.OpExpandFS, g.vol), g.device, g.dir, size, old}
+	c := x.call(ctx, decide.OpExpandFS, args...)
+	if c.unsupported() {
+		return x.hostGrows(ctx, g)
+	}
+	if !c.ok() {
+		x.fail(name, growFS, "%s", c.why())
+		return false
+	}
+	g.done = true
+	x.pass(name, "it answers Success")
+	reason := ""
+	if again := x.call(ctx, decide.OpExpandFS, args...); !again.ok() {
+		reason = "a host that was interrupted calls it again: " + again.why()
+	}
+	x.answer(question{"expandfs-again", decide.Fail, growFS, "what is as large already is a success"}, reason)
+	return true
+}
+
+// hostGrows fits the filesystem as a host does for a driver that does not.
+func (x *exam) hostGrows(ctx context.Context, g *growth) bool {
+	const name = "expandfs"
+	ctx, cancel := context.WithTimeout(ctx, x.limit)
+	defer cancel()
+	point, mounted, err := mount.At(g.dir)
+	if err == nil && mounted {
+		err = mount.Grow(ctx, point.Source, g.dir, point.Type)
+	}
+	switch {
+	case errors.Is(err, mount.ErrUnknownFS) && g.device == "":
+		// What has no device has no filesystem that a host could grow.
+		x.pass(name, "Not supported, and there is no device: hosts have nothing to do")
+	case err != nil:
+		x.fail(name, growFS, "Not supported, and a host cannot grow it: %v", err)
+		return false
+	default:
+		g.done = true
+		x.pass(name, "Not supported: the host grows the filesystem")
+	}
+	return true
+}
+
+// grown compares what was said with what the filesystem says of itself.
+func (x *exam) grown(g *growth) {
+	u, err := mount.Stat(g.dir)
+	switch {
+	case err != nil:
+		x.stop(err)
+	case u.Total > g.had:
+		x.pass("grown", "the filesystem has %d bytes, and had %d", u.Total, g.had)
+	case g.done:
+		x.fail("grown", growFS+"; it is called if init says requiresFSResize", "the driver answers Success, and the filesystem has %d bytes, and had %d", u.Total, g.had)
+	default:
+		x.warn("grown", "do it in expandvolume or expandfs, if the volumes can grow", "hosts take the volume for %d bytes now, and its filesystem has %d, as before", g.size, u.Total)
+	}
+}

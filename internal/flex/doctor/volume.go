@@ -1,0 +1,114 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/mount"
+)
+
+// vol is a volume for one Pod, at the paths that drivers rely on.
+type vol struct {
+	decide.Volume
+	// dir is where it is mounted, device where its device is.
+	dir, deviceDir string
+}
+
+// volume returns a volume of the scratch directory.
+func (x *exam) volume(name string, pod int) vol { return x.volumeBelow(x.root, name, pod) }
+
+func (x *exam) volumeBelow(root, name string, pod int) vol {
+	uid := fmt.Sprintf("00000000-0000-4000-8000-%012d", pod)
+	device := filepath.Join(root, "plugins/kubernetes.io/flexvolume", x.name.Vendor, x.name.Driver, "mounts", name)
+	group := int64(4321)
+	return vol{
+		Volume: decide.Volume{
+			Name: name, FSType: x.fsType, Options: x.options, Secrets: x.secrets, FSGroup: &group,
+			Pod: decide.PodInfo{Name: fmt.Sprint("pod", pod), Namespace: "default", UID: uid, ServiceAccount: "default"},
+		},
+		dir: filepath.Join(root, "pods", uid, "volumes", x.name.Dir(), name), deviceDir: device,
+	}
+}
+
+// json returns the argument that an operation gets.
+func (x *exam) json(op decide.Operation, v vol) string {
+	s, err := decide.Argument(op, v.Volume)
+	if err != nil {
+		x.stop(err)
+	}
+	return s
+}
+
+// spaced returns the same JSON as another host could write it.
+func spaced(s string) string {
+	var b bytes.Buffer
+	if json.Indent(&b, []byte(s), "", " ") != nil {
+		return s
+	}
+	return b.String()
+}
+
+// mount calls mount with an argument, at a directory that is made, and does what
+// the driver leaves to the host.
+func (x *exam) mount(ctx context.Context, v vol, argument string) call {
+	return x.mounted(v, x.beginMount(ctx, v, argument))
+}
+
+func (x *exam) beginMount(ctx context.Context, v vol, argument string) *running {
+	if err := os.MkdirAll(v.dir, 0o750); err != nil {
+		x.stop(err)
+	}
+	x.undo = append(x.undo, undo{decide.OpUnmount, v.dir})
+	return x.begin(ctx, decide.OpMount, v.dir, argument)
+}
+
+func (x *exam) mounted(v vol, r *running) call {
+	c := x.finish(r)
+	if c.unsupported() && len(at(c.after, v.deviceDir)) > 0 {
+		if err := mount.Bind(v.deviceDir, v.dir, v.ReadOnly); err != nil {
+			c.err = err
+			return c
+		}
+		c.answer.Status, c.after = decide.Success, x.table()
+	}
+	return c
+}
+
+// unmount calls unmount and does what the driver leaves to the host.
+func (x *exam) unmount(ctx context.Context, v vol) call {
+	return x.undoAt(ctx, decide.OpUnmount, v.dir)
+}
+
+func (x *exam) undoAt(ctx context.Context, op decide.Operation, dir string) call {
+	c := x.call(ctx, op, dir)
+	if c.unsupported() && within(c.after, dir) != nil {
+		if err := mount.Unmount(dir); err != nil {
+			c.err = err
+			return c
+		}
+		c.answer.Status, c.after = decide.Success, x.table()
+	}
+	return c
+}
+
+// up mounts a volume and says whether that worked.
+func (x *exam) up(ctx context.Context, v vol) bool {
+	c := x.mount(ctx, v, x.json(decide.OpMount, v))
+	return c.ok() && len(within(c.after, v.dir)) > 0
+}
+
+// down unmounts it, by force if need be: the next check begins with nothing.
+func (x *exam) down(ctx context.Context, v vol) {
+	x.unmount(ctx, v)
+	if err := x.unmountBelow(v.dir); err != nil {
+		x.stop(err)
+	}
+	if err := removeTree(v.dir); err != nil {
+		x.stop(err)
+	}
+}

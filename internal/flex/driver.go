@@ -1,0 +1,191 @@
+package flex
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Reasons that a caller tells apart.
+var (
+	// ErrNotSupported says that the driver leaves the operation to the host and
+	// the host cannot do it either. It is final.
+	ErrNotSupported = errors.New("the driver does not support it")
+	// ErrChanged says that the executable is not the one that was probed; it was
+	// not started. Probe it anew.
+	ErrChanged = errors.New("the driver's executable has changed since it was probed")
+)
+
+// Options are how a Driver is called. The zero value is usable.
+type Options struct {
+	// Settings are the administrator's.
+	Settings decide.Settings
+	// Calls joins calls of all Drivers that share it: those of one name before
+	// and after an upgrade must. Nil makes one for this Driver only.
+	Calls *Calls
+	// Observe, if any, is told of each call when it has ended. It may be called
+	// by many at once.
+	Observe func(Call)
+	// Cgroup is a directory of cgroup v2 in which the executable is started
+	// (Cgroup); empty starts it where we are.
+	Cgroup string
+}
+
+// Call is one start of a driver, for observers.
+type Call struct {
+	Driver decide.Name
+	Op     decide.Operation
+	// Args are the arguments after the operation, those of mount without the
+	// secrets.
+	Args []string
+	Took time.Duration
+	// Exit is the exit code, -1 when a signal ended it or it did not start.
+	Exit int
+	// Status is the driver's word; empty when there was no answer, which Err
+	// tells then. Err holds no secret.
+	Status decide.Status
+	Err    string
+}
+
+// CallError is a call that was not done.
+type CallError struct {
+	Driver decide.Name
+	Op     decide.Operation
+	// Outcome is volume.Failed or volume.Unknown.
+	Outcome volume.Outcome
+	// Message says why, in the driver's words where it has any, without secrets.
+	Message string
+	cause   error
+}
+
+// Error names driver, operation and cause.
+func (e *CallError) Error() string {
+	return "driver " + e.Driver.String() + ": " + string(e.Op) + ": " + e.Message
+}
+
+// Unwrap returns the cause: ErrNotSupported, ErrChanged, an error of decide/flex
+// or of a context, for example.
+func (e *CallError) Unwrap() error { return e.cause }
+
+// Driver is one executable as it was when it was probed. It is safe for
+// concurrent use.
+type Driver struct {
+	Name decide.Name
+	// Path is the executable's and its argv[0]; drivers look at its last
+	// component.
+	Path string
+	// Hash is the start of the executable's SHA-256, 16 hexadecimal digits.
+	Hash string
+	// Capabilities are what init said.
+	Capabilities decide.Capabilities
+
+	o Options
+	// dead finds filesystems whose server is gone.
+	dead mount.Liveness
+
+	mu sync.Mutex
+	// file is the executable that Hash is of.
+	file identity
+	// unsupported are optional operations that the driver refused (H11).
+	unsupported map[decide.Operation]bool
+}
+
+// Probe looks at an executable and starts it with init. The Driver is returned
+// with an error of init as well, so that its Hash can be shown.
+func Probe(ctx context.Context, name decide.Name, path string, o Options) (*Driver, error) {
+	if o.Calls == nil {
+		o.Calls = &Calls{}
+	}
+	file, hash, err := look(path)
+	if err != nil {
+		return nil, fmt.Errorf("look at driver %s: %w", name, err)
+	}
+	d := &Driver{Name: name, Path: path, Hash: hash, o: o, file: file, unsupported: map[decide.Operation]bool{}}
+	a, err := d.Init(ctx)
+	if err != nil {
+		return d, err
+	}
+	d.Capabilities = a.Capabilities
+	if now, err := identify(path); err != nil || now != file {
+		// What was hashed need not be what answered.
+		return d, d.fail(decide.OpInit, volume.Failed, ErrChanged)
+	}
+	return d, nil
+}
+
+// Init starts the driver with init once more and returns its answer.
+func (d *Driver) Init(ctx context.Context) (decide.Answer, error) {
+	return d.ask(ctx, call{op: decide.OpInit, key: "init of " + d.Hash})
+}
+
+// fail makes the error of an operation.
+func (d *Driver) fail(op decide.Operation, outcome volume.Outcome, err error) error {
+	return &CallError{Driver: d.Name, Op: op, Outcome: outcome, Message: err.Error(), cause: err}
+}
+
+// identity tells one state of a file from another.
+type identity struct {
+	device, inode uint64
+	size          int64
+	changed       unix.Timespec
+}
+
+// identify looks at the file that a path leads to.
+func identify(path string) (identity, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return identity{}, fmt.Errorf("look at %s: %w", path, err)
+	}
+	return identity{device: st.Dev, inode: st.Ino, size: st.Size, changed: st.Mtim}, nil
+}
+
+// look identifies and hashes an executable.
+func look(path string) (identity, string, error) {
+	file, err := identify(path)
+	if err != nil {
+		return file, "", err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return file, "", err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return file, "", err
+	}
+	const shown = 8
+	return file, hex.EncodeToString(sum.Sum(nil)[:shown]), nil
+}
+
+// same refuses an executable that is not the one that was probed: half of a file
+// that is being copied runs, too, and ends with success.
+func (d *Driver) same() error {
+	now, err := identify(d.Path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrChanged, err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now == d.file {
+		return nil
+	}
+	now, hash, err := look(d.Path)
+	if err != nil || hash != d.Hash {
+		return errors.Join(ErrChanged, err)
+	}
+	d.file = now
+	return nil
+}

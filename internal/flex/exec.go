@@ -1,0 +1,170 @@
+package flex
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+)
+
+// errNotStarted says that nothing was done.
+var errNotStarted = errors.New("the driver cannot be started")
+
+// process is one start of an executable.
+type process struct {
+	path string
+	// args are those after the path.
+	args []string
+	// cgroup is the directory of the cgroup to start in; empty for ours.
+	cgroup string
+	limit  time.Duration
+	// overdue is called, once, when the process does not even end after it was
+	// killed.
+	overdue func()
+}
+
+// ending is how it ended.
+type ending struct {
+	// exit is the exit code, -1 when a signal ended it.
+	exit           int
+	stdout, stderr []byte
+	// cut says that there was more output than is kept.
+	cut bool
+}
+
+const (
+	// killGrace is how long a process may take to end when it is killed.
+	killGrace = 5 * time.Second
+	// busyTries and busyPause are how often, and how far apart, an executable
+	// that somebody writes to is tried to be started.
+	busyTries = 50
+	busyPause = 20 * time.Millisecond
+)
+
+// environment is all that a driver gets of ours: nothing (H6).
+func environment() []string {
+	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8"}
+}
+
+// run starts the process and returns when it has ended, which is not later than
+// its limit, if the kernel can end it. What it has started itself may live on.
+// The error is errNotStarted or decide.ErrTimeLimit.
+func (p process) run() (ending, error) {
+	stdout, err := newOutput()
+	if err != nil {
+		return ending{}, fmt.Errorf("%w: %w", errNotStarted, err)
+	}
+	defer stdout.close()
+	stderr, err := newOutput()
+	if err != nil {
+		return ending{}, fmt.Errorf("%w: %w", errNotStarted, err)
+	}
+	defer stderr.close()
+	// The kernel kills the child when the thread that started it ends, so that
+	// no call survives us and runs beside a new one; the thread must not end
+	// before.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	started, pidfd, err := p.start(stdout.child, stderr.child)
+	if err != nil {
+		return ending{}, fmt.Errorf("%w: %w", errNotStarted, err)
+	}
+	go stdout.read()
+	go stderr.read()
+	err = p.wait(started.Pid, pidfd)
+	state, waitErr := started.Wait()
+	stdout.finish()
+	stderr.finish()
+	if err == nil && waitErr != nil {
+		err = fmt.Errorf("wait for the driver: %w", waitErr)
+	}
+	e := ending{stdout: stdout.kept.last(), stderr: stderr.kept.last(), exit: -1, cut: stdout.kept.cut || stderr.kept.cut}
+	if state != nil {
+		e.exit = state.ExitCode()
+	}
+	return e, err
+}
+
+// start starts the process in a new session, and in the cgroup if that is
+// possible.
+func (p process) start(stdout, stderr *os.File) (*os.Process, int, error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer null.Close()
+	pidfd := -1
+	attr := &os.ProcAttr{
+		Dir: "/", Env: environment(), Files: []*os.File{null, stdout, stderr},
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, PidFD: &pidfd},
+	}
+	if p.cgroup != "" {
+		if fd, err := unix.Open(p.cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+			defer unix.Close(fd)
+			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
+		}
+	}
+	started, err := p.startTries(attr)
+	if err != nil && attr.Sys.UseCgroupFD {
+		// A cgroup can be gone or not be ours: a call is worth more.
+		attr.Sys.UseCgroupFD = false
+		started, err = p.startTries(attr)
+	}
+	return started, pidfd, err
+}
+
+// startTries starts an executable that somebody writes to when he has closed
+// it.
+func (p process) startTries(attr *os.ProcAttr) (*os.Process, error) {
+	pause := time.NewTicker(busyPause)
+	defer pause.Stop()
+	for try := 1; ; try++ {
+		started, err := os.StartProcess(p.path, append([]string{p.path}, p.args...), attr)
+		if !errors.Is(err, unix.ETXTBSY) || try == busyTries {
+			return started, err
+		}
+		<-pause.C
+	}
+}
+
+// wait waits until the process has ended; at its limit its group is killed. The
+// process is not reaped, so that its number is nobody else's.
+func (p process) wait(pid, pidfd int) error {
+	defer unix.Close(pidfd)
+	if ended(pidfd, p.limit) {
+		return nil
+	}
+	_ = unix.Kill(-pid, unix.SIGKILL)
+	if !ended(pidfd, killGrace) {
+		p.overdue()
+		ended(pidfd, -1)
+	}
+	return fmt.Errorf("%w (%s)", decide.ErrTimeLimit, p.limit)
+}
+
+// ended waits until the process has ended, or for a time unless that is
+// negative.
+func ended(pidfd int, limit time.Duration) bool {
+	deadline := time.Now().Add(limit)
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		left := -1
+		if limit >= 0 {
+			left = int(max(0, (time.Until(deadline)+time.Millisecond-1)/time.Millisecond))
+		}
+		n, err := unix.Poll(fds, left)
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			// What cannot be asked is waited for by who reaps it.
+			return true
+		}
+		if err == nil && limit >= 0 {
+			return false
+		}
+	}
+}

@@ -1,0 +1,360 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/flex"
+)
+
+// Reasons that a caller tells apart.
+var (
+	// ErrRefused says that the driver did not pass its checks; nothing has
+	// changed.
+	ErrRefused = errors.New("it does not pass its checks")
+	// ErrOther says that another version is installed; nothing has changed.
+	ErrOther = errors.New("another version is installed")
+	// ErrAbsent says that the driver is not installed.
+	ErrAbsent = errors.New("it is not installed")
+	// ErrNoPrevious says that there is no version to go back to.
+	ErrNoPrevious = errors.New("there is no previous version")
+	// ErrInUse says that volumes of the driver are mounted; nothing has changed.
+	ErrInUse = errors.New("it is in use")
+)
+
+// Deeds, as a Report has them.
+const (
+	Installed  = "installed"
+	Upgraded   = "upgraded"
+	Unchanged  = "unchanged"
+	RolledBack = "rolled back"
+	Removed    = "uninstalled"
+)
+
+// Options are what an installation works with.
+type Options struct {
+	Name decide.Name
+	// Directory is the plugin directory.
+	Directory Directory
+	// Source is the executable, or a directory that holds one of the driver's
+	// name and what it needs.
+	Source string
+	// PayloadDir is where directories go; "" is flex-payload beside the plugin
+	// directory.
+	PayloadDir string
+	// RootDir is that of the bridge that may run here; "" is none.
+	RootDir string
+	// Here says that the driver will run in this root, so that it can be tried.
+	Here bool
+	// Force goes on when a check fails, or volumes are in use.
+	Force bool
+	// Upgrade replaces a version that is there, and Absent allows that none is.
+	Upgrade, Absent bool
+}
+
+// Report is what was done.
+type Report struct {
+	Name      string    `json:"name"`
+	Deed      string    `json:"deed"`
+	Directory Directory `json:"directory"`
+	Path      string    `json:"path"`
+	// Hash is that of the version that is installed now, Previous of the one that
+	// Rollback would bring back.
+	Hash     string `json:"hash,omitempty"`
+	Previous string `json:"previous,omitempty"`
+	// Payload is where the files of a driver with more than one are.
+	Payload      string               `json:"payload,omitempty"`
+	Capabilities *decide.Capabilities `json:"capabilities,omitempty"`
+	Findings     []decide.Finding     `json:"findings,omitempty"`
+	// Loaded is what the bridge that runs here says of it; nil when none runs.
+	Loaded *flex.State `json:"loaded,omitempty"`
+}
+
+// Install puts a driver in its place, or another version in the place of one.
+// It may be repeated, and be killed at any moment. The Report is of use with an
+// error as well: it says what the checks found.
+func Install(ctx context.Context, o Options) (Report, error) {
+	r := Report{Name: o.Name.String(), Directory: o.Directory}
+	p, err := open(ctx, o.Directory.Path, o.Name)
+	if err != nil {
+		return r, err
+	}
+	r.Path = p.exe
+	err = p.install(ctx, o, &r)
+	return r, errors.Join(err, p.prune(o), p.close())
+}
+
+func (p *place) install(ctx context.Context, o Options, r *Report) error {
+	s, err := newStage(o)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if r.Payload, err = s.fill(o); err != nil {
+		return err
+	}
+	checked := Check(ctx, o.Name, s.exe, o.Here)
+	r.Findings, r.Capabilities = checked.Findings, checked.Capabilities
+	if decide.Worst(r.Findings) == decide.Fail && !o.Force {
+		return fmt.Errorf("%w: %s", ErrRefused, failed(r.Findings))
+	}
+	if o.Directory.Host == HostKubelet && checked.Script && checked.Capabilities != nil && checked.Capabilities.Attach {
+		r.Findings = append(r.Findings, decide.Finding{
+			Check: "control-plane", Level: decide.Warn,
+			Message: "it attaches, which kube-controller-manager calls it for; the usual image of that has no shell to run a script",
+			Next:    "serve it with 'volplane flex bridge'",
+		})
+	}
+	if err := p.replace(ctx, o, s, r); err != nil {
+		return err
+	}
+	return p.previous(r)
+}
+
+// failed returns what failed, for a sentence.
+func failed(all []decide.Finding) string {
+	var words []string
+	for _, f := range all {
+		if f.Level == decide.Fail {
+			words = append(words, f.Check+": "+f.Message)
+		}
+	}
+	return strings.Join(words, "; ")
+}
+
+// replace makes the staged driver the installed one, if it is not.
+func (p *place) replace(ctx context.Context, o Options, s *stage, r *Report) error {
+	now, err := hashOf(p.exe)
+	if err != nil {
+		return err
+	}
+	next, err := hashOf(s.exe)
+	if err != nil {
+		return err
+	}
+	switch {
+	case now == "" && !o.Absent:
+		return fmt.Errorf("%w in %s", ErrAbsent, p.dir)
+	case now != "" && now != next && !o.Upgrade:
+		return fmt.Errorf("%w: %s has %s, this one is %s", ErrOther, p.exe, now, next)
+	}
+	r.Hash = next
+	switch {
+	case now == next && p.whole():
+		r.Deed = Unchanged
+		return nil
+	case now == "" || now == next:
+		r.Deed = Installed
+	default:
+		r.Deed = Upgraded
+		r.Findings = append(r.Findings, p.flips(ctx, o, r.Capabilities)...)
+	}
+	return p.put(s.exe)
+}
+
+// whole says whether what is installed has the owner and mode that it needs.
+func (p *place) whole() bool {
+	info, err := os.Lstat(p.exe)
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 || info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
+		return false
+	}
+	return writableByOthers(info) == "" || os.Geteuid() != 0
+}
+
+func (p *place) previous(r *Report) (err error) {
+	r.Previous, err = hashOf(p.beside("previous"))
+	return err
+}
+
+// flips warns of a driver that begins or ends to attach while volumes of it are
+// mounted: those were attached, or not, by the version before.
+func (p *place) flips(ctx context.Context, o Options, next *decide.Capabilities) []decide.Finding {
+	if next == nil || !o.Here {
+		return nil
+	}
+	if why, err := flex.Refused(p.dir, p.name.Dir()); err != nil || why.Reason != "" {
+		return nil // nobody but root may have what we start changed
+	}
+	before := Check(ctx, o.Name, p.exe, true).Capabilities
+	if before == nil || before.Attach == next.Attach {
+		return nil
+	}
+	used, err := InUse(o.Name)
+	if err != nil || len(used) == 0 {
+		return nil
+	}
+	was, is := "attaches", "does not"
+	if next.Attach {
+		was, is = "does not attach", "does"
+	}
+	return []decide.Finding{{
+		Check: "attach", Level: decide.Warn, Path: used[0],
+		Message: fmt.Sprintf("the version before %s, this one %s, and %d mounts of its volumes are there", was, is, len(used)),
+		Next:    "unmount its volumes, or roll back",
+	}}
+}
+
+// Rollback exchanges the driver and its previous version; twice is back where
+// it began.
+func Rollback(ctx context.Context, o Options) (Report, error) {
+	r := Report{Name: o.Name.String(), Directory: o.Directory}
+	p, err := open(ctx, o.Directory.Path, o.Name)
+	if err != nil {
+		return r, err
+	}
+	r.Path = p.exe
+	err = p.rollback(ctx, o, &r)
+	return r, errors.Join(err, p.close())
+}
+
+func (p *place) rollback(ctx context.Context, o Options, r *Report) error {
+	if err := p.hashes(r); err != nil {
+		return err
+	}
+	switch {
+	case r.Hash == "":
+		return fmt.Errorf("%w in %s", ErrAbsent, p.dir)
+	case r.Previous == "":
+		return fmt.Errorf("%w in %s", ErrNoPrevious, p.dir)
+	}
+	s, err := newStage(o)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := p.ownPrevious(); err != nil {
+		return err
+	}
+	if err := copyFile(p.beside("previous"), s.exe, 0o700); err != nil {
+		return err
+	}
+	checked := Check(ctx, o.Name, s.exe, o.Here)
+	r.Findings, r.Capabilities = checked.Findings, checked.Capabilities
+	if decide.Worst(r.Findings) == decide.Fail && !o.Force {
+		return fmt.Errorf("%w: previous version %s: %s", ErrRefused, r.Previous, failed(r.Findings))
+	}
+	r.Findings = append(r.Findings, p.flips(ctx, o, r.Capabilities)...)
+	// It is to be what was looked at, with all that a driver needs.
+	if err := errors.Join(p.write(s.exe, p.beside("new")), p.rename(p.beside("new"), p.beside("previous"))); err != nil {
+		return err
+	}
+	if err := p.swap(); err != nil {
+		return err
+	}
+	r.Deed = RolledBack
+	return p.hashes(r)
+}
+
+// ownPrevious refuses a previous version that others than root could have changed:
+// it was put there without an installer, and would be started as root.
+func (p *place) ownPrevious() error {
+	info, err := os.Lstat(p.beside("previous"))
+	if err != nil {
+		return fmt.Errorf("look at the previous version: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%w: the previous version is a %s", ErrRefused, kind(info))
+	}
+	if why := writableByOthers(info); why != "" && os.Geteuid() == 0 {
+		return fmt.Errorf("%w: the previous version %s: install it from a file that is root's", ErrRefused, why)
+	}
+	return nil
+}
+
+func (p *place) hashes(r *Report) (err error) {
+	if r.Hash, err = hashOf(p.exe); err != nil {
+		return err
+	}
+	return p.previous(r)
+}
+
+// Uninstall takes a driver away. While volumes are mounted it is refused, or,
+// with Force, a copy is kept, for somebody has to unmount them (F-038, H16). It
+// may be repeated; a driver that is not there is ErrAbsent.
+func Uninstall(ctx context.Context, o Options) (Report, error) {
+	r := Report{Name: o.Name.String(), Directory: o.Directory}
+	if _, err := os.Lstat(o.Directory.Path); errors.Is(err, fs.ErrNotExist) {
+		return r, fmt.Errorf("%w: there is no %s", ErrAbsent, o.Directory.Path)
+	}
+	p, err := open(ctx, o.Directory.Path, o.Name)
+	if err != nil {
+		return r, err
+	}
+	r.Path = p.exe
+	err = p.uninstall(o, &r)
+	return r, errors.Join(err, p.close())
+}
+
+func (p *place) uninstall(o Options, r *Report) error {
+	if _, err := os.Lstat(p.home); errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fmt.Errorf("%w in %s", ErrAbsent, p.dir), remove(p.beside("previous")))
+	}
+	use, err := useOf(o)
+	if err != nil {
+		return err
+	}
+	if use != "" && !o.Force {
+		return fmt.Errorf("%w: %s", ErrInUse, use)
+	}
+	if use != "" {
+		if err := p.retain(r, use); err != nil {
+			return err
+		}
+	}
+	// The file goes first: of a directory that is renamed away a kubelet keeps a
+	// ghost, whose init it tries for ever.
+	if err := errors.Join(remove(p.exe), durable.Sync(p.home)); err != nil {
+		return err
+	}
+	if err := os.Remove(p.home); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the driver is gone, its directory is not: look what else is in it: %w", err)
+	}
+	r.Deed = Removed
+	return errors.Join(remove(p.beside("previous")), p.dropPayload(o, use != ""), durable.Sync(p.dir))
+}
+
+// useOf says how a driver is in use; "" when it is not.
+func useOf(o Options) (string, error) {
+	used, err := InUse(o.Name)
+	switch n := held(o.RootDir, o.Name); {
+	case err != nil:
+		return "", err
+	case len(used) > 0:
+		return "its volumes are mounted at " + some(used), nil
+	case n > 0:
+		return fmt.Sprintf("the bridge takes care of %d of its volumes", n), nil
+	}
+	return "", nil
+}
+
+// retain keeps the executable for whoever has to unmount what is mounted.
+func (p *place) retain(r *Report, use string) error {
+	copied := p.beside("removed")
+	if err := remove(copied); err != nil {
+		return err
+	}
+	if err := os.Link(p.exe, copied); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("keep a copy: %w", err)
+	}
+	r.Findings = append(r.Findings, decide.Finding{
+		Check: "in-use", Level: decide.Warn, Path: copied,
+		Message: use + "; a copy is kept to unmount them with",
+		Next:    "remove " + copied + " when nothing is mounted any more",
+	})
+	return nil
+}
+
+// some names the first few of many.
+func some(all []string) string {
+	const shown = 3
+	if len(all) <= shown {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:shown], ", "), len(all)-shown)
+}

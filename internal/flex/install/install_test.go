@@ -1,0 +1,311 @@
+package install
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+)
+
+// world is a plugin directory and drivers to put into it.
+type world struct {
+	*testing.T
+	dir     string
+	plugins string
+	name    decide.Name
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := t.TempDir()
+	return &world{T: t, dir: dir, plugins: filepath.Join(dir, "kubelet", "exec"), name: demo()}
+}
+
+func demo() decide.Name { return decide.Name{Vendor: "example.com", Driver: "demo"} }
+
+// driver writes a driver that says which version it is.
+func (w *world) driver(version string) string {
+	return w.script(version, "#!/bin/sh\n# version "+version+"\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n")
+}
+
+func (w *world) script(file, text string) string {
+	w.Helper()
+	path := filepath.Join(w.dir, file)
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		w.Fatal(err)
+	}
+	return path
+}
+
+func (w *world) options(source string) Options {
+	return Options{Name: w.name, Directory: Directory{Path: w.plugins}, Source: source, Here: true, Absent: true}
+}
+
+func (w *world) exe() string { return filepath.Join(w.plugins, w.name.Dir(), w.name.Driver) }
+
+// installed returns the version in place.
+func (w *world) installed() string { return w.versionOf(w.exe()) }
+
+func (w *world) versionOf(path string) string {
+	w.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	_, rest, _ := strings.Cut(string(data), "# version ")
+	version, _, _ := strings.Cut(rest, "\n")
+	return version
+}
+
+// names returns what is in the plugin directory.
+func (w *world) names() string {
+	w.Helper()
+	entries, err := os.ReadDir(w.plugins)
+	if err != nil {
+		w.Fatal(err)
+	}
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+func (w *world) want(deed string, r Report, err error) {
+	w.Helper()
+	if err != nil || r.Deed != deed {
+		w.Fatalf("deed %q, error %v; want %s", r.Deed, err, deed)
+	}
+}
+
+func TestInstall(t *testing.T) {
+	w := newWorld(t)
+	r, err := Install(t.Context(), w.options(w.driver("1")))
+	w.want(Installed, r, err)
+	if w.installed() != "1" || r.Path != w.exe() || len(r.Hash) != 16 || r.Capabilities == nil || r.Capabilities.Attach {
+		t.Errorf("installed %s, report %+v", w.installed(), r)
+	}
+	info, err := os.Stat(w.exe())
+	if err != nil || info.Mode() != 0o755 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if names := w.names(); names != "example.com~demo" {
+		t.Errorf("beside it: %s", names)
+	}
+
+	r, err = Install(t.Context(), w.options(w.driver("1")))
+	w.want(Unchanged, r, err)
+}
+
+func TestUpgradeRollbackUninstall(t *testing.T) {
+	w := newWorld(t)
+	r, err := Install(t.Context(), w.options(w.driver("1")))
+	w.want(Installed, r, err)
+
+	// Another version is not replaced unless that is wanted.
+	o := w.options(w.driver("2"))
+	if _, err = Install(t.Context(), o); !errors.Is(err, ErrOther) || w.installed() != "1" {
+		t.Errorf("%v, installed %s", err, w.installed())
+	}
+	o.Upgrade = true
+	r, err = Install(t.Context(), o)
+	w.want(Upgraded, r, err)
+	if w.installed() != "2" || r.Previous == "" || r.Previous == r.Hash {
+		t.Errorf("installed %s, report %+v", w.installed(), r)
+	}
+
+	for _, version := range []string{"1", "2"} {
+		r, err = Rollback(t.Context(), w.options(""))
+		w.want(RolledBack, r, err)
+		if w.installed() != version {
+			t.Errorf("installed %s, want %s", w.installed(), version)
+		}
+	}
+
+	r, err = Uninstall(t.Context(), w.options(""))
+	w.want(Removed, r, err)
+	if names := w.names(); names != "" {
+		t.Errorf("left: %s", names)
+	}
+}
+
+// TestAbsent: what is not there cannot be changed, and nothing is made.
+func TestAbsent(t *testing.T) {
+	w := newWorld(t)
+	o := w.options(w.driver("1"))
+	o.Absent = false
+	if _, err := Uninstall(t.Context(), o); !errors.Is(err, ErrAbsent) {
+		t.Error(err)
+	}
+	if _, err := Rollback(t.Context(), o); !errors.Is(err, ErrAbsent) {
+		t.Error(err)
+	}
+	if _, err := Install(t.Context(), o); !errors.Is(err, ErrAbsent) || w.names() != "" {
+		t.Errorf("%v, left: %s", err, w.names())
+	}
+}
+
+func TestInstallWithoutVendor(t *testing.T) {
+	w := newWorld(t)
+	o := w.options(w.driver("1"))
+	o.Name = decide.Name{Driver: "demo"}
+	r, err := Install(t.Context(), o)
+	w.want(Installed, r, err)
+	if got := w.versionOf(filepath.Join(w.plugins, "demo", "demo")); got != "1" || decide.Worst(r.Findings) != decide.Warn {
+		t.Errorf("version %s, findings %+v", got, r.Findings)
+	}
+}
+
+func TestRollbackWithoutPrevious(t *testing.T) {
+	w := newWorld(t)
+	r, err := Install(t.Context(), w.options(w.driver("1")))
+	w.want(Installed, r, err)
+	if _, err := Rollback(t.Context(), w.options("")); !errors.Is(err, ErrNoPrevious) {
+		t.Error(err)
+	}
+}
+
+// TestInstallPutsRightWhatIsWrong: the same content without its mode is no
+// installed driver.
+func TestInstallPutsRightWhatIsWrong(t *testing.T) {
+	w := newWorld(t)
+	o := w.options(w.driver("1"))
+	r, err := Install(t.Context(), o)
+	w.want(Installed, r, err)
+	if err := os.Chmod(w.exe(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r, err = Install(t.Context(), o)
+	w.want(Installed, r, err)
+	if info, err := os.Stat(w.exe()); err != nil || info.Mode() != 0o755 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
+// TestInstallRefuses what a host should never see: nothing is changed, nothing
+// is left.
+func TestInstallRefuses(t *testing.T) {
+	for name, script := range map[string]string{
+		"empty":       "",
+		"text":        "hello",
+		"windows":     "#!/bin/sh\r\necho {}\r\n",
+		"interpreter": "#!/usr/bin/nothing-like-this\n",
+		"env":         "#!/usr/bin/env nothing-like-this\n",
+		"relative":    "#!sh\necho\n",
+		"silent":      "#!/bin/sh\n",
+		"failing":     "#!/bin/sh\necho '{\"status\":\"Failure\",\"message\":\"no tools\"}'; exit 1\n",
+		"noisy":       "#!/bin/sh\necho warning >&2; echo '{\"status\":\"Success\",\"capabilities\":{}}'\n",
+		"null":        "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":null}'\n",
+		"elf":         "\x7fELF nothing more",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			r, err := Install(t.Context(), w.options(w.driver("1")))
+			w.want(Installed, r, err)
+			o := w.options(w.script("bad", script))
+			o.Upgrade = true
+			r, err = Install(t.Context(), o)
+			if !errors.Is(err, ErrRefused) || decide.Worst(r.Findings) != decide.Fail {
+				t.Errorf("%v, findings %+v", err, r.Findings)
+			}
+			if w.installed() != "1" || w.names() != "example.com~demo" {
+				t.Errorf("installed %s, there is %s", w.installed(), w.names())
+			}
+			if left, err := filepath.Glob(filepath.Join(filepath.Dir(w.plugins), ".*")); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// TestInstallRefusesHome: what others could change is started as root.
+func TestInstallRefusesHome(t *testing.T) {
+	w := newWorld(t)
+	home := filepath.Dir(w.exe())
+	o := w.options(w.driver("1"))
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(home, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Install(t.Context(), o); err == nil || !strings.Contains(err.Error(), "others than root") {
+		t.Error(err)
+	}
+	if err := errors.Join(os.Remove(home), os.Symlink(t.TempDir(), home)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Install(t.Context(), o); err == nil || !strings.Contains(err.Error(), "symbolic link") {
+		t.Error(err)
+	}
+	if err := os.Chown(w.plugins, 1000, 1000); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Install(t.Context(), o); err == nil || !strings.Contains(err.Error(), "belongs to user 1000") {
+		t.Error(err)
+	}
+}
+
+// TestInstallWithoutTrying: a driver of another root is not started.
+func TestInstallWithoutTrying(t *testing.T) {
+	w := newWorld(t)
+	o := w.options(w.script("theirs", "#!/usr/bin/nothing-like-this\n# version theirs\n"))
+	o.Here = false
+	r, err := Install(t.Context(), o)
+	w.want(Installed, r, err)
+	if w.installed() != "theirs" || r.Capabilities != nil {
+		t.Errorf("installed %s, report %+v", w.installed(), r)
+	}
+}
+
+// TestControlPlane: a script that attaches for a kubelet is installed, and what
+// will not work is said.
+func TestControlPlane(t *testing.T) {
+	const attaching = "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"
+	for host, want := range map[string]decide.Level{HostKubelet: decide.Warn, HostVolplane: decide.Pass} {
+		w := newWorld(t)
+		o := w.options(w.script("attaching", attaching))
+		o.Directory.Host = host
+		r, err := Install(t.Context(), o)
+		w.want(Installed, r, err)
+		if got := decide.Worst(r.Findings); got != want {
+			t.Errorf("%s: %s: %+v", host, got, r.Findings)
+		}
+	}
+}
+
+func TestForce(t *testing.T) {
+	w := newWorld(t)
+	o := w.options(w.script("noisy", "#!/bin/sh\n# version noisy\necho warning >&2; echo '{\"status\":\"Success\"}'\n"))
+	o.Force = true
+	r, err := Install(t.Context(), o)
+	w.want(Installed, r, err)
+	if w.installed() != "noisy" || decide.Worst(r.Findings) != decide.Fail {
+		t.Errorf("installed %s, report %+v", w.installed(), r)
+	}
+}
+
+// TestLabel: what is installed has the SELinux label of the plugin directory,
+// whatever policy there is (F-060).
+func TestLabel(t *testing.T) {
+	w := newWorld(t)
+	if err := os.MkdirAll(w.plugins, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const want = "system_u:object_r:bin_t:s0"
+	if err := unix.Lsetxattr(w.plugins, labelName, []byte(want), 0); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Install(t.Context(), w.options(w.driver("1")))
+	w.want(Installed, r, err)
+	for _, path := range []string{filepath.Dir(w.exe()), w.exe()} {
+		if got, err := labelOf(path); err != nil || got != want {
+			t.Errorf("%s has the label %q, %v", path, got, err)
+		}
+	}
+}

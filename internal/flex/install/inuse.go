@@ -1,0 +1,62 @@
+package install
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/mount"
+)
+
+// InUse returns where volumes of a driver are mounted on this host, whoever
+// mounted them: the mount table knows (F-038).
+func InUse(name decide.Name) ([]string, error) {
+	points, err := mount.Below("/")
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, p := range points {
+		if at, _ := volumeAt(p.Path, name); at != "" {
+			all = append(all, p.Path)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// Volumes returns how many volumes are mounted at paths that InUse returned: one
+// that is mounted for its node and for Pods counts once for each Pod.
+func Volumes(name decide.Name, used []string) int {
+	pods, devices := map[string]bool{}, map[string]bool{}
+	named := map[string]bool{}
+	for _, path := range used {
+		at, device := volumeAt(path, name)
+		if device {
+			devices[at] = true
+			continue
+		}
+		pods[at], named[filepath.Base(at)] = true, true
+	}
+	n := len(pods)
+	for at := range devices {
+		if !named[filepath.Base(at)] {
+			n++
+		}
+	}
+	return n
+}
+
+// volumeAt returns the directory of the volume of a driver that a path is at or
+// below, and whether it is that of a device: a Pod's .../volumes/VENDOR~DRIVER/NAME
+// or a node's .../flexvolume/VENDOR/DRIVER/mounts/NAME. It is "" for any other.
+func volumeAt(path string, name decide.Name) (dir string, device bool) {
+	for _, place := range []string{"/volumes/" + name.Dir() + "/", "/plugins/kubernetes.io/flexvolume/" + name.String() + "/mounts/"} {
+		if above, rest, found := strings.Cut(path, place); found && rest != "" {
+			volume, _, _ := strings.Cut(rest, "/")
+			return above + place + volume, strings.HasSuffix(place, "/mounts/")
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,68 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestKeep: what is taken away or changed comes back, until the end (F-058).
+func TestKeep(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan Report, 10)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Keep(ctx, w.options(w.driver("1")), slog.New(slog.DiscardHandler), func(r Report) { done <- r })
+	}()
+	next := func(deed string) {
+		t.Helper()
+		select {
+		case r := <-done:
+			if r.Deed != deed || w.installed() != "1" {
+				t.Errorf("%s, version %s; want %s", r.Deed, w.installed(), deed)
+			}
+		case err := <-ended:
+			t.Fatalf("it ended: %v", err)
+		case <-time.After(20 * time.Second):
+			t.Fatalf("nobody puts it right: there is %s", w.names())
+		}
+	}
+	next(Installed)
+	for _, harm := range []struct {
+		do   func() error
+		deed string
+	}{
+		{func() error { return os.Remove(w.exe()) }, Installed},
+		{func() error { return os.RemoveAll(filepath.Dir(w.exe())) }, Installed},
+		{func() error { return os.WriteFile(w.exe(), []byte("#!/bin/sh\n# version 9\n"), 0o755) }, Upgraded},
+		{func() error { return os.Rename(w.driver("2"), w.exe()) }, Upgraded},
+		{func() error { return os.Chmod(w.exe(), 0o600) }, Installed},
+		{func() error { return os.Rename(filepath.Dir(w.exe()), filepath.Join(w.dir, "away")) }, Installed},
+	} {
+		if err := harm.do(); err != nil {
+			t.Fatal(err)
+		}
+		next(harm.deed)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if w.installed() != "1" {
+		t.Error("it went with its keeper")
+	}
+}
+
+// TestKeepRefuses what can never be installed, at once.
+func TestKeepRefuses(t *testing.T) {
+	w := newWorld(t)
+	err := Keep(t.Context(), w.options(w.script("bad", "hello")), slog.New(slog.DiscardHandler), func(Report) {})
+	if !errors.Is(err, ErrRefused) {
+		t.Error(err)
+	}
+}

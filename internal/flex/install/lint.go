@@ -1,0 +1,114 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
+)
+
+// Lint looks through a plugin directory for what makes a host refuse a driver,
+// start what is none, or try something again for ever. With start, init of each
+// driver is called. Nothing is changed.
+func Lint(ctx context.Context, dir string, start bool) ([]decide.Finding, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("read plugin directory: %w", err)
+	}
+	l := &lint{dir: dir, start: start, findings: []decide.Finding{}}
+	if problem := Problem(dir); problem != "" && !strings.Contains(problem, "written to") {
+		l.add("directory", decide.Fail, dir, problem, Directory{Path: dir, Problem: problem}.Advice())
+	}
+	for _, e := range entries {
+		l.entry(ctx, e)
+	}
+	return l.findings, nil
+}
+
+type lint struct {
+	dir      string
+	start    bool
+	findings []decide.Finding
+}
+
+func (l *lint) add(check string, level decide.Level, path, message, next string) {
+	l.findings = append(l.findings, decide.Finding{Check: check, Level: level, Path: path, Message: message, Next: next})
+}
+
+// entry looks at one name in the plugin directory.
+func (l *lint) entry(ctx context.Context, e fs.DirEntry) {
+	path := filepath.Join(l.dir, e.Name())
+	info, err := os.Stat(path)
+	linked := e.Type()&fs.ModeSymlink != 0
+	switch {
+	case err != nil:
+		l.add("link", decide.Fail, path, "a symbolic link leads nowhere", "remove it")
+	case strings.HasPrefix(e.Name(), "."):
+		l.hidden(path, e.Name(), info)
+	case !info.IsDir():
+		l.add("stray", decide.Fail, path, fmt.Sprintf("a file that appears here makes a kubelet start %s at every turn", filepath.Join(path, e.Name())), "remove it; what begins with a dot is passed over")
+	default:
+		if linked {
+			l.add("link", decide.Warn, path, "hosts see no changes behind a symbolic link, and a kubelet loads it or not, depending on when it came", "make it a directory")
+		}
+		l.driver(ctx, path, e.Name())
+	}
+}
+
+// hidden looks at what hosts should not: they do not look at files, but a
+// kubelet looks into directories.
+func (l *lint) hidden(path, name string, info fs.FileInfo) {
+	switch {
+	case info.IsDir():
+		l.add("dot-directory", decide.Fail, path, "a kubelet watches this directory when it starts, and starts what is put into it", "remove it")
+	case strings.HasSuffix(name, ".new") || strings.HasSuffix(name, ".keep"):
+		l.add("unfinished", decide.Warn, path, "an installation was not finished", "install the driver again")
+	case strings.HasSuffix(name, ".removed"):
+		l.add("kept", decide.Warn, path, "a driver was taken away while it was in use; this copy can unmount its volumes", "remove it when nothing of it is mounted")
+	}
+}
+
+// driver looks at one driver's directory.
+func (l *lint) driver(ctx context.Context, path, entry string) {
+	if why, err := flex.Refused(l.dir, entry); err != nil {
+		l.add("refused", decide.Fail, path, err.Error(), "")
+		return
+	} else if why.Reason != "" {
+		l.add("refused", decide.Fail, path, why.Message, "put it right, or remove it")
+		return
+	}
+	want := decide.ExecutableName(entry)
+	files, err := os.ReadDir(path)
+	if err != nil {
+		l.add("directory", decide.Fail, path, err.Error(), "")
+		return
+	}
+	if !slices.ContainsFunc(files, func(f fs.DirEntry) bool { return f.Name() == want }) {
+		l.add("empty", decide.Fail, path, "it holds no executable "+want, "install the driver, or remove the directory")
+		return
+	}
+	for _, f := range files {
+		if f.Name() != want && !strings.HasPrefix(f.Name(), ".") {
+			l.add("extra", decide.Warn, filepath.Join(path, f.Name()), "each change of a file here makes a kubelet call init again", "keep it outside of the plugin directory: volplane flex install NAME DIR does")
+		}
+	}
+	exe := filepath.Join(path, want)
+	if info, err := os.Lstat(exe); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		l.add("link", decide.Warn, exe, "hosts do not see when what the symbolic link leads to changes", "make it a file")
+	}
+	name, err := decide.ParseDir(entry)
+	if err != nil {
+		l.add("name", decide.Fail, path, err.Error(), "rename it")
+		return
+	}
+	for _, f := range Check(ctx, name, exe, l.start).Findings {
+		f.Path = exe
+		l.findings = append(l.findings, f)
+	}
+}

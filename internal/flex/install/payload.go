@@ -1,0 +1,289 @@
+package install
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/flex"
+)
+
+// Bounds of what a driver may bring along.
+const (
+	maxPayloadFiles = 10000
+	maxPayloadBytes = 4 << 30
+)
+
+// A driver that is more than one file has a directory for each of its versions
+// outside of the plugin directory, because each file there costs an init. What
+// is installed is a script of two lines that starts the version it names: so a
+// version changes with one rename, as that of any driver.
+const wrapper = "#!/bin/sh\nexec '%s' \"$@\"\n"
+
+// wrapped returns the directory of the version that a wrapper starts; "" for
+// anything else.
+func wrapped(script []byte) string {
+	rest, found := bytes.CutPrefix(script, []byte("#!/bin/sh\nexec '"))
+	if !found {
+		return ""
+	}
+	path, end, _ := strings.Cut(string(rest), "'")
+	if end != " \"$@\"\n" {
+		return ""
+	}
+	return filepath.Dir(path)
+}
+
+// payloadHome returns the directory of all of a driver's versions.
+func payloadHome(o Options) (string, error) {
+	dir := o.PayloadDir
+	if dir == "" {
+		dir = filepath.Join(filepath.Dir(o.Directory.Path), "flex-payload")
+	}
+	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || strings.ContainsAny(dir, "'\n") {
+		return "", fmt.Errorf("payload directory %q: want an absolute path without quotes", dir)
+	}
+	return filepath.Join(dir, o.Name.Dir()), nil
+}
+
+// fillPayload copies a directory to its place and makes the wrapper the driver.
+func (s *stage) fillPayload(o Options) (string, error) {
+	if o.PayloadDir == "" && !o.Here {
+		return "", errors.New("payload directory: name it, for only the plugin directory is surely the host's")
+	}
+	home, err := payloadHome(o)
+	if err != nil {
+		return "", err
+	}
+	if problem := Problem(home); problem != "" {
+		return "", fmt.Errorf("payload directory: %s", problem)
+	}
+	hash, err := treeHash(o.Source)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(home, 0o755); err != nil { // #nosec G301 -- drivers of other users read it
+		return "", fmt.Errorf("make payload directory: %w", err)
+	}
+	version := filepath.Join(home, hash)
+	err = errors.Join(owned(filepath.Dir(home)), owned(home))
+	if _, absent := os.Stat(version); err == nil && absent != nil {
+		err = copyTree(o.Source, version, o.Name.Driver)
+	}
+	// Whoever could have put it there would be started as root.
+	if err = cmp.Or(err, owned(version)); err != nil {
+		return "", fmt.Errorf("payload directory: %w", err)
+	}
+	exe := filepath.Join(version, o.Name.Driver)
+	if err := executable(exe); err != nil {
+		return "", fmt.Errorf("%s holds no executable %s", o.Source, o.Name.Driver)
+	}
+	return version, writeFile(s.exe, strings.NewReader(fmt.Sprintf(wrapper, exe)), 0o700)
+}
+
+// copyTree copies a directory to a new one; it is there when all of it is. exe
+// becomes executable, as a driver of one file does.
+func copyTree(from, to, exe string) error {
+	partial := to + ".partial"
+	if err := os.RemoveAll(partial); err != nil {
+		return fmt.Errorf("copy payload: %w", err)
+	}
+	err := walkTree(from, func(rel string, info fs.FileInfo) error {
+		target := filepath.Join(partial, rel)
+		switch {
+		case info.IsDir():
+			return os.Mkdir(target, 0o755) // #nosec G301 -- as above
+		case info.Mode()&fs.ModeSymlink != 0:
+			link, err := os.Readlink(filepath.Join(from, rel))
+			if err != nil {
+				return err
+			}
+			return os.Symlink(link, target)
+		}
+		mode := fs.FileMode(0o644)
+		if info.Mode()&0o111 != 0 || rel == exe {
+			mode = 0o755
+		}
+		return copyFile(filepath.Join(from, rel), target, mode)
+	})
+	if err == nil {
+		err = os.Rename(partial, to)
+	}
+	if err == nil {
+		err = durable.Sync(filepath.Dir(to))
+	}
+	if err != nil {
+		return fmt.Errorf("copy payload: %w", errors.Join(err, os.RemoveAll(partial)))
+	}
+	return nil
+}
+
+// treeHash returns the start of a SHA-256 over names, kinds and content of all
+// that is in a directory.
+func treeHash(dir string) (string, error) {
+	h := sha256.New()
+	err := walkTree(dir, func(rel string, info fs.FileInfo) error {
+		fmt.Fprintf(h, "%q %v %t\n", rel, info.Mode().Type(), info.Mode()&0o111 != 0 && !info.IsDir())
+		switch {
+		case info.Mode()&fs.ModeSymlink != 0:
+			link, err := os.Readlink(filepath.Join(dir, rel))
+			fmt.Fprintf(h, "%q\n", link)
+			return err
+		case info.IsDir():
+			return nil
+		}
+		f, err := os.Open(filepath.Join(dir, rel))
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		n, err := io.Copy(h, f)
+		fmt.Fprintf(h, "\n%d\n", n)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("read payload: %w", err)
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// walkTree visits a directory and what is in it, in the order of the names. Only
+// directories, files, and links that stay inside are allowed.
+func walkTree(dir string, visit func(rel string, info fs.FileInfo) error) error {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	files, size := 0, int64(0)
+	return filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		files, size = files+1, size+info.Size()
+		if files > maxPayloadFiles || size > maxPayloadBytes {
+			return fmt.Errorf("%s holds more than %d files or %d bytes", dir, maxPayloadFiles, int64(maxPayloadBytes))
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if err := stays(path, rel, info); err != nil {
+			return err
+		}
+		return visit(rel, info)
+	})
+}
+
+// stays refuses what is neither a directory nor a file, nor a link to one of the
+// same tree.
+func stays(path, rel string, info fs.FileInfo) error {
+	switch {
+	case info.IsDir() || info.Mode().IsRegular():
+		return nil
+	case info.Mode()&fs.ModeSymlink == 0:
+		return fmt.Errorf("%s is a special file", path)
+	}
+	link, err := os.Readlink(path)
+	if err != nil {
+		return err
+	}
+	// By way of other links it can lead elsewhere than it says.
+	if real, err := filepath.EvalSymlinks(path); err == nil && !strings.HasPrefix(real+"/", strings.TrimSuffix(path, rel)) {
+		return fmt.Errorf("the symbolic link %s leads out of the directory", path)
+	}
+	if filepath.IsAbs(link) || !filepath.IsLocal(filepath.Join(filepath.Dir(rel), link)) {
+		return fmt.Errorf("the symbolic link %s leads out of the directory", path)
+	}
+	return nil
+}
+
+// prune removes the versions that neither the driver nor its previous version
+// starts.
+func (p *place) prune(o Options) error {
+	home, err := payloadHome(o)
+	if err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(home)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove old payload: %w", err)
+	}
+	used := map[string]bool{}
+	for _, exe := range append(p.keptBy(o.RootDir), p.exe, p.beside("previous"), p.beside("removed")) {
+		script, err := readHead(exe)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		used[wrapped(script)] = true
+	}
+	for _, e := range entries {
+		if version := filepath.Join(home, e.Name()); !used[version] {
+			if err := os.RemoveAll(version); err != nil {
+				return fmt.Errorf("remove old payload: %w", err)
+			}
+		}
+	}
+	// Goes only when it is empty.
+	_ = os.Remove(home)
+	return nil
+}
+
+// keptBy returns the executables that the bridge of a root directory keeps to
+// unmount volumes with.
+func (p *place) keptBy(root string) []string {
+	if root == "" {
+		return nil
+	}
+	dir := flex.KeptDir(filepath.Join(root, "state"), p.name)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil // no bridge, or none that keeps it
+	}
+	var all []string
+	for _, e := range entries {
+		all = append(all, filepath.Join(dir, e.Name(), p.name.Driver))
+	}
+	return all
+}
+
+// dropPayload removes all versions, but not what a kept copy starts.
+func (p *place) dropPayload(o Options, kept bool) error {
+	if kept {
+		return p.prune(o)
+	}
+	home, err := payloadHome(o)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(home); err != nil {
+		return fmt.Errorf("remove payload: %w", err)
+	}
+	return nil
+}
+
+// readHead reads as much of a file as a wrapper can have.
+func readHead(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	const most = 8 << 10
+	return io.ReadAll(io.LimitReader(f, most))
+}

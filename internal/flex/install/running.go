@@ -1,0 +1,246 @@
+package install
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// maxConfig bounds what is read of a kubelet's configuration.
+const maxConfig = 1 << 20
+
+// process is one that may be a host.
+type process struct {
+	id   int
+	dir  string // its place in /proc
+	args []string
+}
+
+// defaultDataDir is the data directory of a control plane unless it is told
+// otherwise.
+const defaultDataDir = "/var/lib/volplane"
+
+// Running returns the directories of the hosts that run, our own first.
+func (s Search) Running() []Directory {
+	var ours, kubelets []Directory
+	for _, p := range s.processes() {
+		if dir, root, why := p.ours(); dir != "" {
+			d := p.directory(dir, HostVolplane, why)
+			d.Root, d.data = p.path(root), p.dataDir()
+			ours = append(ours, d)
+		} else if dir, why := p.kubelet(); dir != "" {
+			kubelets = append(kubelets, p.directory(dir, HostKubelet, why))
+		}
+	}
+	all := append(ours, kubelets...)
+	return slices.CompactFunc(all, func(a, b Directory) bool { return a.Path == b.Path })
+}
+
+func (s Search) processes() []process {
+	proc := s.Proc
+	if proc == "" {
+		proc = "/proc"
+	}
+	entries, err := os.ReadDir(proc)
+	if err != nil {
+		return nil
+	}
+	var all []process
+	for _, e := range entries {
+		id, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		dir := filepath.Join(proc, e.Name())
+		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil || len(line) == 0 {
+			continue // ended meanwhile, or a thread of the kernel
+		}
+		all = append(all, process{id: id, dir: dir, args: strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")})
+	}
+	slices.SortFunc(all, func(a, b process) int { return a.id - b.id })
+	return all
+}
+
+// directory returns what is known of the directory that a process looks in. One
+// in a container of its own has to see the same directory as we do.
+func (p process) directory(path, host, why string) Directory {
+	d := Directory{Path: p.path(path), Host: host, Because: fmt.Sprintf("%s, process %d, %s", filepath.Base(p.args[0]), p.id, why)}
+	if d.Problem = Problem(d.Path); d.Problem == "" && p.seesAnother(d.Path) {
+		d.Problem = "the process is in a container and sees another directory there: mount the host's into it"
+	}
+	return d
+}
+
+// path returns a path of a process as an absolute one.
+func (p process) path(path string) string {
+	if !filepath.IsAbs(path) {
+		if at, err := os.Readlink(filepath.Join(p.dir, "cwd")); err == nil {
+			return filepath.Join(at, path)
+		}
+	}
+	return filepath.Clean(path)
+}
+
+func (p process) seesAnother(path string) bool {
+	theirs, err := os.Stat(filepath.Join(p.dir, "root", path))
+	if err != nil {
+		return false // not there yet, or not ours to see
+	}
+	here, err := os.Stat(path)
+	return err == nil && !os.SameFile(here, theirs)
+}
+
+// dataDir returns the data directory of a control plane, "" of any other
+// process.
+func (p process) dataDir() string {
+	if filepath.Base(p.args[0]) != "volplaned" {
+		return ""
+	}
+	return p.path(cmp.Or(p.flag("data-dir"), p.environment("VOLPLANE_DATA_DIR"), defaultDataDir))
+}
+
+// ours returns the directory of a process of volplane that runs drivers, and the
+// bridge's root directory.
+func (p process) ours() (dir, root, why string) {
+	verb := strings.Join(p.args[1:min(len(p.args), 3)], " ")
+	switch program := filepath.Base(p.args[0]); {
+	case program == "volplane" && strings.HasPrefix(verb, "node"):
+		// Without the flag it has no bridge.
+		return p.flag("volume-plugin-dir"), cmp.Or(p.flag("flex-root-dir"), DefaultRoot), "--volume-plugin-dir"
+	case program == "volplane" && verb == "flex bridge":
+		return cmp.Or(p.flag("dir"), Default), cmp.Or(p.flag("root-dir"), DefaultRoot), "the bridge"
+	case program != "volplaned" || !strings.HasPrefix(verb, "up"):
+		return "", "", ""
+	}
+	data := p.dataDir()
+	root = RootOf(data)
+	if dir = p.flag("volume-plugin-dir"); dir != "" {
+		return dir, root, "--volume-plugin-dir"
+	}
+	return filepath.Join(data, "volumeplugins"), root, "in its data directory"
+}
+
+// kubelet returns the directory of a process that is a kubelet, or has one in it.
+func (p process) kubelet() (dir, why string) {
+	switch name := filepath.Base(p.args[0]); {
+	case strings.HasPrefix(name, "k3s"):
+		return p.kubeletInside()
+	case name == "hyperkube" && len(p.args) > 1 && p.args[1] == "kubelet":
+	case name != "kubelet":
+		return "", ""
+	}
+	if dir := p.flag("volume-plugin-dir"); dir != "" {
+		return dir, "--volume-plugin-dir"
+	}
+	// Later files go before earlier ones.
+	for _, file := range slices.Backward(p.configs()) {
+		if dir := p.configured(file); dir != "" {
+			return dir, "volumePluginDir in " + file
+		}
+	}
+	return Default, "which names no other than the default"
+}
+
+// kubeletInside returns the directory of a kubelet that is a part of another
+// program, if that was told.
+func (p process) kubeletInside() (dir, why string) {
+	for _, arg := range p.flags("kubelet-arg") {
+		if dir, found := strings.CutPrefix(strings.TrimLeft(arg, "-"), "volume-plugin-dir="); found {
+			return dir, "--kubelet-arg volume-plugin-dir"
+		}
+	}
+	return "", ""
+}
+
+// configs returns a kubelet's configuration files.
+func (p process) configs() []string {
+	files := []string{p.flag("config")}
+	drops := p.flag("config-dir")
+	if drops == "" {
+		return files
+	}
+	found, err := filepath.Glob(filepath.Join(p.inside(drops), "*.conf"))
+	if err != nil {
+		return files
+	}
+	for _, file := range found {
+		files = append(files, filepath.Join(drops, filepath.Base(file)))
+	}
+	return files
+}
+
+// configured returns the directory that a kubelet's configuration names.
+func (p process) configured(file string) string {
+	if file == "" {
+		return ""
+	}
+	info, err := os.Stat(p.inside(file))
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxConfig {
+		return ""
+	}
+	data, err := os.ReadFile(p.inside(file))
+	if err != nil {
+		return ""
+	}
+	var config struct {
+		VolumePluginDir string `json:"volumePluginDir"`
+	}
+	if yaml.Unmarshal(data, &config) != nil {
+		return ""
+	}
+	return config.VolumePluginDir
+}
+
+// inside returns our path of a file as the process sees it.
+func (p process) inside(file string) string {
+	if !filepath.IsAbs(file) {
+		return filepath.Join(p.dir, "cwd", file)
+	}
+	return filepath.Join(p.dir, "root", file)
+}
+
+// flag returns the last value of a flag, as the last one counts.
+func (p process) flag(name string) string {
+	values := p.flags(name)
+	if len(values) == 0 {
+		return ""
+	}
+	return values[len(values)-1]
+}
+
+func (p process) flags(name string) []string {
+	var values []string
+	for i, arg := range p.args {
+		bare := strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-")
+		if bare == arg {
+			continue
+		}
+		if value, found := strings.CutPrefix(bare, name+"="); found {
+			values = append(values, value)
+		} else if bare == name && i+1 < len(p.args) {
+			values = append(values, p.args[i+1])
+		}
+	}
+	return values
+}
+
+func (p process) environment(name string) string {
+	data, err := os.ReadFile(filepath.Join(p.dir, "environ"))
+	if err != nil {
+		return ""
+	}
+	for line := range bytes.SplitSeq(data, []byte{0}) {
+		if value, found := bytes.CutPrefix(line, []byte(name+"=")); found {
+			return string(value)
+		}
+	}
+	return ""
+}

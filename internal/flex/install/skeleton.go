@@ -1,0 +1,43 @@
+package install
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+)
+
+//go:embed skeleton/driver.sh
+var skeletonDriver string
+
+//go:embed skeleton/test.sh
+var skeletonTest string
+
+// Skeleton writes a new driver that works, and its test, to a directory that is
+// made; one that has anything in it is left as it is. It returns the paths.
+func Skeleton(name decide.Name, dir string) ([]string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- part of somebody's source tree
+		return nil, fmt.Errorf("write driver: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		err = fs.ErrExist
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write driver: directory %s is not empty: %w", dir, err)
+	}
+	words := strings.NewReplacer("example.com~skeleton", name.Dir(), "skeleton", name.Driver)
+	paths := []string{filepath.Join(dir, name.Driver), filepath.Join(dir, "test.sh")}
+	for i, text := range []string{skeletonDriver, skeletonTest} {
+		err = errors.Join(err, os.WriteFile(paths[i], []byte(words.Replace(text)), 0o755)) // #nosec G306 -- it is there to be executed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("write driver: %w", err)
+	}
+	return paths, nil
+}

@@ -1,0 +1,102 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// stage is where a driver is looked at before any host can see it: a directory
+// of its own, in which the executable has the name that it will have.
+type stage struct {
+	dir, exe string
+}
+
+// newStage makes a stage beside the plugin directory, where programs can be
+// started if they can be there, or else where temporary files are. The caller
+// has locked the plugin directory: what is left of a killed installer's stage
+// goes.
+func newStage(o Options) (*stage, error) {
+	dir := o.Directory.Path
+	beside := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".volplane-stage")
+	err := errors.Join(os.RemoveAll(beside), os.Mkdir(beside, 0o700))
+	if err == nil {
+		err = usable(beside, o)
+	}
+	if err == nil {
+		return &stage{dir: beside, exe: filepath.Join(beside, o.Name.Driver)}, nil
+	}
+	temporary, other := os.MkdirTemp("", "volplane-stage-")
+	if other == nil {
+		other = usable(temporary, o)
+	}
+	if other == nil {
+		return &stage{dir: temporary, exe: filepath.Join(temporary, o.Name.Driver)}, nil
+	}
+	return nil, fmt.Errorf("no place to try the driver in: %w", errors.Join(err, other))
+}
+
+// usable removes a stage again in which the driver cannot be started.
+func usable(dir string, o Options) error {
+	if problem := Problem(dir); problem != "" && o.Here {
+		return errors.Join(errors.New(problem), os.Remove(dir))
+	}
+	return nil
+}
+
+func (s *stage) close() { _ = os.RemoveAll(s.dir) }
+
+// fill copies what is to be installed: so it cannot change between the checks
+// and the installation. It returns the payload's directory, if there is one.
+func (s *stage) fill(o Options) (string, error) {
+	info, err := os.Stat(o.Source)
+	if err != nil {
+		return "", fmt.Errorf("find driver: %w", err)
+	}
+	if info.IsDir() {
+		return s.fillPayload(o)
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("find driver: %s is a %s", o.Source, kind(info))
+	}
+	return "", copyFile(o.Source, s.exe, 0o700)
+}
+
+// copyFile copies a regular file to a new one of the mode.
+func copyFile(from, to string, mode os.FileMode) error {
+	in, err := os.OpenFile(from, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("copy driver: %w", err)
+	}
+	defer in.Close()
+	return writeFile(to, in, mode)
+}
+
+// writeFile writes a new file of the mode, which nobody has open for writing
+// when this returns.
+func writeFile(to string, content io.Reader, mode os.FileMode) error {
+	return unforked(func() error {
+		out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return fmt.Errorf("copy driver: %w", err)
+		}
+		n, err := io.Copy(out, io.LimitReader(content, maxDriver+1))
+		if err == nil && n > maxDriver {
+			err = fmt.Errorf("it has more than %d bytes", int64(maxDriver))
+		}
+		if err == nil {
+			err = out.Chmod(mode)
+		}
+		if err == nil {
+			err = out.Sync()
+		}
+		if err = errors.Join(err, out.Close()); err != nil {
+			return fmt.Errorf("copy driver: %w", err)
+		}
+		return nil
+	})
+}

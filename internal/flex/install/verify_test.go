@@ -1,0 +1,105 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
+)
+
+// bridge runs a host over the plugin directory, which tells what it knows below
+// the directory that is returned.
+func (w *world) bridge() (host *flex.Host, root string) {
+	w.Helper()
+	root = w.TempDir()
+	host = &flex.Host{Dir: w.plugins, StateDir: filepath.Join(root, "state"), Log: slog.New(slog.DiscardHandler)}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	go func() { ended <- host.Run(ctx) }()
+	go func() { ended <- host.Tell(ctx, root) }()
+	w.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-ended, <-ended); err != nil {
+			w.Error(err)
+		}
+	})
+	return host, root
+}
+
+// told waits until the bridge tells of the driver what is wanted.
+func told(t *testing.T, root string, want func(flex.State) bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(20 * time.Second); ; <-tick.C {
+		report, err := flex.ReadReport(root)
+		if err == nil && want(stateIn(report, demo())) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the bridge tells %+v, %v", report, err)
+		}
+	}
+}
+
+// TestVerify: the bridge that runs says whether it has loaded what was
+// installed; where none runs there is nobody to ask.
+func TestVerify(t *testing.T) {
+	w := newWorld(t)
+	o := w.options(w.driver("1"))
+	o.Upgrade, o.Force = true, true
+	broken := w.script("bad", "#!/bin/sh\necho '{\"status\":\"Failure\",\"message\":\"no tool\"}'; exit 1\n")
+	if _, err := Verify(t.Context(), t.TempDir(), o, "", time.Time{}); !errors.Is(err, flex.ErrNoHost) {
+		t.Errorf("nobody to ask: %v", err)
+	}
+	_, root := w.bridge()
+	told(t, root, func(flex.State) bool { return true })
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for _, step := range []struct {
+		source string
+		state  decide.Standing
+		says   string
+	}{
+		{o.Source, decide.Ready, "is ready"},
+		{broken, decide.Broken, "no tool"},
+		// That the one before was broken is no answer.
+		{o.Source, decide.Ready, "is ready"},
+	} {
+		at := time.Now()
+		o.Source = step.source
+		r, err := Install(ctx, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := Verify(ctx, root, o, r.Hash, at); err != nil || s.State != step.state || !strings.Contains(s.Message, step.says) {
+			t.Errorf("%+v, %v; want %s", s, err, step.state)
+		}
+	}
+}
+
+// TestUninstallHeld: a volume that is nowhere mounted is in use as well, if the
+// bridge says so.
+func TestUninstallHeld(t *testing.T) {
+	w := newWorld(t)
+	o := w.options(w.driver("1"))
+	r, err := Install(t.Context(), o)
+	w.want(Installed, r, err)
+	host, root := w.bridge()
+	host.Keep(demo(), "a volume")
+	told(t, root, func(s flex.State) bool { return s.InUse == 1 })
+	o.RootDir = root
+	if _, err = Uninstall(t.Context(), o); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "1 of its volumes") {
+		t.Error(err)
+	}
+	host.Drop(demo(), "a volume")
+	told(t, root, func(s flex.State) bool { return s.InUse == 0 })
+	r, err = Uninstall(t.Context(), o)
+	w.want(Removed, r, err)
+}
