@@ -1,0 +1,311 @@
+package migrate
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Step is what Next answers.
+type Step struct {
+	Verb Verb
+	// Journal is what Save writes.
+	Journal *Journal
+	// Policy is what Keep and Policy set.
+	Policy corev1.PersistentVolumeReclaimPolicy
+	// Volume and Claim are what CreateVolume and CreateClaim create.
+	Volume  *corev1.PersistentVolume
+	Claim   *corev1.PersistentVolumeClaim
+	Because volume.Because
+}
+
+// Next returns the next step for one volume.
+func Next(f Facts) Step {
+	if f.Journal == nil {
+		return begin(f)
+	}
+	if f.Journal.Done {
+		if f.Volume != nil && f.foreign() == "" && f.arrived() {
+			return f.step(Nothing, volume.ReasonMigrated, "", "volume %s was moved to driver %s", f.Name, driverOf(f.Volume))
+		}
+		// The volume of that journal has had its end; this is another one.
+		return begin(f)
+	}
+	if foreign := cmp.Or(f.foreign(), f.taken(f.Journal.Back)); foreign != "" {
+		return f.refuse("user", "%s", foreign)
+	}
+	if f.Volume != nil && f.arrived() {
+		return f.arrive()
+	}
+	return f.leave()
+}
+
+// Turn returns the first step in the other direction than the journal's, or
+// back where there is none.
+func Turn(f Facts, back bool) Step {
+	switch {
+	case f.Journal == nil && f.Volume != nil && f.Volume.Spec.FlexVolume != nil:
+		return f.step(Nothing, volume.ReasonNothingToDo, "", "volume %s is a FlexVolume", f.Name)
+	case f.Journal == nil:
+		return f.refuse("user", "nothing is saved of volume %s: it was not moved from here", f.Name)
+	case f.Journal.Done && f.Volume == nil:
+		return f.refuse("user", "volume %s was deleted since it was moved: there is nothing to undo", f.Name)
+	}
+	if foreign := cmp.Or(f.foreign(), f.taken(back)); foreign != "" {
+		return f.refuse("user", "%s", foreign)
+	}
+	if s, busy := f.busy(); busy && s.Verb == Refuse {
+		return s
+	}
+	s := f.step(Save, volume.ReasonMigrating, "", "turn back: volume %s becomes a FlexVolume again", f.Name)
+	if !back {
+		s = f.step(Save, volume.ReasonMigrating, "", "turn again: volume %s goes to the bridge", f.Name)
+	}
+	s.Journal = &Journal{Volume: f.Journal.Volume, Claim: f.Journal.Claim, Back: back}
+	return s
+}
+
+// begin decides about a volume that nothing was done to.
+func begin(f Facts) Step {
+	pv := f.Volume
+	switch {
+	case pv == nil:
+		return f.refuse("user", "there is no volume %s", f.Name)
+	case pv.Spec.FlexVolume == nil:
+		return f.refuse("", "volume %s is not a FlexVolume", f.Name)
+	case pv.DeletionTimestamp != nil:
+		return f.refuse("", "volume %s is being deleted", f.Name)
+	}
+	target, _, err := Target(pv, nil)
+	if err != nil {
+		return f.refuse("user", "the bridge cannot serve it: %v", err)
+	}
+	if !f.Served {
+		return f.refuse("user", "no CSIDriver %s: run 'volplane flex bridge' on every node that may use volume %s", target.Spec.CSI.Driver, f.Name)
+	}
+	if pv.Spec.ClaimRef != nil {
+		if why := unfit(pv, f.Claim); why != "" {
+			return f.refuse("user", "%s", why)
+		}
+	}
+	if s, busy := f.busy(); busy {
+		return s
+	}
+	s := f.step(Save, volume.ReasonMigrating, "", "save volume %s and its claim", f.Name)
+	s.Journal = &Journal{Volume: pv, Claim: f.Claim}
+	return s
+}
+
+// unfit says why the claim that a volume names cannot be made again.
+func unfit(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) string {
+	ref := pv.Spec.ClaimRef
+	named := ref.Namespace + "/" + ref.Name
+	switch {
+	case claim == nil || ref.UID != "" && ref.UID != claim.UID:
+		return fmt.Sprintf("volume %s was released by claim %s, which is gone: delete the volume, or take its claimRef away", pv.Name, named)
+	case claim.DeletionTimestamp != nil:
+		return fmt.Sprintf("claim %s is being deleted", named)
+	case claim.Spec.VolumeName != pv.Name:
+		return fmt.Sprintf("claim %s is not bound to volume %s yet", named, pv.Name)
+	}
+	return ""
+}
+
+// busy refuses what is in use.
+func (f Facts) busy() (Step, bool) {
+	switch {
+	case len(f.Pods) > 0:
+		return f.refuse("user", "volume %s is used by pod %s: scale its owner to 0 first", f.Name, strings.Join(f.Pods, ", ")), true
+	case len(f.Nodes) > 0:
+		return f.wait(nodes(f.Nodes), "volume %s is still attached to %s", f.Name, nodes(f.Nodes)), true
+	}
+	return Step{}, false
+}
+
+// foreign says that an object is neither the saved one nor one made of it.
+func (f Facts) foreign() string {
+	saved := f.Journal
+	if pv := f.Volume; pv != nil {
+		flexible := pv.Spec.FlexVolume != nil && pv.Spec.FlexVolume.Driver == saved.Volume.Spec.FlexVolume.Driver
+		ours := pv.Annotations[volume.AnnMigratedFrom] == string(saved.Volume.UID)
+		if !ours && (!flexible || pv.UID != saved.Volume.UID) {
+			return fmt.Sprintf("volume %s is not the one that was saved: somebody has made it anew", f.Name)
+		}
+	}
+	if c := f.Claim; c != nil && c.Spec.VolumeName != f.Name && c.UID != f.savedClaimUID() {
+		return fmt.Sprintf("claim %s/%s was made anew by somebody else and is not for volume %s: delete it, then run again", c.Namespace, c.Name, f.Name)
+	}
+	return ""
+}
+
+// taken says that another claim than the saved one has the volume by now: who uses
+// that is not known here, and it would lose its volume. One that had none, and is
+// what it is to be, may have any.
+func (f Facts) taken(back bool) string {
+	if f.Volume == nil || f.Volume.Spec.ClaimRef == nil {
+		return ""
+	}
+	now, saved := f.Volume.Spec.ClaimRef, f.Journal.Volume.Spec.ClaimRef
+	switch {
+	case saved == nil && back == (f.Volume.Spec.FlexVolume != nil):
+		return ""
+	case saved != nil && now.Namespace == saved.Namespace && now.Name == saved.Name:
+		return ""
+	}
+	return fmt.Sprintf("claim %s/%s has volume %s by now, which it had not when that was saved", now.Namespace, now.Name, f.Name)
+}
+
+func (f Facts) savedClaimUID() types.UID {
+	if f.Journal.Claim != nil {
+		return f.Journal.Claim.UID
+	}
+	return ""
+}
+
+// arrived says that the volume has the source that it is to get.
+func (f Facts) arrived() bool {
+	return f.Journal.Back == (f.Volume.Spec.FlexVolume != nil)
+}
+
+// leave takes the objects with the old source away, claim first: a claim whose
+// volume goes first is lost.
+func (f Facts) leave() Step {
+	pv, claim := f.Volume, f.Claim
+	switch {
+	case pv != nil && pv.DeletionTimestamp == nil && pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
+		s := f.step(Keep, volume.ReasonMigrating, "", "have volume %s outlive its claim", f.Name)
+		s.Policy = corev1.PersistentVolumeReclaimRetain
+		return s
+	case claim != nil && claim.DeletionTimestamp != nil:
+		return f.claimGoes()
+	case claim != nil:
+		if s, busy := f.busy(); busy {
+			return s
+		}
+		return f.step(DeleteClaim, volume.ReasonMigrating, "", "delete claim %s/%s, which is saved", claim.Namespace, claim.Name)
+	case pv == nil:
+		return f.create()
+	case pv.DeletionTimestamp != nil:
+		return f.goes()
+	case len(f.Nodes) > 0:
+		return f.wait(nodes(f.Nodes), "volume %s is still attached to %s", f.Name, nodes(f.Nodes))
+	}
+	return f.step(DeleteVolume, volume.ReasonMigrating, "", "delete the object of volume %s, which is saved; its data stays", f.Name)
+}
+
+// goes waits for a volume that is being deleted.
+func (f Facts) goes() Step {
+	return f.wait("protection", "volume %s goes when its finalizers are gone: %s", f.Name, strings.Join(f.Volume.Finalizers, ", "))
+}
+
+// create makes the volume with the source that it is to get.
+func (f Facts) create() Step {
+	pv, err := f.Journal.made()
+	if err != nil {
+		return f.refuse("user", "volume %s cannot be served by the bridge: %v", f.Name, err)
+	}
+	s := f.step(CreateVolume, volume.ReasonMigrating, "", "make volume %s for driver %s", f.Name, driverOf(pv))
+	s.Volume = pv
+	return s
+}
+
+// arrive completes what belongs to the volume with its new source.
+func (f Facts) arrive() Step {
+	pv, saved := f.Volume, f.Journal
+	if s, dying := f.dying(); dying {
+		return s
+	}
+	if saved.Claim != nil && f.Claim == nil {
+		return f.claimAnew()
+	}
+	switch {
+	case f.Claim != nil && (f.Claim.Status.Phase != corev1.ClaimBound || pv.Status.Phase != corev1.VolumeBound):
+		return f.wait("binder", "claim %s/%s and volume %s are about to be bound", f.Claim.Namespace, f.Claim.Name, f.Name)
+	case pv.Spec.PersistentVolumeReclaimPolicy != saved.Volume.Spec.PersistentVolumeReclaimPolicy:
+		s := f.step(Policy, volume.ReasonMigrating, "", "give volume %s its reclaim policy %s back", f.Name, saved.Volume.Spec.PersistentVolumeReclaimPolicy)
+		s.Policy = saved.Volume.Spec.PersistentVolumeReclaimPolicy
+		return s
+	case saved.Back:
+		return f.step(Finish, volume.ReasonMigrationUndone, "", "volume %s is the FlexVolume of driver %s again", f.Name, driverOf(pv))
+	}
+	return f.step(Finish, volume.ReasonMigrated, "", "volume %s was moved to driver %s", f.Name, driverOf(pv))
+}
+
+// dying decides when an object that has arrived is being deleted: who turned
+// round asked for it, or somebody else.
+func (f Facts) dying() (Step, bool) {
+	claim := f.Claim
+	alive := claim != nil && claim.DeletionTimestamp == nil
+	switch {
+	case f.Volume.DeletionTimestamp != nil && alive:
+		return f.refuse("user", "volume %s is being deleted by somebody else, and claim %s/%s uses it", f.Name, claim.Namespace, claim.Name), true
+	case f.Volume.DeletionTimestamp != nil:
+		return f.goes(), true
+	case claim != nil && !alive:
+		return f.claimGoes(), true
+	}
+	return Step{}, false
+}
+
+// claimAnew makes the claim again, for which the volume must not name the one
+// that is gone.
+func (f Facts) claimAnew() Step {
+	claim := f.Journal.Claim
+	if ref := f.Volume.Spec.ClaimRef; ref != nil && ref.UID != "" {
+		return f.step(Reserve, volume.ReasonMigrating, "", "keep volume %s for a new claim %s/%s", f.Name, claim.Namespace, claim.Name)
+	}
+	s := f.step(CreateClaim, volume.ReasonMigrating, "", "make claim %s/%s again", claim.Namespace, claim.Name)
+	s.Claim = claimAgain(claim, f.Name)
+	return s
+}
+
+// claimGoes waits for a claim that is being deleted.
+func (f Facts) claimGoes() Step {
+	return f.wait(usersOf(f.Pods), "claim %s/%s goes when nobody uses it%s", f.Claim.Namespace, f.Claim.Name, used(f.Pods))
+}
+
+func (f Facts) step(v Verb, r volume.Reason, next, format string, args ...any) Step {
+	return Step{Verb: v, Because: volume.Because{Reason: r, Message: fmt.Sprintf(format, args...), Next: next}}
+}
+
+func (f Facts) refuse(next, format string, args ...any) Step {
+	return f.step(Refuse, volume.ReasonMigrationRefused, next, format, args...)
+}
+
+func (f Facts) wait(next, format string, args ...any) Step {
+	return f.step(Wait, volume.ReasonMigrationWaits, next, format, args...)
+}
+
+func nodes(names []string) string { return "node " + strings.Join(names, ", ") }
+
+func used(pods []string) string {
+	if len(pods) == 0 {
+		return ""
+	}
+	return ": pod " + strings.Join(pods, ", ")
+}
+
+// usersOf names who is waited for before a claim goes.
+func usersOf(pods []string) string {
+	if len(pods) == 0 {
+		return "protection"
+	}
+	return "user"
+}
+
+func driverOf(pv *corev1.PersistentVolume) string {
+	switch {
+	case pv == nil:
+		return "<none>"
+	case pv.Spec.CSI != nil:
+		return pv.Spec.CSI.Driver
+	case pv.Spec.FlexVolume != nil:
+		return pv.Spec.FlexVolume.Driver
+	}
+	return "<none>"
+}
