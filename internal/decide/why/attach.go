@@ -43,32 +43,74 @@ func (f facts) wanted() []string {
 func attachmentSubject(node string) string { return "attachment/" + node }
 
 func (f facts) attached(node string) Link {
-	subject, driver := attachmentSubject(node), f.driverName()
+	subject := attachmentSubject(node)
 	a := f.attachment(node)
-	if a != nil && a.DeletionTimestamp != nil {
+	switch {
+	case a == nil && f.node(node) == nil:
+		return link(subject, Problem, volume.ReasonNodeGone, "there is no node "+node+" to attach volume "+f.Volume.Name+" to", "user")
+	case a != nil && a.DeletionTimestamp != nil:
 		return f.leaving(a)
-	}
-	if a != nil && a.Status.Attached {
+	case a != nil && a.Status.Attached:
 		return link(subject, OK, volume.ReasonAttached, "attached to node "+node, "")
 	}
 	if l, held := f.heldElsewhere(node); held {
 		return l
 	}
-	if !f.registered(driver, node) {
-		return link(subject, Problem, volume.ReasonDriverMissing,
-			fmt.Sprintf("driver %s is not registered on node %s", driver, node), driver)
+	s := f.source()
+	if l, ok := f.unregistered(subject, s.driver, node); ok {
+		return l
 	}
-	switch {
-	case a == nil:
-		return link(subject, Waiting, volume.ReasonAttaching, "the volume has not been asked to attach to node "+node+" yet", "attachdetach")
-	case a.Status.AttachError != nil:
-		return link(subject, Problem, volume.ReasonFailedAttach, a.Status.AttachError.Message, blame(a.Status.AttachError.Message, driver))
+	if l, ok := f.uncalled(subject, s); ok {
+		return l
 	}
-	return link(subject, Waiting, volume.ReasonAttaching, "driver "+driver+" is attaching the volume to node "+node, driver)
+	return f.attaching(subject, s, node, a)
+}
+
+// attaching tells of a volume that nothing keeps from being attached but its
+// driver, or the node's limit; a is nil when that has not begun.
+func (f facts) attaching(subject string, s source, node string, a *storagev1.VolumeAttachment) Link {
+	if a == nil {
+		if l, full := f.full(subject, s, node); full {
+			return l
+		}
+		return link(subject, Waiting, volume.ReasonAttaching, "volume "+f.Volume.Name+" has not been asked to attach to node "+node+" yet", "attachdetach")
+	}
+	if a.Status.AttachError == nil {
+		return link(subject, Waiting, volume.ReasonAttaching, s.String()+" is attaching volume "+f.Volume.Name+" to node "+node, s.next())
+	}
+	m := a.Status.AttachError.Message
+	because := volume.Because{Message: m, Next: blame(m, s.next())}
+	if n := f.controlPlane(); n != nil {
+		if b, ok := f.broken(s, n.Name, m); ok {
+			because = b
+		}
+	}
+	return link(subject, Problem, volume.ReasonFailedAttach, "volume "+f.Volume.Name+" is not attached to node "+node+": "+because.Message, because.Next)
 }
 
 func (f facts) attachment(node string) *storagev1.VolumeAttachment {
 	return first(f.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node })
+}
+
+// full tells of a node that has as many volumes of a driver as it takes.
+func (f facts) full(subject string, s source, node string) (Link, bool) {
+	limit := -1
+	if n := first(f.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == node }); n != nil {
+		for _, d := range n.Spec.Drivers {
+			if d.Name == s.driver && d.Allocatable != nil && d.Allocatable.Count != nil {
+				limit = int(*d.Allocatable.Count)
+			}
+		}
+	}
+	count := 0
+	for _, a := range f.Everywhere {
+		if a.Spec.Attacher == s.driver && a.Spec.NodeName == node {
+			count++
+		}
+	}
+	return link(subject, Problem, volume.ReasonAttachLimit, fmt.Sprintf(
+		"node %s has as many volumes of %s as it takes (%d): volume %s is attached when another one is not used there any more",
+		node, s, limit, f.Volume.Name), "user"), limit >= 0 && count >= limit
 }
 
 // heldElsewhere tells of a volume that only one node may have while another
@@ -77,21 +119,27 @@ func (f facts) heldElsewhere(node string) (Link, bool) {
 	if !f.oneNode() {
 		return Link{}, false
 	}
-	for _, a := range f.Attachments {
-		other := a.Spec.NodeName
-		if other == node {
-			continue
-		}
-		message, actor := fmt.Sprintf("only one node may have the volume, and node %s has it", other), "attachdetach"
-		for _, p := range f.users() {
-			if p.Spec.NodeName == other {
-				message, actor = message+" for pod "+p.Name, "pod "+p.Name
-				break
-			}
-		}
-		return link(attachmentSubject(node), Waiting, volume.ReasonMultiAttach, message, actor), true
+	other := first(f.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName != node })
+	if other == nil {
+		return Link{}, false
 	}
-	return Link{}, false
+	message := fmt.Sprintf("only one node may have volume %s, and node %s has it", f.Volume.Name, other.Spec.NodeName)
+	for _, p := range f.users() {
+		if p.Spec.NodeName == other.Spec.NodeName {
+			return f.heldBy(attachmentSubject(node), p, message+" for pod "+p.Name), true
+		}
+	}
+	l := f.leaving(other)
+	return link(attachmentSubject(node), l.State, volume.ReasonMultiAttach, message+" still: "+l.Because.Message, l.Because.Next), true
+}
+
+// heldBy tells of a Pod that has the volume elsewhere, and, if it cannot give it
+// back, why.
+func (f facts) heldBy(subject string, p *corev1.Pod, message string) Link {
+	if l := f.mounted(p); l.State != OK && (p.DeletionTimestamp != nil || l.Because.Reason == volume.ReasonNodeGone) {
+		return link(subject, l.State, volume.ReasonMultiAttach, message+": "+l.Because.Message, l.Because.Next)
+	}
+	return link(subject, Waiting, volume.ReasonMultiAttach, message, "pod "+p.Name)
 }
 
 func (f facts) oneNode() bool {
@@ -105,33 +153,55 @@ func (f facts) oneNode() bool {
 
 // leaving tells of an attachment that is, or ought to be, on its way out.
 func (f facts) leaving(a *storagev1.VolumeAttachment) Link {
-	node, driver := a.Spec.NodeName, f.driverName()
+	node, s := a.Spec.NodeName, f.source()
 	subject := attachmentSubject(node)
 	switch {
 	case a.Status.DetachError != nil:
-		return link(subject, Problem, volume.ReasonFailedDetach, a.Status.DetachError.Message, blame(a.Status.DetachError.Message, driver))
+		m := a.Status.DetachError.Message
+		return link(subject, Problem, volume.ReasonFailedDetach, "volume "+f.Volume.Name+" is not detached from node "+node+": "+m, blame(m, s.next()))
 	case a.DeletionTimestamp != nil:
-		return link(subject, Waiting, volume.ReasonDetaching, "driver "+driver+" is detaching the volume from node "+node, driver)
+		if l, ok := f.uncalled(subject, s); ok {
+			return l
+		}
+		return link(subject, Waiting, volume.ReasonDetaching, s.String()+" is detaching volume "+f.Volume.Name+" from node "+node, s.next())
 	case f.inUse(node):
-		return link(subject, Waiting, volume.ReasonStillMounted, "no Pod on node "+node+" uses the volume, but the node still has it mounted", "node "+node)
+		if l, ok := f.failed(subject, a, volume.ReasonFailedUnmount, "node "+node); ok {
+			return l
+		}
+		if l, down := f.nodeDown(node); down {
+			return link(subject, Problem, volume.ReasonStillMounted, "volume "+f.Volume.Name+" is still mounted as far as is known, and "+l.Because.Message+
+				"; if that host is off for good, taint the Node with "+corev1.TaintNodeOutOfService, l.Because.Next)
+		}
+		return link(subject, Waiting, volume.ReasonStillMounted, "no Pod on node "+node+" uses volume "+f.Volume.Name+", but the node still has it mounted", "node "+node)
 	}
-	return link(subject, Waiting, volume.ReasonStillAttached, "no Pod on node "+node+" uses the volume any more", "attachdetach")
+	return link(subject, Waiting, volume.ReasonStillAttached, "no Pod on node "+node+" uses volume "+f.Volume.Name+" any more", "attachdetach")
 }
 
 // alone tells of an attachment whose volume is not known.
-func alone(a *storagev1.VolumeAttachment) Link {
+func (f facts) alone(a *storagev1.VolumeAttachment) Link {
 	subject, node, driver := "volumeattachment/"+a.Name, a.Spec.NodeName, a.Spec.Attacher
 	switch {
 	case a.Status.DetachError != nil:
-		return link(subject, Problem, volume.ReasonFailedDetach, a.Status.DetachError.Message, blame(a.Status.DetachError.Message, driver))
+		return link(subject, Problem, volume.ReasonFailedDetach, of(a)+" is not detached from node "+node+": "+a.Status.DetachError.Message, blame(a.Status.DetachError.Message, driver))
 	case a.DeletionTimestamp != nil:
-		return link(subject, Waiting, volume.ReasonDetaching, "driver "+driver+" is detaching a volume from node "+node, driver)
+		if l, ok := f.uncalled(subject, source{driver: driver}); ok {
+			return l
+		}
+		return link(subject, Waiting, volume.ReasonDetaching, "driver "+driver+" is detaching "+of(a)+" from node "+node, driver)
 	case a.Status.Attached:
 		return link(subject, OK, volume.ReasonAttached, "attached to node "+node, "")
 	case a.Status.AttachError != nil:
-		return link(subject, Problem, volume.ReasonFailedAttach, a.Status.AttachError.Message, blame(a.Status.AttachError.Message, driver))
+		return link(subject, Problem, volume.ReasonFailedAttach, of(a)+" is not attached to node "+node+": "+a.Status.AttachError.Message, blame(a.Status.AttachError.Message, driver))
 	}
-	return link(subject, Waiting, volume.ReasonAttaching, "driver "+driver+" is attaching a volume to node "+node, driver)
+	return link(subject, Waiting, volume.ReasonAttaching, "driver "+driver+" is attaching "+of(a)+" to node "+node, driver)
+}
+
+// of names what an attachment attaches.
+func of(a *storagev1.VolumeAttachment) string {
+	if v := a.Spec.Source.PersistentVolumeName; v != nil {
+		return "volume " + *v
+	}
+	return "a volume"
 }
 
 func (f facts) inUse(node string) bool {

@@ -13,6 +13,9 @@ import (
 
 func (f facts) claim() Link {
 	subject, c := "pvc/"+f.ClaimName, f.Claim
+	if l, ok := f.moved(subject, "", f.Namespace+"/"+f.ClaimName); ok && (c == nil || c.DeletionTimestamp != nil || c.Status.Phase != corev1.ClaimBound) {
+		return l
+	}
 	switch {
 	case c == nil:
 		return link(subject, Problem, volume.ReasonClaimMissing,
@@ -128,7 +131,15 @@ func (f facts) binding() Link {
 		return f.unfinished(subject)
 	}
 	capacity := f.Volume.Spec.Capacity[corev1.ResourceStorage]
-	return link(subject, OK, volume.ReasonBound, capacity.String()+" of driver "+orText(f.driverName(), "none"), "")
+	return link(subject, OK, volume.ReasonBound, capacity.String()+" of "+f.maker(), "")
+}
+
+// maker names the driver of the volume.
+func (f facts) maker() string {
+	if s, ok := sourceOf(f.Volume); ok {
+		return s.String()
+	}
+	return "no driver"
 }
 
 func (f facts) unfinished(subject string) Link {
@@ -162,6 +173,10 @@ func (f facts) unbound() Link {
 	}
 	if f.Making[f.Claim.UID] {
 		return link(subject, Waiting, volume.ReasonProvisioning, "driver "+driver+" is making the volume", driver)
+	}
+	if f.MakingHidden {
+		return link(subject, Waiting, volume.ReasonExternalProvisioning, "the provisioner has not asked driver "+driver+
+			" yet, or the driver is making the volume: who may list the ConfigMaps of all namespaces is told which", "provisioner")
 	}
 	return link(subject, Waiting, volume.ReasonExternalProvisioning, "the provisioner has not asked driver "+driver+" yet", "provisioner")
 }

@@ -26,15 +26,22 @@ type facts struct {
 	Driver *storagev1.CSIDriver
 	// Attachments are those of Volume.
 	Attachments []*storagev1.VolumeAttachment
+	// Everywhere are the attachments of all volumes.
+	Everywhere []*storagev1.VolumeAttachment
 	// Pods are those that use the claim, finished ones included.
 	Pods []*corev1.Pod
 	// Nodes and CSINodes are those of the cluster.
 	Nodes    []*corev1.Node
 	CSINodes []*storagev1.CSINode
+	// Sources are the drivers' volumes that Pods use, by the Pod's key.
+	Sources map[string][]source
+	// Moves are the moves of volumes that were begun.
+	Moves []Move
 	// Warnings are the warning events, oldest first.
 	Warnings []*corev1.Event
-	// Making are the claims for which a driver is asked.
-	Making map[types.UID]bool
+	// Making are the claims for which a driver is asked, unless they are hidden.
+	Making       map[types.UID]bool
+	MakingHidden bool
 	// OnlyPod, when not empty, limits what is told of consumers to this Pod.
 	OnlyPod string
 }

@@ -2,10 +2,12 @@ package why
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -20,11 +22,11 @@ func (f facts) mounts() []Link {
 func (f facts) mounted(p *corev1.Pod) Link {
 	subject, node := "pod/"+p.Name, p.Spec.NodeName
 	if finished(p) {
-		return link(subject, OK, volume.ReasonNotInUse, "the Pod has ended ("+string(p.Status.Phase)+")", "")
+		return link(subject, OK, volume.ReasonNotInUse, "the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), "")
 	}
 	if node == "" {
 		if m, bad := unplaced(p); bad {
-			return link(subject, Problem, volume.ReasonFailedPlacing, m, "user")
+			return f.homeless(p, m)
 		}
 		return link(subject, Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
 	}
@@ -33,11 +35,36 @@ func (f facts) mounted(p *corev1.Pod) Link {
 	}
 	if p.DeletionTimestamp != nil {
 		if l, ok := f.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
-			return l
+			return link(subject, Problem, l.Because.Reason, on(node, l.Because.Message), orText(inTheWay(l.Because.Message, node), l.Because.Next))
 		}
-		return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted", "node "+node)
+		if c := f.condition(p); c.State == Waiting && c.Because.Reason == volume.ReasonMounting && c.Because.Next != "node "+node {
+			return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
+		}
+		return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted"+f.by(p), "node "+node)
 	}
 	return f.condition(p)
+}
+
+// cause returns why a Pod has ended, if somebody has said so.
+func cause(p *corev1.Pod) string {
+	if p.Status.Message == "" {
+		return ""
+	}
+	return ": " + p.Status.Message
+}
+
+// by names the drivers of a Pod's volumes.
+func (f facts) by(p *corev1.Pod) string {
+	var names []string
+	for _, s := range f.Sources[p.Namespace+"/"+p.Name] {
+		if !slices.Contains(names, s.String()) {
+			names = append(names, s.String())
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " by " + strings.Join(names, ", ")
 }
 
 // condition repeats what the node agent says of the Pod's mounts.
@@ -48,19 +75,40 @@ func (f facts) condition(p *corev1.Pod) Link {
 			continue
 		}
 		reason := volume.Reason(orText(c.Reason, string(volume.ReasonMounting)))
+		next := f.nextAfter(p, c, node)
+		next = orText(mount.Next(reason, c.Message), next)
 		switch {
 		case c.Status == corev1.ConditionTrue:
 			return link(subject, OK, volume.ReasonMounted, orText(c.Message, "all volumes are mounted"), "")
-		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonDriverMissing, reason == volume.ReasonClaimMissing:
-			return link(subject, Problem, reason, c.Message, blame(c.Message, node))
+		case reason == volume.ReasonDriverMissing:
+			if b, ok := f.lacks(p, p.Spec.NodeName); ok {
+				return link(subject, Problem, reason, b.Message, b.Next)
+			}
+			return link(subject, Problem, reason, c.Message, next)
+		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing:
+			if b, ok := f.brokenFor(p, c.Message); ok {
+				return link(subject, Problem, reason, b.Message, b.Next)
+			}
+			return link(subject, Problem, reason, on(p.Spec.NodeName, c.Message), orText(inTheWay(c.Message, p.Spec.NodeName), blame(c.Message, next)))
 		default:
-			return link(subject, Waiting, reason, c.Message, node)
+			return link(subject, Waiting, reason, c.Message, next)
 		}
 	}
 	if l, ok := f.failed(subject, p, volume.ReasonFailedMount, node); ok {
 		return l
 	}
 	return link(subject, Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
+}
+
+// nextAfter returns who the event says is next that tells the same as a
+// condition, which has no room for it.
+func (f facts) nextAfter(p *corev1.Pod, c corev1.PodCondition, otherwise string) string {
+	for _, e := range slices.Backward(f.Warnings) {
+		if e.InvolvedObject.UID == p.UID && e.Reason == c.Reason && e.Message == c.Message {
+			return orText(e.Annotations[volume.AnnNext], otherwise)
+		}
+	}
+	return otherwise
 }
 
 // nodeDown tells of a node that does nothing, whatever waits for it.
@@ -72,7 +120,7 @@ func (f facts) nodeDown(name string) (Link, bool) {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			return link(subject, Problem, volume.ReasonNodeGone,
-				fmt.Sprintf("node %s is not ready: %s", name, orText(c.Message, c.Reason)), "node "+name), true
+				fmt.Sprintf("node %s is not ready: %s", name, orText(c.Message, c.Reason)), "administrator of node "+name), true
 		}
 	}
 	return Link{}, false
@@ -85,29 +133,35 @@ func (f facts) resize() []Link {
 	if want.Cmp(have) <= 0 {
 		return nil
 	}
-	subject, driver := "resize/"+f.ClaimName, f.driverName()
+	subject, s := "resize/"+f.ClaimName, f.source()
 	growth := fmt.Sprintf("from %s to %s", have.String(), want.String())
 	if f.Class != nil && (f.Class.AllowVolumeExpansion == nil || !*f.Class.AllowVolumeExpansion) {
 		return []Link{link(subject, Problem, volume.ReasonFailedResize, "class "+f.Class.Name+" does not allow to grow "+growth, "user")}
 	}
 	switch status := c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]; {
 	case status == corev1.PersistentVolumeClaimControllerResizeInfeasible:
-		return []Link{link(subject, Problem, volume.ReasonFailedResize, f.resizeMessage("driver "+driver+" cannot grow the volume "+growth), "user")}
+		return []Link{link(subject, Problem, volume.ReasonFailedResize, f.resizeMessage(volume.ReasonFailedResize, s.String()+" cannot grow the volume "+growth), "user")}
 	case status == corev1.PersistentVolumeClaimNodeResizeInfeasible:
-		return []Link{link(subject, Problem, volume.ReasonFailedNodeResize, f.resizeMessage("the file system cannot grow "+growth), "user")}
+		return []Link{link(subject, Problem, volume.ReasonFailedNodeResize, f.resizeMessage(volume.ReasonFailedNodeResize, "the file system cannot grow "+growth), "user")}
 	case status == corev1.PersistentVolumeClaimNodeResizePending, status == corev1.PersistentVolumeClaimNodeResizeInProgress,
 		f.hasCondition(corev1.PersistentVolumeClaimFileSystemResizePending):
 		return []Link{f.nodeResize(subject, growth)}
 	}
-	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, driver); ok {
+	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, s.next()); ok {
 		return []Link{l}
 	}
-	return []Link{link(subject, Waiting, volume.ReasonResizing, "driver "+driver+" grows the volume "+growth, driver)}
+	if l, away := f.uncalled(subject, s); away {
+		return []Link{l}
+	}
+	return []Link{link(subject, Waiting, volume.ReasonResizing, s.String()+" grows the volume "+growth, s.next())}
 }
 
 func (f facts) nodeResize(subject, growth string) Link {
 	for _, p := range f.users() {
 		if p.Spec.NodeName != "" {
+			if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedNodeResize, "node "+p.Spec.NodeName); ok {
+				return l
+			}
 			return link(subject, Waiting, volume.ReasonNodeResizePending,
 				"the file system grows "+growth+" on node "+p.Spec.NodeName, "node "+p.Spec.NodeName)
 		}
@@ -124,12 +178,16 @@ func (f facts) hasCondition(t corev1.PersistentVolumeClaimConditionType) bool {
 	return false
 }
 
-// resizeMessage returns the cause that the claim's conditions give.
-func (f facts) resizeMessage(otherwise string) string {
+// resizeMessage returns the cause that the claim's conditions give, or the
+// newest event.
+func (f facts) resizeMessage(reason volume.Reason, otherwise string) string {
 	for _, c := range f.Claim.Status.Conditions {
 		if (c.Type == corev1.PersistentVolumeClaimControllerResizeError || c.Type == corev1.PersistentVolumeClaimNodeResizeError) && c.Message != "" {
 			return c.Message
 		}
+	}
+	if e := f.warning(f.Claim, reason); e != nil {
+		return e.Message
 	}
 	return otherwise
 }

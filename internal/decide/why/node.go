@@ -2,10 +2,13 @@ package why
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -22,8 +25,9 @@ func Node(o Objects, name string) (Chain, bool) {
 	if !chain.Healthy() {
 		return chain, true // all that is there waits for the node
 	}
+	chain.Links = append(chain.Links, flexDrivers(n)...)
 	for _, a := range o.Attachments {
-		if l := alone(a); a.Spec.NodeName == name && l.State != OK {
+		if l := c.all().alone(a); a.Spec.NodeName == name && l.State != OK {
 			chain.Links = append(chain.Links, l)
 		}
 	}
@@ -46,15 +50,18 @@ func (c cluster) node(n *corev1.Node) Chain {
 	if !down {
 		l = link(subject, OK, volume.ReasonNodeReady, fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
 	}
-	return Chain{Subject: subject, Links: append([]Link{l}, f.drivers(name)...)}
+	return Chain{Subject: subject, Links: append([]Link{l}, f.drivers(n)...)}
 }
 
 // drivers tells of each driver on a node; a node without any is no use for
 // volumes.
-func (f facts) drivers(node string) []Link {
-	n := first(f.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == node })
+func (f facts) drivers(node *corev1.Node) []Link {
+	n := first(f.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == node.Name })
 	if n == nil || len(n.Spec.Drivers) == 0 {
-		return []Link{link("csinode/"+node, Problem, volume.ReasonDriverMissing, "no driver has registered on the node", "user")}
+		if l, ok := f.failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
+			return []Link{l}
+		}
+		return []Link{link("csinode/"+node.Name, Problem, volume.ReasonDriverMissing, "no driver has registered on the node", "user")}
 	}
 	var out []Link
 	for _, d := range n.Spec.Drivers {
@@ -63,6 +70,22 @@ func (f facts) drivers(node string) []Link {
 			message += fmt.Sprintf(", takes %d volumes", *d.Allocatable.Count)
 		}
 		out = append(out, link("csidriver/"+d.Name, OK, volume.ReasonRegistered, message, ""))
+	}
+	return out
+}
+
+// flexDrivers tells of each FlexVolume driver that cannot be used on a node,
+// whether or not somebody waits for it.
+func flexDrivers(n *corev1.Node) []Link {
+	told := flex.Told(n)
+	var out []Link
+	for _, csi := range slices.Sorted(maps.Keys(told)) {
+		if told[csi] == "" {
+			continue
+		}
+		if b := flex.Absent(csi, n); b.Reason != "" {
+			out = append(out, link("flexdriver/"+source{csi, true}.name(), Problem, b.Reason, b.Message, b.Next))
+		}
 	}
 	return out
 }

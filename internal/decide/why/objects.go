@@ -21,17 +21,29 @@ type Objects struct {
 	Pods        []Consumer
 	Nodes       []*corev1.Node
 	CSINodes    []*storagev1.CSINode
+	// Moves are the moves of volumes between a Flex plugin and the bridge that
+	// were begun and not finished.
+	Moves []Move
 	// Warnings are events of type Warning, oldest first.
 	Warnings []*corev1.Event
 	// Making are the claims for which a provisioner has begun to have a volume
 	// made and has no final answer, by UID.
 	Making map[types.UID]bool
+	// MakingHidden says that Making could not be read.
+	MakingHidden bool
 }
 
 // Consumer is a Pod with the names of the claims that it uses.
 type Consumer struct {
 	Pod    *corev1.Pod
 	Claims []string
+}
+
+// Move is a volume that is being moved, with its claim, "namespace/name", if it
+// has one; Back says that it is moved back.
+type Move struct {
+	Volume, Claim string
+	Back          bool
 }
 
 // cluster finds objects by what refers to them.
@@ -45,6 +57,8 @@ type cluster struct {
 	// claim that they use.
 	attachments map[string][]*storagev1.VolumeAttachment
 	users       map[string][]*corev1.Pod
+	// sources are found by the key of the Pod that needs them.
+	sources map[string][]source
 }
 
 func index(o Objects) cluster {
@@ -56,6 +70,7 @@ func index(o Objects) cluster {
 		drivers:     byName(o.Drivers, func(d *storagev1.CSIDriver) string { return d.Name }),
 		attachments: map[string][]*storagev1.VolumeAttachment{},
 		users:       map[string][]*corev1.Pod{},
+		sources:     map[string][]source{},
 	}
 	for _, a := range o.Attachments {
 		if v := a.Spec.Source.PersistentVolumeName; v != nil {
@@ -63,6 +78,9 @@ func index(o Objects) cluster {
 		}
 	}
 	for _, p := range o.Pods {
+		if s := c.sourcesOf(p); len(s) > 0 {
+			c.sources[p.Pod.Namespace+"/"+p.Pod.Name] = s
+		}
 		for _, claim := range p.Claims {
 			key := p.Pod.Namespace + "/" + claim
 			c.users[key] = append(c.users[key], p.Pod)
@@ -104,7 +122,7 @@ func (c cluster) volume(v *corev1.PersistentVolume) facts {
 
 // all returns the facts that are the same for every claim.
 func (c cluster) all() facts {
-	return facts{Nodes: c.Nodes, CSINodes: c.CSINodes, Warnings: c.Warnings, Making: c.Making}
+	return facts{Nodes: c.Nodes, CSINodes: c.CSINodes, Sources: c.sources, Everywhere: c.Attachments, Moves: c.Moves, Warnings: c.Warnings, Making: c.Making, MakingHidden: c.MakingHidden}
 }
 
 func (c cluster) withClass(f facts, class string) facts {

@@ -26,6 +26,7 @@ func claimRows() []row {
 		{"the driver is nowhere", "pvc/data", func(s *scene) { s.unbound(); s.all.CSINodes = nil }},
 		{"the provisioner has not begun", "pvc/data", (*scene).unbound},
 		{"the driver is making the volume", "pvc/data", func(s *scene) { s.unbound(); s.all.Making = map[types.UID]bool{"uid-data": true} }},
+		{"whether the driver is making the volume may not be read", "pvc/data", func(s *scene) { s.unbound(); s.all.MakingHidden = true }},
 		{"the driver refuses", "pvc/data", func(s *scene) {
 			s.unbound()
 			s.warn("uid-data", volume.ReasonProvisioningFailed, "rpc error: code = ResourceExhausted desc = pool is full")
@@ -89,9 +90,48 @@ func claimRows() []row {
 	}
 }
 
+// moveRows are of volumes on their way to the bridge.
+func moveRows() []row {
+	return []row{
+		{"a claim that is being moved to the bridge", "pvc/data", func(s *scene) {
+			s.all.Claims, s.all.Volumes, s.all.Pods, s.all.Attachments = nil, nil, nil, nil
+			s.all.Moves = []why.Move{{Volume: "v0"}, {Volume: "v1", Claim: "ns/data"}}
+		}},
+		{"and its volume, back", "pv/v1", func(s *scene) {
+			s.all.Claims, s.all.Volumes, s.all.Pods, s.all.Attachments = nil, nil, nil, nil
+			s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data", Back: true}}
+		}},
+		{"a volume that is there, and whose claim is not yet", "pv/v1", func(s *scene) {
+			s.released()
+			s.detached()
+			s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data"}}
+		}},
+		{"a move that is forgotten when all is well", "pvc/data", func(s *scene) { s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data"}} }},
+	}
+}
+
 func attachmentRows() []row {
 	return []row{
 		{"another node has the volume", "pod/other", func(s *scene) { s.use(pod("other", "n2")) }},
+		{"another node has it, and does not get rid of it", "pod/other", func(s *scene) {
+			s.use(pod("other", "n2"))
+			s.pod.DeletionTimestamp = now()
+			s.warn("uid-web", volume.ReasonFailedUnmount, "NodeUnpublishVolume by driver d.example.com: Internal: target is busy")
+		}},
+		{"another node has it, and is dead", "pod/other", func(s *scene) {
+			s.use(pod("other", "n2"))
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+		}},
+		{"the driver does not detach it from another node", "pod/other", func(s *scene) {
+			s.all.Pods = nil
+			s.use(pod("other", "n2"))
+			s.attachment.DeletionTimestamp = now()
+			s.attachment.Status.DetachError = &storagev1.VolumeError{Message: "Internal: array a1 does not answer"}
+		}},
+		{"there is no such node", "pod/other", func(s *scene) {
+			s.all.Pods, s.all.Attachments = nil, nil
+			s.use(pod("other", "n9"))
+		}},
 		{"the node of a Pod that has ended still has it", "pod/other", func(s *scene) {
 			s.pod.Status.Phase = corev1.PodSucceeded
 			s.use(pod("other", "n2"))
@@ -101,6 +141,12 @@ func attachmentRows() []row {
 			s.use(pod("other", "n2"))
 		}},
 		{"nobody has asked yet", "pvc/data", (*scene).detached},
+		{"the node takes no more", "pod/web", func(s *scene) {
+			a := attachment("a2", "n1")
+			a.Spec.Source.PersistentVolumeName = ptr.To("v2")
+			s.all.Attachments = []*storagev1.VolumeAttachment{a}
+			s.csi1.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(1))}
+		}},
 		{"the driver is at it", "pvc/data", func(s *scene) { s.attachment.Status.Attached = false }},
 		{"the driver refuses", "pvc/data", func(s *scene) {
 			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no such disk"}}
@@ -111,6 +157,12 @@ func attachmentRows() []row {
 			s.all.Pods = nil
 			s.n1.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(driver, "h1"))}
 		}},
+		{"and is dead", "pvc/data", func(s *scene) {
+			s.stillMounted("")
+			s.all.Warnings = nil
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+		}},
+		{"and cannot get rid of it", "pvc/data", func(s *scene) { s.stillMounted("NodeUnstageVolume by driver d: Internal: busy") }},
 		{"nobody uses it", "pvc/data", func(s *scene) { s.all.Pods = nil }},
 		{"it is being detached", "volumeattachment/a1", func(s *scene) { s.all.Pods, s.attachment.DeletionTimestamp = nil, now() }},
 		{"it cannot be detached", "volumeattachment/a1", func(s *scene) {
@@ -143,6 +195,9 @@ func consumerRows() []row {
 		}},
 		{"a Pod without a node", "pod/web", func(s *scene) { s.detached(); s.pod.Spec.NodeName = "" }},
 		{"a Pod that has ended", "pod/web", func(s *scene) { s.pod.Status.Phase = corev1.PodFailed }},
+		{"a Pod that was given up", "pod/web", func(s *scene) {
+			s.pod.Status.Phase, s.pod.Status.Message = corev1.PodFailed, "node n1 takes no more volumes of driver d.example.com"
+		}},
 		{"the node is gone", "pod/web", func(s *scene) { s.all.Nodes = s.all.Nodes[1:] }},
 		{"the node is not ready", "pod/web", func(s *scene) {
 			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "the agent has stopped"}
@@ -151,18 +206,128 @@ func consumerRows() []row {
 		{"the node is mounting", "pod/web", func(s *scene) {
 			s.mounted(corev1.ConditionFalse, string(volume.ReasonMounting), "driver d.example.com is staging volume v1")
 		}},
+		{"a Pod whose claim is being deleted does not wait for that", "pod/web", func(s *scene) {
+			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerClaimProtection}
+		}},
+		{"another Pod has the volume that is for one", "pod/web", func(s *scene) {
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonInUse), "volume v1 is for one Pod only and Pod ns/first has it")
+		}},
+		{"the node waits for the attach", "pod/web", func(s *scene) {
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonWaitForAttach), "volume v1 is not attached to node n1 yet")
+		}},
+		{"the driver hangs", "pod/web", (*scene).asked},
 		{"the mount fails", "pod/web", func(s *scene) {
 			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "volume v1: rpc error: code = Internal desc = bad superblock")
+		}},
+		{"something is in the way of the mount", "pod/web", func(s *scene) {
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "target of volume v1: /t: something else is there: a file")
+			s.warn("uid-web", volume.ReasonFailedMount, "target of volume v1: /t: something else is there: a file")
+			s.next("user")
+			s.warn("uid-web", volume.ReasonFailedMount, "another volume of the Pod has another cause")
+		}},
+		{"the driver of the mount is away", "pod/web", func(s *scene) {
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing), "driver d is not registered on node n1")
+			s.warn("uid-web", volume.ReasonDriverMissing, "driver d is not registered on node n1")
+			s.next("d")
 		}},
 		{"a node agent without the condition says it by event", "pod/web", func(s *scene) {
 			s.pod.Status.Conditions = nil
 			s.warn("uid-web", volume.ReasonFailedMount, "MountVolume.SetUp failed: bad superblock")
 		}},
+		{"the disk of the node is full", "pod/web", func(s *scene) {
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "write journal record of d.example.com^h1: no space left on device")
+		}},
 		{"a Pod that is being deleted", "pod/web", func(s *scene) { s.pod.DeletionTimestamp = now() }},
+		{"while the driver hangs", "pod/web", func(s *scene) {
+			s.asked()
+			s.pod.DeletionTimestamp = now()
+		}},
 		{"and cannot be unmounted", "pod/web", func(s *scene) {
 			s.pod.DeletionTimestamp = now()
-			s.warn("uid-web", volume.ReasonFailedUnmount, "target is busy")
+			s.warn("uid-web", volume.ReasonFailedUnmount, "NodeUnpublishVolume by driver d.example.com: Internal: unmount /t: device or resource busy")
 		}},
+	}
+}
+
+// absentRows are what is told when a driver is not where it is needed.
+func absentRows() []row {
+	missing := func(s *scene) {
+		s.mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing), "driver d.example.com is not registered on node n1")
+	}
+	return []row{
+		{"a FlexVolume's driver that is not installed", "pod/web", func(s *scene) { s.flexVolume(); s.detached(); s.flexDrivers(`{}`); missing(s) }},
+		{"the same, its node serves none", "pod/web", func(s *scene) { s.flexVolume(); s.detached(); s.csi1.Spec.Drivers = nil; missing(s) }},
+		{"the same, it attaches and has attached", "pod/web", func(s *scene) { s.flexVolume(); s.flexDrivers(`{}`); missing(s) }},
+		{"the same, in a Pod", "pod/web", func(s *scene) { s.inline(); s.flexDrivers(`{}`); missing(s) }},
+		{"in a Pod, and it does not initialise", "pod/web", func(s *scene) {
+			s.inline()
+			s.flexDrivers(`{"c.example.com":"another cause","d.example.com":"driver example.com/d does not initialise: jq is not installed"}`)
+			missing(s)
+		}},
+		{"in a Pod, and it is about to register", "pod/web", func(s *scene) { s.inline(); s.flexDrivers(`{"d.example.com":""}`); missing(s) }},
+		{"what the node said is over", "pod/web", func(s *scene) { s.inline(); missing(s) }},
+		{"a driver that a bridge knows, of a volume written as CSI", "pvc/data", func(s *scene) {
+			s.detached()
+			s.flexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed"}`)
+		}},
+		{"a bridge that is not understood", "pvc/data", func(s *scene) { s.detached(); s.flexDrivers(`["d"]`) }},
+		{"no node for want of it", "pod/web", func(s *scene) {
+			s.flexVolume()
+			s.flexDrivers(`{}`)
+			s.homeless("0/2 nodes are available: n1: FlexVolume driver example.com/d is not installed there; n2: it is not ready")
+			s.all.CSINodes = nil
+		}},
+		{"the only node has it not", "pod/web", func(s *scene) {
+			s.flexVolume()
+			s.flexDrivers(`{}`)
+			s.homeless("0/1 nodes are available: n1: FlexVolume driver example.com/d is not installed there")
+			s.all.Nodes, s.all.CSINodes = s.all.Nodes[:1], nil
+		}},
+		{"no node for another reason", "pod/web", func(s *scene) {
+			s.flexVolume()
+			s.homeless("0/2 nodes are available: n1: it is not ready; n2: it is not ready")
+		}},
+		{"it was removed, and is kept to unmount with", "pod/web", func(s *scene) {
+			s.inline()
+			registered := s.csi1.Spec.Drivers
+			s.flexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed; 1 volume can be unmounted with version 12ab, which is kept for that"}`)
+			s.csi1.Spec.Drivers = registered
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "NodePublishVolume by driver d.example.com: Unavailable: no such FlexVolume driver: driver example.com/d was removed")
+		}},
+		{"the same, but that is not the cause", "pod/web", func(s *scene) {
+			s.inline()
+			registered := s.csi1.Spec.Drivers
+			s.flexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed"}`)
+			s.csi1.Spec.Drivers = registered
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), `volume data: the secret cannot be used: secrets "s" not found`)
+		}},
+		{"the control plane's host has a broken one", "pvc/data", func(s *scene) {
+			s.flexVolume()
+			s.controls()
+			s.all.CSINodes = append(s.all.CSINodes, csiNode("n2"))
+			s.all.Nodes[1].Annotations[volume.AnnFlexDrivers] = `{"d.example.com":"driver example.com/d does not initialise: jq is not installed"}`
+			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "Unavailable: driver example.com/d does not initialise"}}
+		}},
+		{"a node with drivers that cannot be used", "node/n1", func(s *scene) {
+			s.flexDrivers(`{"a.example.com":"driver example.com/a does not initialise: jq is not installed","d.example.com":""}`)
+			s.csi1.Spec.Drivers = csiNode("n1").Spec.Drivers
+		}},
+		{"the control plane's host has it not", "pvc/data", func(s *scene) { s.attachment.Status.Attached = false; s.controls() }},
+		{"the control plane's host has no such FlexVolume driver", "pvc/data", func(s *scene) {
+			s.flexVolume()
+			s.attachment.Status.Attached = false
+			s.controls()
+			s.all.Nodes[1].Annotations[volume.AnnFlexDrivers] = `{}`
+		}},
+		{"the control plane's host cannot detach", "volumeattachment/a1", func(s *scene) {
+			s.all.Pods, s.attachment.DeletionTimestamp = nil, now()
+			s.controls()
+		}},
+		{"the control plane's host cannot detach what has no volume any more", "volumeattachment/a1", func(s *scene) {
+			s.all.Pods, s.all.Volumes, s.attachment.DeletionTimestamp = nil, nil, now()
+			s.controls()
+		}},
+		{"the control plane's host cannot grow it", "pvc/data", func(s *scene) { s.wants("2Gi"); s.controls() }},
 	}
 }
 
@@ -173,6 +338,7 @@ func growthRows() []row {
 		{"the class forbids it", "pvc/data", func(s *scene) { s.wants("2Gi"); s.class.AllowVolumeExpansion = nil }},
 		{"the driver cannot", "pvc/data", func(s *scene) { s.resizing(corev1.PersistentVolumeClaimControllerResizeInfeasible) }},
 		{"the file system grows", "pvc/data", func(s *scene) { s.resizing(corev1.PersistentVolumeClaimNodeResizePending) }},
+		{"the file system does not grow", "pvc/data", func(s *scene) { s.nodeGrowth("NodeExpandVolume by driver d: Internal: no room") }},
 		{"the file system would grow if somebody mounted it", "pvc/data", func(s *scene) {
 			s.resizing(corev1.PersistentVolumeClaimNodeResizePending)
 			s.all.Pods, s.all.Attachments = nil, nil
@@ -180,6 +346,10 @@ func growthRows() []row {
 		{"the file system cannot", "pvc/data", func(s *scene) {
 			s.resizing(corev1.PersistentVolumeClaimNodeResizeInfeasible)
 			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "resize2fs: bad magic number"}}
+		}},
+		{"the driver says by event that it cannot", "pvc/data", func(s *scene) {
+			s.resizing(corev1.PersistentVolumeClaimNodeResizeInfeasible)
+			s.warn("uid-data", volume.ReasonFailedNodeResize, "NodeExpandVolume by driver d: OutOfRange: too large")
 		}},
 	}
 }
@@ -221,6 +391,10 @@ func nodeRows() []row {
 			s.csi1.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(32))}
 		}},
 		{"a node without drivers", "node/n1", func(s *scene) { s.all.CSINodes = nil }},
+		{"a node whose only driver was refused", "node/n1", func(s *scene) {
+			s.all.CSINodes = nil
+			s.warn("uid-n1", volume.ReasonRegistrationRefused, "the driver that registers at /r is not registered: Unavailable: not now")
+		}},
 		{"a node that is not ready, whoever is there", "node/n1", func(s *scene) {
 			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
 		}},

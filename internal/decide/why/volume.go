@@ -15,6 +15,9 @@ func (f facts) volumeAlone() Link {
 		return link("pv/<none>", Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
 	}
 	subject := "pv/" + v.Name
+	if l, ok := f.moved(subject, v.Name, ""); ok {
+		return l
+	}
 	switch v.Status.Phase {
 	case corev1.VolumeAvailable:
 		return link(subject, OK, volume.ReasonAvailable, "no claim is bound to it", "")

@@ -13,7 +13,8 @@ import (
 // when there is no such claim.
 func Claim(o Objects, ns, name string) (Chain, bool) {
 	f := index(o).claim(ns, name)
-	return f.chain(), f.Claim != nil
+	_, moved := f.moved("", "", ns+"/"+name)
+	return f.chain(), f.Claim != nil || moved
 }
 
 // Volume returns the chain of the claim that a volume is bound to, or what
@@ -22,7 +23,8 @@ func Volume(o Objects, name string) (Chain, bool) {
 	c := index(o)
 	v := c.volumes[name]
 	if v == nil {
-		return Chain{}, false
+		l, moved := c.all().moved("pv/"+name, name, "")
+		return Chain{Subject: "pv/" + name, Links: []Link{l}}, moved
 	}
 	return about("pv/"+name, c.volume(v).chain()), true
 }
@@ -35,7 +37,7 @@ func Attachment(o Objects, name string) (Chain, bool) {
 	if a == nil {
 		return Chain{}, false
 	}
-	subject, l := "volumeattachment/"+name, alone(a)
+	subject, l := "volumeattachment/"+name, index(o).all().alone(a)
 	if v := a.Spec.Source.PersistentVolumeName; v != nil {
 		if c, ok := Volume(o, *v); ok {
 			return about(subject, c), true
@@ -64,6 +66,9 @@ func (c cluster) consumer(p Consumer) Chain {
 		f := c.claim(p.Pod.Namespace, claim)
 		f.OnlyPod = p.Pod.Name
 		for _, l := range f.chain().Links {
+			if l.Because.Reason == volume.ReasonTerminating && last.State == OK {
+				l.State = OK // what waits for the Pod is not what the Pod waits for
+			}
 			if l != last {
 				joined.Links = append(joined.Links, l)
 			}

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
@@ -67,7 +69,7 @@ func newScene() *scene {
 }
 
 func node(name string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
 }
 
 func csiNode(name string) *storagev1.CSINode {
@@ -89,6 +91,45 @@ func now() *metav1.Time { t := metav1.Now(); return &t }
 // mounted sets what the node agent says of the Pod's volumes.
 func (s *scene) mounted(status corev1.ConditionStatus, reason, message string) {
 	s.pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: status, Reason: reason, Message: message}}
+}
+
+// asked has the node agent have called the driver, which does not answer.
+func (s *scene) asked() {
+	b := mount.Begun(mount.Facts{Driver: driver, Volume: "v1", Node: "n1"}, mount.Publish)
+	s.mounted(corev1.ConditionFalse, string(b.Reason), b.Message)
+}
+
+// flexDrivers has the bridge of n1 say where its drivers stand, and the driver
+// not register there.
+func (s *scene) flexDrivers(text string) {
+	s.n1.Annotations = map[string]string{volume.AnnFlexDrivers: text, volume.AnnFlexDir: "/plugins"}
+	s.csi1.Spec.Drivers = nil
+}
+
+// flexVolume has the volume be a FlexVolume.
+func (s *scene) flexVolume() {
+	s.volume.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: "example.com/d"}
+}
+
+// inline makes the Pod one that names a volume of the driver itself.
+func (s *scene) inline() {
+	s.pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		FlexVolume: &corev1.FlexVolumeSource{Driver: "example.com/d"}, CSI: &corev1.CSIVolumeSource{Driver: driver},
+	}}}
+	s.all.Pods, s.all.Claims, s.all.Volumes, s.all.Attachments = []why.Consumer{{Pod: s.pod}}, nil, nil, nil
+}
+
+// homeless has the Pod find no node.
+func (s *scene) homeless(why string) {
+	s.detached()
+	s.pod.Spec.NodeName = ""
+	s.pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: why}}
+}
+
+// controls has the control plane run on n2, where no driver has registered.
+func (s *scene) controls() {
+	s.all.Nodes[1].Annotations = map[string]string{volume.AnnControlPlane: "yes"}
+	s.all.CSINodes = s.all.CSINodes[:1]
 }
 
 // use adds a second consumer of the claim.
@@ -127,6 +168,11 @@ func (s *scene) warn(uid types.UID, reason volume.Reason, message string) {
 	s.all.Warnings = append(s.all.Warnings, &corev1.Event{InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: string(reason), Message: message})
 }
 
+// next adds to the newest warning who has to act.
+func (s *scene) next(actor string) {
+	s.all.Warnings[len(s.all.Warnings)-1].Annotations = map[string]string{volume.AnnNext: actor}
+}
+
 func (s *scene) wants(size string) {
 	s.claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
 }
@@ -146,7 +192,7 @@ type row struct {
 func TestExplanations(t *testing.T) {
 	for file, rows := range map[string][]row{
 		"claims.txt": claimRows(), "attachments.txt": attachmentRows(), "consumers.txt": consumerRows(),
-		"growth.txt": growthRows(), "volumes.txt": volumeRows(), "nodes.txt": nodeRows(),
+		"growth.txt": growthRows(), "volumes.txt": volumeRows(), "nodes.txt": nodeRows(), "absent.txt": absentRows(), "moves.txt": moveRows(),
 	} {
 		var b strings.Builder
 		for _, r := range rows {
@@ -191,6 +237,73 @@ func equal(t *testing.T, file, got string) {
 			t.Errorf("%s: line of more than 80 columns: %s", file, line)
 		}
 	}
+}
+
+// TestNextAfterEveryCode: who has to act after each code that a driver may answer,
+// at each call that keeps somebody waiting.
+func TestNextAfterEveryCode(t *testing.T) {
+	var b strings.Builder
+	for _, c := range []row{
+		{"ControllerPublishVolume", "volumeattachment/a1", func(s *scene) {
+			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{}}
+		}},
+		{"ControllerUnpublishVolume", "volumeattachment/a1", func(s *scene) {
+			s.all.Pods, s.attachment.Status.DetachError = nil, &storagev1.VolumeError{}
+		}},
+		{"NodeStageVolume, NodePublishVolume", "pod/web", func(s *scene) { s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "") }},
+		{"NodeUnpublishVolume", "pod/web", func(s *scene) { s.pod.DeletionTimestamp = now(); s.warn("uid-web", volume.ReasonFailedUnmount, "") }},
+		{"NodeUnstageVolume", "volumeattachment/a1", func(s *scene) { s.stillMounted(""); s.next("node n1") }},
+		{"NodeExpandVolume", "pvc/data", func(s *scene) { s.nodeGrowth("") }},
+		{"NodeGetInfo", "node/n1", func(s *scene) {
+			s.all.CSINodes = nil
+			s.warn("uid-n1", volume.ReasonRegistrationRefused, "")
+			s.next("node n1")
+		}},
+	} {
+		b.WriteString("# " + c.name + "\n")
+		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+			s := newScene()
+			c.change(s)
+			s.tell("mount by driver d: " + code.String() + ": on fire")
+			chain, ok := ask(s.all, c.ask)
+			if a := chain.Answer(); ok && a.State == why.Problem && strings.Contains(a.Because.Message, "on fire") {
+				b.WriteString(code.String() + ": " + a.Because.Next + "\n")
+			} else {
+				t.Errorf("%s: %s is not told: %+v", c.name, code, a)
+			}
+		}
+		b.WriteString("\n")
+	}
+	equal(t, "codes.txt", b.String())
+}
+
+// tell gives every failure of the scene a cause.
+func (s *scene) tell(cause string) {
+	for _, e := range s.all.Warnings {
+		e.Message = cause
+	}
+	for i := range s.pod.Status.Conditions {
+		s.pod.Status.Conditions[i].Message = cause
+	}
+	for _, e := range []*storagev1.VolumeError{s.attachment.Status.AttachError, s.attachment.Status.DetachError} {
+		if e != nil {
+			e.Message = cause
+		}
+	}
+}
+
+// stillMounted has nobody use the volume, and the node not get rid of it.
+func (s *scene) stillMounted(cause string) {
+	s.all.Pods, s.attachment.UID = nil, "uid-a1"
+	s.n1.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(driver, "h1"))}
+	s.warn("uid-a1", volume.ReasonFailedUnmount, cause)
+}
+
+// nodeGrowth has the file system not grow.
+func (s *scene) nodeGrowth(cause string) {
+	s.resizing(corev1.PersistentVolumeClaimNodeResizePending)
+	s.warn("uid-data", volume.ReasonFailedNodeResize, cause)
+	s.next("node n1")
 }
 
 func TestWhatIsNotThere(t *testing.T) {

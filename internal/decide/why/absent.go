@@ -1,0 +1,187 @@
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// source is a driver that a Pod needs; flex says that it is FlexVolume's, by the
+// word of whoever wrote the volume.
+type source struct {
+	driver string
+	flex   bool
+}
+
+// name returns the driver's name as its users know it.
+func (s source) name() string {
+	if name, err := flex.ParseCSI(s.driver); err == nil && s.flex {
+		return name.String()
+	}
+	return s.driver
+}
+
+// String returns the driver in a sentence.
+func (s source) String() string {
+	if s.flex {
+		return "FlexVolume driver " + s.name()
+	}
+	return "driver " + s.name()
+}
+
+// next is the driver as the one who acts next.
+func (s source) next() string {
+	if s.flex {
+		return s.String()
+	}
+	return s.driver
+}
+
+// sourceOf returns the driver of a volume; false when it is no driver's.
+func sourceOf(v *corev1.PersistentVolume) (source, bool) {
+	if v == nil || v.Spec.CSI == nil {
+		return source{}, false
+	}
+	return source{v.Spec.CSI.Driver, v.Spec.FlexVolume != nil}, true
+}
+
+// source returns the driver of the volume, or of the class that is to have one
+// made.
+func (f facts) source() source {
+	if s, ok := sourceOf(f.Volume); ok {
+		return s
+	}
+	return source{driver: f.driverName()}
+}
+
+// sourcesOf returns the drivers that a Pod needs.
+func (c cluster) sourcesOf(p Consumer) []source {
+	var out []source
+	for i := range p.Pod.Spec.Volumes {
+		if v := &p.Pod.Spec.Volumes[i]; v.CSI != nil {
+			out = append(out, source{v.CSI.Driver, v.FlexVolume != nil})
+		}
+	}
+	for _, name := range p.Claims {
+		claim := c.claims[p.Pod.Namespace+"/"+name]
+		if claim == nil {
+			continue
+		}
+		if s, ok := sourceOf(c.volumes[claim.Spec.VolumeName]); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// absent says why a driver has not registered on a node, if more is known than
+// that: of a FlexVolume's driver, which a bridge may know under its CSI name in a
+// cluster that was not told of FlexVolumes.
+func (f facts) absent(s source, node string) (volume.Because, bool) {
+	n := f.node(node)
+	if n == nil || f.registered(s.driver, node) {
+		return volume.Because{}, false
+	}
+	told := slices.ContainsFunc(f.Nodes, func(n *corev1.Node) bool { _, ok := flex.Told(n)[s.driver]; return ok })
+	if !s.flex && !told {
+		return volume.Because{}, false
+	}
+	b := flex.Absent(s.driver, n)
+	return b, b.Reason != ""
+}
+
+// broken says why a FlexVolume driver that is registered on a node cannot be used
+// there, if that is what a message is about: a version of it may be kept to take
+// volumes away with.
+func (f facts) broken(s source, node, message string) (volume.Because, bool) {
+	n := f.node(node)
+	if n == nil || flex.Told(n)[s.driver] == "" || !strings.Contains(message, "Unavailable: ") {
+		return volume.Because{}, false
+	}
+	return flex.Absent(s.driver, n), true
+}
+
+// brokenFor is broken for the first such driver that the Pod needs.
+func (f facts) brokenFor(p *corev1.Pod, message string) (volume.Because, bool) {
+	for _, s := range f.Sources[p.Namespace+"/"+p.Name] {
+		if b, ok := f.broken(s, p.Spec.NodeName, message); ok {
+			return b, true
+		}
+	}
+	return volume.Because{}, false
+}
+
+// lacks is absent for the first such driver that the Pod needs on its node.
+func (f facts) lacks(p *corev1.Pod, node string) (volume.Because, bool) {
+	for _, s := range f.Sources[p.Namespace+"/"+p.Name] {
+		if b, ok := f.absent(s, node); ok {
+			return b, true
+		}
+	}
+	return volume.Because{}, false
+}
+
+// homeless tells of a Pod that found no node, and what to do when that is for
+// want of a FlexVolume driver.
+func (f facts) homeless(p *corev1.Pod, message string) Link {
+	next := "user"
+	for _, s := range f.Sources[p.Namespace+"/"+p.Name] {
+		name, err := flex.ParseCSI(s.driver)
+		if err != nil || !s.flex || !strings.Contains(message, name.String()) {
+			continue
+		}
+		if b, ok := f.lacks(p, f.only()); ok {
+			message, next = "0/1 nodes are available: "+b.Message, b.Next
+			break
+		}
+		message += fmt.Sprintf("; the Pod can be where FlexVolume driver %s is: install it with `volplane flex install %s FILE` on a node", name, name)
+		next = "administrator of a node"
+		break
+	}
+	return link("pod/"+p.Name, Problem, volume.ReasonFailedPlacing, message, next)
+}
+
+// only returns the name of the only node; "" when there are more.
+func (f facts) only() string {
+	if len(f.Nodes) != 1 {
+		return ""
+	}
+	return f.Nodes[0].Name
+}
+
+// controlPlane returns the node in whose process the controllers run; nil in a
+// cluster, where that is not known.
+func (f facts) controlPlane() *corev1.Node {
+	return first(f.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" })
+}
+
+// uncalled tells of a driver that the controllers cannot call, because it has not
+// registered where they run. Where they run is not known in a cluster.
+func (f facts) uncalled(subject string, s source) (Link, bool) {
+	n := f.controlPlane()
+	if n == nil || f.registered(s.driver, n.Name) {
+		return Link{}, false
+	}
+	const because = "; the control plane runs there and calls it to attach, detach and grow volumes of any node"
+	if b, ok := f.absent(s, n.Name); ok {
+		return link(subject, Problem, b.Reason, b.Message+because, b.Next), true
+	}
+	return link(subject, Problem, volume.ReasonDriverMissing, fmt.Sprintf("driver %s has not registered on node %s", s.driver, n.Name)+because, "administrator of node "+n.Name), true
+}
+
+// unregistered tells of a driver that is missing on a node.
+func (f facts) unregistered(subject, driver, node string) (Link, bool) {
+	if f.registered(driver, node) {
+		return Link{}, false
+	}
+	s := f.source()
+	if b, ok := f.absent(s, node); ok {
+		return link(subject, Problem, b.Reason, b.Message, b.Next), true
+	}
+	return link(subject, Problem, volume.ReasonDriverMissing, fmt.Sprintf("driver %s is not registered on node %s", driver, node), driver), true
+}
