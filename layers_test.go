@@ -47,15 +47,22 @@ func layers() []layer {
 	return []layer{
 		{"internal/volume", nil, append(deeds, "time", "k8s.io/api", "k8s.io/apimachinery"), "words, not deeds"},
 		{decidePrefix, []string{"internal/volume", decidePrefix}, append(deeds, "sync"), "decisions are functions of their arguments"},
-		{"internal/csi", []string{"internal/volume", "internal/csi"}, append(heavy, clientGo), "speaks to drivers only"},
+		{"internal/csi", []string{"internal/volume", "internal/csi", "internal/csi/registrar"}, append(heavy, clientGo), "speaks to drivers only"},
+		{"internal/manifest", nil, append(deeds, "sync", "time"), "manifests are functions of their arguments"},
+		{"internal/durable", nil, append(heavy, clientGo, grpc), "speaks to the disk only"},
 		{"internal/mount", []string{"internal/volume", "internal/mount/"}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
 		{"internal/kube", []string{"internal/volume"}, heavy, "a client, whoever the server is"},
 		{"internal/controller/", []string{"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/controller"}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
 		{"internal/controller", []string{"internal/volume", "internal/kube"}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
-		{"internal/node", []string{"internal/volume", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/"}, heavy, "the node agent meets controllers through the API only"},
-		{"internal/driver/local", []string{"internal/volume", "internal/mount"}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
+		{"internal/node", []string{"internal/volume", decidePrefix, "internal/csi", "internal/mount", "internal/mount/", "internal/kube", "internal/node/"}, heavy, "the node agent meets controllers through the API only"},
+		{"internal/driver/local", []string{"internal/volume", "internal/durable", "internal/mount"}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
+		{"internal/flex/bridge", []string{"internal/volume", "internal/durable", decidePrefix, "internal/mount", "internal/mount/", "internal/csi", "internal/csi/", "internal/flex"}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
+		{"internal/flex/install", []string{"internal/volume", "internal/durable", decidePrefix, "internal/mount", "internal/flex"}, append(heavy, clientGo, grpc), "puts files in their place, beside any host"},
+		{"internal/flex/doctor", []string{"internal/volume", decidePrefix, "internal/mount", "internal/flex"}, append(heavy, clientGo, grpc), "judges a script by the host's own calls"},
+		{"internal/flex", []string{"internal/volume", "internal/durable", decidePrefix, "internal/mount"}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
 		{"internal/golden", nil, append(heavy, clientGo), "for tests only"},
-		{"internal/cli", []string{"internal/volume", decidePrefix, "internal/kube", "internal/app"}, heavy, "the command line joins nothing"},
+		{"internal/migrate", []string{"internal/volume", decidePrefix, "internal/kube"}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
+		{"internal/cli", []string{"internal/volume", decidePrefix, "internal/kube", "internal/manifest", "internal/app", "internal/migrate"}, heavy, "the command line joins nothing"},
 		{"internal/app", []string{anyInternal}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{"internal/cli", "internal/app", "internal/csi"}, heavy, "main is boring"},
 	}
@@ -66,7 +73,7 @@ func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{"standalone/", "internal/app", "internal/csi", "internal/volume"}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{"standalone/up"}, nil, "main is boring"},
-		{"standalone/", []string{"standalone/", "internal/volume"}, nil, "the API server knows no controller, no node agent and no driver"},
+		{"standalone/", []string{"standalone/", "internal/volume", "internal/durable"}, nil, "the API server knows no controller, no node agent and no driver"},
 	}
 }
 

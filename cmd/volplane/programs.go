@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
+
+	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
@@ -11,22 +14,33 @@ import (
 // programs gives the command line the roles that run for long.
 func programs() cli.Programs {
 	return cli.Programs{
-		Node: func(ctx context.Context, o cli.NodeOptions) error { return app.Node(ctx, node(o)) },
+		Node: func(ctx context.Context, o cli.NodeOptions) error { return runNode(ctx, o) },
 		LocalDriver: func(ctx context.Context, o cli.DriverOptions) error {
 			return app.LocalDriver(ctx, driver(o))
 		},
 		NodeWithDriver: func(ctx context.Context, n cli.NodeOptions, d cli.DriverOptions) error {
-			return app.RunParts(ctx, n.Log, []app.Part{
-				{Name: "bundled driver", Run: func(ctx context.Context) error { return app.LocalDriver(ctx, driver(d)) }},
-				{Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, node(n)) }},
-			})
+			return runNode(ctx, n, app.Part{Name: "bundled driver", Run: func(ctx context.Context) error { return app.LocalDriver(ctx, driver(d)) }})
 		},
 		Controller: app.Controllers,
+		Registrar:  app.Registrar,
+		FlexBridge: app.FlexBridge,
 	}
 }
 
-func node(o cli.NodeOptions) app.NodeOptions {
-	return app.NodeOptions{Name: o.Name, RootDir: o.RootDir, Config: o.Config, Drivers: csi.NewSet(), Log: o.Log}
+// runNode runs a node agent, after the drivers that it is to find.
+func runNode(ctx context.Context, o cli.NodeOptions, drivers ...app.Part) error {
+	if o.Flex != nil {
+		client, err := kubernetes.NewForConfig(o.Config)
+		if err != nil {
+			return fmt.Errorf("client of node %s: %w", o.Name, err)
+		}
+		o.Flex.Client = client
+		drivers = append(drivers, app.Part{Name: "flex bridge", Run: func(ctx context.Context) error { return app.FlexBridge(ctx, *o.Flex) }})
+	}
+	agent := app.NodeOptions{Name: o.Name, RootDir: o.RootDir, Config: o.Config, Drivers: csi.NewSet(), Flex: o.Flex != nil, Log: o.Log}
+	return app.RunParts(ctx, o.Log, append(drivers, app.Part{
+		Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, agent) },
+	}))
 }
 
 func driver(o cli.DriverOptions) app.DriverOptions {

@@ -21,11 +21,15 @@ import (
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/controller/resizer"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/manifest"
 )
 
 // dialPause is how long a driver that is not there is waited for before that
 // is told, and tried again.
 const dialPause = 10 * time.Second
+
+var errNoNamespace = errors.New("no namespace is named for leases and intents")
 
 // ControllersOptions says which controllers run beside a driver, in a cluster
 // whose binder and attach/detach controller are somebody else's.
@@ -37,9 +41,11 @@ type ControllersOptions struct {
 	// Socket is the driver's; it may come later, and go and come again. It is
 	// not asked for when a dummy attacher runs.
 	Socket string
-	// LeaseNamespace holds the leases; when it is empty the process is taken
-	// to be the only one.
-	LeaseNamespace string
+	// Namespace holds the leases, and what the provisioner has begun.
+	Namespace string
+	// Elects has it wait for the leases; otherwise the process is taken to be
+	// the only one.
+	Elects bool
 	// Term is how the leases are held.
 	Term Term
 	// ReconcileSync, CapacityPoll, CapacityForImmediate and DummyAttacher are
@@ -69,7 +75,11 @@ func sparingly() {
 // Controllers waits for the driver and for the leases, and runs the controllers
 // until ctx ends.
 func Controllers(ctx context.Context, o ControllersOptions) error {
+	if o.Namespace == "" {
+		return errNoNamespace
+	}
 	sparingly()
+	go newTidier().run(ctx)
 	drivers, name := csi.NewSet(), o.DummyAttacher
 	if name == "" {
 		d, err := await(ctx, o.Socket, o.Log)
@@ -88,10 +98,8 @@ func Controllers(ctx context.Context, o ControllersOptions) error {
 		return ControlPlane(ctx, ControlPlaneOptions{
 			ConfigFor: func(string) (*rest.Config, error) { return rest.CopyConfig(o.Config), nil },
 			Roles:     o.Roles, Drivers: drivers, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
-			ReconcileSync: o.ReconcileSync, DummyAttacher: o.DummyAttacher, Log: o.Log,
+			ReconcileSync: o.ReconcileSync, DummyAttacher: o.DummyAttacher, Intents: intentsBeside(name, o.Namespace), Log: o.Log,
 		}, func() {
-			// The lists that fill the caches leave much behind.
-			debug.FreeOSMemory()
 			o.Log.Info("controllers work", "driver", name, "controllers", strings.Join(o.Roles, ","))
 		})
 	})
@@ -120,7 +128,7 @@ func await(ctx context.Context, socket string, log *slog.Logger) (*csi.Driver, e
 // one of theirs that still runs, or runs again, and this one never work side by
 // side.
 func (o ControllersOptions) locks(driver string) ([]resourcelock.Interface, error) {
-	if o.LeaseNamespace == "" {
+	if !o.Elects {
 		return nil, nil
 	}
 	host, err := os.Hostname()
@@ -130,14 +138,24 @@ func (o ControllersOptions) locks(driver string) ([]resourcelock.Interface, erro
 	// Two processes on one host are two.
 	id := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
 	var locks []resourcelock.Interface
-	for _, name := range leases(o.Roles, driver) {
-		lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.LeaseNamespace, name, id, o.Config, o.Term.Deadline)
+	names := leases(o.Roles, driver)
+	config := kube.Restrict(o.Config, "leader-election", leaseRights(o.Namespace, names))
+	for _, name := range names {
+		lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.Namespace, name, id, config, o.Term.Deadline)
 		if err != nil {
 			return nil, fmt.Errorf("lease %s: %w", name, err)
 		}
 		locks = append(locks, lock)
 	}
 	return locks, nil
+}
+
+// intentsBeside returns where the provisioner beside a driver keeps what it has
+// begun. No two drivers' write the same, and a role for it ends where the driver's
+// own objects are.
+func intentsBeside(driver, namespace string) kube.LogPlace {
+	name := provisioner.Intents().Name + "-" + manifest.Base(strings.ToLower(driver))
+	return kube.LogPlace{Namespace: namespace, Name: name}
 }
 
 // leases returns the names of the leases for work at one driver, in the same

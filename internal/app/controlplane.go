@@ -11,9 +11,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/attachdetach"
 	"volplane.dev/volplane/internal/controller/attacher"
 	"volplane.dev/volplane/internal/controller/capacity"
 	"volplane.dev/volplane/internal/controller/protection"
+	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 )
@@ -39,6 +41,16 @@ type ControlPlaneOptions struct {
 	// DummyAttacher, when set, is the name of an attacher without a driver,
 	// whose attachments are marked attached.
 	DummyAttacher string
+	// DisableForceDetachOnTimeout keeps volumes from being detached by force
+	// only because their node has not been ready for long.
+	DisableForceDetachOnTimeout bool
+	// Intents is where the provisioner keeps what it has begun; none is that of
+	// a whole control plane.
+	Intents kube.LogPlace
+	// Flex has volumes of FlexVolume drivers taken for those of the CSI drivers
+	// that a bridge makes of them. It is for a control plane whose volumes nobody
+	// else looks after.
+	Flex bool
 	// Log receives what is worth telling.
 	Log *slog.Logger
 }
@@ -47,11 +59,19 @@ func (o ControlPlaneOptions) runs(role string) bool {
 	return len(o.Roles) == 0 || slices.Contains(o.Roles, role)
 }
 
+// declarations returns those of the controllers that run.
+func (o ControlPlaneOptions) declarations() []controller.Declaration {
+	return slices.DeleteFunc(declarations(o.Intents), func(d controller.Declaration) bool { return !o.runs(d.Name) })
+}
+
 // ControlPlane runs controllers until ctx ends. It calls ready once, when the
 // caches are full and every controller works.
 func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) error {
+	if o.Intents == (kube.LogPlace{}) {
+		o.Intents = provisioner.Intents()
+	}
 	flow := kube.NewFlow()
-	reader, err := clientFor(o, controller.Declaration{Name: ReaderRole}, flow, false)
+	reader, err := clientFor(o, ReaderRole, inputs(o.declarations()), flow)
 	if err != nil {
 		return err
 	}
@@ -59,20 +79,21 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	var parts []Part
 	common := shared{
 		drivers: o.Drivers, requests: controller.NewRequests(), protects: o.runs(protection.Declaration().Name),
-		capacity: capacity.Options{Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll},
-		attacher: attacher.Options{Drivers: o.Drivers, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher},
+		capacity:     capacity.Options{Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll},
+		attacher:     attacher.Options{Drivers: o.Drivers, ReconcileSync: o.ReconcileSync, Dummy: o.DummyAttacher},
+		attachDetach: attachdetach.Options{Now: time.Now, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout},
 	}
 	if o.runs(attacher.Declaration().Name) {
-		common.near = func(name string) bool {
+		common.attachDetach.Near = func(name string) bool {
 			d, ok := o.Drivers.Get(name)
 			return ok && d.Controller.PublishUnpublish
 		}
 	}
-	for _, m := range members() {
+	for _, m := range members(o.Intents) {
 		if !o.runs(m.Name) {
 			continue
 		}
-		client, err := clientFor(o, m.Declaration, flow, true)
+		client, err := clientFor(o, m.Name, m.Rights(), flow)
 		if err != nil {
 			return err
 		}
@@ -91,19 +112,20 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 
 // clientFor returns the client of one role: no client-side rate limit (the
 // server's own flow control is obeyed), and nothing but what is declared.
-func clientFor(o ControlPlaneOptions, d controller.Declaration, flow kube.Flow, restrict bool) (kubernetes.Interface, error) {
-	config, err := o.ConfigFor(d.Name)
+func clientFor(o ControlPlaneOptions, role string, rights []kube.Access, flow kube.Flow) (kubernetes.Interface, error) {
+	config, err := o.ConfigFor(role)
 	if err != nil {
-		return nil, fmt.Errorf("identity of %s: %w", d.Name, err)
+		return nil, fmt.Errorf("identity of %s: %w", role, err)
 	}
-	if restrict {
-		config = kube.Restrict(config, d.Name, d.Rights())
-	}
+	config = kube.Restrict(config, role, rights)
 	config.QPS = -1
 	flow.Bound(config)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("client of %s: %w", d.Name, err)
+		return nil, fmt.Errorf("client of %s: %w", role, err)
+	}
+	if o.Flex {
+		return kube.Translated(client, FlexTranslation()), nil
 	}
 	return client, nil
 }

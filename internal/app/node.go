@@ -28,6 +28,10 @@ type NodeOptions struct {
 	// Drivers receives the drivers that register on this node. In a process
 	// that runs the control plane as well it is the control plane's set.
 	Drivers *csi.Set
+	// ControlPlane says that it is so.
+	ControlPlane bool
+	// Flex is as in ControlPlaneOptions, and goes with it.
+	Flex bool
 	// Log receives what is worth telling.
 	Log *slog.Logger
 }
@@ -36,13 +40,17 @@ type NodeOptions struct {
 func Node(ctx context.Context, o NodeOptions) error {
 	config := rest.CopyConfig(o.Config)
 	config.QPS, config.UserAgent = -1, "volplane/node"
+	var client kubernetes.Interface
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("client of node %s: %w", o.Name, err)
 	}
+	if o.Flex {
+		client = kube.Translated(client, FlexTranslation())
+	}
 	caches := kube.NewNodeCaches(client, o.Name)
 	agent, err := node.New(node.Options{
-		Name: o.Name, RootDir: o.RootDir, Client: client, Caches: caches, Drivers: o.Drivers,
+		Name: o.Name, RootDir: o.RootDir, Client: client, Caches: caches, Drivers: o.Drivers, ControlPlane: o.ControlPlane,
 		Events: kube.NewRecorder(ctx, client, "node"), Log: o.Log,
 	})
 	if err != nil {

@@ -1,10 +1,9 @@
 package app
 
 import (
+	"slices"
 	"time"
 
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"volplane.dev/volplane/internal/controller"
@@ -21,7 +20,6 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // ReaderRole is the role whose identity fills the shared caches.
@@ -42,27 +40,26 @@ type shared struct {
 	drivers  *csi.Set
 	requests *controller.Requests
 	// protects says that protection runs.
-	protects bool
-	// near says for which drivers the attacher runs and calls them.
-	near     func(driver string) bool
-	attacher attacher.Options
-	capacity capacity.Options
+	protects     bool
+	attachDetach attachdetach.Options
+	attacher     attacher.Options
+	capacity     capacity.Options
 }
 
-// members lists the controllers in start order. It is the only place that
-// knows all of them.
-func members() []member {
+// members lists the controllers in start order, with a provisioner that keeps its
+// intents in a log. It is the only place that knows all of them.
+func members(intents kube.LogPlace) []member {
 	return []member{
 		{protection.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return protection.New(e) }},
 		{binder.Declaration(), func(e controller.Env, s shared) *controller.Controller { return binder.New(e, s.requests) }},
-		{provisioner.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return provisioner.New(e, provisioner.Options{Drivers: s.drivers, Requests: s.requests, Protects: s.protects})
+		{provisioner.DeclarationWith(intents), func(e controller.Env, s shared) *controller.Controller {
+			return provisioner.New(e, provisioner.Options{Drivers: s.drivers, Requests: s.requests, Protects: s.protects, Intents: intents})
 		}},
 		{capacity.Declaration(), func(e controller.Env, s shared) *controller.Controller { return capacity.New(e, s.capacity) }},
 		{ephemeral.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return ephemeral.New(e) }},
 		{placement.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return placement.New(e) }},
 		{attachdetach.Declaration(), func(e controller.Env, s shared) *controller.Controller {
-			return attachdetach.New(e, attachdetach.Options{Now: time.Now, Near: s.near})
+			return attachdetach.New(e, s.attachDetach)
 		}},
 		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller { return attacher.New(e, s.attacher) }},
 		{nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) }},
@@ -72,9 +69,11 @@ func members() []member {
 
 // Declarations returns what each controller of the control plane reads and
 // writes, in start order.
-func Declarations() []controller.Declaration {
+func Declarations() []controller.Declaration { return declarations(provisioner.Intents()) }
+
+func declarations(intents kube.LogPlace) []controller.Declaration {
 	var out []controller.Declaration
-	for _, m := range members() {
+	for _, m := range members(intents) {
 		out = append(out, m.Declaration)
 	}
 	return out
@@ -88,33 +87,44 @@ func User(role string) string { return "system:volplane:" + role }
 // caches and the node agents exactly what they declare.
 func RBAC() []runtime.Object {
 	var out []runtime.Object
-	var inputs []kube.Access
 	for _, d := range Declarations() {
-		out = append(out, kube.ClusterRole(User(d.Name), d.Rights()), kube.ClusterRoleBinding(User(d.Name), User(d.Name)))
-		out = append(out, ownRoles(d)...)
-		inputs = append(inputs, d.Inputs...)
+		out = append(out, kube.Roles(User(d.Name), d.Rights(), kube.User(User(d.Name)))...)
 	}
-	out = append(out, kube.ClusterRole(User(ReaderRole), inputs), kube.ClusterRoleBinding(User(ReaderRole), User(ReaderRole)))
-	return append(out, nodeRole(), nodeBinding())
+	out = append(out, kube.Roles(User(ReaderRole), inputs(Declarations()), kube.User(User(ReaderRole)))...)
+	// Beyond what the Node authorizer grants each agent for its own objects.
+	return append(out, kube.Roles(User("node"), node.Rights(), kube.Group(nodesGroup))...)
 }
 
-// ownRoles returns the role and its binding for what a controller keeps in the
-// namespace of components, if it keeps anything.
-func ownRoles(d controller.Declaration) []runtime.Object {
-	role := kube.Role(volume.NamespaceSystem, User(d.Name), d.Rights())
-	if len(role.Rules) == 0 {
-		return nil
+// inputs returns what the caches of these controllers are filled with.
+func inputs(all []controller.Declaration) []kube.Access {
+	var out []kube.Access
+	for _, d := range all {
+		out = append(out, d.Inputs...)
 	}
-	return []runtime.Object{role, kube.RoleBinding(volume.NamespaceSystem, User(d.Name), User(d.Name))}
+	return out
 }
 
-// nodeRole is what node agents may do beyond what the Node authorizer grants
-// each of them for its own objects.
-func nodeRole() *rbacv1.ClusterRole { return kube.ClusterRole(User("node"), node.Rights()) }
+// RightsBeside returns what a process of Controllers asks of the API server:
+// what these controllers declare, and, if one of several is to lead, the leases of
+// their driver. Leases and intents are in the namespace.
+func RightsBeside(roles []string, driver, namespace string, elects bool) []kube.Access {
+	var out []kube.Access
+	for _, d := range declarations(intentsBeside(driver, namespace)) {
+		if slices.Contains(roles, d.Name) {
+			out = append(out, d.Rights()...)
+		}
+	}
+	if !elects {
+		return out
+	}
+	return append(out, leaseRights(namespace, leases(roles, driver))...)
+}
 
-func nodeBinding() *rbacv1.ClusterRoleBinding {
-	b := kube.ClusterRoleBinding(User("node"), "")
-	b.ObjectMeta = metav1.ObjectMeta{Name: User("node")}
-	b.Subjects = []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: nodesGroup}}
-	return b
+// leaseRights is what holding leases takes.
+func leaseRights(namespace string, names []string) []kube.Access {
+	const group, resource = "coordination.k8s.io", "leases"
+	return []kube.Access{
+		{Group: group, Resource: resource, Namespace: namespace, Verbs: []string{"create"}},
+		{Group: group, Resource: resource, Namespace: namespace, Names: names, Verbs: []string{"get", "update", "watch"}},
+	}
 }

@@ -32,6 +32,10 @@ type Programs struct {
 	NodeWithDriver func(ctx context.Context, n NodeOptions, d DriverOptions) error
 	// Controller runs controllers beside a driver.
 	Controller func(ctx context.Context, o app.ControllersOptions) error
+	// FlexBridge serves the FlexVolume drivers of this host.
+	FlexBridge func(ctx context.Context, o app.FlexBridgeOptions) error
+	// Registrar announces a driver to a node agent.
+	Registrar func(ctx context.Context, o app.RegistrarOptions) error
 }
 
 // NodeOptions says which node the agent is and where it works.
@@ -40,7 +44,10 @@ type NodeOptions struct {
 	Name, RootDir string
 	// Config is the way to the API server with the node's identity.
 	Config *rest.Config
-	Log    *slog.Logger
+	// Flex, if any, has the FlexVolume drivers of this host served, and
+	// FlexVolumes mounted by them.
+	Flex *app.FlexBridgeOptions
+	Log  *slog.Logger
 }
 
 // DriverOptions says where the bundled driver works.
@@ -116,11 +123,11 @@ Exit codes: 0 done, 1 error; 'why' has a third: 2, something waits or is broken.
 		o.GroupID = "objects"
 		c.AddCommand(o)
 	}
-	for _, o := range []*cobra.Command{s.upCommand(), s.inviteCommand(), s.nodeCommand(), s.controllerCommand(), s.driverCommand(), s.demoCommand()} {
+	for _, o := range []*cobra.Command{s.upCommand(), s.inviteCommand(), s.nodeCommand(), s.controllerCommand(), s.registrarCommand(), s.driverCommand(), s.flexCommand(), s.demoCommand()} {
 		o.GroupID = "programs"
 		c.AddCommand(o)
 	}
-	c.AddCommand(s.versionCommand())
+	c.AddCommand(s.manifestsCommand(), s.versionCommand())
 	return c
 }
 

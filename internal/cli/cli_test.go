@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -16,15 +17,32 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"volplane": func() {
 			streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
-			os.Exit(cli.Main(context.Background(), os.Args[1:], streams, "v0.0.0-test", cli.Programs{
-				Node:           func(context.Context, cli.NodeOptions) error { return nil },
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+			code := cli.Main(ctx, os.Args[1:], streams, "v0.0.0-test", cli.Programs{
+				Node: func(_ context.Context, o cli.NodeOptions) error {
+					if o.Flex == nil {
+						return nil
+					}
+					_, err := fmt.Println("ran", o.Flex.PluginDir, o.Flex.RootDir, o.Flex.SocketDir, o.Flex.ConfigFile)
+					return err
+				},
 				LocalDriver:    func(context.Context, cli.DriverOptions) error { return nil },
 				NodeWithDriver: func(context.Context, cli.NodeOptions, cli.DriverOptions) error { return nil },
 				Controller: func(_ context.Context, o app.ControllersOptions) error {
-					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases in", o.LeaseNamespace, o.Term.Duration, o.Term.Deadline, o.Term.Retry)
+					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Term.Duration, o.Term.Deadline, o.Term.Retry)
 					return err
 				},
-			}))
+				FlexBridge: func(_ context.Context, o app.FlexBridgeOptions) error {
+					_, err := fmt.Println("ran", o.Node, o.PluginDir, o.RootDir, o.SocketDir, o.RegistryDir, o.ConfigFile)
+					return err
+				},
+				Registrar: func(_ context.Context, o app.RegistrarOptions) error {
+					_, err := fmt.Printf("ran %s %q %s\n", o.Socket, o.Endpoint, o.Dir)
+					return err
+				},
+			})
+			stop()
+			os.Exit(code)
 		},
 	})
 }

@@ -13,11 +13,7 @@ import (
 )
 
 func (s *shell) controllerCommand() *cobra.Command {
-	var (
-		o     app.ControllersOptions
-		elect bool
-		ns    string
-	)
+	var o app.ControllersOptions
 	c := &cobra.Command{
 		Use:   "controller",
 		Short: "Run the controllers that belong beside a driver in a cluster",
@@ -30,13 +26,13 @@ The API server is the cluster's own when it runs in a Pod.`,
 		Example: `  volplane controller --csi-address /run/csi/socket
   volplane controller --kubeconfig admin.conf --controllers attacher -v 5`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return s.controller(cmd.Context(), o, elect, ns) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.controller(cmd.Context(), o) },
 	}
 	f := c.Flags()
 	f.StringSliceVar(&o.Roles, "controllers", []string{"provisioner", "attacher", "resizer"}, "which of "+strings.Join(app.Beside(), ", "))
 	f.StringVar(&o.Socket, "csi-address", "/run/csi/socket", "socket of the driver, which may start later")
-	f.BoolVar(&elect, "leader-election", true, "work only while no other process does the same work")
-	f.StringVar(&ns, "leader-election-namespace", "", "namespace of the leases (default the Pod's, or the kubeconfig's)")
+	f.BoolVar(&o.Elects, "leader-election", true, "work only while no other process does the same work")
+	f.StringVar(&o.Namespace, "leader-election-namespace", "", "namespace of the leases and the intents (default the Pod's, or the kubeconfig's)")
 	f.DurationVar(&o.Term.Duration, "leader-election-lease-duration", 15*time.Second, "how long others wait after the leader's last sign")
 	f.DurationVar(&o.Term.Deadline, "leader-election-renew-deadline", 10*time.Second, "how long the leader works when it cannot give a sign")
 	f.DurationVar(&o.Term.Retry, "leader-election-retry-period", 5*time.Second, "pause between signs")
@@ -48,41 +44,47 @@ The API server is the cluster's own when it runs in a Pod.`,
 	return c
 }
 
-func (s *shell) controller(ctx context.Context, o app.ControllersOptions, elect bool, namespace string) error {
-	if err := checkControllers(o, elect); err != nil {
+func (s *shell) controller(ctx context.Context, o app.ControllersOptions) error {
+	if err := checkControllers(o); err != nil {
 		return err
 	}
 	config, err := s.config()
 	if err != nil {
 		return err
 	}
-	if elect && namespace == "" {
-		if namespace, err = s.namespace(); err != nil {
+	if o.Namespace == "" {
+		if o.Namespace, err = s.namespace(); err != nil {
 			return err
 		}
-	}
-	if elect {
-		o.LeaseNamespace = namespace
 	}
 	o.Config, o.Log = config, s.log()
 	return s.programs.Controller(ctx, o)
 }
 
 // checkControllers refuses what cannot be meant.
-func checkControllers(o app.ControllersOptions, elect bool) error {
-	for _, r := range o.Roles {
+func checkControllers(o app.ControllersOptions) error {
+	if err := checkRoles(o.Roles); err != nil {
+		return err
+	}
+	switch {
+	case o.DummyAttacher != "" && !slices.Equal(o.Roles, []string{"attacher"}):
+		return fmt.Errorf("--dummy-attacher has no driver, which only the attacher can do without: add '--controllers attacher'")
+	case o.Elects && (o.Term.Duration <= o.Term.Deadline || o.Term.Deadline <= o.Term.Retry):
+		return fmt.Errorf("the lease duration (%v) must be longer than the renew deadline (%v), and that longer than the retry period (%v)",
+			o.Term.Duration, o.Term.Deadline, o.Term.Retry)
+	}
+	return nil
+}
+
+// checkRoles refuses what are no controllers.
+func checkRoles(roles []string) error {
+	for _, r := range roles {
 		if !slices.Contains(app.Beside(), r) {
 			return fmt.Errorf("no controller that works beside a driver is %q: there are %s", r, strings.Join(app.Beside(), ", "))
 		}
 	}
-	switch {
-	case len(o.Roles) == 0:
+	if len(roles) == 0 {
 		return fmt.Errorf("--controllers names none of %s", strings.Join(app.Beside(), ", "))
-	case o.DummyAttacher != "" && !slices.Equal(o.Roles, []string{"attacher"}):
-		return fmt.Errorf("--dummy-attacher has no driver, which only the attacher can do without: add '--controllers attacher'")
-	case elect && (o.Term.Duration <= o.Term.Deadline || o.Term.Deadline <= o.Term.Retry):
-		return fmt.Errorf("the lease duration (%v) must be longer than the renew deadline (%v), and that longer than the retry period (%v)",
-			o.Term.Duration, o.Term.Deadline, o.Term.Retry)
 	}
 	return nil
 }

@@ -13,8 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/migrate"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -28,7 +30,7 @@ type reading struct {
 // the volumes and nodes of the cluster.
 func readAll(ctx context.Context, client kubernetes.Interface, ns string) (why.Objects, error) {
 	r := reading{client: client}
-	err := in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.making, r.warnings(ns))
+	err := in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.flex, r.making, r.moves, r.warnings(ns))
 	return r.Objects, err
 }
 
@@ -44,7 +46,7 @@ func readClaim(ctx context.Context, client kubernetes.Interface, ns, name string
 			volumes = append(volumes, r.volumes(c.Spec.VolumeName))
 		}
 	}
-	err := in(ctx, append(volumes, r.attachments, r.pods(ns), r.cluster, r.making, r.warnings(ns))...)
+	err := in(ctx, append(volumes, r.attachments, r.pods(ns), r.cluster, r.flex, r.making, r.moves, r.warnings(ns))...)
 	return r.Objects, err
 }
 
@@ -59,7 +61,7 @@ func readVolume(ctx context.Context, client kubernetes.Interface, name string) (
 			return readClaim(ctx, client, ref.Namespace, ref.Name)
 		}
 	}
-	err := in(ctx, r.attachments, r.cluster, r.warnings(metav1.NamespaceDefault))
+	err := in(ctx, r.attachments, r.cluster, r.flex, r.moves, r.warnings(metav1.NamespaceDefault))
 	return r.Objects, err
 }
 
@@ -158,11 +160,28 @@ func (r *reading) cluster(ctx context.Context) error {
 	return nil
 }
 
-// making reads for which claims provisioners have begun. Who may not read that
-// is told the rest.
+// flex takes FlexVolumes for what a control plane with a bridge takes them for.
+// In a cluster whose own controllers serve them nobody says that there is one.
+func (r *reading) flex(context.Context) error {
+	if !slices.ContainsFunc(r.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnFlexDrivers] != "" }) {
+		return nil
+	}
+	t := app.FlexTranslation()
+	for _, v := range r.Volumes {
+		t.Show(v)
+	}
+	for _, p := range r.Pods {
+		t.Show(p.Pod)
+	}
+	return nil
+}
+
+// making reads for which claims provisioners have begun, in whatever namespace
+// each keeps that. Who may not read it is told the rest.
 func (r *reading) making(ctx context.Context) error {
-	logs, err := r.client.CoreV1().ConfigMaps(volume.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	logs, err := r.client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
 	if apierrors.IsForbidden(err) {
+		r.MakingHidden = true
 		return nil
 	}
 	if err != nil {
@@ -173,6 +192,28 @@ func (r *reading) making(ctx context.Context) error {
 		for uid := range logs.Items[i].Data {
 			r.Making[types.UID(uid)] = true
 		}
+	}
+	return nil
+}
+
+// moves reads which volumes are being moved. Who may not read it is told the rest.
+func (r *reading) moves(ctx context.Context) error {
+	journals, err := migrate.Begun(ctx, r.client)
+	if apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for name, j := range journals {
+		if j.Done {
+			continue
+		}
+		m := why.Move{Volume: name, Back: j.Back}
+		if j.Claim != nil {
+			m.Claim = j.Claim.Namespace + "/" + j.Claim.Name
+		}
+		r.Moves = append(r.Moves, m)
 	}
 	return nil
 }

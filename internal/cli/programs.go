@@ -12,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"volplane.dev/volplane/internal/app"
 )
 
 // standalone is the program with the control plane in it.
@@ -72,6 +74,8 @@ func findStandalone() (string, error) {
 type nodeFlags struct {
 	join, root, name, pool string
 	driver                 bool
+	// flex is the directory of FlexVolume drivers.
+	flex, flexRoot, flexConfig string
 }
 
 func (s *shell) nodeCommand() *cobra.Command {
@@ -91,6 +95,9 @@ invite NODE' printed; it says which node this is.`,
 	f.StringVar(&n.name, "name", "", "name of the node (default the one in the identity)")
 	f.StringVar(&n.pool, "pool", "", "directory of the bundled driver's volumes (default <data-dir>/pool)")
 	f.BoolVar(&n.driver, "driver", true, "run the bundled driver in the same process")
+	f.StringVar(&n.flex, "volume-plugin-dir", "", "serve the FlexVolume drivers in this directory, and mount FlexVolumes")
+	f.StringVar(&n.flexRoot, "flex-root-dir", defaultFlexRoot, "directory of their mounts and records; its path has three parts")
+	f.StringVar(&n.flexConfig, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
 	_ = c.MarkFlagRequired("join")
 	return c
 }
@@ -124,6 +131,12 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	}
 	defer remind(log)()
 	agent := NodeOptions{Name: n.name, RootDir: root, Config: config, Log: log}
+	if n.flex != "" {
+		agent.Flex = &app.FlexBridgeOptions{
+			Node: n.name, PluginDir: n.flex, RootDir: n.flexRoot, ConfigFile: n.flexConfig, Log: log,
+			SocketDir: filepath.Join(root, "plugins"), RegistryDir: filepath.Join(root, "plugins_registry"),
+		}
+	}
 	if !n.driver {
 		return s.programs.Node(ctx, agent)
 	}

@@ -1,0 +1,264 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"time"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/install"
+)
+
+// What the commands about FlexVolume drivers print.
+type (
+	// FlexReport is what an installation did.
+	FlexReport = install.Report
+	// FlexDirectory is a plugin directory and how it was found.
+	FlexDirectory = install.Directory
+	// FlexState is what is known of one driver.
+	FlexState = flex.State
+)
+
+// FlexDir is the plugin directory of Kubernetes.
+const FlexDir = install.Default
+
+// loadTime is how long a bridge that runs may take to load what was installed.
+const loadTime = 15 * time.Second
+
+// FlexOptions are what the commands about installed drivers work with.
+type FlexOptions struct {
+	// Name is the driver's, "example.com/lofs".
+	Name string
+	// Source is the executable to install, or the directory that holds it.
+	Source string
+	// Dir is the plugin directory; "" finds it: that of the control plane with
+	// DataDir, where several run.
+	Dir, DataDir string
+	// RootDir is the root directory of the bridge that may run here; "" is that
+	// of the one that looks in the plugin directory.
+	RootDir string
+	// PayloadDir is where directories are installed; "" is beside the plugin
+	// directory.
+	PayloadDir string
+	// NoInit starts no driver: they run in another root than this process.
+	NoInit bool
+	// Force goes on when checks fail or volumes are in use.
+	Force bool
+}
+
+// find returns the plugin directory.
+func (o FlexOptions) find() (FlexDirectory, error) {
+	if o.Dir == "" {
+		d, _, err := install.Search{DataDir: o.DataDir}.Find()
+		if err != nil && d.Advice() != "" {
+			err = fmt.Errorf("%w; %s", err, d.Advice())
+		}
+		return d, err
+	}
+	path, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return FlexDirectory{}, fmt.Errorf("plugin directory: %w", err)
+	}
+	d := FlexDirectory{Path: path, Because: "--dir", Problem: install.Problem(path)}
+	for _, running := range (install.Search{}).Running() {
+		if running.Path == path {
+			d.Host, d.Root = running.Host, running.Root
+			break
+		}
+	}
+	if d.Problem != "" {
+		return d, fmt.Errorf("%w: %s: %s; %s", install.ErrNoDirectory, d.Path, d.Problem, d.Advice())
+	}
+	return d, nil
+}
+
+// root returns the root directory of the bridge that may look in a directory.
+func (o FlexOptions) root(d FlexDirectory) string {
+	return cmp.Or(o.RootDir, d.Root, install.DefaultRoot)
+}
+
+// FlexRoot returns the root directory of the bridge in a control plane with a
+// data directory.
+func FlexRoot(dataDir string) string { return install.RootOf(dataDir) }
+
+func (o FlexOptions) options() (install.Options, error) {
+	name, err := decide.ParseName(o.Name)
+	if err != nil {
+		return install.Options{}, fmt.Errorf("want VENDOR/DRIVER, as example.com/lofs: %w", err)
+	}
+	dir, err := o.find()
+	return install.Options{
+		Name: name, Directory: dir, Source: o.Source, PayloadDir: o.PayloadDir, RootDir: o.root(dir), Here: !o.NoInit, Force: o.Force,
+	}, err
+}
+
+// FlexInstall installs a driver that is not there yet.
+func FlexInstall(ctx context.Context, o FlexOptions) (FlexReport, error) {
+	return o.install(ctx, false, true)
+}
+
+// FlexUpgrade replaces a driver by another version.
+func FlexUpgrade(ctx context.Context, o FlexOptions) (FlexReport, error) {
+	return o.install(ctx, true, false)
+}
+
+func (o FlexOptions) install(ctx context.Context, upgrade, absent bool) (FlexReport, error) {
+	i, err := o.options()
+	if err != nil {
+		return FlexReport{Name: o.Name, Directory: i.Directory}, err
+	}
+	i.Upgrade, i.Absent = upgrade, absent
+	at := time.Now()
+	r, err := install.Install(ctx, i)
+	switch {
+	case err == nil:
+		o.verify(ctx, i, at, &r)
+	case errors.Is(err, install.ErrOther):
+		err = fmt.Errorf("%w: replace it with 'volplane flex upgrade %s %s'", err, o.Name, o.Source)
+	case errors.Is(err, install.ErrAbsent):
+		err = fmt.Errorf("%w: put it there with 'volplane flex install %s %s'", err, o.Name, o.Source)
+	}
+	return r, err
+}
+
+// verify asks the bridge, if one runs, what became of a driver.
+func (o FlexOptions) verify(ctx context.Context, i install.Options, at time.Time, r *FlexReport) {
+	ctx, cancel := context.WithTimeout(ctx, loadTime)
+	defer cancel()
+	if s, err := install.Verify(ctx, i.RootDir, i, r.Hash, at); !errors.Is(err, flex.ErrNoHost) {
+		r.Loaded = &s
+	}
+}
+
+// FlexKeep installs a driver, and again whenever it is not as it should be,
+// until ctx ends.
+func FlexKeep(ctx context.Context, o FlexOptions, log *slog.Logger, done func(FlexReport)) error {
+	i, err := o.options()
+	if err != nil {
+		return err
+	}
+	return install.Keep(ctx, i, log, done)
+}
+
+// FlexRollback brings back the version before.
+func FlexRollback(ctx context.Context, o FlexOptions) (FlexReport, error) {
+	i, err := o.options()
+	if err != nil {
+		return FlexReport{Name: o.Name, Directory: i.Directory}, err
+	}
+	at := time.Now()
+	r, err := install.Rollback(ctx, i)
+	if err == nil {
+		o.verify(ctx, i, at, &r)
+	}
+	return r, err
+}
+
+// FlexUninstall takes a driver away.
+func FlexUninstall(ctx context.Context, o FlexOptions) (FlexReport, error) {
+	i, err := o.options()
+	if err != nil {
+		return FlexReport{Name: o.Name, Directory: i.Directory}, err
+	}
+	r, err := install.Uninstall(ctx, i)
+	if errors.Is(err, install.ErrInUse) {
+		err = fmt.Errorf("%w: unmount them first, or use --force, which keeps a copy to unmount them with", err)
+	}
+	return r, err
+}
+
+// FlexLint looks through a plugin directory for what hosts stumble over.
+func FlexLint(ctx context.Context, o FlexOptions) (FlexDirectory, []decide.Finding, error) {
+	d, err := o.find()
+	if err != nil && !errors.Is(err, install.ErrNoDirectory) || d.Path == "" {
+		return d, nil, err
+	}
+	findings, err := install.Lint(ctx, d.Path, !o.NoInit)
+	return d, findings, err
+}
+
+// FlexListing is what is known of all drivers of this host.
+type FlexListing struct {
+	Directory FlexDirectory `json:"directory"`
+	// Told says that a bridge that runs told it; else each driver's init was
+	// called to find out.
+	Told    bool        `json:"told"`
+	Drivers []FlexState `json:"drivers"`
+}
+
+// FlexList returns what the bridge that runs here knows of its drivers. Without
+// one the drivers are looked at, and their volumes are those that are mounted.
+func FlexList(ctx context.Context, o FlexOptions) (FlexListing, error) {
+	d, err := o.find()
+	if err != nil && d.Path == "" {
+		return FlexListing{}, err
+	}
+	l := FlexListing{Directory: d}
+	report, err := flex.ReadReport(o.root(d))
+	if err == nil && report.Dir == d.Path {
+		l.Told, l.Drivers = true, report.Drivers
+		return l, nil
+	}
+	if err != nil && !errors.Is(err, flex.ErrNoHost) {
+		return l, err
+	}
+	if l.Drivers, err = flex.Survey(ctx, d.Path); err != nil {
+		return l, err
+	}
+	for i := range l.Drivers {
+		name, err := decide.ParseName(l.Drivers[i].Name)
+		if err != nil {
+			continue
+		}
+		used, err := install.InUse(name)
+		if err != nil {
+			return l, err
+		}
+		l.Drivers[i].InUse = install.Volumes(name, used)
+	}
+	return l, nil
+}
+
+// Select keeps the drivers of the names; a name that none has is an error.
+func (l *FlexListing) Select(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	var kept []FlexState
+	for _, name := range names {
+		i := slices.IndexFunc(l.Drivers, func(s FlexState) bool { return s.Name == name })
+		if i < 0 {
+			return fmt.Errorf("driver %s: %w in %s: 'volplane flex list' shows what is", name, install.ErrAbsent, l.Directory.Path)
+		}
+		kept = append(kept, l.Drivers[i])
+	}
+	l.Drivers = kept
+	return nil
+}
+
+// FlexCapabilities returns what a driver can do, as people read it.
+func FlexCapabilities(s FlexState) string {
+	if s.State != decide.Ready {
+		return ""
+	}
+	return install.Capabilities(s.Capabilities)
+}
+
+// FlexSkeleton writes a driver to begin with, and its test, into a directory; ""
+// is one of the driver's name. It returns the paths.
+func FlexSkeleton(name, dir string) ([]string, error) {
+	n, err := decide.ParseName(name)
+	if err != nil {
+		return nil, fmt.Errorf("driver %q: want VENDOR/DRIVER, as example.com/lofs: %w", name, err)
+	}
+	if dir == "" {
+		dir = n.Driver
+	}
+	return install.Skeleton(n, dir)
+}

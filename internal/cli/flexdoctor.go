@@ -1,0 +1,135 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"volplane.dev/volplane/internal/app"
+	decide "volplane.dev/volplane/internal/decide/flex"
+)
+
+// maxSecretFile bounds what is read of a secret: it has to be an argument.
+const maxSecretFile = 1 << 20
+
+type doctorFlags struct {
+	app.FlexExam
+	options, secrets []string
+	growTo, output   string
+}
+
+func (s *shell) flexDoctorCommand() *cobra.Command {
+	var d doctorFlags
+	c := &cobra.Command{
+		Use:   "doctor NAME|FILE",
+		Short: "Examine a driver with real mounts, and say what hosts cannot live with",
+		Long: `Examine a driver: call it as hosts do, and as no host should, with real mounts
+in a scratch directory that is removed at the end. Give the options that a
+volume of it needs. With --grow-to the volume is also made larger, and stays so.
+
+Exit codes: 0 no check failed, 1 it could not be examined, 2 a check failed.`,
+		Example: `  volplane flex doctor files/files
+  volplane flex doctor example.com/lofs --option file=try --option size=400Mi --fstype xfs --grow-to 600Mi
+  volplane flex doctor ./lofs -o json`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: s.completeDriver,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			d.Subject = args[0]
+			return s.flexDoctor(cmd.Context(), d)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&d.Dir, "dir", "", "plugin directory (default the one in which the host of this machine looks)")
+	f.StringArrayVar(&d.options, "option", nil, "KEY=VALUE: an option of the volume; may be repeated")
+	f.StringArrayVar(&d.secrets, "secret-file", nil, "KEY=FILE: a value of the volume's Secret; may be repeated")
+	f.StringVar(&d.FSType, "fstype", "", "filesystem of the volume")
+	f.StringVar(&d.growTo, "grow-to", "", "size to which the volume is made larger, as 2Gi (default: it is not)")
+	f.StringVarP(&d.output, "output", "o", "", "form of the output: json or yaml")
+	_ = c.MarkFlagDirname("dir")
+	return c
+}
+
+// volume reads what the flags say about the volume.
+func (d *doctorFlags) volume() (err error) {
+	if d.Options, err = pairs("--option", d.options, func(v string) (string, error) { return v, nil }); err != nil {
+		return err
+	}
+	if d.Secrets, err = pairs("--secret-file", d.secrets, readSecret); err != nil {
+		return err
+	}
+	if d.growTo != "" {
+		size, err := resource.ParseQuantity(d.growTo)
+		if err != nil || size.Value() <= 0 {
+			return fmt.Errorf("--grow-to %q: want a size, as 2Gi", d.growTo)
+		}
+		d.GrowTo = size.Value()
+	}
+	return nil
+}
+
+func (s *shell) flexDoctor(ctx context.Context, d doctorFlags) error {
+	if d.output != "" && d.output != "json" && d.output != "yaml" {
+		return fmt.Errorf("unknown output %q: use json or yaml", d.output)
+	}
+	if err := d.volume(); err != nil {
+		return err
+	}
+	diagnosis, err := app.FlexExamine(ctx, d.FlexExam)
+	if err != nil && len(diagnosis.Findings) == 0 {
+		return err
+	}
+	printed, failed := s.whole(d.output, diagnosis)
+	if !printed {
+		failed = s.printDiagnosis(diagnosis)
+	}
+	switch {
+	case err != nil:
+		return err
+	case failed != nil:
+		return failed
+	case diagnosis.Level == decide.Fail:
+		return errProblem
+	}
+	return nil
+}
+
+// pairs reads KEY=VALUE arguments of a flag.
+func pairs(flag string, all []string, read func(string) (string, error)) (map[string]string, error) {
+	out := map[string]string{}
+	for _, one := range all {
+		key, value, found := strings.Cut(one, "=")
+		if !found || key == "" {
+			return nil, fmt.Errorf("%s: want KEY=VALUE", flag)
+		}
+		value, err := read(value)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", flag, key, err)
+		}
+		out[key] = value
+	}
+	return out, nil
+}
+
+func readSecret(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxSecretFile) {
+		err = fmt.Errorf("%s is no file of at most 1 MiB", path)
+	}
+	if err != nil {
+		return "", err
+	}
+	data, err := os.ReadFile(path)
+	return string(data), err
+}
+
+func (s *shell) printDiagnosis(d app.FlexDiagnosis) error {
+	if err := printFindings(s.Out, d.Findings, "", true); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(s.Out, "\ndriver/%s: %s, %d checks by %d calls in %.1f s\n", d.Driver, d.Level, len(d.Findings), d.Calls, d.Seconds)
+	return err
+}

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
+
+	"volplane.dev/volplane/internal/app"
+	decide "volplane.dev/volplane/internal/decide/flex"
+)
+
+func (s *shell) flexListCommand() *cobra.Command {
+	var f flexFlags
+	c := &cobra.Command{
+		Use:   "list [NAME ...]",
+		Short: "Show the drivers of this host: version, state and why, volumes in use",
+		Long: `Show the drivers of this host: version, state and why, volumes in use.
+
+A bridge that runs here is asked. Without one each driver is started with init
+to find out, and the volumes are those that are mounted.`,
+		Example: `  volplane flex list
+  volplane flex list example.com/lofs -o yaml`,
+		ValidArgsFunction: s.completeDriver,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return s.flexList(cmd.Context(), f, args)
+		},
+	}
+	f.register(c)
+	return c
+}
+
+func (s *shell) flexList(ctx context.Context, f flexFlags, names []string) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	l, err := app.FlexList(ctx, s.flexOptions(f))
+	if err != nil {
+		return err
+	}
+	if err := l.Select(names); err != nil {
+		return err
+	}
+	if printed, err := s.whole(f.output, l); printed {
+		return err
+	}
+	if f.output == "name" {
+		for _, d := range l.Drivers {
+			fmt.Fprintln(s.Out, "driver/"+d.Name)
+		}
+		return nil
+	}
+	if len(l.Drivers) == 0 {
+		fmt.Fprintf(s.Err, "No drivers found in %s (%s)\n", l.Directory.Path, l.Directory.Because)
+		return nil
+	}
+	return s.printDrivers(l, f.output == "wide")
+}
+
+func (s *shell) printDrivers(l app.FlexListing, wide bool) error {
+	w := printers.GetNewTabWriter(s.Out)
+	fmt.Fprint(w, "NAME\tVERSION\tSTATE\tREASON\tVOLUMES\tAGE\tCAPABILITIES")
+	if wide {
+		fmt.Fprint(w, "\tPATH\tMESSAGE")
+	}
+	fmt.Fprintln(w)
+	for _, d := range l.Drivers {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s", d.Name, orNone(d.Hash), d.State, d.Reason, d.InUse, duration.HumanDuration(time.Since(d.Since)), orNone(app.FlexCapabilities(d)))
+		if wide {
+			fmt.Fprintf(w, "\t%s\t%s", d.Path, d.Message)
+		}
+		fmt.Fprintln(w)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	// Why a driver is not used is worth more than a column that is cut off.
+	for _, d := range l.Drivers {
+		if d.Next != "" && !wide {
+			fmt.Fprintf(s.Err, "\n%s. Next: %s.\n", d.Message, d.Next)
+		}
+	}
+	return nil
+}
+
+func orNone(text string) string {
+	if text == "" {
+		return "<none>"
+	}
+	return text
+}
+
+func (s *shell) flexLintCommand() *cobra.Command {
+	var f flexFlags
+	c := &cobra.Command{
+		Use:   "lint [DIR]",
+		Short: "Find what makes hosts refuse drivers, or try something for ever",
+		Long: `Look through a plugin directory for what makes a host refuse a driver, start
+what is none, or try something again for ever. Nothing is changed.
+
+Exit codes: 0 nothing is wrong, 1 error, 2 something is wrong.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				f.Dir = args[0]
+			}
+			return s.flexLint(cmd.Context(), f)
+		},
+	}
+	p := c.Flags()
+	p.StringVarP(&f.output, "output", "o", "", "form of the output: wide, json, yaml")
+	p.BoolVar(&f.NoInit, "no-init", false, "start no driver")
+	return c
+}
+
+func (s *shell) flexLint(ctx context.Context, f flexFlags) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	d, findings, err := app.FlexLint(ctx, s.flexOptions(f))
+	if err != nil {
+		return err
+	}
+	level := decide.Worst(findings)
+	printed, err := s.whole(f.output, map[string]any{"directory": d, "level": level, "findings": findings})
+	if !printed {
+		err = printFindings(s.Out, findings, d.Path, f.output == "wide")
+	}
+	if err == nil && level == decide.Fail {
+		err = errProblem
+	}
+	return err
+}

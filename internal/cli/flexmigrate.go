@@ -1,0 +1,262 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+
+	decide "volplane.dev/volplane/internal/decide/migrate"
+	"volplane.dev/volplane/internal/migrate"
+)
+
+func (s *shell) flexMigrateCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "migrate",
+		Short: "Move volumes from the in-tree FlexVolume plugin to the bridge, and back",
+		Long: `Move volumes from the in-tree FlexVolume plugin to the bridge, and back.
+
+A volume's source cannot be changed, so that the volume and its claim are saved
+in the cluster, deleted and made anew under their old names. The data is not
+touched, and volumes are never deleted at their driver. A volume that a Pod uses
+is refused: scale its owner to 0, migrate, and scale up again.`,
+		Example: `  volplane flex migrate plan               # which volumes can be moved, and what becomes of them
+  volplane flex migrate run pv-data         # move one
+  volplane flex migrate run --all           # move all that nobody uses
+  volplane flex migrate status              # what was begun, and what it waits for
+  volplane flex migrate undo pv-data        # as it was before`,
+	}
+	c.AddCommand(s.migratePlanCommand(), s.migrateRunCommand(), s.migrateUndoCommand(), s.migrateStatusCommand())
+	return c
+}
+
+func (s *shell) migratePlanCommand() *cobra.Command {
+	var output string
+	c := &cobra.Command{
+		Use:   "plan [VOLUME ...]",
+		Short: "Show which FlexVolumes can be moved, and change nothing",
+		Args:  cobra.ArbitraryArgs, ValidArgsFunction: s.completeFlexVolumes,
+		RunE: func(cmd *cobra.Command, args []string) error { return s.migratePlan(cmd.Context(), args, output) },
+	}
+	c.Flags().StringVarP(&output, "output", "o", "", "yaml or json: the objects as they will be")
+	return c
+}
+
+func (s *shell) migrateRunCommand() *cobra.Command {
+	var all bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "run VOLUME ... | --all",
+		Short: "Move volumes to the bridge; goes on where it was broken off",
+		Args:  cobra.ArbitraryArgs, ValidArgsFunction: s.completeFlexVolumes,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if all == (len(args) > 0) {
+				return errors.New("name the volumes to move, or all of them with --all")
+			}
+			return s.migrateAll(cmd.Context(), args, false, timeout)
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "every FlexVolume of the cluster that nobody uses, and what is half moved")
+	c.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for others at one volume; 0 without limit")
+	return c
+}
+
+func (s *shell) migrateUndoCommand() *cobra.Command {
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "undo VOLUME ...",
+		Short: "Make volumes FlexVolumes again that were moved, or half moved",
+		Args:  cobra.MinimumNArgs(1), ValidArgsFunction: s.completeFlexVolumes,
+		RunE: func(cmd *cobra.Command, args []string) error { return s.migrateAll(cmd.Context(), args, true, timeout) },
+	}
+	c.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for others at one volume; 0 without limit")
+	return c
+}
+
+func (s *shell) migrateStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show what was begun, and what it waits for",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return s.migrateStatus(cmd.Context()) },
+	}
+}
+
+// flexVolumes returns the FlexVolumes of the cluster, or those of the names.
+func flexVolumes(ctx context.Context, client kubernetes.Interface, names []string) ([]string, error) {
+	if len(names) > 0 {
+		return names, nil
+	}
+	list, err := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list volumes: %w", err)
+	}
+	for i := range list.Items {
+		if list.Items[i].Spec.FlexVolume != nil {
+			names = append(names, list.Items[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// allToMove returns the FlexVolumes of the cluster, and those that are none now
+// because somebody was killed who moved them.
+func allToMove(ctx context.Context, client kubernetes.Interface, m *migrate.Migration) ([]string, error) {
+	whole, err := flexVolumes(ctx, client, nil)
+	if err != nil {
+		return nil, err
+	}
+	half, err := m.Unfinished(ctx)
+	names := append(whole, half...)
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+func (s *shell) migratePlan(ctx context.Context, names []string, output string) error {
+	client, _, err := s.client()
+	if err != nil {
+		return err
+	}
+	if names, err = flexVolumes(ctx, client, names); err != nil {
+		return err
+	}
+	m := &migrate.Migration{Client: client}
+	if output != "" {
+		return s.migrateObjects(ctx, m, names, output)
+	}
+	if len(names) == 0 {
+		fmt.Fprintln(s.Out, "No volume of this cluster is a FlexVolume.")
+		return nil
+	}
+	w := tabwriter.NewWriter(s.Out, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(w, "VOLUME\tCLAIM\tFLEX-DRIVER\tCSI-DRIVER\tMOVES\tREASON")
+	for _, name := range names {
+		p, err := m.Plan(ctx, name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", name, none(p.Claim), none(p.From), none(p.To), yes(p.Step.Verb != decide.Refuse && p.Step.Verb != decide.Wait), p.Step.Because.Message)
+	}
+	return w.Flush()
+}
+
+// migrateObjects prints the objects as they will be; those that cannot be moved
+// are told as errors.
+func (s *shell) migrateObjects(ctx context.Context, m *migrate.Migration, names []string, output string) error {
+	p, err := printer(output)
+	if err != nil {
+		return err
+	}
+	var failed []error
+	for _, name := range names {
+		plan, err := m.Plan(ctx, name)
+		if err != nil {
+			return err
+		}
+		if plan.Volume == nil {
+			failed = append(failed, errors.New(plan.Step.Because.Message))
+			continue
+		}
+		objects := []runtime.Object{plan.Volume}
+		if plan.MovedClaim != nil {
+			objects = append(objects, plan.MovedClaim)
+		}
+		for _, o := range objects {
+			if err := p.PrintObj(o, s.Out); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// migrateAll moves volumes one after the other: what cannot be moved now holds
+// up none of the others.
+func (s *shell) migrateAll(ctx context.Context, names []string, back bool, timeout time.Duration) error {
+	client, _, err := s.client()
+	if err != nil {
+		return err
+	}
+	m := &migrate.Migration{Client: client, Told: func(pv string, step decide.Step) {
+		if step.Verb != decide.Refuse {
+			fmt.Fprintf(s.Out, "%s: %s\n", pv, step.Because.Message)
+		}
+	}}
+	if len(names) == 0 {
+		if names, err = allToMove(ctx, client, m); err != nil {
+			return err
+		}
+	}
+	var failed []error
+	for _, name := range names {
+		one, cancel := within(ctx, timeout)
+		_, err := m.Run(one, name, back)
+		cancel()
+		if ctx.Err() != nil {
+			return fmt.Errorf("volume %s is half moved; 'volplane flex migrate status' shows it, run or undo goes on: %w", name, ctx.Err())
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("pv/%s: %w", name, err))
+		}
+	}
+	return errors.Join(failed...)
+}
+
+func (s *shell) migrateStatus(ctx context.Context) error {
+	client, _, err := s.client()
+	if err != nil {
+		return err
+	}
+	begun, err := (&migrate.Migration{Client: client}).Begun(ctx)
+	if err != nil {
+		return err
+	}
+	if len(begun) == 0 {
+		fmt.Fprintln(s.Out, "No volume was moved.")
+		return nil
+	}
+	w := tabwriter.NewWriter(s.Out, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(w, "VOLUME\tCLAIM\tDIRECTION\tNEXT\tREASON")
+	for _, b := range begun {
+		direction := "to " + b.To
+		if b.Back {
+			direction = "back to " + b.From
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", b.Name, none(b.Claim), direction, b.Step.Verb, b.Step.Because.Message)
+	}
+	return w.Flush()
+}
+
+func (s *shell) completeFlexVolumes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	client, _, err := s.client()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	names, err := flexVolumes(cmd.Context(), client, nil)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+func none(s string) string {
+	if s == "" {
+		return "<none>"
+	}
+	return s
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
