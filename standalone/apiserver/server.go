@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
 	"volplane.dev/volplane/standalone/pki"
@@ -141,7 +142,7 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-	return datadir.WriteFile(s.AdminKubeconfig(), kubeconfig)
+	return durable.WriteFile(s.AdminKubeconfig(), kubeconfig)
 }
 
 const (

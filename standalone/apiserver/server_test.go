@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -198,14 +199,22 @@ func shortDir(t *testing.T) string {
 // grant lets the user "someone" do everything with Pods.
 func grant(t *testing.T, admin kubernetes.Interface) {
 	t.Helper()
-	role := kube.ClusterRole("pods", []kube.Access{
+	rights := []kube.Access{
 		kube.Write("", "pods", "create", "patch", "get"), kube.Write("", "pods/binding", "create"),
 		kube.Write("", "persistentvolumeclaims", "create"),
-	})
-	if _, err := admin.RbacV1().ClusterRoles().Create(t.Context(), role, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
 	}
-	if _, err := admin.RbacV1().ClusterRoleBindings().Create(t.Context(), kube.ClusterRoleBinding("pods", "someone"), metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
+	for _, o := range kube.Roles("pods", rights, kube.User("someone")) {
+		var err error
+		switch o := o.(type) {
+		case *rbacv1.ClusterRole:
+			_, err = admin.RbacV1().ClusterRoles().Create(t.Context(), o, metav1.CreateOptions{})
+		case *rbacv1.ClusterRoleBinding:
+			_, err = admin.RbacV1().ClusterRoleBindings().Create(t.Context(), o, metav1.CreateOptions{})
+		default:
+			t.Fatalf("what is %T?", o)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }

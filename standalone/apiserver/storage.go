@@ -70,6 +70,9 @@ func store(c *genericapiserver.Config, endpoint string) (*genericoptions.EtcdOpt
 	o := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(registryPrefix, nil))
 	o.StorageConfig.Transport.ServerList = []string{endpoint}
 	o.DefaultStorageMediaType = mediaType
+	// No collector runs here: what a client asks to be deleted with its dependents,
+	// or without them, would wait for one for ever.
+	o.EnableGarbageCollection = false
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(legacyscheme.Scheme, c.EffectiveVersion)
 	// "minions" is where Kubernetes has kept its Nodes since their first name.
 	f := serverstorage.NewDefaultStorageFactory(o.StorageConfig, mediaType, legacyscheme.Codecs, encoding, served(),

@@ -3,10 +3,12 @@ package apiserver_test
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/volume"
@@ -39,5 +41,31 @@ func TestCapacitiesAreServed(t *testing.T) {
 	}
 	if err := all.Delete(ctx, o.Name, metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestDeletionWaitsForNoCollector: kubectl delete --cascade=orphan and foreground
+// do not leave what nobody takes away.
+func TestDeletionWaitsForNoCollector(t *testing.T) {
+	s := standalonetest.Start(t)
+	claims, ctx := standalonetest.Client(t, s, "").CoreV1().PersistentVolumeClaims("default"), t.Context()
+	for _, policy := range []metav1.DeletionPropagation{metav1.DeletePropagationOrphan, metav1.DeletePropagationForeground, metav1.DeletePropagationBackground} {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		}}
+		if _, err := claims.Create(ctx, claim, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		// The protection of claims is a controller's turn, which does not run here.
+		if _, err := claims.Patch(ctx, "data", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := claims.Delete(ctx, "data", metav1.DeleteOptions{PropagationPolicy: &policy}); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := claims.Get(ctx, "data", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			t.Fatalf("deleted with policy %s: %v with finalizers %v", policy, err, left.Finalizers)
+		}
 	}
 }

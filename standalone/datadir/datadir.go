@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/durable"
 )
 
 // Format is the version of the directory's layout that this program writes.
@@ -111,7 +113,7 @@ func (d *Dir) checkFormat() error {
 	path := filepath.Join(d.Path, "format")
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return WriteFile(path, []byte(strconv.Itoa(Format)+"\n"))
+		return durable.WriteFile(path, []byte(strconv.Itoa(Format)+"\n"))
 	}
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
@@ -128,43 +130,3 @@ func (d *Dir) checkFormat() error {
 
 // Close gives the directory back.
 func (d *Dir) Close() error { return d.lock.Close() }
-
-// WriteFile replaces a file by data, readable by its owner only: after a crash
-// at any moment either the old or the new content is there, never a part.
-func WriteFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if _, err := f.Write(data); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := f.Close(); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("sync %s: %w", path, err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("sync %s: %w", path, err)
-	}
-	return nil
-}

@@ -80,27 +80,6 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestWriteFileReplacesAndLeavesNothing(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "f")
-	for _, content := range []string{"one", "two"} {
-		if err := datadir.WriteFile(path, []byte(content)); err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(path)
-		if err != nil || string(got) != content {
-			t.Errorf("read %q, %v; want %q", got, err, content)
-		}
-	}
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v; want mode 0600", info, err)
-	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
-		t.Errorf("directory holds %v, %v; want the file only", left, err)
-	}
-}
-
 func open(t *testing.T, path string) *datadir.Dir {
 	t.Helper()
 	d, err := datadir.Open(path)

@@ -17,7 +17,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"volplane.dev/volplane/standalone/datadir"
+	"volplane.dev/volplane/internal/durable"
 )
 
 // The clock of a host may be wrong when it starts, by decades where it has no
@@ -64,7 +64,7 @@ func Open(dir string) (*Authority, error) {
 	a.certPEM, err = os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if a.certPEM, err = selfSigned(a.key); err == nil {
-			err = datadir.WriteFile(path, a.certPEM)
+			err = durable.WriteFile(path, a.certPEM)
 		}
 	}
 	if err != nil {
@@ -172,7 +172,7 @@ func newKey(path string) (*ecdsa.PrivateKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	return key, datadir.WriteFile(path, data)
+	return key, durable.WriteFile(path, data)
 }
 
 func encodeKey(key *ecdsa.PrivateKey) ([]byte, error) {

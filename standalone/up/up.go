@@ -30,6 +30,12 @@ type Options struct {
 	Names []string
 	// Node is the name of this host's Node.
 	Node string
+	// PluginDir is where FlexVolume drivers are; empty is volumeplugins in
+	// DataDir. FlexConfig is the file that says who may use them; empty is none.
+	PluginDir, FlexConfig string
+	// DisableForceDetachOnTimeout keeps volumes from being detached by force
+	// only because their node has not been ready for six minutes.
+	DisableForceDetachOnTimeout bool
 	// Out receives the one screen that says what runs; Log the rest.
 	Out io.Writer
 	Log *slog.Logger
@@ -44,6 +50,9 @@ func (o Options) Validate() error {
 	}
 	if o.Node == "" {
 		return fmt.Errorf("the node has no name: give one with --name")
+	}
+	if o.PluginDir != "" && !filepath.IsAbs(o.PluginDir) {
+		return fmt.Errorf("--volume-plugin-dir %q is not an absolute path", o.PluginDir)
 	}
 	for _, n := range o.Names {
 		if !isHost(n) {
@@ -83,7 +92,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	// The supervisor hears of the stop when it begins, not when it is over.
 	defer context.AfterFunc(ctx, func() { notify(daemon.SdNotifyStopping) })()
-	return app.RunParts(ctx, o.Log, o.parts(server, ready))
+	return app.RunParts(ctx, o.Log, o.parts(server, admin, ready))
 }
 
 // supervisor returns the way to tell systemd, or whoever started us, how far
@@ -106,14 +115,14 @@ func supervisor() (notify func(state string)) {
 }
 
 // parts are what runs on top of the API server, in start order.
-func (o Options) parts(server *apiserver.Server, ready func()) []app.Part {
+func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, ready func()) []app.Part {
 	drivers := csi.NewSet()
 	return []app.Part{
 		{Name: "api server", Run: server.Wait},
 		{Name: "controllers", Run: func(ctx context.Context) error {
 			return app.ControlPlane(ctx, app.ControlPlaneOptions{
 				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
-				Drivers:   drivers, Log: o.Log,
+				Drivers:   drivers, Flex: true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Log: o.Log,
 			}, ready)
 		}},
 		// The driver before the agent: on the way down the agent goes first and
@@ -121,9 +130,10 @@ func (o Options) parts(server *apiserver.Server, ready func()) []app.Part {
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
 			return app.LocalDriver(ctx, app.DriverOptions{NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Log: o.Log})
 		}},
+		{Name: "flex bridge", Run: func(ctx context.Context) error { return o.flex(ctx, admin) }},
 		{Name: "node agent", Run: func(ctx context.Context) error {
 			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")
-			return app.Node(ctx, app.NodeOptions{Name: o.Node, RootDir: o.nodeRoot(), Config: config, Drivers: drivers, Log: o.Log})
+			return app.Node(ctx, app.NodeOptions{Name: o.Node, RootDir: o.nodeRoot(), Config: config, Drivers: drivers, ControlPlane: true, Flex: true, Log: o.Log})
 		}},
 	}
 }
@@ -142,7 +152,8 @@ func screen(o Options, server *apiserver.Server, took time.Duration) {
   node        %s, mounts below %s
   class       local (default), driver local.volplane.dev
   runs        API server, etcd, binder, provisioner, attacher, attach/detach, resizer,
-              placement, protection, node agent, local driver
+              placement, protection, node agent, local driver,
+              FlexVolume drivers of %s
 %s
 Go on with
   export KUBECONFIG=%s
@@ -150,5 +161,5 @@ Go on with
   volplane mount CLAIM DIR            # a claim's data at a path of this host
   volplane why pvc/CLAIM              # who waits for whom
   volplane invite NODE > NODE.kubeconfig; volplane node --join NODE.kubeconfig
-`, o.Version, took.Seconds(), server.Addr(), server.AdminKubeconfig(), o.DataDir, o.Node, o.nodeRoot(), root, server.AdminKubeconfig())
+`, o.Version, took.Seconds(), server.Addr(), server.AdminKubeconfig(), o.DataDir, o.Node, o.nodeRoot(), o.pluginDir(), root, server.AdminKubeconfig())
 }

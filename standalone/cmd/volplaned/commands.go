@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 
 	"volplane.dev/volplane/standalone/up"
@@ -46,6 +47,10 @@ func upCommand() *cobra.Command {
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:6771", "address of the API server; port 0 takes a free one")
 	f.StringSliceVar(&o.Names, "tls-san", nil, "further names or addresses by which joining nodes reach this host")
 	f.StringVar(&o.Node, "name", hostName(), "name of this host's node")
+	f.StringVar(&o.PluginDir, "volume-plugin-dir", "", "directory of FlexVolume drivers (default volumeplugins in the data directory)")
+	f.StringVar(&o.FlexConfig, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
+	f.BoolVar(&o.DisableForceDetachOnTimeout, "disable-force-detach-on-timeout", false,
+		"never detach a volume by force only because its node has not been ready for six minutes; the taint "+corev1.TaintNodeOutOfService+" still does")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 warnings and changes, 4 everything")
 	return c
 }
