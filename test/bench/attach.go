@@ -62,20 +62,12 @@ func measureAttaching(ctx context.Context, figures map[string]any, volumes int) 
 }
 
 func (p *attacher) measure(ctx context.Context, figures map[string]any) error {
-	a, err := newArena(ctx, 0)
-	if a != nil {
-		defer a.close()
-	}
+	// One more is for those that are attached one after the other.
+	a, ctx, err := newWired(ctx, p.volumes+1)
 	if err != nil {
 		return err
 	}
-	if err := a.makeNodes(ctx); err != nil {
-		return err
-	}
-	// One more is for those that are attached one after the other.
-	if err := a.each(p.volumes+1, func(name string) error { return a.wire(ctx, name) }); err != nil {
-		return err
-	}
+	defer a.close()
 	if err := p.run(ctx, a); err != nil {
 		return err
 	}

@@ -42,13 +42,11 @@ func measureBinding(ctx context.Context, figures map[string]any, claims int) err
 }
 
 func measureBind(ctx context.Context, figures map[string]any, claims int, run func(context.Context, *arena) error) (time.Duration, error) {
-	a, err := newArena(ctx, 0)
-	if a != nil {
-		defer a.close()
-	}
+	a, ctx, err := newArena(ctx, 0)
 	if err != nil {
 		return 0, err
 	}
+	defer a.close()
 	if err := run(ctx, a); err != nil {
 		return 0, err
 	}

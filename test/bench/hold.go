@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"volplane.dev/volplane/test/internal/plane"
@@ -31,19 +30,11 @@ func measureHolding(ctx context.Context, figures map[string]any, volumes int) er
 }
 
 func measureHold(ctx context.Context, figures map[string]any, name string, volumes int, run func(*arena) ([]*plane.Process, error)) error {
-	a, err := newArena(ctx, 0)
-	if a != nil {
-		defer a.close()
-	}
+	a, ctx, err := newWired(ctx, volumes+1)
 	if err != nil {
 		return err
 	}
-	if err := a.makeNodes(ctx); err != nil {
-		return err
-	}
-	if err := a.each(volumes+1, func(name string) error { return a.wire(ctx, name) }); err != nil {
-		return err
-	}
+	defer a.close()
 	s, err := a.observe(ctx)
 	if err != nil {
 		return err
@@ -126,11 +117,10 @@ func idle(figures map[string]any, name string, programs []*plane.Process) error 
 // oursApart runs all controllers of volplane that need no heartbeats, in one
 // process.
 func (a *arena) oursApart() ([]*plane.Process, error) {
-	p, err := plane.Run(filepath.Join(a.dir, "volplane.log"), "bench-controllers", a.server.AdminKubeconfig(), a.driver.socket)
+	p, err := a.run("bench-controllers", a.server.AdminKubeconfig(), a.driver.socket)
 	if err != nil {
 		return nil, err
 	}
-	a.stops = append(a.stops, p.Kill)
 	return []*plane.Process{p}, nil
 }
 
@@ -145,11 +135,10 @@ func (a *arena) theirsHold() ([]*plane.Process, error) {
 		"kube-controller-manager": {file, "--leader-elect=false", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=2000", "--controllers=" + controllers},
 		"csi-provisioner":         beside, "csi-attacher": beside,
 	} {
-		p, err := plane.Run(filepath.Join(a.dir, program+".log"), program, args...)
+		p, err := a.run(program, args...)
 		if err != nil {
 			return nil, err
 		}
-		a.stops = append(a.stops, p.Kill)
 		all = append(all, p)
 	}
 	return all, nil

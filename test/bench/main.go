@@ -53,6 +53,9 @@ func main() {
 	instead("mount", "mount so many volumes at once on one node, and some one after the other, with volplane's node agent and with a kubelet", func(figures map[string]any, n int) error {
 		return measureMounting(ctx, figures, n, *hang)
 	})
+	instead("flex", "find so many FlexVolume drivers, and one that is rewritten all the time, call one, examine one", func(figures map[string]any, n int) error {
+		return measureFlex(ctx, figures, n)
+	})
 	flag.Parse()
 	if err := run(measure); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -28,30 +29,57 @@ type arena struct {
 	stops  []func()
 	// stopOurs stops volplane's controllers; nil if they do not run.
 	stopOurs func()
+	// fail ends what is measured.
+	fail context.CancelCauseFunc
 }
 
-func newArena(ctx context.Context, delay time.Duration) (*arena, error) {
+// newArena is to be closed. What is measured in it has the context that comes
+// with it: that ends when a program of the arena ends by itself.
+func newArena(ctx context.Context, delay time.Duration) (*arena, context.Context, error) {
 	dir, err := os.MkdirTemp("", "bench-")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	a := &arena{dir: dir}
-	a.stops = append(a.stops, func() { _ = os.RemoveAll(dir) })
-	if a.server, err = apiserver.Start(ctx, apiserver.Options{DataDir: filepath.Join(dir, "api"), Listen: "127.0.0.1:0", RBAC: app.RBAC()}); err != nil {
-		return a, err
+	ctx, fail := context.WithCancelCause(ctx)
+	a := &arena{dir: dir, fail: fail, stops: []func(){func() { fail(nil) }, func() { _ = os.RemoveAll(dir) }}}
+	if err := a.open(ctx, delay); err != nil {
+		a.close()
+		return nil, nil, err
+	}
+	return a, ctx, nil
+}
+
+func (a *arena) open(ctx context.Context, delay time.Duration) error {
+	var err error
+	if a.server, err = apiserver.Start(ctx, apiserver.Options{DataDir: filepath.Join(a.dir, "api"), Listen: "127.0.0.1:0", RBAC: app.RBAC()}); err != nil {
+		return err
 	}
 	a.stops = append(a.stops, a.server.Stop)
 	config := a.server.AdminConfig()
 	config.QPS = -1
 	if a.client, err = kubernetes.NewForConfig(config); err != nil {
-		return a, err
+		return err
 	}
 	d, stop, err := serveDriver(delay)
 	if err != nil {
-		return a, err
+		return err
 	}
 	a.driver, a.stops = d, append(a.stops, stop)
-	return a, nil
+	return nil
+}
+
+// newWired is an arena with nodes and volumes that can be attached to them; it is
+// to be closed.
+func newWired(ctx context.Context, volumes int) (*arena, context.Context, error) {
+	a, ctx, err := newArena(ctx, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := errors.Join(a.makeNodes(ctx), a.each(volumes, func(name string) error { return a.wire(ctx, name) })); err != nil {
+		a.close()
+		return nil, nil, err
+	}
+	return a, ctx, nil
 }
 
 func (a *arena) close() {
@@ -120,11 +148,27 @@ func (a *arena) theirsAttach(raised bool) error {
 
 func (a *arena) start(programs map[string][]string) error {
 	for program, args := range programs {
-		p, err := plane.Run(filepath.Join(a.dir, program+".log"), program, args...)
-		if err != nil {
+		if _, err := a.run(program, args...); err != nil {
 			return err
 		}
-		a.stops = append(a.stops, p.Kill)
 	}
 	return nil
+}
+
+// run starts a program, without which there is nothing to measure.
+func (a *arena) run(program string, args ...string) (*plane.Process, error) {
+	log := filepath.Join(a.dir, program+".log")
+	p, err := plane.Run(log, program, args...)
+	if err != nil {
+		return nil, err
+	}
+	a.stops = append(a.stops, p.Kill)
+	go func() {
+		if p.Died() {
+			// It need not have said anything.
+			said, _ := os.ReadFile(log)
+			a.fail(fmt.Errorf("%s has ended: %s", program, said[max(0, len(said)-1000):]))
+		}
+	}()
+	return p, nil
 }

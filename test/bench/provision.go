@@ -69,13 +69,11 @@ func measurePeers(ctx context.Context, figures map[string]any, claims, rounds in
 // measurePeer returns how many claims a second become bound and how many volumes
 // a second are gone.
 func measurePeer(ctx context.Context, delay time.Duration, claims int, run func(context.Context, *arena) error) (made, deleted float64, err error) {
-	a, err := newArena(ctx, delay)
-	if a != nil {
-		defer a.close()
-	}
+	a, ctx, err := newArena(ctx, delay)
 	if err != nil {
 		return 0, 0, err
 	}
+	defer a.close()
 	if err := a.prepare(ctx); err != nil {
 		return 0, 0, err
 	}
@@ -231,13 +229,11 @@ func (a *arena) life(ctx context.Context, name string) (time.Duration, error) {
 
 // measureLatency takes the time of one claim after the other on an idle system.
 func measureLatency(ctx context.Context, figures map[string]any) error {
-	a, err := newArena(ctx, 0)
-	if a != nil {
-		defer a.close()
-	}
+	a, ctx, err := newArena(ctx, 0)
 	if err != nil {
 		return err
 	}
+	defer a.close()
 	if err := a.prepare(ctx); err != nil {
 		return err
 	}

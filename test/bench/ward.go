@@ -37,6 +37,8 @@ type ward struct {
 	// sights are when volumes were seen to be published and to be unstaged.
 	sights  *sights
 	hanging atomic.Pointer[hanging]
+	// calls is how often the driver was asked to change something.
+	calls atomic.Int64
 	// volumes is how many there are, told those that the node may mount.
 	volumes int
 	told    []string
@@ -50,25 +52,25 @@ type hanging struct {
 	asked  atomic.Bool
 }
 
-func newWard(ctx context.Context, free bool) (*ward, error) {
-	a, err := newArena(ctx, 0)
+func newWard(ctx context.Context, free bool) (*ward, context.Context, error) {
+	a, ctx, err := newArena(ctx, 0)
 	w := &ward{arena: a, free: free, sights: &sights{news: make(chan struct{}, 1)}, stop: func() error { return nil }}
-	if a == nil || err != nil {
-		return w, err
+	if err != nil {
+		return w, ctx, err
 	}
 	w.sights.clear()
 	if w.root, err = newRoot(); err != nil {
-		return w, err
+		return w, ctx, err
 	}
 	if free {
 		if err := w.describeDriver(ctx); err != nil {
-			return w, err
+			return w, ctx, err
 		}
 	}
 	w.plugin, err = plugin.Serve(plugin.Options{
 		Name: driverName, NodeID: "id-" + ward1, Root: w.root, Dir: filepath.Join(filepath.Dir(w.root), "driver"), Before: w.before, After: w.after,
 	})
-	return w, err
+	return w, ctx, err
 }
 
 // before lets the call for one volume hang.
@@ -91,7 +93,11 @@ func (w *ward) after(method string, r proto.Message) {
 		w.sights.see(&w.sights.told, idOf(r))
 	case "NodeUnstageVolume":
 		w.sights.see(&w.sights.gone, idOf(r))
+	case "NodeStageVolume", "NodeUnpublishVolume":
+	default:
+		return
 	}
+	w.calls.Add(1)
 }
 
 func idOf(r proto.Message) string {

@@ -20,10 +20,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/registrar"
 	"volplane.dev/volplane/internal/driver/local"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -86,16 +86,14 @@ func (a *mortal) live(ctx context.Context) error {
 		return err
 	}
 	between := grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(a.forward))
-	announce := grpc.NewServer()
-	registerapi.RegisterRegistrationServer(announce, announcer{endpoint: a.between()})
-	for server, socket := range map[*grpc.Server]string{between: a.between(), announce: filepath.Join(registry, "local-reg.sock")} {
-		_ = os.Remove(socket)
-		l, err := net.Listen("unix", socket)
-		if err != nil {
-			return err
-		}
-		go func() { ended <- server.Serve(l) }()
+	_ = os.Remove(a.between())
+	l, err := net.Listen("unix", a.between())
+	if err != nil {
+		return err
 	}
+	go func() { ended <- between.Serve(l) }()
+	announce := registrar.Registrar{Driver: volume.LocalDriver, Endpoint: a.between(), Path: registrar.Path(registry, volume.LocalDriver), Log: log}
+	go func() { ended <- announce.Run(ctx) }()
 	go func() {
 		ended <- app.Node(ctx, app.NodeOptions{Name: a.Node, RootDir: a.root(), Config: config, Drivers: csi.NewSet(), Log: log})
 	}()
@@ -193,18 +191,3 @@ func (raw) Unmarshal(data []byte, v any) error {
 
 // Name is that of the codec that both sides use.
 func (raw) Name() string { return "proto" }
-
-type announcer struct {
-	registerapi.UnimplementedRegistrationServer
-	endpoint string
-}
-
-// GetInfo tells where the driver is reached.
-func (a announcer) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: volume.LocalDriver, Endpoint: a.endpoint, SupportedVersions: []string{"1.0.0"}}, nil
-}
-
-// NotifyRegistrationStatus takes note of nothing.
-func (announcer) NotifyRegistrationStatus(context.Context, *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
-	return &registerapi.RegistrationStatusResponse{}, nil
-}

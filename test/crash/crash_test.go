@@ -80,18 +80,30 @@ func (s scenario) once(t *testing.T, w *world, f *fuse) []string {
 	}()
 	played := make(chan error, 1)
 	go func() { played <- s.end(ctx, w) }()
-	select {
-	case err = <-played:
-		must("play", err)
-	case <-f.blown:
+	again := func() {
+		t.Helper()
 		must("stop", stop())
 		stop, err = w.run(newFuse(0, false))
 		must("start again", err)
+	}
+	var steps []string
+	select {
+	case err = <-played:
+		must("play", err)
+		steps = f.steps()
+		if f.disarm(); !f.isDead() {
+			break
+		}
+		// It died when all was done already.
+		<-f.blown
+		again()
+		must("resolve intents", noIntents(ctx, w))
+	case <-f.blown:
+		again()
 		must("play", <-played)
 		must("resolve intents", noIntents(ctx, w))
+		steps = f.steps()
 	}
-	steps := f.steps()
-	f.disarm()
 	if s.clean != nil {
 		must("clean", s.clean(ctx, w))
 		must("clean", w.settled(ctx, 0, 0))

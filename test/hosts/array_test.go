@@ -31,8 +31,21 @@ type array struct {
 	// way any more.
 	mu    sync.RWMutex
 	disks map[string]*disk
+	// asking counts the calls to publish and unpublish that are under way, by the
+	// host that they came by; those of two hosts are of two leaders.
+	asking map[string]int
+	asked  int
+	// held is the next call that does not end before its caller gives up.
+	held *held
 	// wrong is what must never have happened.
 	wrong []string
+}
+
+// held is a call that hangs, after its work or before.
+type held struct {
+	method string
+	after  bool
+	began  chan struct{}
 }
 
 type disk struct {
@@ -44,7 +57,9 @@ type disk struct {
 	written, refused map[string]int
 }
 
-func newArray(dir string) *array { return &array{dir: dir, disks: map[string]*disk{}} }
+func newArray(dir string) *array {
+	return &array{dir: dir, disks: map[string]*disk{}, asking: map[string]int{}}
+}
 
 func (a *array) path(id string) string { return filepath.Join(a.dir, id) }
 
@@ -60,6 +75,51 @@ func (a *array) holders(id string) []string {
 		return slices.Sorted(maps.Keys(d.at))
 	}
 	return nil
+}
+
+// hold has the next call of a method hang; the channel is closed when it does.
+func (a *array) hold(method string, after bool) <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.held = &held{method, after, make(chan struct{})}
+	return a.held.began
+}
+
+// asks lets a call of a host do its work. Calls of another one may not be under
+// way.
+func (a *array) asks(ctx context.Context, host, method string, work func() error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked++
+	for other, n := range a.asking {
+		if other != host && n > 0 {
+			a.complain("%s calls %s while %d calls by %s are under way", host, method, n, other)
+		}
+	}
+	a.asking[host]++
+	defer func() { a.asking[host]-- }()
+	h := a.held
+	if h == nil || h.method != method {
+		return work()
+	}
+	a.held = nil
+	if h.after {
+		if err := work(); err != nil {
+			return err
+		}
+	}
+	close(h.began)
+	a.mu.Unlock()
+	<-ctx.Done()
+	a.mu.Lock()
+	return ctx.Err()
+}
+
+// calls is how often somebody asked to publish or unpublish.
+func (a *array) calls() int {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return a.asked
 }
 
 // counts returns how often a host has written to a volume, and was refused.
@@ -132,10 +192,12 @@ type service struct {
 	host, socket string
 }
 
+func socketOf(root string) string { return filepath.Join(root, "plugins", driverName, "csi.sock") }
+
 // serve has a driver on a host, whose node agent has a root directory.
 func (a *array) serve(t *testing.T, host, root string) {
 	t.Helper()
-	s := &service{array: a, host: host, socket: filepath.Join(root, "plugins", driverName, "csi.sock")}
+	s := &service{array: a, host: host, socket: socketOf(root)}
 	registration := filepath.Join(root, "plugins_registry", driverName+"-reg.sock")
 	for _, path := range []string{s.socket, registration} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -214,29 +276,29 @@ func (s *service) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) 
 
 // ControllerPublishVolume opens a volume for a host. A second one is never to be
 // asked for: the volumes here are for one at a time.
-func (s *service) ControllerPublishVolume(_ context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	d := s.disks[r.GetVolumeId()]
-	if d == nil {
-		return nil, status.Error(codes.NotFound, "no such volume")
-	}
-	if len(d.at) > 0 && !d.at[r.GetNodeId()] {
-		s.complain("volume %s is asked for at %s while %v has it", r.GetVolumeId(), r.GetNodeId(), d.at)
-		return nil, status.Error(codes.FailedPrecondition, "another host has the volume")
-	}
-	d.at[r.GetNodeId()] = true
-	return &csipb.ControllerPublishVolumeResponse{}, nil
+func (s *service) ControllerPublishVolume(ctx context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+	return &csipb.ControllerPublishVolumeResponse{}, s.asks(ctx, s.host, "publish", func() error {
+		d := s.disks[r.GetVolumeId()]
+		if d == nil {
+			return status.Error(codes.NotFound, "no such volume")
+		}
+		if len(d.at) > 0 && !d.at[r.GetNodeId()] {
+			s.complain("volume %s is asked for at %s while %v has it", r.GetVolumeId(), r.GetNodeId(), d.at)
+			return status.Error(codes.FailedPrecondition, "another host has the volume")
+		}
+		d.at[r.GetNodeId()] = true
+		return nil
+	})
 }
 
 // ControllerUnpublishVolume cuts a host off, whatever it has mounted.
-func (s *service) ControllerUnpublishVolume(_ context.Context, r *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if d := s.disks[r.GetVolumeId()]; d != nil {
-		delete(d.at, r.GetNodeId())
-	}
-	return &csipb.ControllerUnpublishVolumeResponse{}, nil
+func (s *service) ControllerUnpublishVolume(ctx context.Context, r *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+	return &csipb.ControllerUnpublishVolumeResponse{}, s.asks(ctx, s.host, "unpublish", func() error {
+		if d := s.disks[r.GetVolumeId()]; d != nil {
+			delete(d.at, r.GetNodeId())
+		}
+		return nil
+	})
 }
 
 func (s *service) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {

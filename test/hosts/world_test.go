@@ -33,6 +33,7 @@ type world struct {
 	array  *array
 	plane  *plane.Plane
 	flags  []string
+	port   string
 	client kubernetes.Interface
 	hosts  map[string]*host
 	// ends is how often the control plane was killed, lives how many other
@@ -40,14 +41,30 @@ type world struct {
 	ends, lives int
 }
 
-// host is a node agent in a network namespace. The namespace is joined to this
-// one by a cable, one end here.
+// host is a network namespace, with a program in it: a node agent or controllers.
+// It is joined to this one by a cable, one end here.
 type host struct {
 	name, cable string
 	agent       *plane.Process
 }
 
+// newWorld is a control plane that reaches the array itself, and hosts.
 func newWorld(t *testing.T, names ...string) *world {
+	t.Helper()
+	w := begin(t, names...)
+	w.array.serve(t, "node1", filepath.Join(w.plane.Dir, "node"))
+	for i, name := range names {
+		w.connect(i, name)
+		w.join(i, name)
+	}
+	for _, name := range append(names, "node1") {
+		w.registered(name)
+	}
+	return w
+}
+
+// begin is a control plane that can be reached from hosts of these names.
+func begin(t *testing.T, names ...string) *world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vp-")
 	if err != nil {
@@ -61,15 +78,8 @@ func newWorld(t *testing.T, names ...string) *world {
 		w.flags = append(w.flags, "--tls-san", address(i, 1))
 	}
 	w.up()
-	w.array.serve(t, "node1", filepath.Join(w.plane.Dir, "node"))
-	port := w.client.CoreV1().RESTClient().Get().URL().Port()
-	w.flags[1] = "0.0.0.0:" + port
-	for i, name := range names {
-		w.join(i, name, port)
-	}
-	for _, name := range append(names, "node1") {
-		w.registered(name)
-	}
+	w.port = w.client.CoreV1().RESTClient().Get().URL().Port()
+	w.flags[1] = "0.0.0.0:" + w.port
 	return w
 }
 
@@ -94,12 +104,14 @@ func (w *world) crash() {
 	w.up()
 }
 
-// join makes a host and has its node agent join.
-func (w *world) join(i int, name, port string) {
+// connect makes a host.
+func (w *world) connect(i int, name string) {
 	w.t.Helper()
-	// What an interrupted run left has the names of this one.
-	_ = exec.Command("ip", "netns", "del", name).Run()
 	h := &host{name: name, cable: fmt.Sprint("vp-", name)}
+	// What an interrupted run left has the names of this one, and may have a
+	// program in it.
+	_ = exec.Command("ip", "netns", "del", name).Run()
+	_ = exec.Command("ip", "link", "del", h.cable).Run()
 	w.ip("netns", "add", name)
 	w.hosts[name] = h
 	w.ip("link", "add", h.cable, "type", "veth", "peer", "name", "eth0", "netns", name)
@@ -108,11 +120,16 @@ func (w *world) join(i int, name, port string) {
 	w.ip("-n", name, "address", "add", address(i, 2)+"/30", "dev", "eth0")
 	w.ip("-n", name, "link", "set", "eth0", "up")
 	w.ip("-n", name, "link", "set", "lo", "up")
-	config, err := w.plane.Invite(name, "--server", address(i, 1)+":"+port)
+}
+
+// join has a host's node agent join.
+func (w *world) join(i int, name string) {
+	w.t.Helper()
+	config, err := w.plane.Invite(name, "--server", address(i, 1)+":"+w.port)
 	w.must(err)
 	root := w.root(name)
 	w.array.serve(w.t, name, root)
-	h.agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "node", "--join", config, "--root-dir", root, "--driver=false")
+	w.hosts[name].agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "node", "--join", config, "--root-dir", root, "--driver=false")
 	w.must(err)
 }
 

@@ -12,7 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -105,8 +107,14 @@ func TestAttachmentOfAVolumeThatIsBeingDeleted(t *testing.T) {
 	p.tells("VolumeAttachment", va.Name, volume.ReasonTerminating, "pv-c", "being deleted")
 	p.removePod("web")
 	p.detached()
-	if n := p.calls("ControllerPublishVolume") + p.calls("ControllerUnpublishVolume"); n > 0 || len(va.Finalizers) > 0 {
-		t.Errorf("%d calls, finalizers %v", n, va.Finalizers)
+	// An attachment that was made before the controller had seen the deletion
+	// promises a detach.
+	detaches := 0
+	if attach.Kept(&va) {
+		detaches = 1
+	}
+	if publish, unpublish := p.calls("ControllerPublishVolume"), p.calls("ControllerUnpublishVolume"); publish > 0 || unpublish != detaches {
+		t.Errorf("%d attaches and %d detaches, finalizers %v", publish, unpublish, va.Finalizers)
 	}
 }
 
@@ -145,6 +153,38 @@ func TestAttachmentDeletedWhileAttaching(t *testing.T) {
 	}
 	if now := p.attachments()[0]; now.UID == old.UID || !now.Status.Attached {
 		t.Errorf("attachment is %+v", now)
+	}
+	p.removePod("web")
+	p.detached()
+}
+
+// TestAttachmentMadeAnewWhileAttaching: what the driver has answered for an
+// attachment is not written to another one of its name, which somebody's force
+// has put in its place: that one asks for itself.
+func TestAttachmentMadeAnewWhileAttaching(t *testing.T) {
+	p := newPlane(t)
+	handle := p.wire("c")
+	about, written := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	p.writes.onWrite(func(w write) {
+		if w.role == "attacher" && w.method == http.MethodPatch && strings.HasSuffix(w.path, "/status") {
+			once.Do(func() { close(about); <-written })
+		}
+	})
+	p.pod("web", "n1", "c")
+	<-about
+	old := p.attachments()[0]
+	_, err := p.client.StorageV1().VolumeAttachments().Patch(p.ctx, old.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	p.must(err)
+	p.deleteAttachment(old.Name)
+	p.attachment("made anew", func(va storagev1.VolumeAttachment) bool { return va.UID != old.UID })
+	close(written)
+	p.mayMount("n1", handle)
+	if now := p.attachments()[0]; now.Name != old.Name || now.UID == old.UID || !now.Status.Attached {
+		t.Errorf("attachment is %+v, was %+v", now, old)
+	}
+	if n := p.calls("ControllerPublishVolume"); n != 2 {
+		t.Errorf("%d calls attached the volume for two attachments", n)
 	}
 	p.removePod("web")
 	p.detached()

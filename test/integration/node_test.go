@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ type host struct {
 	stopAgent func()
 }
 
-func newHost(t *testing.T) *host {
+func newHost(t *testing.T, tune ...func(*host)) *host {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "node-")
 	if err != nil {
@@ -50,6 +51,9 @@ func newHost(t *testing.T) *host {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	h := &host{t: t, server: standalonetest.Start(t, app.RBAC()...), dir: dir, drivers: csi.NewSet(), log: slog.New(slog.DiscardHandler)}
+	for _, f := range tune {
+		f(h)
+	}
 	h.client = standalonetest.Client(t, h.server, "")
 	h.classes()
 	h.part(func(ctx context.Context) error {
@@ -234,6 +238,51 @@ func TestNodeMounts(t *testing.T) {
 	h.clean()
 }
 
+// TestDamagedFilesystem: the Pod hears what a person has to do, and is mounted
+// when that is done.
+func TestDamagedFilesystem(t *testing.T) {
+	h := newHost(t)
+	h.claim("c", corev1.PersistentVolumeFilesystem)
+	h.pod("p", "c", "")
+	path := h.mounted("p")
+	h.must(os.WriteFile(filepath.Join(path, "f"), []byte("word"), 0o600))
+	h.must(os.MkdirAll(filepath.Join(path, "dir/dir"), 0o700))
+	h.remove("p")
+	h.gone("p")
+	h.clean()
+	images, err := filepath.Glob(filepath.Join(h.dir, "pool/volumes/*/disk.img"))
+	if err != nil || len(images) != 1 {
+		t.Fatal(images, err)
+	}
+	for _, request := range []string{"clri dir", "set_super_value state 2"} {
+		if out, err := exec.Command("debugfs", "-w", "-R", request, images[0]).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", request, err, out)
+		}
+	}
+	h.pod("q", "c", "")
+	command := "flock " + images[0] + " e2fsck -f " + images[0]
+	h.eventually(func() string {
+		events, err := h.client.CoreV1().Events("default").List(h.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=q,reason=FailedMount"})
+		h.must(err)
+		for _, e := range events.Items {
+			if strings.Contains(e.Message, "errors that need a person: run "+command) && e.Type == corev1.EventTypeWarning {
+				return ""
+			}
+		}
+		return fmt.Sprintf("pod q is told %+v", events.Items)
+	})
+	words := append(strings.Fields(command), "-y")
+	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil && !strings.Contains(string(out), "MODIFIED") {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if got, err := os.ReadFile(filepath.Join(h.mounted("q"), "f")); err != nil || string(got) != "word" {
+		t.Errorf("%q %v", got, err)
+	}
+	h.remove("q")
+	h.gone("q")
+	h.clean()
+}
+
 func TestNodeMountsBlockDevices(t *testing.T) {
 	h := newHost(t)
 	h.claim("c", corev1.PersistentVolumeBlock)
@@ -353,6 +402,12 @@ func TestNodeRefusesAnOccupiedHostPath(t *testing.T) {
 			}
 		}
 		return fmt.Sprintf("pod says %+v", p.Status.Conditions)
+	})
+	h.eventually(func() string {
+		if said := h.why("pod/p"); !strings.Contains(said, `"next": "user"`) || !strings.Contains(said, "something else is mounted there") {
+			return "why does not blame the user: " + said
+		}
+		return ""
 	})
 	h.remove("p")
 	h.gone("p")

@@ -7,13 +7,12 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/csi/csitest"
 )
@@ -110,12 +109,19 @@ func (s side) awakeAttaching(ctx context.Context, name string) error {
 }
 
 // touchNodes edits the CSINodes of a sequence, which ends the pauses of
-// volplane's attacher, and its Pods: Kubernetes looks at those of a driver that
-// needs attaching now only every three minutes.
+// volplane's attacher; its Nodes, as kubelets do all the time: Kubernetes, when
+// it has been started anew, takes a volume to be mounted until its node changes;
+// and its Pods: Kubernetes looks at those of a driver that needs attaching now
+// only every three minutes.
 func (s side) touchNodes(ctx context.Context, space string, mark int) error {
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, mark)
 	for n := range nodesOfOne {
-		_, err := s.client.StorageV1().CSINodes().Patch(ctx, space+"-"+nodeName(n), types.MergePatchType, patch, metav1.PatchOptions{})
+		name := space + "-" + nodeName(n)
+		_, err := s.client.StorageV1().CSINodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil && !refused(err) {
+			return err
+		}
+		_, err = s.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err != nil && !refused(err) {
 			return err
 		}
@@ -136,6 +142,11 @@ func (s side) touchNodes(ctx context.Context, space string, mark int) error {
 // needsAttach has the driver say whether it needs attaching. That cannot be
 // changed, but the object can be made anew.
 func (s side) needsAttach(ctx context.Context, required bool) error {
+	if required {
+		if err := s.noteLeftBehind(ctx); err != nil {
+			return err
+		}
+	}
 	drivers := s.client.StorageV1().CSIDrivers()
 	if err := drivers.Delete(ctx, driverName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return err

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -25,7 +26,8 @@ import (
 func (s side) theirAttachDetach(t *testing.T) (stop func()) {
 	t.Helper()
 	return s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=5000",
-		"--attach-detach-reconcile-sync-period=1s", "--controllers=persistentvolume-attach-detach-controller")
+		"--attach-detach-reconcile-sync-period=1s", "--controllers=persistentvolume-attach-detach-controller",
+		fmt.Sprintf("--disable-force-detach-on-timeout=%t", s.patient))
 }
 
 // theirAttacher runs Kubernetes' attacher for a driver until the test ends, or

@@ -72,10 +72,6 @@ func attachRows() []row {
 			keptForPods,
 		},
 		{
-			"after failures Kubernetes' controllers pause for up to minutes, and look at an attachment, or ask a driver, later than volplane",
-			pausing,
-		},
-		{
 			"which of two nodes that wait gets a volume is nobody's promise",
 			eitherNode,
 		},
@@ -85,6 +81,13 @@ func attachRows() []row {
 			return len(all) > 0 && !slices.ContainsFunc(all, func(v string) bool { return !r.explains(d, v) })
 		}})
 	}
+	out = append(out, row{
+		"after failures Kubernetes' controllers pause for up to minutes, and look at an attachment, or ask a driver to attach, later than volplane",
+		func(d difference, line string) bool {
+			all := volumesIn(d, line)
+			return len(all) > 0 && !strings.HasPrefix(line, "asked ControllerUnpublishVolume ") && !slices.ContainsFunc(all, func(v string) bool { return !pausing(d, v) })
+		},
+	})
 	return append(out, spotRows()...)
 }
 
@@ -143,7 +146,10 @@ func forgotten(d difference, v string) bool {
 // anew.
 func replaced(d difference, v string) bool {
 	const call = "asked ControllerUnpublishVolume"
-	return has(d.ours, "volume "+v+" ", annAnew+"=yes") && has(d.onlyOurs, call, "-"+v+`"`) && !has(d.onlyTheirs, call, "-"+v+`"`)
+	// It may have been asked before as well.
+	protected := has(d.onlyOurs, "volume "+v+" ", "finalizers=[external-attacher/") && has(d.onlyTheirs, "volume "+v+" ", "finalizers=[]")
+	detached := has(d.onlyOurs, call, "-"+v+`"`) || protected && has(d.ours, call, "-"+v+`"`)
+	return has(d.ours, "volume "+v+" ", annAnew+"=yes") && detached && !has(d.onlyTheirs, call, "-"+v+`"`)
 }
 
 // onTwoNodes says whether only Kubernetes attaches a volume to a second node while
@@ -159,7 +165,10 @@ func onTwoNodes(d difference, v string) bool {
 		})
 	}
 	const answer = "answered ControllerPublishVolume of "
-	return failing(ours) || failing(theirs) && one(d.ours, v) && has(d.ours, answer, "-"+v+" with ") && has(d.theirs, answer, "-"+v+" with ")
+	// Kubernetes may not have heard that it has gone well since.
+	unheard := strings.Contains(ours[0], " attached=true ") && slices.Contains(theirs, ours[0])
+	failed := one(d.ours, v) && has(d.ours, answer, "-"+v+" with ") && has(d.theirs, answer, "-"+v+" with ")
+	return failing(ours) || failed && (failing(theirs) || unheard)
 }
 
 // errorLeft says whether attachments differ only because Kubernetes shows an
@@ -190,12 +199,27 @@ func madeByHand(d difference, v string) bool {
 }
 
 // pausing says whether a driver has failed to attach a volume, and it is attached
-// here, or at neither side.
+// here, or at neither side; one for many nodes to each node where it is to be.
 func pausing(d difference, v string) bool {
+	later := func(here, there []string) bool {
+		attached := func(lines []string) bool { return has(lines, " attached=true ") }
+		return len(here) == 1 && len(there) <= 1 && (attached(here) || !attached(there))
+	}
+	if !has(slices.Concat(d.ours, d.theirs), "answered ControllerPublishVolume of ", "-"+v+" with ") {
+		return false
+	}
 	here, there := attachments(d.ours, v), attachments(d.theirs, v)
-	attached := func(lines []string) bool { return has(lines, " attached=true ") }
-	failed := has(slices.Concat(d.ours, d.theirs), "answered ControllerPublishVolume of ", "-"+v+" with ")
-	return failed && len(here) == 1 && len(there) <= 1 && (attached(here) || !attached(there))
+	if len(here) < 2 || one(d.ours, v) {
+		return later(here, there)
+	}
+	for n := range nodesOfOne {
+		p := spot{v, nodeName(n)}
+		told := slices.Contains(mounts(d.ours, p.node), v) || !slices.Contains(mounts(d.theirs, p.node), v)
+		if !told || !later(p.at(d.ours), p.at(d.theirs)) {
+			return false
+		}
+	}
+	return true
 }
 
 // keptForPods says whether a volume that a Pod wants where it is was detached by

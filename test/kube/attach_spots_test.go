@@ -28,6 +28,10 @@ func spotRows() []row {
 			secondAttachment,
 		},
 		{
+			"a volume for one node is where its detach has failed, and other nodes wait; Kubernetes is not certain of it then, and asks the driver to attach it to a second node",
+			undetached,
+		},
+		{
 			"a node that has as many volumes as its driver takes gets no more, and the Pod hears of it; Kubernetes asks the driver nevertheless",
 			fullNode,
 		},
@@ -66,6 +70,18 @@ func spotRows() []row {
 		{
 			"what a driver that needs no attaching any more has attached is detached when no Pod wants it; Kubernetes looks for that every minute only",
 			needlessLater,
+		},
+		{
+			"a node is told of what is attached; Kubernetes takes everything for attached whose driver needs no attaching, also when its attachment has been taken away by force, until it looks for that, every minute",
+			takenForAttached,
+		},
+		{
+			"what no Pod wants is detached, and its Pods elsewhere have waited for that; Kubernetes does not hear of a Pod that goes while its driver needs no attaching, and looks for that every minute only, also when the driver needs it again",
+			leftWhileNeedless,
+		},
+		{
+			"what an attach may have done under the name that a driver had for a node before is undone; Kubernetes goes on under the new name",
+			formerName,
 		},
 	} {
 		out = append(out, row{r.reason, func(d difference, line string) bool {
@@ -170,6 +186,20 @@ func secondAttachment(d difference, p spot) bool {
 	return !known(d.ours) && !known(d.theirs) && wants(d.ours, gone, p.volume)
 }
 
+// undetached says whether only Kubernetes attaches a volume for one node to a node
+// where a Pod waits for it, while its detach from another one fails at both sides.
+func undetached(d difference, p spot) bool {
+	first := attachments(d.ours, p.volume)
+	if len(first) != 1 || nodeOf(first[0]) == p.node || len(p.at(d.theirs)) != 1 || !one(d.ours, p.volume) || !wants(going(d.ours, false), p.node, p.volume) {
+		return false
+	}
+	fails := func(lines []string) bool {
+		at := spot{p.volume, nodeOf(first[0])}.at(lines)
+		return len(at) == 1 && strings.HasSuffix(at[0], " going=true") && !strings.Contains(at[0], " detachError=none ")
+	}
+	return fails(d.ours) && fails(d.theirs)
+}
+
 // isNode says whether a line is that of a node.
 func isNode(line, node string) bool { return strings.HasPrefix(line, "node "+node+" may ") }
 
@@ -204,8 +234,10 @@ func fullNode(d difference, p spot) bool {
 // that a Pod wants and whose driver needs no attaching.
 func keptNeedless(d difference, p spot) bool {
 	ours, theirs := p.at(d.ours), p.at(d.theirs)
+	// The first that is done is that the node is not told of it any more.
+	begun := slices.Contains(mounts(d.ours, p.node), p.volume) && !slices.Contains(mounts(d.theirs, p.node), p.volume)
 	return has(d.ours, nowNeedless) && has(d.theirs, nowNeedless) && len(ours) == 1 && strings.HasSuffix(ours[0], " going=false") &&
-		wants(going(d.ours, false), p.node, p.volume) && (len(theirs) == 0 || strings.HasSuffix(theirs[0], " going=true"))
+		wants(going(d.ours, false), p.node, p.volume) && (len(theirs) == 0 || strings.HasSuffix(theirs[0], " going=true") || begun && slices.Equal(ours, theirs))
 }
 
 // recordedNode says whether only Kubernetes does not know what the driver calls a
@@ -230,25 +262,39 @@ func waitsForGone(d difference, p spot) bool {
 }
 
 // sameNode says whether one side has detached a volume that is at both where a Pod
-// wants it that was made in the place of another one, or here cannot come back.
+// wants it that was made in the place of another one, or here cannot come back, or
+// need not.
 func sameNode(d difference, p spot) bool {
 	ours, theirs := p.at(d.ours), p.at(d.theirs)
 	anew := slices.DeleteFunc(going(d.ours, false), func(l string) bool { return !strings.Contains(l, "-anew on ") })
-	if len(ours) != 1 || len(theirs) != 1 || !wants(anew, p.node, p.volume) {
+	if len(theirs) != 1 || !wants(anew, p.node, p.volume) {
 		return false
 	}
-	// A node without the driver gets nothing back.
 	const detach = "ControllerUnpublishVolume"
-	lost := p.called(d.ours, detach) && !p.called(d.theirs, detach) && has(d.ours, "node "+p.node+" may ", " driver []") && strings.Contains(ours[0], " attachError=its own(code none) ")
-	return ours[0] == theirs[0] || lost
+	same := len(ours) == 1 && ours[0] == theirs[0]
+	return same || p.called(d.ours, detach) && !p.called(d.theirs, detach) && staysAway(d, p)
+}
+
+// staysAway says whether what was detached here is not attached again: nobody needs
+// it, the node has no driver, it fails, for the first time, or so does the detach.
+func staysAway(d difference, p spot) bool {
+	ours := p.at(d.ours)
+	if len(ours) == 0 {
+		return has(d.ours, nowNeedless) && has(d.theirs, nowNeedless)
+	}
+	nobody := has(d.ours, "node "+p.node+" may ", " driver []") && strings.Contains(ours[0], " attachError=its own(code none) ")
+	fails := has(d.onlyOurs, "answered ControllerPublishVolume of ", "-"+p.volume+" with ") && strings.Contains(ours[0], " attached=false ")
+	stuck := strings.HasSuffix(ours[0], " going=true") && !strings.Contains(ours[0], " detachError=none ")
+	return len(ours) == 1 && (nobody || fails || stuck)
 }
 
 // unwantedLater says whether only Kubernetes keeps an attachment that has failed
-// and that no Pod wants.
+// and that no Pod wants; here it has gone, or is going.
 func unwantedLater(d difference, p spot) bool {
 	const publish = "ControllerPublishVolume"
 	theirs := p.at(d.theirs)
-	return p.called(d.ours, publish) == p.called(d.theirs, publish) && len(p.at(d.ours)) == 0 && len(theirs) == 1 && strings.Contains(theirs[0], " attached=false ") && !strings.Contains(theirs[0], " attachError=none ") &&
+	kept := slices.ContainsFunc(p.at(d.ours), func(l string) bool { return !strings.HasSuffix(l, " going=true") })
+	return p.called(d.ours, publish) == p.called(d.theirs, publish) && !kept && len(theirs) == 1 && strings.Contains(theirs[0], " attached=false ") && !strings.Contains(theirs[0], " attachError=none ") &&
 		strings.HasSuffix(theirs[0], " going=false") && !wants(d.theirs, p.node, p.volume) && !strings.Contains(theirs[0], annByHand)
 }
 
@@ -275,10 +321,50 @@ func needlessLater(d difference, p spot) bool {
 	return has(d.ours, nowNeedless) && has(d.theirs, nowNeedless) && p.onlyTheirsStays(d)
 }
 
-// onlyTheirsStays says whether only Kubernetes keeps an attachment that no Pod wants.
+// takenForAttached says whether only Kubernetes lets a node mount a volume that is
+// attached to it at neither side, and whose driver needs no attaching.
+func takenForAttached(d difference, p spot) bool {
+	return has(d.ours, nowNeedless) && has(d.theirs, nowNeedless) && len(p.at(d.ours)) == 0 && len(p.at(d.theirs)) == 0 &&
+		!slices.Contains(mounts(d.ours, p.node), p.volume) && slices.Contains(mounts(d.theirs, p.node), p.volume)
+}
+
+// leftWhileNeedless says whether only Kubernetes keeps attached what no Pod has
+// wanted since its driver needed no attaching, or has not attached it therefore
+// where a Pod waits for it.
+func leftWhileNeedless(d difference, p spot) bool {
+	left := func(p spot) bool { return has(d.theirs, leftBehind+p.volume+" on "+p.node) && p.onlyTheirsStays(d) }
+	theirs := attachments(d.theirs, p.volume)
+	waits := len(theirs) == 1 && one(d.ours, p.volume) && len(p.at(d.ours)) == 1 && wants(going(d.ours, false), p.node, p.volume)
+	return left(p) || waits && left(spot{p.volume, nodeOf(theirs[0])})
+}
+
+// formerName says whether only volplane has asked to detach a volume from a name
+// of the node that both have asked to attach it to, and that it is not attached to
+// now.
+func formerName(d difference, p spot) bool {
+	ours := p.at(d.ours)
+	if len(ours) != 1 || !strings.HasSuffix(ours[0], " going=false") {
+		return false
+	}
+	now := regexp.MustCompile(regexp.QuoteMeta(volume.AnnNodeID) + `=([^ \]]+)`).FindStringSubmatch(ours[0])
+	undone := slices.DeleteFunc(slices.Clone(d.onlyOurs), func(l string) bool {
+		return !strings.HasPrefix(l, "asked ControllerUnpublishVolume ") || !slices.Contains(spotsIn(d, l), p)
+	})
+	return now != nil && len(undone) > 0 && !slices.ContainsFunc(undone, func(l string) bool {
+		id := regexp.MustCompile(`"node_id":"([^"]*)"`).FindStringSubmatch(l)[1]
+		attach := []string{"asked ControllerPublishVolume ", "-" + p.volume + `"`, `"node_id":"` + id + `"`}
+		return id == now[1] || !has(d.ours, attach...) || !has(d.theirs, attach...)
+	})
+}
+
+// onlyTheirsStays says whether only Kubernetes keeps an attachment that no Pod
+// wants and its node does not use.
 func (p spot) onlyTheirsStays(d difference) bool {
 	ours, theirs := p.at(d.ours), p.at(d.theirs)
-	return !wants(d.ours, p.node, p.volume) && len(theirs) == 1 && strings.HasSuffix(theirs[0], " going=false") &&
+	used := slices.ContainsFunc(d.ours, func(l string) bool {
+		return regexp.MustCompile(`^node ` + p.node + ` may .* uses \[[^\]]*\b` + p.volume + `\b.* taints \[\]`).MatchString(l)
+	})
+	return !used && !wants(d.ours, p.node, p.volume) && len(theirs) == 1 && strings.HasSuffix(theirs[0], " going=false") &&
 		(len(ours) == 0 || strings.HasSuffix(ours[0], " going=true"))
 }
 

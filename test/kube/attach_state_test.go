@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -63,7 +64,26 @@ func (s side) attached(ctx context.Context, out state) error {
 const (
 	nowNeedless  = "the driver needs no attaching"
 	onceNeedless = "the driver needed no attaching for some time"
+	// leftBehind begins the line of a volume that was attached to a node, where
+	// no Pod wanted it, when the driver began to need attaching again.
+	leftBehind = "without a pod when the driver needed attaching again: "
 )
+
+// noteLeftBehind notes what is attached where no Pod wants it.
+func (s side) noteLeftBehind(ctx context.Context) error {
+	all, err := s.states(ctx)
+	for space, lines := range all {
+		for _, l := range lines {
+			if !strings.HasPrefix(l, "attachment of ") {
+				continue
+			}
+			if v := strings.Fields(l)[2]; !wants(lines, nodeOf(l), v) {
+				note(s.memory.left, space, leftBehind+v+" on "+nodeOf(l))
+			}
+		}
+	}
+	return err
+}
 
 // attachRequired adds a line to each sequence when the driver has said whether it
 // needs attaching.
@@ -81,6 +101,7 @@ func (s side) attachRequired(ctx context.Context, out state) error {
 	}
 	for space := range out {
 		out[space] = append(out[space], line)
+		out[space] = slices.AppendSeq(out[space], maps.Keys(s.memory.left[space]))
 	}
 	return nil
 }

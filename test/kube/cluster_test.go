@@ -40,9 +40,9 @@ type cluster struct {
 	client    kubernetes.Interface
 }
 
-// startCluster runs etcd and kube-apiserver over a new directory until the test
-// ends, and grants volplane's users what they declare.
-func startCluster(t *testing.T) *cluster {
+// startCluster runs etcd and kube-apiserver, with further flags, over a new
+// directory until the test ends, and grants volplane's users what they declare.
+func startCluster(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
 	dir, err := os.MkdirTemp("", "k8s-")
@@ -59,7 +59,7 @@ func startCluster(t *testing.T) *cluster {
 	}
 	c.kubeconfig(t, "admin", "system:masters")
 	etcd := c.etcd(t)
-	c.ready(t, etcd, c.apiServer(t))
+	c.ready(t, etcd, c.apiServer(t, flags))
 	c.grant(t)
 	return c
 }
@@ -74,7 +74,7 @@ func (c *cluster) etcd(t *testing.T) *program {
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
 }
 
-func (c *cluster) apiServer(t *testing.T) *program {
+func (c *cluster) apiServer(t *testing.T, flags []string) *program {
 	t.Helper()
 	serving, err := c.authority.Server("127.0.0.1")
 	if err != nil {
@@ -86,11 +86,11 @@ func (c *cluster) apiServer(t *testing.T) *program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startProgram(t, "kube-apiserver", "--etcd-servers="+c.socket(), "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port="+port,
+	return startProgram(t, "kube-apiserver", append(flags, "--etcd-servers="+c.socket(), "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port="+port,
 		"--endpoint-reconciler-type=none", "--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.96.0.0/16",
 		"--tls-cert-file="+c.path("serving.crt"), "--tls-private-key-file="+c.path("serving.key"), "--client-ca-file="+c.path("ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("service-account.key"),
-		"--service-account-signing-key-file="+c.path("service-account.key"))
+		"--service-account-signing-key-file="+c.path("service-account.key"))...)
 }
 
 // freeAddress returns a local address below the ports that the kernel gives
@@ -205,8 +205,14 @@ func (c *cluster) kubeconfig(t *testing.T, user string, groups ...string) string
 // rights that Kubernetes gives it.
 func (c *cluster) controllers(t *testing.T, names ...string) {
 	t.Helper()
-	startProgram(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kubeconfig="+c.kubeconfig(t, "system:kube-controller-manager"),
-		"--use-service-account-credentials", "--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(names, ","))
+	c.controllersWith(t, nil, names...)
+}
+
+// controllersWith is controllers with further flags.
+func (c *cluster) controllersWith(t *testing.T, flags []string, names ...string) {
+	t.Helper()
+	startProgram(t, "kube-controller-manager", append(flags, "--leader-elect=false", "--secure-port=0", "--kubeconfig="+c.kubeconfig(t, "system:kube-controller-manager"),
+		"--use-service-account-credentials", "--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(names, ","))...)
 }
 
 // scheduler runs kube-scheduler. A Pod that did not fit is tried again after a

@@ -64,17 +64,23 @@ func TestOurAttacherRealKubelet(t *testing.T) {
 // kubelet runs a kubelet until the test ends, and returns its directory.
 func (c *cluster) kubelet(t *testing.T, node string) string {
 	t.Helper()
+	return c.kubeletWith(t, kubelet.Options{Node: node})
+}
+
+// kubeletWith is kubelet with options; which directory and whose identity they
+// leave open.
+func (c *cluster) kubeletWith(t *testing.T, o kubelet.Options) string {
+	t.Helper()
 	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
 	dir, err := os.MkdirTemp("", "kubelet-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	k, err := kubelet.Start(kubelet.Options{
-		Dir: dir, Node: node, Kubeconfig: c.kubeconfig(t, "system:node:"+node, "system:nodes"),
-		// A volume may be mounted when the Node says that it is in use.
-		Tuning: "nodeStatusUpdateFrequency: 1s",
-	})
+	o.Dir, o.Kubeconfig = dir, c.kubeconfig(t, "system:node:"+o.Node, "system:nodes")
+	// A volume may be mounted when the Node says that it is in use.
+	o.Tuning += "\nnodeStatusUpdateFrequency: 1s"
+	k, err := kubelet.Start(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,6 +228,12 @@ func (h *household) mounted(name string) string {
 func (h *household) end(name string) {
 	h.t.Helper()
 	h.must(h.client.CoreV1().Pods("default").Delete(h.ctx, name, metav1.DeleteOptions{}))
+	h.gone(name)
+}
+
+// gone waits for the end of a Pod.
+func (h *household) gone(name string) {
+	h.t.Helper()
 	eventually(h.ctx, h.t, func() string {
 		if _, err := h.client.CoreV1().Pods("default").Get(h.ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return fmt.Sprintf("pod %s is still there: %v", name, err)

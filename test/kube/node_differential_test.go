@@ -59,14 +59,14 @@ func TestNodeIsKubelet(t *testing.T) {
 	for _, l := range []*lodge{ours, theirs} {
 		eventually(ctx, t, func() string { return l.left(ctx) + below(t, l.root) })
 	}
-	compareCalls(t, ours.calls.mustLines(t, names[ours]), theirs.calls.mustLines(t, names[theirs]))
+	compareCalls(t, nodeRows(), ours.calls.mustLines(t, names[ours]), theirs.calls.mustLines(t, names[theirs]))
 }
 
 // compareCalls complains of calls that only one of the sides makes for a reason
 // that is not known, and of reasons for which nothing differs.
-func compareCalls(t *testing.T, ours, theirs []string) {
+func compareCalls(t *testing.T, rows []row, ours, theirs []string) {
 	t.Helper()
-	rows, used := nodeRows(), map[string]bool{}
+	used := map[string]bool{}
 	d := difference{ours: ours, theirs: theirs, onlyOurs: without(ours, theirs), onlyTheirs: without(theirs, ours)}
 	for who, lines := range map[string][]string{"volplane": d.onlyOurs, "the kubelet": d.onlyTheirs} {
 		for _, l := range lines {

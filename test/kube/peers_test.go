@@ -57,6 +57,8 @@ type side struct {
 	conflicts *atomic.Int64
 	// attaching says that what is attached to which node is compared, too.
 	attaching bool
+	// patient says that no volume is detached by force for a timeout.
+	patient bool
 }
 
 func newSide(t *testing.T, name string) side {
@@ -89,7 +91,7 @@ func (s side) ours(t *testing.T, drivers *csi.Set, roles ...string) (stop func()
 				config.Wrap(func(next http.RoundTripper) http.RoundTripper { return watched{next, role, log, s.conflicts} })
 				return config, nil
 			},
-			Roles: roles, Drivers: drivers, Log: slog.New(slog.NewTextHandler(log, nil)),
+			Roles: roles, Drivers: drivers, DisableForceDetachOnTimeout: s.patient, Log: slog.New(slog.NewTextHandler(log, nil)),
 		}, func() {})
 	}()
 	stop = sync.OnceFunc(func() {

@@ -199,6 +199,9 @@ type memory struct {
 	// sequence, each once.
 	calls int
 	asked map[string]map[string]bool
+	// left is what was attached for no Pod when the driver began to need
+	// attaching again, one line each, by sequence.
+	left map[string]map[string]bool
 	// uid finds a UID in a text, space the name of a sequence, member that of a
 	// claim like those of a StatefulSet.
 	uid, space, member *regexp.Regexp
@@ -208,7 +211,7 @@ type claimName struct{ space, name string }
 
 func newMemory() *memory {
 	return &memory{
-		claims: map[types.UID]claimName{}, asked: map[string]map[string]bool{},
+		claims: map[types.UID]claimName{}, asked: map[string]map[string]bool{}, left: map[string]map[string]bool{},
 		uid: regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`), space: regexp.MustCompile(`g[0-9]+-s[0-9]+`),
 		member: regexp.MustCompile(`\b(c[0-9]+)-web-[0-9]+\b`),
 	}

@@ -212,3 +212,21 @@ func TestProvisionerReadsNodesFromItsCache(t *testing.T) {
 		}
 	})
 }
+
+// TestNoLibrary: what is to be installed has no package that another module could
+// import (S3-032).
+func TestNoLibrary(t *testing.T) {
+	goFiles(t, func(path string) {
+		top, _, _ := strings.Cut(path, "/")
+		if strings.HasSuffix(path, "_test.go") || slices.Contains([]string{"internal", "standalone", "test"}, top) {
+			return
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, path), nil, parser.PackageClauseOnly)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file.Name.Name != "main" {
+			t.Errorf("%s can be imported from outside", path)
+		}
+	})
+}

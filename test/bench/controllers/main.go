@@ -36,5 +36,7 @@ func run(kubeconfig, socket string) error {
 			roles = append(roles, d.Name)
 		}
 	}
-	return app.Controllers(ctx, app.ControllersOptions{Config: config, Roles: roles, Socket: socket, Log: slog.New(slog.DiscardHandler)})
+	return app.Controllers(ctx, app.ControllersOptions{
+		Config: config, Roles: roles, Socket: socket, Namespace: "default", Log: slog.New(slog.DiscardHandler),
+	})
 }

@@ -3,14 +3,13 @@ package kubelet
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +27,8 @@ type Options struct {
 	Dir string
 	// Node is the Node's name, Kubeconfig the file with its identity.
 	Node, Kubeconfig string
+	// PluginDir is where its FlexVolume drivers are; empty means that it has none.
+	PluginDir string
 	// Tuning are further lines of its configuration.
 	Tuning string
 }
@@ -37,24 +38,10 @@ type Kubelet struct {
 	// Root is its own directory, Log the file of what it says.
 	Root, Log string
 
-	kill    func()
+	kill    func() error
 	runtime *grpc.Server
 	// alone is held while the kubelet runs.
 	alone *os.File
-	// sysctls are files of the kernel's settings, with what was in them; made
-	// are directories that were not there.
-	sysctls map[string]string
-	made    []string
-}
-
-// sysctls returns what a kubelet sets in the kernel.
-func sysctls() []string {
-	return []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"}
-}
-
-// fixed returns the directories that a kubelet makes whatever it is told.
-func fixed() []string {
-	return []string{"/var/lib/kubelet", "/var/lib/kubelet/device-plugins", "/var/log/containers"}
 }
 
 // Start serves a container runtime and runs a kubelet, without a server and
@@ -63,10 +50,7 @@ func fixed() []string {
 func Start(o Options) (*Kubelet, error) {
 	k := &Kubelet{
 		Root: filepath.Join(o.Dir, "kubelet"), Log: filepath.Join(o.Dir, "kubelet.log"),
-		kill: func() {}, runtime: grpc.NewServer(), sysctls: map[string]string{},
-	}
-	if err := k.remember(); err != nil {
-		return nil, errors.Join(err, k.End())
+		kill: func() error { return nil }, runtime: grpc.NewServer(),
 	}
 	if err := k.start(o); err != nil {
 		return nil, errors.Join(err, k.End())
@@ -74,38 +58,28 @@ func Start(o Options) (*Kubelet, error) {
 	return k, nil
 }
 
-// remember waits until no other test has a kubelet on this host, which they would
-// change for each other, and notes what this one will change.
-func (k *Kubelet) remember() error {
+// wait waits until no other test has a kubelet on this host, which they would
+// change for each other.
+func (k *Kubelet) wait() error {
 	var err error
 	if k.alone, err = os.Open("/var/lib"); err != nil {
 		return err
 	}
-	if err := unix.Flock(int(k.alone.Fd()), unix.LOCK_EX); err != nil {
-		return err
-	}
-	for _, name := range sysctls() {
-		path := filepath.Join("/proc/sys", name)
-		before, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		k.sysctls[path] = string(before)
-	}
-	for _, dir := range fixed() {
-		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			k.made = append(k.made, dir)
-		}
-	}
-	return nil
+	return unix.Flock(int(k.alone.Fd()), unix.LOCK_EX)
 }
 
 func (k *Kubelet) start(o Options) error {
+	if err := k.wait(); err != nil {
+		return err
+	}
 	logs, none := filepath.Join(o.Dir, "logs"), filepath.Join(o.Dir, "none")
 	for _, dir := range []string{filepath.Join(k.Root, "plugins_registry"), logs, none} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
+	}
+	if o.PluginDir == "" {
+		o.PluginDir = none
 	}
 	socket, config := filepath.Join(o.Dir, "cri.sock"), filepath.Join(o.Dir, "kubelet.yaml")
 	l, err := net.Listen("unix", socket)
@@ -116,7 +90,7 @@ func (k *Kubelet) start(o Options) error {
 	cri.RegisterRuntimeServiceServer(k.runtime, pretended)
 	cri.RegisterImageServiceServer(k.runtime, pretended)
 	go func() { _ = k.runtime.Serve(l) }()
-	if err := os.WriteFile(config, fmt.Appendf(nil, configuration, socket, logs, none, o.Tuning), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, configuration, socket, logs, o.PluginDir, o.Tuning), 0o600); err != nil {
 		return err
 	}
 	log, err := os.Create(k.Log)
@@ -124,34 +98,45 @@ func (k *Kubelet) start(o Options) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(plane.Bin("kubelet"), "--config="+config, "--kubeconfig="+o.Kubeconfig, "--root-dir="+k.Root, "--hostname-override="+o.Node, "--cert-dir="+filepath.Join(o.Dir, "certs"))
+	cmd := exec.Command("sh", "-c", guard, "guard", plane.Bin("kubelet"), "--config="+config, "--kubeconfig="+o.Kubeconfig, "--root-dir="+k.Root, "--hostname-override="+o.Node, "--cert-dir="+filepath.Join(o.Dir, "certs"))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = none, log, log
+	cmd.ExtraFiles = []*os.File{k.alone}
 	k.kill, err = run(cmd)
 	return err
 }
 
-// run starts a program that is killed with this process, and returns what ends
-// it and waits for its end.
-func run(cmd *exec.Cmd) (kill func(), err error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	started, ended := make(chan error, 1), make(chan struct{})
-	go func() {
-		// The signal comes when the thread ends that started the program.
-		runtime.LockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait()
-		}
-		close(ended)
-	}()
-	err = <-started
-	return func() {
-		if err == nil {
-			_ = cmd.Process.Kill()
-		}
-		<-ended
-	}, err
+// guard runs a kubelet until its input ends, which it does with this process,
+// however that ends. Then the kernel's settings that a kubelet changes are as they
+// were, and the directories gone that it makes whatever it is told, unless they
+// were there or somebody else has put something there. Others wait for that,
+// since it holds the lock.
+const guard = `
+fixed="/var/lib/kubelet/device-plugins /var/lib/kubelet /var/log/containers"
+for dir in $fixed; do [ -e $dir ] || made="$made $dir"; done
+before=$(cd /proc/sys && grep . vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes)
+"$@" 3>&- </dev/null &
+read -r end
+kill -9 $!
+wait $!
+for dir in $made; do rm -f $dir/kubelet.sock $dir/kubelet_internal_checkpoint; rmdir $dir; done
+echo "$before" | while IFS=: read -r name value; do echo "$value" >/proc/sys/$name || exit 1; done
+`
+
+// run starts a program, and returns what ends its input and waits for its end.
+func run(cmd *exec.Cmd) (end func() error, err error) {
+	// A signal of the terminal is for this process.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return func() error { return nil }, err
+	}
+	if err := cmd.Start(); err != nil {
+		return func() error { return nil }, err
+	}
+	return sync.OnceValue(func() error {
+		_ = input.Close()
+		return cmd.Wait()
+	}), nil
 }
 
 // configuration leaves out what has to do with running containers, and what
@@ -182,9 +167,8 @@ evictionHard: {memory.available: "0%%", nodefs.available: "0%%", nodefs.inodesFr
 
 // End ends the kubelet and takes away what it has left. It may be repeated.
 func (k *Kubelet) End() error {
-	k.kill()
+	all := []error{k.kill()}
 	k.runtime.Stop()
-	var all []error
 	points, err := mount.Below(k.Root)
 	all = append(all, err)
 	for _, p := range slices.Backward(points) {
@@ -192,19 +176,6 @@ func (k *Kubelet) End() error {
 	}
 	// Loop devices go when nothing of them is mounted.
 	all = append(all, k.detach())
-	for path, before := range k.sysctls {
-		now, err := os.ReadFile(path)
-		if err == nil && string(now) != before {
-			err = os.WriteFile(path, []byte(strings.TrimSpace(before)), 0o600)
-		}
-		all = append(all, err)
-	}
-	for _, dir := range slices.Backward(k.made) {
-		_ = os.Remove(filepath.Join(dir, "kubelet.sock"))
-		_ = os.Remove(filepath.Join(dir, "kubelet_internal_checkpoint"))
-		// What somebody else has put there stays.
-		_ = os.Remove(dir)
-	}
 	_ = k.alone.Close()
 	return errors.Join(all...)
 }

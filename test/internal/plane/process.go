@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -14,6 +15,8 @@ type Process struct {
 	log    string
 	cmd    *exec.Cmd
 	exited chan struct{}
+	// asked says that the program was told to end.
+	asked atomic.Bool
 }
 
 // Invite asks the plane for the identity of another node and returns the path
@@ -53,6 +56,7 @@ func (p *Process) Again() error {
 	p.cmd = exec.Command(p.args[0], p.args[1:]...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.exited = make(chan struct{})
+	p.asked.Store(false)
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.args[0], err)
 	}
@@ -73,7 +77,14 @@ func (p *Process) Stop() { p.end(syscall.SIGTERM) }
 // Kill ends the program between any two of its instructions.
 func (p *Process) Kill() { p.end(syscall.SIGKILL) }
 
+// Died waits until the program has ended and says whether it did so by itself.
+func (p *Process) Died() bool {
+	<-p.exited
+	return !p.asked.Load()
+}
+
 func (p *Process) end(s syscall.Signal) {
+	p.asked.Store(true)
 	_ = p.cmd.Process.Signal(s)
 	<-p.exited
 }

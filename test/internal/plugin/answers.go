@@ -4,18 +4,7 @@ import (
 	"context"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
-
-// GetInfo tells who registers.
-func (d *Driver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: d.Name, Endpoint: d.Socket, SupportedVersions: []string{"1.0.0"}}, nil
-}
-
-// NotifyRegistrationStatus takes what the agent says as it is.
-func (d *Driver) NotifyRegistrationStatus(context.Context, *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
-	return &registerapi.RegistrationStatusResponse{}, nil
-}
 
 // GetPluginInfo tells the name.
 func (d *Driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {

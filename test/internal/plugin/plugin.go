@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path"
@@ -15,8 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"volplane.dev/volplane/internal/csi/registrar"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -40,56 +41,50 @@ type Driver struct {
 	csipb.UnimplementedIdentityServer
 	csipb.UnimplementedControllerServer
 	csipb.UnimplementedNodeServer
-	registerapi.UnimplementedRegistrationServer
 	Options
 	// Socket is where it serves CSI.
 	Socket string
 
-	servers []*grpc.Server
+	server *grpc.Server
+	// withdraw ends the registrar, withdrawn receives its error.
+	withdraw  context.CancelFunc
+	withdrawn chan error
 }
 
 // Serve starts a driver.
 func Serve(o Options) (*Driver, error) {
-	d := &Driver{Options: o, Socket: filepath.Join(o.Root, "plugins", o.Name, "csi.sock")}
-	err := os.MkdirAll(o.Dir, 0o700)
-	for socket, register := range map[string]func(*grpc.Server){
-		d.Socket: func(s *grpc.Server) {
-			csipb.RegisterIdentityServer(s, d)
-			csipb.RegisterControllerServer(s, d)
-			csipb.RegisterNodeServer(s, d)
-		},
-		filepath.Join(o.Root, "plugins_registry", o.Name+"-reg.sock"): func(s *grpc.Server) { registerapi.RegisterRegistrationServer(s, d) },
-	} {
-		err = errors.Join(err, d.listen(socket, register))
+	d := &Driver{Options: o, Socket: filepath.Join(o.Root, "plugins", o.Name, "csi.sock"), withdrawn: make(chan error, 1)}
+	d.server = grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
+	csipb.RegisterIdentityServer(d.server, d)
+	csipb.RegisterControllerServer(d.server, d)
+	csipb.RegisterNodeServer(d.server, d)
+	if err := errors.Join(os.MkdirAll(o.Dir, 0o700), os.MkdirAll(filepath.Dir(d.Socket), 0o700)); err != nil {
+		return nil, err
 	}
+	l, err := net.Listen("unix", d.Socket)
 	if err != nil {
-		return nil, errors.Join(err, d.Close())
+		return nil, err
 	}
+	go func() { _ = d.server.Serve(l) }()
+	var ctx context.Context
+	ctx, d.withdraw = context.WithCancel(context.Background())
+	r := registrar.Registrar{
+		Driver: o.Name, Endpoint: d.Socket, Path: registrar.Path(filepath.Join(o.Root, "plugins_registry"), o.Name),
+		Log: slog.New(slog.DiscardHandler),
+	}
+	go func() { d.withdrawn <- r.Run(ctx) }()
 	return d, nil
-}
-
-func (d *Driver) listen(socket string, register func(*grpc.Server)) error {
-	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
-		return err
-	}
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		return err
-	}
-	s := grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
-	register(s)
-	go func() { _ = s.Serve(l) }()
-	d.servers = append(d.servers, s)
-	return nil
 }
 
 // Close ends it and takes its loop devices away; what is mounted stays. It may be
 // repeated.
 func (d *Driver) Close() error {
-	for _, s := range d.servers {
-		s.Stop()
-	}
-	images, err := filepath.Glob(filepath.Join(d.Dir, "*.img"))
+	d.withdraw()
+	err := <-d.withdrawn
+	d.withdrawn <- nil
+	d.server.Stop()
+	images, globbed := filepath.Glob(filepath.Join(d.Dir, "*.img"))
+	err = errors.Join(err, globbed)
 	for _, image := range images {
 		err = errors.Join(err, detach(image))
 	}

@@ -1,0 +1,25 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"volplane.dev/volplane/test/internal/plane"
+)
+
+// TestFlexScripts plays testdata/flex with the built volplane, beside no control
+// plane: drivers are installed for any host.
+func TestFlexScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "flex"),
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("PATH", filepath.Dir(plane.Bin("volplane"))+string(os.PathListSeparator)+e.Getenv("PATH"))
+			e.Setenv("HOME", e.WorkDir)
+			return nil
+		},
+	})
+}

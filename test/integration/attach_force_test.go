@@ -1,0 +1,124 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/attachdetach"
+	"volplane.dev/volplane/internal/kube"
+)
+
+// withClock has another attach/detach controller take the place of the plane's
+// own until the test ends. Its clock goes by the returned function.
+func (p *plane) withClock(o attachdetach.Options) (advance func(time.Duration)) {
+	p.t.Helper()
+	p.stop()
+	p.tune = func(o *app.ControlPlaneOptions) {
+		for _, d := range app.Declarations() {
+			if d.Name != attachdetach.Declaration().Name {
+				o.Roles = append(o.Roles, d.Name)
+			}
+		}
+	}
+	p.start()
+	var ahead atomic.Int64
+	o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	ctx, cancel := context.WithCancel(context.Background())
+	caches := kube.NewCaches(p.client)
+	log := slog.New(slog.DiscardHandler)
+	c := attachdetach.New(controller.Env{Client: p.client, Caches: caches, Events: kube.NewRecorder(ctx, p.client, "attachdetach"), Log: log}, o)
+	p.must(caches.Start(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	p.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			p.t.Error(err)
+		}
+	})
+	return func(d time.Duration) { ahead.Add(int64(d)) }
+}
+
+// TestForceDetachOnTimeout: a volume of a node that does not answer goes after six
+// minutes, or, where that is disabled, when people say that the node is out of
+// service, or when it has come back; and they hear of that.
+func TestForceDetachOnTimeout(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		disabled bool
+		end      func(p *plane)
+	}{
+		{"after six minutes", false, func(*plane) {}},
+		{"by taint", true, func(p *plane) {
+			_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
+				[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
+			p.must(err)
+		}},
+		{"by its return", true, func(p *plane) {
+			p.nodeStatus("n1", map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}})
+			p.uses("n1")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPlane(t)
+			advance := p.withClock(attachdetach.Options{DisableForceDetachOnTimeout: c.disabled})
+			handle := p.wire("c")
+			p.pod("web", "n1", "c")
+			p.mayMount("n1", handle)
+			p.uses("n1", handle)
+			p.nodeStatus("n1", map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}})
+			p.removePod("web")
+			p.mayMount("n1")
+			p.late(handle, advance, c.disabled)
+			c.end(p)
+			p.detached()
+		})
+	}
+}
+
+// late has time go on until the volume is being detached or, where it may not be,
+// until people are told.
+func (p *plane) late(handle string, advance func(time.Duration), disabled bool) {
+	p.t.Helper()
+	looks := 0
+	p.eventually(func() string {
+		// Also the node changes, so that somebody looks.
+		advance(7 * time.Minute)
+		looks++
+		p.uses("n1", handle, fmt.Sprint("other", looks%2))
+		if !disabled {
+			if len(p.attachments()) > 0 {
+				return "it stays attached"
+			}
+			return ""
+		}
+		events, err := p.client.CoreV1().Events("").List(p.ctx, metav1.ListOptions{FieldSelector: "reason=StillMounted"})
+		p.must(err)
+		told := ""
+		for _, e := range events.Items {
+			if strings.Contains(e.Message, "--disable-force-detach-on-timeout") && strings.Contains(e.Message, corev1.TaintNodeOutOfService) {
+				told += e.InvolvedObject.Kind
+			}
+		}
+		if !strings.Contains(told, "Node") || !strings.Contains(told, "VolumeAttachment") {
+			return "nobody is told: " + told
+		}
+		return ""
+	})
+	if disabled {
+		if all := p.attachments(); len(all) != 1 || all[0].DeletionTimestamp != nil {
+			p.t.Errorf("attachments: %+v", all)
+		}
+	}
+}

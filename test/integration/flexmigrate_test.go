@@ -1,0 +1,273 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+
+	decide "volplane.dev/volplane/internal/decide/migrate"
+	"volplane.dev/volplane/internal/migrate"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// death is what a process that is killed at a write sees of it: nothing. It
+// counts writes, and ends all of them from the one on at which it strikes.
+type death struct {
+	mu sync.Mutex
+	// writes counts; at is the write at which it strikes, 0 never, and after
+	// says that this one still gets through.
+	writes, at int
+	after      bool
+	last       string
+}
+
+var errKilled = errors.New("killed")
+
+func (d *death) wrap(next http.RoundTripper) http.RoundTripper { return &dying{d, next} }
+
+type dying struct {
+	*death
+	next http.RoundTripper
+}
+
+func (d *dying) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet {
+		return d.next.RoundTrip(r)
+	}
+	d.mu.Lock()
+	d.writes++
+	n := d.writes
+	if n == d.at {
+		d.last = r.Method + " " + r.URL.Path
+	}
+	d.mu.Unlock()
+	switch {
+	case d.at == 0 || n < d.at:
+		return d.next.RoundTrip(r)
+	case n == d.at && d.after:
+		if resp, err := d.next.RoundTrip(r); err == nil {
+			_ = resp.Body.Close()
+		}
+	}
+	return nil, errKilled
+}
+
+// migration returns a process that moves volumes and dies as d says.
+func (p *plane) migration(d *death) *migrate.Migration {
+	p.t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(p.dir, "admin.kubeconfig"))
+	p.must(err)
+	config.QPS = -1
+	config.Wrap(d.wrap)
+	client, err := kubernetes.NewForConfig(config)
+	p.must(err)
+	return &migrate.Migration{Client: client}
+}
+
+// flexPair makes a bound FlexVolume and its claim, and their driver's object.
+func (p *plane) flexPair(name string) {
+	p.t.Helper()
+	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "lofs.example.com"}}
+	if _, err := p.client.StorageV1().CSIDrivers().Get(p.ctx, driver.Name, metav1.GetOptions{}); err != nil {
+		_, err = p.client.StorageV1().CSIDrivers().Create(p.ctx, driver, metav1.CreateOptions{})
+		p.must(err)
+	}
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	_, err := p.client.CoreV1().PersistentVolumes().Create(p.ctx, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kept": "yes"}},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			ClaimRef:               &corev1.ObjectReference{Namespace: "default", Name: name},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{FlexVolume: flexSource(name)},
+		},
+	}, metav1.CreateOptions{})
+	p.must(err)
+	_, err = p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kept": "yes"}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: ptr.To(""), VolumeName: name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{Requests: size},
+		},
+	}, metav1.CreateOptions{})
+	p.must(err)
+	p.eventually(func() string { return p.flexState(name, true) })
+}
+
+// flexState says in what the pair differs from one that is bound and, as asked,
+// a FlexVolume or a volume of the bridge.
+func (p *plane) flexState(name string, flex bool) string {
+	pv, err := p.client.CoreV1().PersistentVolumes().Get(p.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	claim, err := p.client.CoreV1().PersistentVolumeClaims("default").Get(p.ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	if pv.Status.Phase != corev1.VolumeBound || claim.Status.Phase != corev1.ClaimBound || pv.Spec.ClaimRef.UID != claim.UID {
+		return fmt.Sprintf("volume %s, claim %s", pv.Status.Phase, claim.Status.Phase)
+	}
+	want := corev1.PersistentVolumeSource{FlexVolume: flexSource(name)}
+	if !flex {
+		want = corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+			Driver: "lofs.example.com", VolumeHandle: name, FSType: "ext4", VolumeAttributes: map[string]string{"file": name},
+			NodePublishSecretRef: &corev1.SecretReference{Name: "s", Namespace: "default"},
+		}}
+	}
+	type kept struct {
+		Source          corev1.PersistentVolumeSource
+		Policy          corev1.PersistentVolumeReclaimPolicy
+		OnVolume, Label string
+	}
+	return cmp.Diff(kept{want, corev1.PersistentVolumeReclaimDelete, "yes", "yes"},
+		kept{pv.Spec.PersistentVolumeSource, pv.Spec.PersistentVolumeReclaimPolicy, pv.Labels["kept"], claim.Labels["kept"]})
+}
+
+func flexSource(name string) *corev1.FlexPersistentVolumeSource {
+	return &corev1.FlexPersistentVolumeSource{Driver: "example.com/lofs", FSType: "ext4", Options: map[string]string{"file": name}, SecretRef: &corev1.SecretReference{Name: "s"}}
+}
+
+func (p *plane) migrationJournals() int {
+	p.t.Helper()
+	list, err := p.client.CoreV1().ConfigMaps(volume.NamespaceSystem).List(p.ctx, metav1.ListOptions{LabelSelector: volume.LabelMigration})
+	p.must(err)
+	return len(list.Items)
+}
+
+// TestFlexMigrateKilled kills the process that moves a volume, there and back,
+// before and after each of its writes, and has another one go on, or turn
+// round: volume and claim are whole in the end, and nothing is left over.
+func TestFlexMigrateKilled(t *testing.T) {
+	p := newPlane(t)
+	ctx, cancel := context.WithTimeout(p.ctx, 3*time.Minute)
+	defer cancel()
+	run := func(d *death, name string, back bool) error {
+		_, err := p.migration(d).Run(ctx, name, back)
+		return err
+	}
+	// Each way is walked to its end once to count its writes.
+	p.flexPair("count")
+	there, back := &death{}, &death{}
+	p.must(run(there, "count", false))
+	p.must(run(back, "count", true))
+	if there.writes < 7 || back.writes < 7 {
+		t.Fatalf("the way there takes %d writes, the way back %d", there.writes, back.writes)
+	}
+	t.Run("at", func(t *testing.T) {
+		for _, way := range []struct {
+			back, turn bool
+			writes     int
+		}{{false, false, there.writes}, {false, true, there.writes}, {true, false, back.writes}, {true, true, back.writes}} {
+			for at := 1; at <= way.writes; at++ {
+				for _, after := range []bool{false, true} {
+					t.Run(fmt.Sprintf("back-%v-turn-%v-%d-after-%v", way.back, way.turn, at, after), func(t *testing.T) {
+						t.Parallel()
+						own := *p
+						own.t = t
+						own.migrateKilled(ctx, way.back, way.turn, &death{at: at, after: after})
+					})
+				}
+			}
+		}
+	})
+	if n := p.migrationJournals(); n != 0 {
+		t.Errorf("%d journals are left", n)
+	}
+}
+
+// migrateKilled moves a volume there or back, is killed, and goes on or turns
+// round.
+func (p *plane) migrateKilled(ctx context.Context, back, turn bool, d *death) {
+	p.t.Helper()
+	name := strings.ToLower(filepath.Base(p.t.Name()))
+	p.flexPair(name)
+	run := func(d *death, back bool) error {
+		_, err := p.migration(d).Run(ctx, name, back)
+		return err
+	}
+	if back {
+		p.must(run(&death{}, false))
+	}
+	if err := run(d, back); err == nil {
+		p.t.Fatal("was not killed")
+	}
+	goal := back != turn
+	if err := run(&death{}, goal); err != nil {
+		p.t.Fatalf("killed at %s, then: %v", d.last, err)
+	}
+	p.eventually(func() string {
+		if s := p.flexState(name, goal); s != "" {
+			return fmt.Sprintf("killed at %s: %s", d.last, s)
+		}
+		return ""
+	})
+	// All ways end where they began, for the count of journals.
+	p.must(run(&death{}, true))
+}
+
+// TestFlexMigrateInUse refuses what a Pod uses, and waits for the Pod that
+// comes between the look and the deletion.
+func TestFlexMigrateInUse(t *testing.T) {
+	p := newPlane(t)
+	p.flexPair("used")
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "user", Namespace: "default"},
+		Spec: corev1.PodSpec{
+			NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}},
+			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "used"}}}},
+		},
+	}
+	makePod := func() {
+		_, err := p.client.CoreV1().Pods("default").Create(p.ctx, pod.DeepCopy(), metav1.CreateOptions{})
+		p.must(err)
+	}
+	endPod := func() {
+		p.must(p.client.CoreV1().Pods("default").Delete(p.ctx, "user", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+	}
+	makePod()
+	m := p.migration(&death{})
+	if _, err := m.Run(p.ctx, "used", false); !errors.Is(err, migrate.ErrRefused) || !strings.Contains(err.Error(), "pod user") {
+		t.Fatalf("a volume in use: %v", err)
+	}
+	if n := p.migrationJournals(); n != 0 {
+		t.Fatal("something was saved of what was refused")
+	}
+	endPod()
+	waits := make(chan struct{}, 16)
+	m.Told = func(_ string, s decide.Step) {
+		switch {
+		case s.Verb == decide.DeleteClaim:
+			makePod()
+		case s.Verb == decide.Wait && strings.Contains(s.Because.Message, "pod user"):
+			waits <- struct{}{}
+		}
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := m.Run(p.ctx, "used", false)
+		ended <- err
+	}()
+	select {
+	case <-waits:
+	case err := <-ended:
+		t.Fatalf("the Pod that came in between was not waited for: %v", err)
+	}
+	endPod()
+	p.must(<-ended)
+	p.eventually(func() string { return p.flexState("used", false) })
+}

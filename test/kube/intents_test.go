@@ -1,0 +1,222 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// shared is the namespace that two drivers share.
+const shared = "storage"
+
+// TestEachProvisionerItsLog: the provisioners of two drivers, in one namespace
+// even, never meet when they write their intents, and read each log once; killed
+// while their drivers work, each takes up its own and touches nothing of the
+// other's.
+func TestEachProvisionerItsLog(t *testing.T) {
+	dir := t.TempDir()
+	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
+	if err := os.WriteFile(policy, []byte(onlyAccounts), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := startCluster(t, "--allow-privileged", "--audit-policy-file="+policy, "--audit-log-path="+log)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
+	a, b := newMaker(ctx, t, c, "a"), newMaker(ctx, t, c, "b")
+	both := []*maker{a, b}
+	for _, m := range both {
+		m.start()
+	}
+	for n := range 20 {
+		a.claims(n, n+1)
+		b.claims(n, n+1)
+	}
+	for _, m := range both {
+		m.bound(0, 20)
+	}
+	// They end in the middle of what they have begun.
+	for _, m := range both {
+		m.driver.OnCall("CreateVolume", func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
+		m.claims(20, 26)
+	}
+	for _, m := range both {
+		m.made(26)
+		m.ours.kill()
+		m.driver.OnCall("CreateVolume", nil)
+		m.begun(20, 26)
+		m.unclaim(20, 23)
+	}
+	left, calls := b.log(), len(b.driver.Calls())
+	a.start()
+	a.recovers()
+	if now := b.log(); !slices.Equal(now, left) || len(b.driver.Calls()) != calls {
+		t.Errorf("while only the other works, the log of b was %v and is %v; the driver was called %d times", left, now, len(b.driver.Calls())-calls)
+	}
+	b.start()
+	b.recovers()
+	for _, m := range both {
+		m.ours.end()
+		m.aloneInLog(log)
+	}
+}
+
+// maker is a driver with its provisioner.
+type maker struct {
+	*installation
+	driver *csitest.Driver
+	ours   *program
+	name   string
+	lives  int
+}
+
+func newMaker(ctx context.Context, t *testing.T, c *cluster, name string) *maker {
+	t.Helper()
+	config := csitest.Full()
+	config.Name, config.Segments, config.Plugin.AccessibilityConstraints = name+".example.com", nil, false
+	m := &maker{driver: csitest.Start(t, config), name: name}
+	m.installation = c.install(ctx, t, m.driver.Name(), "--namespace="+shared, "--shape=statefulset", "--controllers=provisioner")
+	_, err := c.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: m.driver.Name()}, metav1.CreateOptions{})
+	m.must(err)
+	return m
+}
+
+// start begins another life of the provisioner.
+func (m *maker) start() {
+	m.t.Helper()
+	m.lives++
+	m.ours = m.runs("statefulset", m.driver)
+}
+
+func (m *maker) claim(n int) string { return fmt.Sprint(m.name, "-", n) }
+
+// claims makes those from first to before last.
+func (m *maker) claims(first, last int) {
+	m.t.Helper()
+	for n := first; n < last; n++ {
+		_, err := m.client.CoreV1().PersistentVolumeClaims("default").Create(m.ctx, claimOf(m.claim(n), m.name), metav1.CreateOptions{})
+		m.must(err)
+	}
+}
+
+func (m *maker) unclaim(first, last int) {
+	m.t.Helper()
+	for n := first; n < last; n++ {
+		m.must(m.client.CoreV1().PersistentVolumeClaims("default").Delete(m.ctx, m.claim(n), metav1.DeleteOptions{}))
+	}
+}
+
+// bound waits until those from first to before last are.
+func (m *maker) bound(first, last int) {
+	m.t.Helper()
+	for n := first; n < last; n++ {
+		eventually(m.ctx, m.t, func() string {
+			c, err := m.client.CoreV1().PersistentVolumeClaims("default").Get(m.ctx, m.claim(n), metav1.GetOptions{})
+			if err != nil || c.Status.Phase != corev1.ClaimBound {
+				return fmt.Sprintf("claim %s is not bound: %v", m.claim(n), err)
+			}
+			return ""
+		})
+	}
+}
+
+// made waits until the driver has so many volumes.
+func (m *maker) made(want int) {
+	m.t.Helper()
+	eventually(m.ctx, m.t, func() string {
+		if n := len(m.driver.Volumes()); n != want {
+			return fmt.Sprintf("driver %s has %d volumes, not %d", m.name, n, want)
+		}
+		return ""
+	})
+}
+
+// label is what the objects of its log have.
+func (m *maker) label() string { return volume.LabelIntents + "=volplane-intents-" + m.base }
+
+// log returns the objects of its log and in which state they are.
+func (m *maker) log() []string {
+	m.t.Helper()
+	all, err := m.client.CoreV1().ConfigMaps("").List(m.ctx, metav1.ListOptions{LabelSelector: m.label()})
+	m.must(err)
+	var out []string
+	for _, o := range all.Items {
+		out = append(out, fmt.Sprint(o.Namespace, "/", o.Name, " ", o.ResourceVersion))
+	}
+	return out
+}
+
+// begun fails the test unless its log, and no other, has the claims from first
+// to before last.
+func (m *maker) begun(first, last int) {
+	m.t.Helper()
+	all, err := m.client.CoreV1().ConfigMaps("").List(m.ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	m.must(err)
+	for n := first; n < last; n++ {
+		c, err := m.client.CoreV1().PersistentVolumeClaims("default").Get(m.ctx, m.claim(n), metav1.GetOptions{})
+		m.must(err)
+		var in []string
+		for _, o := range all.Items {
+			if _, ok := o.Data[string(c.UID)]; ok {
+				in = append(in, o.Namespace+"/"+o.Labels[volume.LabelIntents])
+			}
+		}
+		if want := []string{shared + "/volplane-intents-" + m.base}; !slices.Equal(in, want) {
+			m.t.Errorf("the intent for %s is in %v, not %v", c.Name, in, want)
+		}
+	}
+}
+
+// recovers waits until nothing is left of what was begun: what is still claimed
+// is bound, and the rest gone.
+func (m *maker) recovers() {
+	m.t.Helper()
+	m.bound(23, 26)
+	m.made(23)
+	eventually(m.ctx, m.t, func() string {
+		if left := m.log(); len(left) > 0 {
+			return fmt.Sprintf("intents of %s are left: %v", m.name, left)
+		}
+		return ""
+	})
+}
+
+// aloneInLog fails the test if another has written to its log, or it to another's,
+// or had to read its own more than once in each of its lives.
+func (m *maker) aloneInLog(log string) {
+	m.t.Helper()
+	reads, writes := 0, 0
+	for _, r := range m.audited(log, m.base+"-controller") {
+		switch {
+		case r.ResponseStatus.Code == http.StatusForbidden:
+			m.t.Errorf("%s may not %s %s: %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Message)
+		case r.ObjectRef.Resource != "configmaps":
+		case r.ResponseStatus.Code >= http.StatusBadRequest:
+			m.t.Errorf("%s was refused to %s %s: %d %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Code, r.ResponseStatus.Message)
+		case r.Verb == "list":
+			reads++
+		default:
+			writes++
+			if r.ObjectRef.Namespace != shared || !strings.HasPrefix(r.ObjectRef.Name+"-", "volplane-intents-"+m.base+"-") && r.Verb != "create" {
+				m.t.Errorf("%s did %s %s", m.name, r.Verb, r.RequestURI)
+			}
+		}
+	}
+	if reads != m.lives || writes == 0 {
+		m.t.Errorf("%s has read its log %d times in %d lives, and written it %d times", m.name, reads, m.lives, writes)
+	}
+	m.t.Logf("%s has read its log %d times and written it %d times in %d lives, without a conflict", m.name, reads, writes, m.lives)
+}
