@@ -54,7 +54,7 @@ differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder 
 
 .PHONY: attaching
 attaching: bin/kube-controller-manager bin/csi-attacher ## compare attaching with Kubernetes' own in DIFFERENTIAL=250 sequences
-	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),250) go test -count=1 -timeout=12h -v -run TestAttachIsKubernetes ./kube
+	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),250) go test -count=1 -timeout=12h -v -run 'Test(Attach|ForcedDetach)IsKubernetes' ./kube
 
 .PHONY: cluster
 cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a cluster of Kubernetes' own
@@ -62,7 +62,7 @@ cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a 
 
 .PHONY: unit
 unit: ## run the quick tests: no root, no API server
-	go test -count=1 . ./cmd/... $$(go list ./internal/... | grep -v -e /internal/mount -e /internal/node -e /internal/driver)
+	go test -count=1 . ./cmd/... $$(go list ./internal/... | grep -v -e /internal/mount -e /internal/node -e /internal/driver -e /internal/flex)
 
 .PHONY: lint
 lint: $(LINTER) ## run the linters over all modules
