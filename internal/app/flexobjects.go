@@ -38,13 +38,14 @@ type flexObjects struct {
 	// objects are the CSIDrivers that have to be made, nil when that is somebody
 	// else's.
 	objects map[string]bridge.Served
-	// drivers are what is wrong with each driver, told what the Node says.
-	drivers map[string]string
-	told    string
+	// drivers are what is wrong with each driver, refused why its CSIDriver is not
+	// as it has to be, told what the Node says.
+	drivers, refused map[string]string
+	told             string
 }
 
 func newFlexObjects(o FlexBridgeOptions) *flexObjects {
-	f := &flexObjects{client: o.Client, node: o.Node, dir: o.PluginDir, log: o.Log, wake: make(chan struct{}, 1), drivers: map[string]string{}}
+	f := &flexObjects{client: o.Client, node: o.Node, dir: o.PluginDir, log: o.Log, wake: make(chan struct{}, 1), drivers: map[string]string{}, refused: map[string]string{}}
 	if o.Objects {
 		f.objects = map[string]bridge.Served{}
 	}
@@ -109,28 +110,43 @@ func (f *flexObjects) run(ctx context.Context) error {
 		case <-f.wake:
 		case <-tick.C:
 		}
+		f.make(ctx)
 		if err := f.tell(ctx); err != nil && ctx.Err() == nil {
 			f.log.Debug("node cannot be told of FlexVolume drivers, will be tried again", "node", f.node, "err", err)
-		}
-		f.mu.Lock()
-		all := f.objects
-		if all != nil {
-			f.objects = map[string]bridge.Served{}
-		}
-		f.mu.Unlock()
-		for _, s := range all {
-			if err := f.ensure(ctx, bridge.Object(s)); err != nil && ctx.Err() == nil {
-				f.log.Error("CSIDriver of a FlexVolume driver cannot be made, will be tried again", "driver", s.Name, "err", err)
-				f.again(s)
-			}
 		}
 	}
 }
 
-// again keeps what could not be made, unless something newer is wanted.
-func (f *flexObjects) again(s bridge.Served) {
+// make has the API server have the objects that are wanted.
+func (f *flexObjects) make(ctx context.Context) {
+	f.mu.Lock()
+	all := f.objects
+	if all != nil {
+		f.objects = map[string]bridge.Served{}
+	}
+	f.mu.Unlock()
+	for _, s := range all {
+		err := f.ensure(ctx, bridge.Object(s))
+		if ctx.Err() != nil {
+			return
+		}
+		f.refuse(s, err)
+	}
+}
+
+// refuse keeps why an object could not be made, which is told once, and what
+// could not be made, unless something newer is wanted.
+func (f *flexObjects) refuse(s bridge.Served, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if err == nil {
+		delete(f.refused, s.Name)
+		return
+	}
+	if f.refused[s.Name] != err.Error() {
+		f.log.Error("CSIDriver of a FlexVolume driver cannot be made, will be tried again", "driver", s.Name, "err", err)
+		f.refused[s.Name] = err.Error()
+	}
 	if _, newer := f.objects[s.Name]; !newer {
 		f.objects[s.Name] = s
 	}
@@ -140,6 +156,11 @@ func (f *flexObjects) again(s bridge.Served) {
 func (f *flexObjects) tell(ctx context.Context) error {
 	f.mu.Lock()
 	drivers := maps.Clone(f.drivers)
+	for name, why := range f.refused {
+		if wrong, known := drivers[name]; known && wrong == "" {
+			drivers[name] = why
+		}
+	}
 	f.mu.Unlock()
 	text, err := json.Marshal(drivers)
 	if err != nil || string(text) == f.told {
@@ -158,15 +179,18 @@ func (f *flexObjects) tell(ctx context.Context) error {
 	return nil
 }
 
-// ensure makes the object of a driver, and makes it anew when it says something
-// else of attaching, which cannot be changed. What else an administrator changed
-// stays.
+// ensure makes the object of a driver, and makes it anew when it is one of ours
+// that says something else of attaching, which cannot be changed. What else an
+// administrator changed stays.
 func (f *flexObjects) ensure(ctx context.Context, want *storagev1.CSIDriver) error {
 	drivers := f.client.StorageV1().CSIDrivers()
 	has, err := drivers.Get(ctx, want.Name, metav1.GetOptions{})
 	switch {
 	case err == nil && has.Spec.AttachRequired != nil && *has.Spec.AttachRequired == *want.Spec.AttachRequired:
 		return nil
+	case err == nil && has.Labels[volume.LabelMadeBy] != volume.Program:
+		return fmt.Errorf("CSIDriver %s, which was not made by volplane, does not say attachRequired: %t, as the driver needs: delete it, and it is made anew",
+			want.Name, *want.Spec.AttachRequired)
 	case err == nil:
 		if err := drivers.Delete(ctx, want.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			return err
@@ -176,7 +200,7 @@ func (f *flexObjects) ensure(ctx context.Context, want *storagev1.CSIDriver) err
 	}
 	_, err = drivers.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil
+		return nil // the bridge of another node was here meanwhile
 	}
 	return err
 }

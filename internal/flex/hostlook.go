@@ -81,13 +81,13 @@ func entryFacts(e *decide.Entry, root, dir, path string) (real string, info fs.F
 	if info, err = os.Lstat(real); err != nil {
 		return "", nil, err
 	}
-	e.File.Self = owned(real, info)
+	e.File.Self = OwnedBy(real, info)
 	for at := filepath.Dir(real); below(root, at) || at == root; at = filepath.Dir(at) {
 		info, err := os.Lstat(at)
 		if err != nil {
 			return "", nil, err
 		}
-		e.File.Above = append(e.File.Above, owned(at, info))
+		e.File.Above = append(e.File.Above, OwnedBy(at, info))
 	}
 	return real, info, nil
 }
@@ -113,7 +113,8 @@ func below(root, path string) bool {
 	return strings.HasPrefix(path, strings.TrimSuffix(root, "/")+"/")
 }
 
-func owned(path string, info fs.FileInfo) decide.Owned {
+// OwnedBy returns who may write to a file or directory.
+func OwnedBy(path string, info fs.FileInfo) decide.Owned {
 	o := decide.Owned{Path: path, Mode: info.Mode()}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		o.UID, o.GID = st.Uid, st.Gid

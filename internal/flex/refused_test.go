@@ -22,12 +22,12 @@ func TestHostileDriversAreNeverCalled(t *testing.T) {
 		dir, why string
 		spoil    func(r *rig) error
 	}{
-		{"lofs", "others than root can write", func(r *rig) error { return os.Chmod(at(r, "lofs/lofs"), 0o777) }},
-		{"lofs", "others than root can write", func(r *rig) error { return os.Chmod(at(r, "lofs"), 0o777) }},
-		{"lofs", "others than root can write", func(r *rig) error {
+		{"lofs", "by others than root", func(r *rig) error { return os.Chmod(at(r, "lofs/lofs"), 0o777) }},
+		{"lofs", "by others than root", func(r *rig) error { return os.Chmod(at(r, "lofs"), 0o777) }},
+		{"lofs", "by others than root", func(r *rig) error {
 			return errors.Join(os.Chown(at(r, "lofs"), 0, 50), os.Chmod(at(r, "lofs"), 0o775))
 		}},
-		{"lofs", "others than root can write", func(r *rig) error { return os.Chmod(r.Dir, 0o777) }},
+		{"lofs", "by others than root", func(r *rig) error { return os.Chmod(r.Dir, 0o777) }},
 		{"lofs", "belongs to user 1000", func(r *rig) error { return os.Chown(at(r, "lofs/lofs"), 1000, 0) }},
 		{"lofs", "belongs to user 1000", func(r *rig) error { return os.Chown(at(r, "lofs"), 1000, 0) }},
 		{"lofs", "setuid", func(r *rig) error { return os.Chmod(at(r, "lofs/lofs"), 0o755|os.ModeSetuid) }},

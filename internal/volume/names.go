@@ -123,6 +123,9 @@ const (
 	// process, so that the drivers that have registered there are those that the
 	// controllers call (value "yes").
 	AnnControlPlane = "volplane.dev/control-plane"
+	// LabelMadeBy with the value Program is on objects that volplane made.
+	LabelMadeBy = "app.kubernetes.io/managed-by"
+	Program     = "volplane"
 	// LabelIntents on a ConfigMap names the log whose intents it keeps: what a
 	// provisioner is about to do, written before it does it.
 	LabelIntents = "volplane.dev/intents"

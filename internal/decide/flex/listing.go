@@ -42,6 +42,18 @@ type Owned struct {
 	UID, GID uint32
 }
 
+// Others says how others than root could have put there what is started as root,
+// or changed it, and "" if nobody could.
+func (o Owned) Others() string {
+	switch {
+	case o.UID != 0:
+		return fmt.Sprintf("belongs to user %d, not to root", o.UID)
+	case o.Mode&0o002 != 0 || o.Mode&0o020 != 0 && o.GID != 0:
+		return fmt.Sprintf("can be written to by others than root (mode %04o)", o.Mode.Perm())
+	}
+	return ""
+}
+
 // Kind is what an entry of the plugin directory is.
 type Kind string
 
@@ -102,11 +114,8 @@ func (f *File) unsafe() string {
 		return quoted(f.Self) + " is not a file"
 	}
 	for _, o := range append([]Owned{f.Self}, f.Above...) {
-		if o.UID != 0 {
-			return fmt.Sprintf("%s belongs to user %d, not to root", quoted(o), o.UID)
-		}
-		if o.Mode&0o002 != 0 || o.Mode&0o020 != 0 && o.GID != 0 {
-			return fmt.Sprintf("others than root can write to %s (mode %04o)", quoted(o), o.Mode.Perm())
+		if why := o.Others(); why != "" {
+			return quoted(o) + " " + why
 		}
 	}
 	switch {

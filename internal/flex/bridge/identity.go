@@ -8,6 +8,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // unknownVersion stands for that of a driver that is not ready.
@@ -16,7 +18,7 @@ const unknownVersion = "none"
 // Object returns the CSIDriver object that a driver has to have.
 func Object(s Served) *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
-		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name, Labels: map[string]string{volume.LabelMadeBy: volume.Program}},
 		Spec: storagev1.CSIDriverSpec{
 			AttachRequired: ptr.To(s.Attach),
 			// mount is told of the Pod (F-008), and inline volumes are recognised.

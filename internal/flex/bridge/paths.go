@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -63,9 +63,11 @@ func checkOwner(root string) error {
 	if err != nil {
 		return fmt.Errorf("look at the root directory: %w", err)
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || !info.IsDir() || int(st.Uid) != os.Geteuid() || info.Mode()&0o022 != 0 {
-		return fmt.Errorf("root directory %q: others than its user can change it (mode %04o): give one that is root's alone", root, info.Mode().Perm())
+	if !info.IsDir() {
+		return fmt.Errorf("root directory %q is not a directory", root)
+	}
+	if why := flex.OwnedBy(root, info).Others(); why != "" {
+		return fmt.Errorf("root directory %q %s: give one that is root's alone", root, why)
 	}
 	return nil
 }

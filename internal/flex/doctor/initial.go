@@ -11,10 +11,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
 )
 
 // Bounds of init's time: hosts call it at their start and after every change.
@@ -39,11 +39,8 @@ func (x *exam) file() {
 	sum := sha256.Sum256(data)
 	x.report.Hash = hex.EncodeToString(sum[:8])
 	var wrong []string
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 {
-		wrong = append(wrong, fmt.Sprintf("it belongs to user %d, not to root", st.Uid))
-	}
-	if info.Mode()&0o022 != 0 {
-		wrong = append(wrong, fmt.Sprintf("others than root can write to it (mode %04o)", info.Mode().Perm()))
+	if why := flex.OwnedBy(x.path, info).Others(); why != "" {
+		wrong = append(wrong, "it "+why)
 	}
 	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
 		wrong = append(wrong, "it has the setuid or setgid bit")

@@ -164,7 +164,7 @@ func (p *place) whole() bool {
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 || info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
 		return false
 	}
-	return writableByOthers(info) == "" || os.Geteuid() != 0
+	return flex.OwnedBy(p.exe, info).Others() == "" || os.Geteuid() != 0
 }
 
 func (p *place) previous(r *Report) (err error) {
@@ -261,7 +261,7 @@ func (p *place) ownPrevious() error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%w: the previous version is a %s", ErrRefused, kind(info))
 	}
-	if why := writableByOthers(info); why != "" && os.Geteuid() == 0 {
+	if why := flex.OwnedBy(p.beside("previous"), info).Others(); why != "" && os.Geteuid() == 0 {
 		return fmt.Errorf("%w: the previous version %s: install it from a file that is root's", ErrRefused, why)
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/internal/flex"
 )
 
 // maxDriver bounds the size of an executable.
@@ -167,7 +168,7 @@ func owned(dir string) error {
 	if err != nil {
 		return err
 	}
-	if why := writableByOthers(info); why != "" {
+	if why := flex.OwnedBy(dir, info).Others(); why != "" {
 		return fmt.Errorf("%s %s: put that right first, for what is in it is started as root", dir, why)
 	}
 	return nil
@@ -280,18 +281,4 @@ func kind(info fs.FileInfo) string {
 		return "file"
 	}
 	return "special file"
-}
-
-// writableByOthers says who else than root can change a file or directory.
-func writableByOthers(info fs.FileInfo) string {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	switch {
-	case !ok:
-		return ""
-	case st.Uid != 0:
-		return fmt.Sprintf("belongs to user %d, not to root", st.Uid)
-	case info.Mode()&0o002 != 0 || info.Mode()&0o020 != 0 && st.Gid != 0:
-		return fmt.Sprintf("can be written to by others than root (mode %04o)", info.Mode().Perm())
-	}
-	return ""
 }
