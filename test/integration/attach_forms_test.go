@@ -122,7 +122,10 @@ func TestWhoKnowsTheNodesID(t *testing.T) {
 	}
 	p.must(p.attachBy("registered", p.conn.Name, "n1", p.describes(a), said))
 	p.on(a, "id-n1")
+	// Whoever begins anew has seen that the registration is gone.
+	p.stop()
 	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
+	p.start()
 	p.must(p.attachBy("said", p.conn.Name, "n1", p.describes(b), said))
 	p.on(b, "id-said")
 	p.must(p.attachBy("old", p.conn.Name, "n1", p.describes(c)))
