@@ -42,7 +42,7 @@ func announce(t *testing.T, endpoint string) *announced {
 // than before, and returns the new one.
 func (a *announced) socket(name string, before fs.FileInfo) fs.FileInfo {
 	a.t.Helper()
-	tick, limit := time.NewTicker(time.Millisecond), time.After(30*time.Second)
+	tick, limit := time.NewTicker(time.Millisecond), time.After(time.Minute)
 	defer tick.Stop()
 	for {
 		now, err := os.Lstat(registrar.Path(a.dir, name))

@@ -19,7 +19,7 @@ import (
 )
 
 // patience bounds what must not hang.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // brief is enough for a call of a driver that answers at once, and not long to
 // wait for one that never does.

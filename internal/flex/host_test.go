@@ -91,7 +91,7 @@ func (r *rig) eventually(what string, holds func() bool) {
 	r.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); !holds(); <-tick.C {
+	for end := time.Now().Add(time.Minute); !holds(); <-tick.C {
 		if time.Now().After(end) {
 			r.t.Fatalf("not in time: %s; %+v\n%s", what, r.List(), r.logged)
 		}

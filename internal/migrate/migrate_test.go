@@ -87,7 +87,7 @@ func actWith(t *testing.T, change func(cm *corev1.ConfigMap)) {
 		name = "pv2"
 	}
 	for _, back := range []bool{false, true} {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		because, err := m.Run(ctx, name, back)
 		cancel()
 		if err == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -33,7 +33,7 @@ func TestRightsEndWhereTheRolesEnd(t *testing.T) {
 		_, err := node.CoreV1().PersistentVolumeClaims("").List(ctx, metav1.ListOptions{})
 		return err == nil, nil
 	}
-	if err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 10*time.Second, true, granted); err != nil {
+	if err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, granted); err != nil {
 		t.Errorf("claims are not readable for a node: %v", err)
 	}
 	_, secrets := nobody.CoreV1().Secrets("default").List(ctx, metav1.ListOptions{})
@@ -60,7 +60,7 @@ func TestNobodyIsRefusedDuringAStart(t *testing.T) {
 		return err
 	}
 	granted := func(ctx context.Context) (bool, error) { return list(ctx) == nil, nil }
-	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, 10*time.Second, true, granted); err != nil {
+	if err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, granted); err != nil {
 		t.Fatalf("volumes are not readable for a node: %v", err)
 	}
 	s.Stop()
@@ -174,7 +174,7 @@ func TestCustomResourcesAreDescribed(t *testing.T) {
 		t.Fatal(err)
 	}
 	missing := []string{"not asked yet"}
-	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		data, err := c.Discovery().RESTClient().Get().AbsPath("/openapi/v3").DoRaw(ctx)
 		if err != nil {
 			return false, err

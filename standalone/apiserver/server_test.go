@@ -122,7 +122,7 @@ func TestOnlyTheTrustedSetGuardedAnnotations(t *testing.T) {
 		return p
 	}
 	pods := user.CoreV1().Pods("default")
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		_, err := pods.Create(ctx, pod("plain", ""), metav1.CreateOptions{})
 		return err == nil, nil
 	})
@@ -154,7 +154,7 @@ func TestNamespaceGoesWithItsObjects(t *testing.T) {
 	if err := admin.CoreV1().Namespaces().Delete(ctx, "gone", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 30*time.Second, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		_, err := admin.CoreV1().Namespaces().Get(ctx, "gone", metav1.GetOptions{})
 		return apierrors.IsNotFound(err), nil
 	})

@@ -102,7 +102,7 @@ func within[T any](t *testing.T, from <-chan T) T {
 	select {
 	case x := <-from:
 		return x
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nothing comes")
 		panic("unreachable")
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +22,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
@@ -141,9 +144,11 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 	c := New(controller.Env{
 		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
 	}, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: Intents()})
+	followed := w.follows()
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
+	followed()
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	t.Cleanup(func() {
@@ -153,6 +158,34 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 		}
 	})
 	return w
+}
+
+// follows returns what waits until all that was listed since is watched: this API
+// forgets what happens between a list and a watch.
+func (w *world) follows() (followed func()) {
+	var watching atomic.Int32
+	w.client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		events, err := w.client.Tracker().Watch(a.GetResource(), a.GetNamespace())
+		if err == nil {
+			watching.Add(1)
+		}
+		return true, events, err
+	})
+	return func() {
+		w.t.Helper()
+		kinds := map[string]bool{}
+		for _, a := range w.client.Actions() {
+			if a.GetVerb() == "list" {
+				kinds[a.GetResource().Resource] = true
+			}
+		}
+		eventually(w.t, func() string {
+			if n := int(watching.Load()); n < len(kinds) {
+				return fmt.Sprintf("%d of %d kinds are watched", n, len(kinds))
+			}
+			return ""
+		})
+	}
 }
 
 func serve(ctx context.Context, t *testing.T, d *driver) *csi.Driver {
@@ -259,7 +292,7 @@ func (w *world) noVolumes() {
 // missing.
 func eventually(t *testing.T, f func() string) {
 	t.Helper()
-	deadline, tick := time.After(10*time.Second), time.NewTicker(2*time.Millisecond)
+	deadline, tick := time.After(time.Minute), time.NewTicker(2*time.Millisecond)
 	defer tick.Stop()
 	for {
 		missing := f()

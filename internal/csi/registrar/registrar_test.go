@@ -24,7 +24,7 @@ import (
 const driverName = "csi.example.com"
 
 // patience bounds what must not hang.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // run is a registrar that runs.
 type run struct {

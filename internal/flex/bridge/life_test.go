@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
@@ -460,7 +461,7 @@ func TestCallerLeaves(t *testing.T) {
 	w.called()
 	err := v.publishWithin(within(t, w, begun))
 	w.refused("publish", err, codes.Canceled)
-	ctx, cancel := context.WithTimeout(t.Context(), patience/30)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	w.refused("publish again", v.publishWithin(ctx), codes.DeadlineExceeded)
 	w.refused("unpublish meanwhile", v.unpublish(), codes.Aborted, "under way")

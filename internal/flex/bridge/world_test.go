@@ -26,7 +26,7 @@ const (
 	lofs     = "lofs.example.com"
 	scratch  = "scratch.example.com"
 	// patience bounds what must not hang.
-	patience = 30 * time.Second
+	patience = time.Minute
 	mib      = 1 << 20
 )
 

@@ -45,7 +45,7 @@ func startAnother(t *testing.T) *another {
 	}
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for limit := time.Now().Add(20 * time.Second); a.daemon == ""; <-tick.C {
+	for limit := time.Now().Add(time.Minute); a.daemon == ""; <-tick.C {
 		daemon, _ := os.ReadFile(dir + "/daemon")
 		a.daemon = strings.TrimSpace(string(daemon))
 		if time.Now().After(limit) {

@@ -28,7 +28,7 @@ func TestKeep(t *testing.T) {
 			}
 		case err := <-ended:
 			t.Fatalf("it ended: %v", err)
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("nobody puts it right: there is %s", w.names())
 		}
 	}

@@ -37,7 +37,7 @@ func told(t *testing.T, root string, want func(flex.State) bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(20 * time.Second); ; <-tick.C {
+	for end := time.Now().Add(time.Minute); ; <-tick.C {
 		report, err := flex.ReadReport(root)
 		if err == nil && want(stateIn(report, demo())) {
 			return
@@ -60,7 +60,7 @@ func TestVerify(t *testing.T) {
 	}
 	_, root := w.bridge()
 	told(t, root, func(flex.State) bool { return true })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for _, step := range []struct {
 		source string
