@@ -69,11 +69,20 @@ func (a *another) end(s os.Signal) error {
 	return a.cmd.Wait()
 }
 
-// daemonEnded: who has it for a child may take a moment to notice.
+// daemonEnded: a process that was killed takes a moment to end, and who has it
+// for a child to notice.
 func (a *another) daemonEnded() {
 	a.Helper()
-	if stat, err := os.ReadFile("/proc/" + a.daemon + "/stat"); err == nil && !strings.Contains(string(stat), ") Z ") {
-		a.Errorf("the driver's daemon is left: %s", stat)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.Now().Add(time.Minute); ; <-tick.C {
+		stat, err := os.ReadFile("/proc/" + a.daemon + "/stat")
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		if time.Now().After(limit) {
+			a.Fatalf("the driver's daemon is left: %s", stat)
+		}
 	}
 }
 
@@ -84,7 +93,7 @@ func (a *another) beside() Report {
 	if err := os.WriteFile(path, []byte(sound().script()), 0o755); err != nil {
 		a.Fatal(err)
 	}
-	r, err := (&Doctor{Path: path, Name: decide.Name{Driver: "test"}, Scratch: a.scratch, Limit: 3 * time.Second}).Run(a.Context())
+	r, err := (&Doctor{Path: path, Name: decide.Name{Driver: "test"}, Scratch: a.scratch, Limit: time.Minute}).Run(a.Context())
 	if err != nil {
 		a.Errorf("%v\n%s", err, listed(r))
 	}
