@@ -97,7 +97,9 @@ func TestReboot(t *testing.T) {
 	for i := len(points) - 1; i >= 0; i-- {
 		w.ok(mount.Unmount(points[i].Path))
 	}
-	w.ok(mount.LoopDetach(filepath.Join(w.dir, "pool/data.img")))
+	image := filepath.Join(w.dir, "pool/data.img")
+	w.ok(mount.LoopDetach(image))
+	w.givenBack(image)
 	w.ok(os.Remove(v.target))
 	w.called()
 	v.forward()

@@ -3,6 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -85,16 +86,27 @@ func (w *world) clean() {
 		_ = unix.Unmount(points[i].Path, unix.MNT_DETACH)
 	}
 	images, _ := filepath.Glob(filepath.Join(w.dir, "pool/*.img"))
-	for _, file := range images {
-		if device, err := mount.LoopFind(file); err == nil && device != "" {
-			w.Errorf("left attached: %s over %s", device, file)
-			_ = mount.LoopDetach(file)
-		}
-	}
 	if w.Failed() {
 		w.Log(w.logged)
 	}
-	w.ok(os.RemoveAll(w.dir))
+	defer func() { w.ok(os.RemoveAll(w.dir)) }()
+	for _, file := range images {
+		defer func() { _ = mount.LoopDetach(file) }()
+		w.givenBack(file)
+	}
+}
+
+// givenBack waits until no device is left over a file: whoever looks at all
+// devices may keep one open for a moment.
+func (w *world) givenBack(file string) {
+	w.Helper()
+	w.eventually(func() error {
+		device, err := mount.LoopFind(file)
+		if device != "" {
+			return fmt.Errorf("left attached: %s over %s", device, file)
+		}
+		return err
+	})
 }
 
 func (w *world) ok(err error) {

@@ -131,7 +131,10 @@ func onLoop() parts {
 	p["attach"] = `[ -e "$i" ] || truncate -s 320M "$i"; [ -n "$(device)" ] || losetup --find "$i"; say "{\"status\":\"Success\",\"device\":\"$(device)\"}"`
 	p["isattached"] = `a=false; [ -z "$(device)" ] || a=true; say "{\"status\":\"Success\",\"attached\":$a}"`
 	p["waitforattach"] = `say "{\"status\":\"Success\",\"device\":\"$(device)\"}"`
-	p["detach"] = `d=$(device); [ -z "$d" ] || losetup --detach "$d"; say '{"status":"Success"}'`
+	p["detach"] = `d=$(device); [ -z "$d" ] || losetup --detach "$d"
+	# Whoever looks at all devices has it open now and then.
+	while [ -n "$(device)" ]; do sleep 0.01; done
+	say '{"status":"Success"}'`
 	p["expandvolume"] = `truncate -s "$4" "$i"; losetup --set-capacity "$(device)"; say "{\"status\":\"Success\",\"volumeNewSize\":$4}"`
 	for _, op := range []string{"mountdevice", "unmountdevice"} {
 		delete(p, op)
