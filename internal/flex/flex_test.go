@@ -126,10 +126,14 @@ func newBench(t *testing.T, branches string, o Options) *bench {
 		defer b.mu.Unlock()
 		b.seen = append(b.seen, c)
 	}
+	// A limit is that of calls: init is none of what it bounds.
+	limits := o.Settings
+	o.Settings.Timeout.Duration = time.Minute
 	var err error
 	if b.Driver, err = Probe(t.Context(), decide.Name{Vendor: "example.com", Driver: "t"}, path, o); err != nil {
 		t.Fatal(err)
 	}
+	b.o.Settings = limits
 	t.Cleanup(b.o.Calls.Wait)
 	return b
 }

@@ -90,7 +90,7 @@ func TestHostileDrivers(t *testing.T) {
 				}
 				limit := time.Minute
 				if strings.Contains(h.mount+h.unmount, "sleep 1000") {
-					limit = 2 * time.Second
+					limit = 5 * time.Second
 				}
 				b := newBench(t, ready+"\nmount) "+h.mount+" ;;\n"+unmount, options(limit))
 				all[i] = h.name + ":\n" + b.twice(t)
