@@ -115,30 +115,27 @@ func TestStopEndsEverything(t *testing.T) {
 		s.Stop()
 	}
 	cycle()
-	before := settled(t, 0)
+	before := settled(t, 0, time.Second)
 	for range several {
 		cycle()
 	}
 	// One forgotten storage alone is some 30 goroutines a server.
-	if after := settled(t, before+several); after > before+several {
+	if after := settled(t, before+several, time.Minute); after > before+several {
 		t.Errorf("%d goroutines after one server, %d after %d more", before, after, several)
 	}
 }
 
 // settled waits until at most limit goroutines are left, or until their number
-// no longer falls.
-func settled(t *testing.T, limit int) int {
+// has not fallen for some time.
+func settled(t *testing.T, limit int, calm time.Duration) int {
 	t.Helper()
-	const calm = 50
-	least, same := runtime.NumGoroutine(), 0
+	least, since := runtime.NumGoroutine(), time.Now()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for same < calm && least > limit {
+	for least > limit && time.Since(since) < calm {
 		<-tick.C
 		if n := runtime.NumGoroutine(); n < least {
-			least, same = n, 0
-		} else {
-			same++
+			least, since = n, time.Now()
 		}
 	}
 	return least

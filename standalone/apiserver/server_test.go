@@ -60,7 +60,8 @@ func TestStartIsRefusedWithTheNextStep(t *testing.T) {
 	}
 	defer l.Close()
 	newer := shortDir(t)
-	if err := os.WriteFile(filepath.Join(newer, "format"), []byte("99\n"), 0o600); err != nil {
+	file := filepath.Join(newer, "format")
+	if err := os.WriteFile(file, []byte("99\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
@@ -73,7 +74,7 @@ func TestStartIsRefusedWithTheNextStep(t *testing.T) {
 		"no address":    {apiserver.Options{DataDir: shortDir(t), Listen: "nowhere.invalid:0"}, nil, "not an IP address"},
 		"newer format":  {apiserver.Options{DataDir: newer, Listen: "127.0.0.1:0"}, datadir.ErrNewer, "format 99"},
 		"not writable":  {apiserver.Options{DataDir: "/proc/volplane", Listen: "127.0.0.1:0"}, nil, "--data-dir"},
-		"not directory": {apiserver.Options{DataDir: "/etc/hostname", Listen: "127.0.0.1:0"}, nil, "--data-dir"},
+		"not directory": {apiserver.Options{DataDir: file, Listen: "127.0.0.1:0"}, nil, "--data-dir"},
 	} {
 		_, err := apiserver.Start(t.Context(), c.o)
 		if err == nil || !strings.Contains(err.Error(), c.says) || c.is != nil && !errors.Is(err, c.is) {

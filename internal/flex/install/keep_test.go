@@ -19,17 +19,25 @@ func TestKeep(t *testing.T) {
 	go func() {
 		ended <- Keep(ctx, w.options(w.driver("1")), slog.New(slog.DiscardHandler), func(r Report) { done <- r })
 	}()
+	last := ""
 	next := func(deed string) {
 		t.Helper()
-		select {
-		case r := <-done:
-			if r.Deed != deed || w.installed() != "1" {
-				t.Errorf("%s, version %s; want %s", r.Deed, w.installed(), deed)
+		for limit := time.After(time.Minute); ; {
+			select {
+			case r := <-done:
+				if r.Deed == deed && w.installed() == "1" {
+					last = deed
+					return
+				}
+				// A harm that is done in two steps may be put right twice.
+				if r.Deed != deed && r.Deed != last {
+					t.Fatalf("%s, version %s; want %s", r.Deed, w.installed(), deed)
+				}
+			case err := <-ended:
+				t.Fatalf("it ended: %v", err)
+			case <-limit:
+				t.Fatalf("nobody puts it right: there is %s", w.names())
 			}
-		case err := <-ended:
-			t.Fatalf("it ended: %v", err)
-		case <-time.After(time.Minute):
-			t.Fatalf("nobody puts it right: there is %s", w.names())
 		}
 	}
 	next(Installed)
