@@ -118,15 +118,15 @@ func (w *world) run() {
 	})
 }
 
-// patience bounds what must not take for ever, on a host that is busy with other
+// longest bounds what must not take for ever, on a host that is busy with other
 // tests and has a slow disk.
-const patience = 2 * time.Minute
+const longest = 2 * time.Minute
 
 // eventually fails the test when f does not become empty; f says what is
 // missing.
 func eventually(t *testing.T, f func() string) {
 	t.Helper()
-	deadline, tick := time.After(patience), time.NewTicker(5*time.Millisecond)
+	deadline, tick := time.After(longest), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for {
 		missing := f()
