@@ -76,7 +76,7 @@ func (two pair) both(f func(p *process, node string) error) (failed []error) {
 // well wants such a call to go well each time.
 func (two pair) well(what string, f func(p *process) error) {
 	two.Helper()
-	if failed := two.both(func(p *process, _ string) error { return f(p) }); len(failed) > 0 {
+	if failed := two.both(func(p *process, _ string) error { return insist(func() error { return f(p) }) }); len(failed) > 0 {
 		two.Errorf("%s: %v", what, failed)
 	}
 }

@@ -343,8 +343,10 @@ func (d *disk) rest() {
 // expand grows the volume in the controller and, if it is in use, on the node.
 func (d *disk) expand(size int64) {
 	d.Helper()
-	_, err := d.c.ControllerExpandVolume(d.Context(), &csipb.ControllerExpandVolumeRequest{VolumeId: d.id, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
-	d.ok(err)
+	d.ok(insist(func() error {
+		_, err := d.c.ControllerExpandVolume(d.Context(), &csipb.ControllerExpandVolumeRequest{VolumeId: d.id, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
+		return err
+	}))
 }
 
 func (d *disk) nodeExpand() error {
