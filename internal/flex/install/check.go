@@ -25,6 +25,11 @@ const (
 	initLimit = 10 * time.Second
 	// slowInit is what an init should not take: it runs at every change.
 	slowInit = time.Second
+	// busyTries and busyPause are how often, and how far apart, an executable is
+	// tried to be started that somebody has open to write: every process that
+	// another part of ours starts meanwhile has it for a moment.
+	busyTries = 10
+	busyPause = 20 * time.Millisecond
 	// maxInitOutput bounds what is kept of what an init prints.
 	maxInitOutput = 1 << 20
 	// maxInterpreter is what the kernel reads of a script's first line.
@@ -321,16 +326,14 @@ func (c *check) run(ctx context.Context) *result {
 	ctx, cancel := context.WithTimeout(ctx, initLimit)
 	defer cancel()
 	r := &result{}
-	cmd := exec.CommandContext(ctx, c.path, string(decide.OpInit))
-	cmd.Env = []string{"PATH=" + searchPath, "HOME=/", "LANG=C"}
-	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = &r.stdout, &r.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	began := time.Now()
-	err := cmd.Run()
-	r.took = time.Since(began)
+	err := c.command(ctx, r)
+	for try := 1; errors.Is(err, syscall.ETXTBSY) && try < busyTries; try++ {
+		select {
+		case <-time.After(busyPause):
+		case <-ctx.Done():
+		}
+		err = c.command(ctx, r)
+	}
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
@@ -343,6 +346,21 @@ func (c *check) run(ctx context.Context) *result {
 		r.err = fmt.Errorf("start it: %w", err)
 	}
 	return r
+}
+
+// command starts the driver and waits until it has ended.
+func (c *check) command(ctx context.Context, r *result) error {
+	cmd := exec.CommandContext(ctx, c.path, string(decide.OpInit))
+	cmd.Env = []string{"PATH=" + searchPath, "HOME=/", "LANG=C"}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = &r.stdout, &r.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	began := time.Now()
+	err := cmd.Run()
+	r.took = time.Since(began)
+	return err
 }
 
 // head keeps the first bytes written to it and swallows the rest.
