@@ -21,12 +21,7 @@ import (
 // our environment (H6).
 func TestWhatADriverGets(t *testing.T) {
 	t.Setenv("SECRET_OF_OURS", "x")
-	// As one that is inherited: it does not close by itself.
-	inherited, err := unix.Open(os.DevNull, unix.O_RDONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(inherited)
+	inherit(t)
 	b := newBench(t, ready+`
 mount) env | cut -d= -f1 >"$root/env"; cut -d' ' -f1,5,6 /proc/$$/stat >"$root/stat"; cat >"$root/stdin"; pwd >"$root/pwd"
 	ls /proc/$$/fd >"$root/fds"; `+mountsOne+` ;;
@@ -53,6 +48,17 @@ mount) env | cut -d= -f1 >"$root/env"; cut -d' ' -f1,5,6 /proc/$$/stat >"$root/s
 	if fds := b.lines("fds"); len(fds) < 3 || slices.ContainsFunc(fds, ours) {
 		t.Errorf("the driver has files %v open", fds)
 	}
+}
+
+// inherit opens a file that does not close by itself, as one is that who started
+// us has left open.
+func inherit(t *testing.T) {
+	t.Helper()
+	fd, err := unix.Open(os.DevNull, unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
 }
 
 // TestDaemonsLive: who keeps the pipe does not keep the call, and is not hurt by

@@ -10,6 +10,37 @@ import (
 	"time"
 )
 
+// kept is a driver that somebody keeps.
+type kept struct {
+	*world
+	done  <-chan Report
+	ended <-chan error
+	// last is the deed before.
+	last string
+}
+
+// next waits until the driver is put right by a deed.
+func (k *kept) next(deed string) {
+	k.Helper()
+	for limit := time.After(time.Minute); ; {
+		select {
+		case r := <-k.done:
+			if r.Deed == deed && k.installed() == "1" {
+				k.last = deed
+				return
+			}
+			// A harm that is done in two steps may be put right twice.
+			if r.Deed != deed && r.Deed != k.last {
+				k.Fatalf("%s, version %s; want %s", r.Deed, k.installed(), deed)
+			}
+		case err := <-k.ended:
+			k.Fatalf("it ended: %v", err)
+		case <-limit:
+			k.Fatalf("nobody puts it right: there is %s", k.names())
+		}
+	}
+}
+
 // TestKeep: what is taken away or changed comes back, until the end (F-058).
 func TestKeep(t *testing.T) {
 	w := newWorld(t)
@@ -19,28 +50,8 @@ func TestKeep(t *testing.T) {
 	go func() {
 		ended <- Keep(ctx, w.options(w.driver("1")), slog.New(slog.DiscardHandler), func(r Report) { done <- r })
 	}()
-	last := ""
-	next := func(deed string) {
-		t.Helper()
-		for limit := time.After(time.Minute); ; {
-			select {
-			case r := <-done:
-				if r.Deed == deed && w.installed() == "1" {
-					last = deed
-					return
-				}
-				// A harm that is done in two steps may be put right twice.
-				if r.Deed != deed && r.Deed != last {
-					t.Fatalf("%s, version %s; want %s", r.Deed, w.installed(), deed)
-				}
-			case err := <-ended:
-				t.Fatalf("it ended: %v", err)
-			case <-limit:
-				t.Fatalf("nobody puts it right: there is %s", w.names())
-			}
-		}
-	}
-	next(Installed)
+	k := &kept{world: w, done: done, ended: ended}
+	k.next(Installed)
 	for _, harm := range []struct {
 		do   func() error
 		deed string
@@ -55,7 +66,7 @@ func TestKeep(t *testing.T) {
 		if err := harm.do(); err != nil {
 			t.Fatal(err)
 		}
-		next(harm.deed)
+		k.next(harm.deed)
 	}
 	cancel()
 	if err := <-ended; err != nil {
