@@ -101,7 +101,7 @@ func (w *world) oneNode(_ int, req any) csitest.Action {
 // run is one life of the control plane, until the returned function is called.
 func (w *world) run(f *fuse) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	d, err := csi.Dial(ctx, w.driver.Socket, csi.WithControllerTimeout(time.Second), csi.WithFault(f.driver))
+	d, err := csi.Dial(ctx, w.driver.Socket, csi.WithFault(f.driver))
 	if err != nil {
 		cancel()
 		return nil, err

@@ -246,7 +246,7 @@ func (p *plane) lose(key string) {
 // TestAttachErrors are told and repeated, and a hanging driver is not waited
 // for for ever.
 func TestAttachErrors(t *testing.T) {
-	p := newPlane(t)
+	p := newHasty(t)
 	p.driver.OnCall("ControllerPublishVolume", func(n int, _ any) csitest.Action {
 		switch n {
 		case 1:

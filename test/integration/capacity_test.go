@@ -32,7 +32,12 @@ import (
 // driver is asked often and wants to be.
 func newMeasured(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
-	p := newPlane(t, change...)
+	return newPlane(t, change...).measured()
+}
+
+// measured has the controllers of a plane do that.
+func (p *plane) measured() *plane {
+	p.t.Helper()
 	p.stop()
 	p.tune = func(o *app.ControlPlaneOptions) { o.CapacityPoll = 50 * time.Millisecond }
 	for _, n := range []string{"n1", "n2"} {
@@ -258,7 +263,7 @@ func (p *plane) anotherDriver() (*csitest.Driver, *csi.Driver) {
 // TestCapacityOfHostileDrivers: what a driver says wrong, or not at all, is not
 // told, an event says why, and no other driver waits for it.
 func TestCapacityOfHostileDrivers(t *testing.T) {
-	p := newMeasured(t)
+	p := newHasty(t).measured()
 	other, conn := p.anotherDriver()
 	p.registers("n1", p.conn.Name, conn.Name)
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})

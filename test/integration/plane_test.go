@@ -50,6 +50,19 @@ type plane struct {
 // newPlane runs a control plane over the nodes n1 and n2.
 func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 	t.Helper()
+	// A call that a test holds, or a busy machine, is not given up.
+	return newPlaneOf(t, patience, change...)
+}
+
+// newHasty is a plane that waits only a second for answers of its driver, for
+// tests of what comes then.
+func newHasty(t *testing.T) *plane {
+	t.Helper()
+	return newPlaneOf(t, time.Second)
+}
+
+func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Config)) *plane {
+	t.Helper()
 	config := csitest.Full()
 	config.NodeID, config.OtherNodes, config.Segments = "id-n1", []string{"id-n2"}, nil
 	config.Plugin.AccessibilityConstraints = false
@@ -62,7 +75,7 @@ func newPlane(t *testing.T, change ...func(*csitest.Config)) *plane {
 		driver: csitest.Start(t, config), writes: &writes{}, dir: filepath.Dir(server.AdminKubeconfig()),
 	}
 	var err error
-	p.conn, err = csi.Dial(p.ctx, p.driver.Socket, csi.WithControllerTimeout(time.Second))
+	p.conn, err = csi.Dial(p.ctx, p.driver.Socket, csi.WithControllerTimeout(limit))
 	p.must(err)
 	t.Cleanup(func() { _ = p.conn.Close() })
 	p.drivers.Put(p.conn)
