@@ -36,7 +36,7 @@ func TestKillAtAnyMoment(t *testing.T) {
 	w := startWorld(t)
 	random := mathrand.New(mathrand.NewPCG(seed, 0))
 	for round := 0; w.killed.Load() < kills; round++ {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		stop := w.killNow(random)
 		err := w.life(ctx, fmt.Sprint("life-", round))
 		stop()
@@ -52,10 +52,12 @@ func TestKillAtAnyMoment(t *testing.T) {
 
 // world is a control plane and a second node, each a process of its own.
 type world struct {
-	plane  *plane.Plane
-	port   string
-	others []*plane.Process
-	killed atomic.Int64
+	plane *plane.Plane
+	// address is where it listens, again after each end: there the kubeconfigs
+	// of the others point to.
+	address string
+	others  []*plane.Process
+	killed  atomic.Int64
 }
 
 func startWorld(t *testing.T) *world {
@@ -64,19 +66,12 @@ func startWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{}
-	w.plane, err = plane.Start(t.Context(), dir)
+	w := &world{address: plane.FreeAddress("127.0.0.1")}
+	w.plane, err = plane.Start(t.Context(), dir, "--listen", w.address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.close(t, dir) })
-	client, err := w.plane.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	// A restart must listen where the kubeconfigs of the others point to.
-	host := client.CoreV1().RESTClient().Get().URL().Host
-	w.port = host[strings.LastIndex(host, ":")+1:]
 	config, err := w.plane.Invite("node2")
 	if err != nil {
 		t.Fatal(err)
@@ -138,9 +133,9 @@ func (w *world) killOne(victim int) error {
 		return w.others[victim].Again()
 	}
 	w.plane.Kill()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	p, err := plane.Start(ctx, w.plane.Dir, "--listen", "127.0.0.1:"+w.port)
+	p, err := plane.Start(ctx, w.plane.Dir, "--listen", w.address)
 	if err != nil {
 		return err
 	}

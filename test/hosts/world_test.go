@@ -3,6 +3,7 @@ package hosts
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +24,7 @@ import (
 
 // patience bounds each wait. A watch that has failed several times is tried again
 // after pauses of up to a minute.
-const patience = 2 * time.Minute
+const patience = 4 * time.Minute
 
 // world is a control plane and hosts that reach it over a network of their own.
 type world struct {
@@ -73,13 +74,14 @@ func begin(t *testing.T, names ...string) *world {
 	w := &world{t: t, ctx: t.Context(), dir: dir, hosts: map[string]*host{}}
 	t.Cleanup(w.close)
 	w.array = newArray(filepath.Join(dir, "array"))
-	w.flags = []string{"--listen", "0.0.0.0:0"}
+	listen := plane.FreeAddress("0.0.0.0")
+	_, w.port, err = net.SplitHostPort(listen)
+	w.must(err)
+	w.flags = []string{"--listen", listen}
 	for i := range names {
 		w.flags = append(w.flags, "--tls-san", address(i, 1))
 	}
 	w.up()
-	w.port = w.client.CoreV1().RESTClient().Get().URL().Port()
-	w.flags[1] = "0.0.0.0:" + w.port
 	return w
 }
 

@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -21,13 +20,14 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/standalone/pki"
+	"volplane.dev/volplane/test/internal/plane"
 )
 
 // zone is the driver's topology key.
 const zone = "topology.test/zone"
 
 // startLimit bounds the start of etcd and the API server.
-const startLimit = 2 * time.Minute
+const startLimit = 5 * time.Minute
 
 // cluster is a control plane of Kubernetes itself: etcd and kube-apiserver, with
 // RBAC, and whatever else a test starts over them. There are no kubelets: the
@@ -50,7 +50,7 @@ func startCluster(t *testing.T, flags ...string) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c := &cluster{t: t, dir: dir, address: freeAddress(t)}
+	c := &cluster{t: t, dir: dir, address: plane.FreeAddress("127.0.0.1")}
 	if c.authority, err = pki.Open(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -91,23 +91,6 @@ func (c *cluster) apiServer(t *testing.T, flags []string) *program {
 		"--tls-cert-file="+c.path("serving.crt"), "--tls-private-key-file="+c.path("serving.key"), "--client-ca-file="+c.path("ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("service-account.key"),
 		"--service-account-signing-key-file="+c.path("service-account.key"))...)
-}
-
-// freeAddress returns a local address below the ports that the kernel gives
-// away by itself, so that nobody takes it before the server does.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for {
-		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
-		l, err := net.Listen("tcp", address)
-		if err != nil {
-			continue
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
-		return address
-	}
 }
 
 // ready waits until the API server answers.

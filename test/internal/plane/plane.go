@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +28,19 @@ func Bin(name string) string {
 	}
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Join(filepath.Dir(file), "..", "..", "..", "bin", name)
+}
+
+// FreeAddress returns an address of a host below the ports that the kernel gives
+// away by itself: nobody takes it before a server does, or while that one is
+// started again, not even a client who calls in vain.
+func FreeAddress(host string) string {
+	for {
+		address := net.JoinHostPort(host, strconv.Itoa(20000+rand.IntN(10000)))
+		if l, err := net.Listen("tcp", address); err == nil {
+			_ = l.Close()
+			return address
+		}
+	}
 }
 
 // Plane is a running `volplaned up`.
