@@ -15,8 +15,12 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// term is the lease's duration of the controllers here.
-const term = 3 * time.Second
+const (
+	// term is the lease's duration of the controllers here.
+	term = 8 * time.Second
+	// renewal is how long a leader may be kept waiting by a busy machine.
+	renewal = 6 * time.Second
+)
 
 // newLedWorld has the array reached by controllers on hosts of their own, of
 // which one leads, and by the other hosts.
@@ -51,7 +55,7 @@ func (w *world) controllers(i int, name string) {
 	w.array.serve(w.t, name, w.root(name))
 	w.hosts[name].agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "controller", "--controllers=provisioner,attacher",
 		"--csi-address="+socketOf(w.root(name)), "--kubeconfig="+file, "--leader-election-lease-duration="+term.String(),
-		"--leader-election-renew-deadline=2s", "--leader-election-retry-period=500ms")
+		"--leader-election-renew-deadline="+renewal.String(), "--leader-election-retry-period=500ms")
 	w.must(err)
 }
 

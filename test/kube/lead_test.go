@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,12 +15,17 @@ import (
 // lease is the one of Kubernetes' attacher.
 const lease = "external-attacher-leader-"
 
+// leading has an attacher lead on leases that run out soon, but not while a busy
+// machine keeps it waiting.
+func leading(flags ...string) []string {
+	return append(flags, "--leader-election-lease-duration=12s", "--leader-election-renew-deadline=10s", "--leader-election-retry-period=500ms")
+}
+
 // ourAttacher runs `volplane controller` beside the driver as an administrator
-// does, with leases that run out soon.
+// does.
 func (s side) ourAttacher(t *testing.T) *program {
 	t.Helper()
-	return startProgram(t, "volplane", "controller", "--controllers=attacher", "--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig(),
-		"--leader-election-lease-duration=3s", "--leader-election-renew-deadline=2s", "--leader-election-retry-period=500ms")
+	return startProgram(t, "volplane", leading("controller", "--controllers=attacher", "--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig())...)
 }
 
 // TestSecondAttacherTakesOver: of three attachers, two of volplane and the one
@@ -29,7 +33,7 @@ func (s side) ourAttacher(t *testing.T) *program {
 // asked to end (S3-007, S3-029, S3-031).
 func TestSecondAttacherTakesOver(t *testing.T) {
 	s := newSide(t, "both")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
 	must := func(err error) {
 		t.Helper()
@@ -65,8 +69,7 @@ func TestSecondAttacherTakesOver(t *testing.T) {
 	first.kill()
 	attach(1, second)
 	next := s.holder(ctx, t, holder)
-	theirs := startProgram(t, "csi-attacher", "--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig(), "--leader-election",
-		"--leader-election-lease-duration=3s", "--leader-election-renew-deadline=2s", "--leader-election-retry-period=500ms")
+	theirs := startProgram(t, "csi-attacher", leading("--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig(), "--leader-election")...)
 	attach(2, second)
 	second.end()
 	attach(3, theirs)
