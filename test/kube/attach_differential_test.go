@@ -23,7 +23,9 @@ const (
 	// longPause is how long the sides may differ in what is attached before that
 	// is a difference: after failures Kubernetes' attach/detach controller pauses
 	// for twice as long each time, and no edit ends the pause.
-	longPause = 30 * time.Second
+	longPause = 2 * time.Minute
+	// stuckFor is how long at the end attachments may need to go.
+	stuckFor = 10 * time.Second
 )
 
 // TestAttachIsKubernetes plays the same sequences to volplane's attach/detach
@@ -74,9 +76,13 @@ func manyNodes(c *csitest.Config) {
 }
 
 // awakeAttaching waits until all controllers of a side have attached and
-// detached something.
+// detached something. Once the driver has said whether it needs attaching,
+// Kubernetes may look at a new Pod after minutes only.
 func (s side) awakeAttaching(ctx context.Context, name string) error {
-	if err := s.makeNode(ctx, awakeNode, "id-"+awakeNode); err != nil {
+	if _, err := s.client.StorageV1().CSIDrivers().Get(ctx, driverName, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		return err
+	}
+	if err := s.makeNode(ctx, awakeNode, "id-"+awakeNode); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
 	if err := s.wire(ctx, "default", name, csiVolume(name, driverName, corev1.ReadWriteOnce)); err != nil {
@@ -102,10 +108,7 @@ func (s side) awakeAttaching(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("%s does not detach: %w", s.name, err)
 	}
-	if err := s.client.StorageV1().CSINodes().Delete(ctx, awakeNode, metav1.DeleteOptions{}); err != nil {
-		return err
-	}
-	return s.client.CoreV1().Nodes().Delete(ctx, awakeNode, metav1.DeleteOptions{})
+	return nil
 }
 
 // touchNodes edits the CSINodes of a sequence, which ends the pauses of
@@ -190,7 +193,7 @@ func (s side) detachAll(ctx context.Context) error {
 // allDetached waits until no attachment is left. Those that nobody lets go are let
 // go after a while.
 func (s side) allDetached(ctx context.Context) error {
-	attachments, giveUp := s.client.StorageV1().VolumeAttachments(), time.Now().Add(patience)
+	attachments, giveUp := s.client.StorageV1().VolumeAttachments(), time.Now().Add(stuckFor)
 	return poll(ctx, func() (bool, error) {
 		all, err := attachments.List(ctx, metav1.ListOptions{})
 		if err != nil || len(all.Items) == 0 || time.Now().Before(giveUp) {

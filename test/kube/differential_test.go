@@ -27,8 +27,9 @@ const (
 	batch = 250
 	// length is how much users do in a sequence.
 	length = 10
-	// patience is how long the sides may differ before that is a difference.
-	patience = 10 * time.Second
+	// patience is how long the sides may differ before that is a difference, on
+	// a busy machine.
+	patience = time.Minute
 	// batchLimit is how long one batch may take.
 	batchLimit = 40 * time.Minute
 	// shrinking is how long a sequence that makes a difference is made shorter.
@@ -122,8 +123,9 @@ type differential struct {
 	// none; counted counts the reasons.
 	allowed func(ours, theirs []string) string
 	counted map[string]int
-	// games numbers the namespaces, touches the edits.
-	games, touches int
+	// games numbers the namespaces, touches the edits, wakes what shows that the
+	// controllers have seen everything.
+	games, touches, wakes int
 	// restarts counts those of the controllers, which took so long.
 	restarts   int
 	restarting time.Duration
@@ -166,6 +168,9 @@ func (d *differential) play(ctx context.Context, all []sequence) ([]string, erro
 // grow, and nobody watches all that may end a failure; where the sides differ,
 // users therefore edit their claims, and get time.
 func (d *differential) settle(ctx context.Context, spaces []string, ended []bool) ([]state, error) {
+	if err := d.awake(ctx); err != nil {
+		return nil, err
+	}
 	deadline := time.Now().Add(cmp.Or(d.patience, patience))
 	for {
 		states, err := d.rest(ctx)
@@ -214,6 +219,13 @@ func (d *differential) rest(ctx context.Context) ([]state, error) {
 		})
 	}
 	return states, both.Wait()
+}
+
+// awake waits until the controllers of both sides have seen all that users did: a
+// side where nothing changes may be at rest, or have had no processor to begin.
+func (d *differential) awake(ctx context.Context) error {
+	d.wakes++
+	return d.both(func(s side) error { return s.awake(ctx, fmt.Sprint("awake-", d.wakes)) })
 }
 
 // act plays one op of each sequence at both sides.

@@ -131,6 +131,9 @@ func (d *differential) around(ctx context.Context, how anew, do func() error) er
 		if err := do(); err != nil {
 			return err
 		}
+		if err := d.awake(ctx); err != nil {
+			return err
+		}
 		if _, err := d.rest(ctx); err != nil {
 			return err
 		}
@@ -155,7 +158,7 @@ func (d *differential) around(ctx context.Context, how anew, do func() error) er
 		s.life.resume()
 	}
 	d.restarts++
-	err := d.both(func(s side) error { return s.awake(ctx, fmt.Sprint("awake-", d.restarts)) })
+	err := d.awake(ctx)
 	d.restarting += time.Since(begin)
 	return err
 }
