@@ -25,9 +25,9 @@ import (
 
 const (
 	badName = "bad.csi.example.com"
-	// patience is how long a volume may take to come after a misdeed: pauses
-	// between tries add up to some seconds.
-	patience = 40 * time.Second
+	// patience is how long a volume may take to come after a misdeed on a busy
+	// machine: pauses between tries add up to some seconds.
+	patience = 3 * time.Minute
 )
 
 // misdeed is what a driver does wrong, and what people are told of it.

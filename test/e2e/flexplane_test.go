@@ -47,7 +47,7 @@ func newFlexPlane(t *testing.T) *flexPlane {
 // succeeds.
 func (f *flexPlane) run(args ...string) (string, bool) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(f.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, plane.Bin("volplane"), args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+f.Kubeconfig(), "HOME="+f.dir)
@@ -72,7 +72,7 @@ func (f *flexPlane) eventually(args []string, word string) {
 	f.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); ; <-tick.C {
+	for end := time.Now().Add(patience); ; <-tick.C {
 		out, ok := f.run(args...)
 		if ok && strings.Contains(out, word) {
 			return

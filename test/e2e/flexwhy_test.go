@@ -13,7 +13,7 @@ func (f *flexPlane) says(object string, words ...string) {
 	f.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); ; <-tick.C {
+	for end := time.Now().Add(patience); ; <-tick.C {
 		out, _ := f.run("why", object)
 		out = strings.Join(strings.Fields(out), " ")
 		all := true

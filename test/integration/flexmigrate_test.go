@@ -154,7 +154,7 @@ func (p *plane) migrationJournals() int {
 // round: volume and claim are whole in the end, and nothing is left over.
 func TestFlexMigrateKilled(t *testing.T) {
 	p := newPlane(t)
-	ctx, cancel := context.WithTimeout(p.ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(p.ctx, 10*time.Minute)
 	defer cancel()
 	run := func(d *death, name string, back bool) error {
 		_, err := p.migration(d).Run(ctx, name, back)

@@ -116,9 +116,12 @@ func (h *host) must(err error) {
 	}
 }
 
+// patience is how long a test waits for something on a busy machine.
+const patience = 3 * time.Minute
+
 func (h *host) eventually(f func() string) {
 	h.t.Helper()
-	deadline, tick := time.After(time.Minute), time.NewTicker(20*time.Millisecond)
+	deadline, tick := time.After(patience), time.NewTicker(20*time.Millisecond)
 	defer tick.Stop()
 	for {
 		missing := f()

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -69,7 +68,7 @@ func twoNodes(c *csitest.Config) { c.NodeID, c.OtherNodes = "id-n1", []string{"i
 // until the first node has unmounted it, and to none.
 func movesBetweenNodes(t *testing.T, s side, again bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
 	must := func(err error) {
 		t.Helper()
@@ -241,7 +240,7 @@ func runAgent(t *testing.T, api server, node, root string) {
 // mountsAndUnmounts follows a volume into a Pod and out of it.
 func mountsAndUnmounts(t *testing.T, s side, again bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
 	must := func(err error) {
 		t.Helper()

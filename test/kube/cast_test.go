@@ -14,8 +14,9 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 )
 
-// sceneLimit bounds a scene; the scheduler may try one Pod often.
-const sceneLimit = 2 * time.Minute
+// sceneLimit bounds a scene on a busy machine; the scheduler may try one Pod
+// often.
+const sceneLimit = 5 * time.Minute
 
 // TestOurProvisionerInACluster has volplane's provisioner in a cluster of
 // Kubernetes, as a driver's sidecar, with no more rights than it declares.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -33,7 +32,7 @@ func TestEachProvisionerItsLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := startCluster(t, "--allow-privileged", "--audit-policy-file="+policy, "--audit-log-path="+log)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
 	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
 	a, b := newMaker(ctx, t, c, "a"), newMaker(ctx, t, c, "b")

@@ -26,7 +26,7 @@ import (
 )
 
 // mountLimit bounds what is done with a kubelet: it looks around in seconds.
-const mountLimit = 2 * time.Minute
+const mountLimit = 5 * time.Minute
 
 // TestOurAttacherRealKubelet has volplane's provisioner, attacher and bundled
 // driver in a cluster of Kubernetes, whose scheduler places a Pod and whose

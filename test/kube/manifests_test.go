@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -107,7 +106,7 @@ func (i *installation) templates(shape string) (controller, node corev1.PodTempl
 // may be in the namespace that was made for it (S1-090 to S1-096).
 func TestManifestsInACluster(t *testing.T) {
 	c := startCluster(t, "--allow-privileged")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
 	for _, is := range []struct {
 		shape, driver string

@@ -51,7 +51,7 @@ func TestOurBinderTheirProvisioner(t *testing.T) {
 // twoComeAndGo has an Immediate and a WaitForFirstConsumer claim come and go.
 func twoComeAndGo(t *testing.T, s side, driver *csitest.Driver) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
 	fast, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	comesAndGoes(ctx, t, s.client, driver, "fast", fast, func() {})

@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds what must not hang.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 const config = `apiVersion: volplane.dev/v1alpha1
 kind: FlexConfig
