@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // write is one request that changes something.
@@ -122,6 +124,15 @@ func TestWritesOfManyVolumes(t *testing.T) {
 			p.bound(name(i))
 		}
 		p.settled()
+		// People are told when there is time.
+		p.eventually(func() string {
+			told, err := p.client.CoreV1().Events("default").List(p.ctx, metav1.ListOptions{FieldSelector: "reason=" + string(volume.ReasonProvisioningSucceeded)})
+			p.must(err)
+			if got := len(told.Items); got < n {
+				return fmt.Sprint("people are told of ", got)
+			}
+			return ""
+		})
 	})
 	p.count(t, "deleted", n, 4, 0.02, func() {
 		for i := range n {
