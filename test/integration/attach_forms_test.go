@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -122,22 +123,42 @@ func TestWhoKnowsTheNodesID(t *testing.T) {
 	}
 	p.must(p.attachBy("registered", p.conn.Name, "n1", p.describes(a), said))
 	p.on(a, "id-n1")
-	// Whoever begins anew has seen that the registration is gone.
-	p.stop()
-	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
-	p.start()
+	p.meanwhile(func() { p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{})) })
 	p.must(p.attachBy("said", p.conn.Name, "n1", p.describes(b), said))
 	p.on(b, "id-said")
 	p.must(p.attachBy("old", p.conn.Name, "n1", p.describes(c)))
 	p.on(c, "id-old")
-	_, err = p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
-	}, metav1.CreateOptions{})
-	p.must(err)
+	p.meanwhile(func() {
+		_, err = p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
+			ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
+		}, metav1.CreateOptions{})
+		p.must(err)
+	})
 	for _, name := range []string{"registered", "said", "old"} {
 		p.deleteAttachment(name)
 	}
 	p.detached()
+}
+
+// called waits until the attacher has heard what the driver calls n1: what it
+// attaches there is at that name.
+func (p *plane) called(id string) {
+	p.t.Helper()
+	handle, tries := p.wire("tried"), 0
+	p.eventually(func() string {
+		tries++
+		name := fmt.Sprint("try-", tries)
+		p.must(p.attachBy(name, p.conn.Name, "n1", p.describes(handle)))
+		p.attachment("attached", func(va storagev1.VolumeAttachment) bool { return va.Name == name && va.Status.Attached })
+		all := p.driver.Volumes()
+		at := all[slices.IndexFunc(all, func(v csitest.Volume) bool { return v.ID == handle })].Nodes
+		p.deleteAttachment(name)
+		p.on(handle)
+		if !slices.Equal(at, []string{id}) {
+			return fmt.Sprint("n1 is called ", at)
+		}
+		return ""
+	})
 }
 
 // TestNodeGetsAnotherName: a driver that has registered anew under another name
@@ -153,6 +174,7 @@ func TestNodeGetsAnotherName(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
 	}, metav1.CreateOptions{})
 	p.must(err)
+	p.called("id-new")
 	open()
 	p.mayMount("n1", handle)
 	p.on(handle, "id-new")
@@ -251,11 +273,13 @@ func (p *plane) attachmentCount(want int) {
 func TestNodeTakesNoMore(t *testing.T) {
 	p := newPlane(t)
 	a, b := p.wire("a"), p.wire("b")
-	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
-	_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
-		Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-n1", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}}},
-	}}, metav1.CreateOptions{})
-	p.must(err)
+	p.meanwhile(func() {
+		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
+		_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
+			Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-n1", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}}},
+		}}, metav1.CreateOptions{})
+		p.must(err)
+	})
 	p.pod("first", "n1", "a")
 	p.mayMount("n1", a)
 	p.pod("second", "n1", "b")

@@ -143,6 +143,7 @@ func TestOnePodAtATime(t *testing.T) {
 // next Pod goes there when there is room.
 func TestPlacementLimit(t *testing.T) {
 	p := newPlane(t)
+	p.stop()
 	for _, n := range []string{"n1", "n2"} {
 		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, n, metav1.DeleteOptions{}))
 		_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
@@ -153,6 +154,7 @@ func TestPlacementLimit(t *testing.T) {
 		}, metav1.CreateOptions{})
 		p.must(err)
 	}
+	p.start()
 	p.lateClass("late", p.conn.Name)
 	for _, name := range []string{"a", "b", "c"} {
 		p.lateClaim(name, "late", corev1.ReadWriteOnce)

@@ -123,6 +123,16 @@ func (p *plane) must(err error) {
 	}
 }
 
+// meanwhile has f change what controllers are to know before they hear of
+// anything else, while they do not run: news of different objects come in any
+// order.
+func (p *plane) meanwhile(f func()) {
+	p.t.Helper()
+	p.stop()
+	f()
+	p.start()
+}
+
 func (p *plane) eventually(f func() string) {
 	p.t.Helper()
 	(&host{t: p.t}).eventually(f)

@@ -277,6 +277,7 @@ func TestFullNode(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) {
 		c.Plugin.AccessibilityConstraints, c.Segments = true, map[string]string{"zone": "here"}
 	})
+	p.stop()
 	for _, n := range []string{"n1", "n2"} {
 		_, err := p.client.CoreV1().Nodes().Patch(p.ctx, n, types.MergePatchType, []byte(`{"metadata":{"labels":{"zone":"here"}}}`), metav1.PatchOptions{})
 		p.must(err)
@@ -289,6 +290,7 @@ func TestFullNode(t *testing.T) {
 		_, err = p.client.StorageV1().CSINodes().Create(p.ctx, node, metav1.CreateOptions{})
 		p.must(err)
 	}
+	p.start()
 	called, open := p.gate("CreateVolume", false, status.Error(codes.ResourceExhausted, "full"))
 	p.lateClass("late", p.conn.Name)
 	p.makeClaim("c", "late")
