@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -90,7 +91,10 @@ func FuzzSecret(f *testing.F) {
 	})
 }
 
-func TestDeadlines(t *testing.T) {
+// TestDeadlines, in time that only passes when somebody waits.
+func TestDeadlines(t *testing.T) { synctest.Test(t, deadlines) }
+
+func deadlines(t *testing.T) {
 	left := func(ctx context.Context, method string) time.Duration {
 		var limit time.Duration
 		call := withDeadline(controllerLimit)(func(ctx context.Context, _ string, _, _ any, _ ...grpc.CallOption) error {
@@ -104,7 +108,7 @@ func TestDeadlines(t *testing.T) {
 		if err := call(ctx, method, nil, nil); err != nil {
 			t.Error(err)
 		}
-		return limit.Round(time.Second)
+		return limit
 	}
 	hour, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
