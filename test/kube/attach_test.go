@@ -97,9 +97,10 @@ func movesBetweenNodes(t *testing.T, s side, again bool) {
 	must(s.makePod(ctx, "default", "p1", "n1", "c"))
 	attached("n1", name)
 	must(s.uses(ctx, "n1", name))
+	// Somebody looks, and so has heard what n1 uses, before the Pod goes there.
 	must(s.makePod(ctx, "default", "p2", "n2", "c"))
-	must(s.endPod(ctx, "default", "p1"))
 	eventually(ctx, t, func() string { return s.told(ctx, "p2", "FailedAttachVolume") })
+	must(s.endPod(ctx, "default", "p1"))
 	// Another volume comes to n1 meanwhile: somebody has looked at it again.
 	must(s.wire(ctx, "default", "other", csiVolume("other", driverName, corev1.ReadWriteOnce)))
 	must(s.makePod(ctx, "default", "p3", "n1", "other"))
