@@ -30,6 +30,9 @@ const (
 	// another part of ours starts meanwhile has it for a moment.
 	busyTries = 10
 	busyPause = 20 * time.Millisecond
+	// drain is how long the output of an init that has ended is waited for: on a
+	// busy host another part of ours may have it open for a moment, too.
+	drain = 5 * time.Second
 	// maxInitOutput bounds what is kept of what an init prints.
 	maxInitOutput = 1 << 20
 	// maxInterpreter is what the kernel reads of a script's first line.
@@ -356,7 +359,7 @@ func (c *check) command(ctx context.Context, r *result) error {
 	cmd.Stdout, cmd.Stderr = &r.stdout, &r.stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = drain
 	began := time.Now()
 	err := cmd.Run()
 	r.took = time.Since(began)
