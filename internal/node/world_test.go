@@ -50,6 +50,7 @@ func newWorld(t *testing.T, objects ...runtime.Object) *world {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	w := &world{t: t, dir: dir, client: fake.NewClientset(objects...)}
+	w.client.PrependReactor("*", "*", versioned(w.client.Tracker()))
 	// The caches trim what they receive; what the tests read must not change
 	// with it.
 	w.client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
