@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -68,8 +69,10 @@ func (s side) nodeStatus(ctx context.Context, name string, fields map[string]any
 	if err != nil {
 		return err
 	}
-	_, err = s.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return err
+	return unmet(func() error {
+		_, err := s.client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	})
 }
 
 // uses has a node say which volumes it uses, as a kubelet does.
@@ -123,10 +126,18 @@ func (s side) wire(ctx context.Context, space, claim string, v *corev1.Persisten
 	return err
 }
 
-// unprotect takes from a volume object what the API server keeps it by.
-func (s side) unprotect(ctx context.Context, volume string) error {
-	_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, volume, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-	return err
+// unprotect takes from a volume object what the API server keeps it by, and
+// nothing that a controller has added meanwhile.
+func (s side) unprotect(ctx context.Context, name string) error {
+	return unmet(func() error {
+		v, err := s.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		v.Finalizers = slices.DeleteFunc(v.Finalizers, func(f string) bool { return f == volume.FinalizerVolumeProtection })
+		_, err = s.client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
+		return err
+	})
 }
 
 func csiVolume(name, driver string, modes ...corev1.PersistentVolumeAccessMode) *corev1.PersistentVolume {

@@ -224,8 +224,12 @@ func loseVolume(v string) op {
 		if err := s.client.CoreV1().PersistentVolumes().Delete(ctx, space+"-"+v, metav1.DeleteOptions{}); err != nil {
 			return err
 		}
-		_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+v, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		return err
+		// One that a controller lets go at the same moment is a conflict: it is
+		// not the whole that is repeated, which might find nothing any more.
+		return unmet(func() error {
+			_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+v, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			return err
+		})
 	}}
 }
 

@@ -413,14 +413,19 @@ func (s side) remove(ctx context.Context) error {
 	return c.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 }
 
-// again repeats what fails because a controller was quicker.
+// again repeats what fails because a controller was quicker; what is refused is
+// refused at both sides.
 func again(do func() error) error {
+	if err := unmet(do); !refused(err) {
+		return err
+	}
+	return nil
+}
+
+// unmet repeats what fails because a controller was quicker.
+func unmet(do func() error) error {
 	for {
-		err := do()
-		if err == nil || refused(err) {
-			return nil
-		}
-		if !conflict(err) {
+		if err := do(); !conflict(err) {
 			return err
 		}
 	}
