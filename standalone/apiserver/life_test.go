@@ -2,12 +2,14 @@ package apiserver_test
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/pprof"
 	"strings"
 	"testing"
 	"time"
@@ -121,7 +123,9 @@ func TestStopEndsEverything(t *testing.T) {
 	}
 	// One forgotten storage alone is some 30 goroutines a server.
 	if after := settled(t, before+several, time.Minute); after > before+several {
-		t.Errorf("%d goroutines after one server, %d after %d more", before, after, several)
+		stacks := &bytes.Buffer{}
+		_ = pprof.Lookup("goroutine").WriteTo(stacks, 1)
+		t.Errorf("%d goroutines after one server, %d after %d more:\n%s", before, after, several, stacks)
 	}
 }
 
