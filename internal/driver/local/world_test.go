@@ -189,11 +189,12 @@ func awaitSocket(t *testing.T, path string) {
 	})
 }
 
-// dial returns a client of a driver that listens. Its calls do not wait for
-// another one when that driver is killed before they have begun.
-func dial(t *testing.T, socket string) (csipb.ControllerClient, csipb.NodeClient) {
+// dial returns a client whose calls wait for a driver, unless the options say
+// otherwise.
+func dial(t *testing.T, socket string, opts ...grpc.CallOption) (csipb.ControllerClient, csipb.NodeClient) {
 	t.Helper()
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(append([]grpc.CallOption{grpc.WaitForReady(true)}, opts...)...))
 	if err != nil {
 		t.Fatal(err)
 	}
