@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -104,18 +105,34 @@ func openPool(dir, node string) (*pool, error) {
 			return nil, fmt.Errorf("open pool: %w", err)
 		}
 	}
+	pause := time.NewTicker(lookEvery)
+	defer pause.Stop()
+	for limit := time.Now().Add(servedLimit); ; <-pause.C {
+		err := p.take(node)
+		if err == nil {
+			return p, nil
+		}
+		if !errors.Is(err, errServed) || time.Now().After(limit) {
+			return nil, fmt.Errorf("open pool: %w", err)
+		}
+	}
+}
+
+// servedLimit is how long a node may still be served: what a driver that was
+// killed had taken goes with the last program that it was just about to start.
+const servedLimit = time.Second
+
+// take makes the pool known and takes the node.
+func (p *pool) take(node string) error {
 	unlock, err := p.lock()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
 	if err := p.identify(); err != nil {
-		return nil, fmt.Errorf("open pool: %w", err)
+		return err
 	}
-	if err := p.serve(node); err != nil {
-		return nil, fmt.Errorf("open pool: %w", err)
-	}
-	return p, nil
+	return p.serve(node)
 }
 
 // close lets another driver serve the node.

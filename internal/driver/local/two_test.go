@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -40,6 +41,22 @@ func TestOneDriverPerNode(t *testing.T) {
 	// One that was killed is in nobody's way.
 	first.end(unix.SIGKILL)
 	run(t, dir, "node").serving("node").empty()
+}
+
+// TestNodeIsGivenBackLate: the lock of a driver that was killed goes with the last
+// program that it was just about to start.
+func TestNodeIsGivenBackLate(t *testing.T) {
+	dir := filepath.Join(newDir(t), "pool")
+	killed, err := openPool(dir, "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(servedLimit/20, killed.close)
+	next, err := openPool(dir, "node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.close()
 }
 
 // TestLongNode: a node may have any name that Kubernetes allows.
