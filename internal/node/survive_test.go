@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -100,16 +99,7 @@ func TestDeadMount(t *testing.T) {
 		return ""
 	})
 	w.eventSaid("MountBroken", "its server is gone")
-	eventually(t, func() string {
-		// The API of these tests has no versions: what was written last may be
-		// seen late, and is looked at again.
-		w.agent.addAll("")
-		pod, err := w.client.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{})
-		if c := condition(pod); err != nil || c == nil || c.Status != corev1.ConditionTrue {
-			return fmt.Sprint("the pod says ", c, err)
-		}
-		return ""
-	})
+	w.says("p", corev1.ConditionTrue, "v-a=")
 	if got := strings.Count(d.history(), "unpublish:"); got < 2 {
 		t.Errorf("the driver took away what it cannot look at: %s", d.history())
 	}
