@@ -43,8 +43,9 @@ func slips(methods ...string) []slip {
 }
 
 // slipsUp makes a volume for each slip, and has the driver make it so many times,
-// always when it is 0.
-func (p *plane) slipsUp(all []slip, times int) {
+// always when it is 0. Before the call that goes well then comes whatever again
+// does.
+func (p *plane) slipsUp(all []slip, times int, again func(slip)) {
 	p.t.Helper()
 	byCall := map[string]slip{}
 	for i := range all {
@@ -57,9 +58,14 @@ func (p *plane) slipsUp(all []slip, times int) {
 		p.driver.OnCall(method, func(_ int, req any) csitest.Action {
 			call := method + req.(interface{ GetVolumeId() string }).GetVolumeId()
 			mu.Lock()
-			defer mu.Unlock()
+			made[call]++
 			s, ok := byCall[call]
-			if made[call]++; !ok || times > 0 && made[call] > times {
+			n := made[call]
+			mu.Unlock()
+			if ok && n == times+1 {
+				again(s)
+			}
+			if !ok || times > 0 && n > times {
 				return csitest.Action{}
 			}
 			return csitest.Action{After: s.after, Err: status.Error(s.code, "slip "+s.name())}
@@ -84,9 +90,27 @@ func (p *plane) callsFor(handle string) []string {
 func TestEveryCodeOnce(t *testing.T) {
 	p := newPlane(t)
 	all := slips(publishCall, unpublishCall)
-	p.slipsUp(all, 1)
+	// A Pod is told why its volume is not attached, as long as it is not.
+	told := map[string]chan struct{}{}
+	for _, s := range all {
+		told[s.name()] = make(chan struct{})
+	}
+	p.slipsUp(all, 1, func(s slip) {
+		if s.method == publishCall {
+			select {
+			case <-told[s.name()]:
+			case <-p.ctx.Done():
+			}
+		}
+	})
 	for _, s := range all {
 		p.pod(s.name(), "n1", s.name())
+	}
+	for _, s := range all {
+		if s.method == publishCall {
+			p.tells("Pod", s.name(), volume.ReasonFailedAttach, s.code.String()+": slip "+s.name())
+		}
+		close(told[s.name()])
 	}
 	p.eventually(func() string { return p.fewer(len(all), "n1") })
 	for _, s := range all {
@@ -102,7 +126,6 @@ func TestEveryCodeOnce(t *testing.T) {
 		reason, says := volume.ReasonFailedDetach, s.code.String()+": slip "+s.name()
 		if s.method == publishCall {
 			reason = volume.ReasonFailedAttach
-			p.tells("Pod", s.name(), reason, says)
 		}
 		p.tells("VolumeAttachment", attach.NameOf(p.conn.Name, s.handle, "n1"), reason, says)
 	}
@@ -113,7 +136,7 @@ func TestEveryCodeOnce(t *testing.T) {
 func TestUndoneAfterEveryCode(t *testing.T) {
 	p := newPlane(t)
 	all := slices.DeleteFunc(slips(publishCall), func(s slip) bool { return !s.after })
-	p.slipsUp(all, 0)
+	p.slipsUp(all, 0, func(slip) {})
 	for _, s := range all {
 		p.pod(s.name(), "n1", s.name())
 		p.tells("Pod", s.name(), volume.ReasonFailedAttach, s.code.String()+": slip "+s.name())
