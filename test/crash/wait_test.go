@@ -108,11 +108,14 @@ func (w *world) settled(ctx context.Context, objects, volumes int) error {
 
 // noIntents waits until no intent is left.
 func noIntents(ctx context.Context, w *world) error {
-	return until(ctx, func() (string, error) {
-		all, err := w.client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
-		if err != nil || len(all.Items) == 0 {
-			return "", err
-		}
-		return fmt.Sprintf("intents are left: %v", all.Items[0].Data), nil
-	})
+	return until(ctx, func() (string, error) { return intents(ctx, w) })
+}
+
+// intents says which are left.
+func intents(ctx context.Context, w *world) (string, error) {
+	all, err := w.client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	if err != nil || len(all.Items) == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("intents are left: %v", all.Items[0].Data), nil
 }

@@ -42,6 +42,8 @@ type world struct {
 	driver *csitest.Driver
 	// faults are what must never be, whatever comes later.
 	faults chan string
+	// cutShort counts the lives that were stopped in good order and left intents.
+	cutShort int
 }
 
 func newWorld(t *testing.T) *world {
