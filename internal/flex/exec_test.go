@@ -277,7 +277,7 @@ func TestProbe(t *testing.T) {
 	} {
 		install(t, path, c.content)
 		o := options(time.Minute)
-		if c.want == decide.ErrTimeLimit {
+		if errors.Is(c.want, decide.ErrTimeLimit) {
 			o = options(3 * time.Second)
 		}
 		d, err := Probe(t.Context(), name, path, o)

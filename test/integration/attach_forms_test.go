@@ -149,9 +149,14 @@ func (p *plane) called(id string) {
 		tries++
 		name := fmt.Sprint("try-", tries)
 		p.must(p.attachBy(name, p.conn.Name, "n1", p.describes(handle)))
-		p.attachment("attached", func(va storagev1.VolumeAttachment) bool { return va.Name == name && va.Status.Attached })
-		all := p.driver.Volumes()
-		at := all[slices.IndexFunc(all, func(v csitest.Volume) bool { return v.ID == handle })].Nodes
+		var at []string
+		p.eventually(func() string {
+			all := p.driver.Volumes()
+			if at = all[slices.IndexFunc(all, func(v csitest.Volume) bool { return v.ID == handle })].Nodes; len(at) == 0 {
+				return "the volume is nowhere"
+			}
+			return ""
+		})
 		p.deleteAttachment(name)
 		p.on(handle)
 		if !slices.Equal(at, []string{id}) {

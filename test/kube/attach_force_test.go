@@ -159,13 +159,9 @@ func (s side) suffer(ctx context.Context) (map[string]time.Duration, error) {
 		return nil, err
 	}
 	out, left := map[string]time.Duration{}, happenings()
-	// What is late is waited for.
-	late := func() bool {
-		return slices.ContainsFunc(fates(), func(f fate) bool { return out[f.node] == 0 && f.is(s) > 0 })
-	}
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
-	for time.Since(begin) < atLateDeath+quietEnd || late() && time.Since(begin) < atLateDeath+slack {
+	for !s.suffered(time.Since(begin), out) {
 		if len(left) > 0 && time.Since(begin) >= left[0].at {
 			if err := left[0].do(ctx, s, spaceOfFates); err != nil {
 				return nil, err
@@ -183,6 +179,12 @@ func (s side) suffer(ctx context.Context) (map[string]time.Duration, error) {
 	}
 	// At once: the other side may take longer, and here time goes on.
 	return out, s.asDetached(out)
+}
+
+// suffered says whether all is over: what is late is waited for.
+func (s side) suffered(since time.Duration, detached map[string]time.Duration) bool {
+	late := slices.ContainsFunc(fates(), func(f fate) bool { return detached[f.node] == 0 && f.is(s) > 0 })
+	return since >= atLateDeath+slack || since >= atLateDeath+quietEnd && !late
 }
 
 // asDetached says whether the driver has the volumes that were not detached.
