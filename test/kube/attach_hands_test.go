@@ -76,14 +76,18 @@ func detachByHand(v, node string, theirs bool) op {
 	}}
 }
 
-// forceDetach takes an attachment away without its attacher.
+// forceDetach takes an attachment away without its attacher, which may protect it
+// again before it is deleted: then it is done again.
 func forceDetach(v, node string) op {
 	return op{text: "delete the attachment of volume " + v + " to " + node + " with all its finalizers", do: func(ctx context.Context, s side, space string) error {
 		name, all := handName(space, v, node, true), s.client.StorageV1().VolumeAttachments()
-		if _, err := all.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
-			return err
-		}
-		return all.Delete(ctx, name, metav1.DeleteOptions{})
+		return unmet(func() error {
+			bare, err := all.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			if err != nil {
+				return err
+			}
+			return all.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &bare.ResourceVersion}})
+		})
 	}}
 }
 
