@@ -61,6 +61,7 @@ func layers() []layer {
 		{"internal/flex/doctor", []string{"internal/volume", decidePrefix, "internal/mount", "internal/flex"}, append(heavy, clientGo, grpc), "judges a script by the host's own calls"},
 		{"internal/flex", []string{"internal/volume", "internal/durable", decidePrefix, "internal/mount"}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
 		{"internal/golden", nil, append(heavy, clientGo), "for tests only"},
+		{"internal/logged", nil, append(heavy, clientGo), "for tests only"},
 		{"internal/migrate", []string{"internal/volume", decidePrefix, "internal/kube"}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
 		{"internal/cli", []string{"internal/volume", decidePrefix, "internal/kube", "internal/manifest", "internal/app", "internal/migrate"}, heavy, "the command line joins nothing"},
 		{"internal/app", []string{anyInternal}, heavy, "the only place that joins parts stays thin"},

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"volplane.dev/volplane/internal/logged"
 )
 
 // identityUntil returns the identity of node n1 that ends at a time.
@@ -31,14 +33,6 @@ func identityUntil(t *testing.T, end time.Time) *rest.Config {
 		t.Fatal(err)
 	}
 	return &rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}}
-}
-
-// lines receives what is logged.
-type lines chan string
-
-func (l lines) Write(line []byte) (int, error) {
-	l <- string(line)
-	return len(line), nil
 }
 
 // TestExpiry: an identity that is over is refused, one that is not is reminded
@@ -57,18 +51,18 @@ func TestExpiry(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		log := make(lines, 10)
-		stop := remind(slog.New(slog.NewTextHandler(log, nil)))
+		var log logged.Text
+		stop := remind(slog.New(slog.NewTextHandler(&log, nil)))
 		defer stop()
 		<-time.After(9 * 24 * time.Hour)
 		synctest.Wait()
-		if len(log) > 0 {
-			t.Errorf("too early: %s", <-log)
+		if said := log.String(); said != "" {
+			t.Errorf("too early: %s", said)
 		}
 		<-time.After(2 * 24 * time.Hour)
 		synctest.Wait()
-		if len(log) != 1 || !strings.Contains(<-log, "node=n1") {
-			t.Error("not reminded")
+		if said := log.String(); !strings.Contains(said, "node=n1") {
+			t.Errorf("not reminded: %q", said)
 		}
 	})
 	if _, err := expiry(&rest.Config{BearerToken: "t"}, "f", "n1", time.Now()); err != nil {

@@ -1,7 +1,6 @@
 package csi_test
 
 import (
-	"bytes"
 	"encoding/base64"
 	"errors"
 	"log/slog"
@@ -17,31 +16,14 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/logged"
 	"volplane.dev/volplane/internal/volume"
 )
-
-// locked is a log that several goroutines write.
-type locked struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *locked) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *locked) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 func TestSecretsStayInside(t *testing.T) {
 	const secret, key, token, context = "s3cr3t/\"pass\"\n", "a", "eyJhbGciOi.tok.en", "address-of-storage"
 	d := csitest.Start(t, csitest.Full())
-	log := &locked{}
+	log := &logged.Text{}
 	c := dial(t, d, csi.WithLog(slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 	encoded := base64.StdEncoding.EncodeToString([]byte(secret))
 	said := "mount -o password=" + secret + " failed: " + strings.TrimSpace(secret) + ", " + encoded + `, "s3cr3t/\"pass\"", ` + token
@@ -78,7 +60,7 @@ func TestSecretsStayInside(t *testing.T) {
 // does not mark as secret.
 func TestSecretsByTheirNames(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
-	log := &locked{}
+	log := &logged.Text{}
 	c := dial(t, d, csi.WithLog(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 	d.OnCall("NodeStageVolume", func(_ int, req any) csitest.Action {
 		return csitest.Action{Err: status.Errorf(codes.Internal, "cannot stage %v", req)}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/logged"
 )
 
 // rig is a host over a directory of its own.
@@ -21,32 +22,14 @@ type rig struct {
 	t *testing.T
 	*Host
 	root   string
-	logged *lines
+	logged *logged.Text
 	end    func()
-}
-
-// lines is a log.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // newRig prepares a host; start starts it.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, root: t.TempDir(), logged: &lines{}}
+	r := &rig{t: t, root: t.TempDir(), logged: &logged.Text{}}
 	r.Host = &Host{
 		Dir: filepath.Join(r.root, "exec"), StateDir: filepath.Join(r.root, "state"),
 		Log:         slog.New(slog.NewTextHandler(r.logged, nil)),

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,6 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/logged"
 )
 
 // wantsTokens is a driver's object that asks for a token of each Pod, and to be
@@ -59,7 +59,7 @@ func TestTokens(t *testing.T) {
 			object.Spec.ServiceAccountTokenInSecrets = &inSecrets
 			w := newWorld(t, object)
 			given := w.givesTokens(50 * time.Millisecond)
-			var log lockedBuffer
+			var log logged.Text
 			w.tune = func(o *Options) {
 				o.RepublishEvery = 20 * time.Millisecond
 				o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -186,24 +186,6 @@ func (w *world) hides(secret, log string) {
 			w.t.Errorf("%s holds %s", f, secret)
 		}
 	}
-}
-
-// lockedBuffer is a log that may be read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // TestNoToken: without a token the driver is not called, and the Pod is told.

@@ -24,6 +24,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/logged"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -135,30 +136,11 @@ func (p *plane) oneEvent(va string, reason volume.Reason) {
 	}
 }
 
-// safeLog is a log that is written and read at once.
-type safeLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write appends.
-func (l *safeLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *safeLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 // TestAttachSecretsStayInside: neither the Secret of an attach nor what the
 // driver answers for the node is in a log, an event or an error.
 func TestAttachSecretsStayInside(t *testing.T) {
 	p := newPlane(t)
-	log := &safeLog{}
+	log := &logged.Text{}
 	p.stop()
 	p.tune = func(o *app.ControlPlaneOptions) {
 		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))

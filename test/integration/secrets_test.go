@@ -26,6 +26,7 @@ import (
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/logged"
 )
 
 // hidden begins whatever may not be told.
@@ -119,7 +120,7 @@ func (h *host) wireLoud(d *loud) {
 // which quotes them; they are in no log, no event, no condition, no error of an
 // attachment, and nothing that `volplane` says of what waits.
 func TestNoSecretIsTold(t *testing.T) {
-	log := &safeLog{}
+	log := &logged.Text{}
 	h := newHost(t, func(h *host) {
 		h.log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
@@ -175,7 +176,7 @@ func (h *host) sickness(method string) {
 }
 
 // tellsNone looks for secrets wherever people look.
-func (h *host) tellsNone(log *safeLog) {
+func (h *host) tellsNone(log *logged.Text) {
 	h.t.Helper()
 	told := map[string]string{"the log": log.String()}
 	for what, list := range map[string]func() (any, error){

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,12 +24,7 @@ const shared = "storage"
 // while their drivers work, each takes up its own and touches nothing of the
 // other's.
 func TestEachProvisionerItsLog(t *testing.T) {
-	dir := t.TempDir()
-	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
-	if err := os.WriteFile(policy, []byte(onlyAccounts), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := startCluster(t, "--allow-privileged", "--audit-policy-file="+policy, "--audit-log-path="+log)
+	c, log := auditedCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
 	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")

@@ -32,12 +32,7 @@ import (
 // deletes it, beside the controllers of Kubernetes, and the API server refuses it
 // nothing (S3-030).
 func TestRightsOfManifestsSuffice(t *testing.T) {
-	dir := t.TempDir()
-	policy, log := filepath.Join(dir, "policy.yaml"), filepath.Join(dir, "audit.log")
-	if err := os.WriteFile(policy, []byte(onlyAccounts), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c := startCluster(t, "--allow-privileged", "--audit-policy-file="+policy, "--audit-log-path="+log)
+	c, log := auditedCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
 	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller", "persistentvolume-protection-controller",
@@ -69,6 +64,19 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 		}
 	}
 	t.Log("it has asked for", asked)
+}
+
+// auditedCluster starts a cluster, and returns the log of what service accounts ask
+// of it.
+func auditedCluster(t *testing.T) (c *cluster, log string) {
+	t.Helper()
+	dir := t.TempDir()
+	policy := filepath.Join(dir, "policy.yaml")
+	log = filepath.Join(dir, "audit.log")
+	if err := os.WriteFile(policy, []byte(onlyAccounts), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return startCluster(t, "--allow-privileged", "--audit-policy-file="+policy, "--audit-log-path="+log), log
 }
 
 // onlyAccounts has what service accounts ask written down.

@@ -19,6 +19,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/logged"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -37,27 +38,9 @@ type world struct {
 	// dir holds everything, but for the root directory, which has three parts.
 	dir, root string
 	config    decide.Config
-	logged    *lines
+	logged    *logged.Text
 	bridge    *Bridge
 	stop      func()
-}
-
-// lines is a log that can be read while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 func newWorld(t *testing.T) *world {
@@ -67,7 +50,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, dir: dir, root: filepath.Join(dir, "root"), logged: &lines{}, stop: func() {}}
+	w := &world{T: t, dir: dir, root: filepath.Join(dir, "root"), logged: &logged.Text{}, stop: func() {}}
 	w.config.Drivers = map[string]decide.Settings{}
 	for _, d := range []string{"on", "pods", "pool"} {
 		w.ok(os.MkdirAll(filepath.Join(dir, d), 0o700))
