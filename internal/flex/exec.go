@@ -127,13 +127,25 @@ func (p process) start(stdout, stderr *os.File) (*os.Process, int, error) {
 
 // startTries starts an executable that somebody writes to when he has closed
 // it.
-func (p process) startTries(attr *os.ProcAttr) (*os.Process, error) {
+func (p process) startTries(attr *os.ProcAttr) (started *os.Process, err error) {
+	err = WhenClosed(busyTries, func() error {
+		started, err = os.StartProcess(p.path, append([]string{p.path}, p.args...), attr)
+		return err
+	})
+	return started, err
+}
+
+// WhenClosed calls start, which starts an executable, up to so many times, a
+// moment apart, while somebody has that open to write: so has, for a moment, every
+// process that another part of ours starts while it is being written. It returns
+// the last error of start.
+func WhenClosed(tries int, start func() error) error {
 	pause := time.NewTicker(busyPause)
 	defer pause.Stop()
 	for try := 1; ; try++ {
-		started, err := os.StartProcess(p.path, append([]string{p.path}, p.args...), attr)
-		if !errors.Is(err, unix.ETXTBSY) || try == busyTries {
-			return started, err
+		err := start()
+		if !errors.Is(err, unix.ETXTBSY) || try == tries {
+			return err
 		}
 		<-pause.C
 	}

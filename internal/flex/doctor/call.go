@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
 )
 
 // call is one start of the driver, and all that came of it.
@@ -72,16 +73,11 @@ func (x *exam) begin(ctx context.Context, op decide.Operation, args ...string) *
 	}
 	r.before = x.table()
 	r.ctx, r.cancel = context.WithTimeout(ctx, x.limit)
-	pause := time.NewTicker(busyPause)
-	defer pause.Stop()
-	for try := 1; ; try++ {
+	r.err = flex.WhenClosed(busyTries, func() error {
 		r.cmd = x.command(r)
 		r.begun = time.Now()
-		if r.err = r.cmd.Start(); !errors.Is(r.err, unix.ETXTBSY) || try == busyTries {
-			break
-		}
-		<-pause.C
-	}
+		return r.cmd.Start()
+	})
 	if r.err != nil {
 		r.cancel()
 		r.cmd = nil
@@ -89,12 +85,9 @@ func (x *exam) begin(ctx context.Context, op decide.Operation, args ...string) *
 	return r
 }
 
-// busyTries and busyPause are how often, and how far apart, an executable that
-// somebody writes to is tried to be started.
-const (
-	busyTries = 10
-	busyPause = 20 * time.Millisecond
-)
+// busyTries is how often an executable that somebody writes to is tried to be
+// started.
+const busyTries = 10
 
 func (x *exam) command(r *running) *exec.Cmd {
 	cmd := exec.CommandContext(r.ctx, x.path, append([]string{string(r.op)}, r.args...)...)

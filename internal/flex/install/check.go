@@ -18,6 +18,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
 )
 
 const (
@@ -25,11 +26,9 @@ const (
 	initLimit = 10 * time.Second
 	// slowInit is what an init should not take: it runs at every change.
 	slowInit = time.Second
-	// busyTries and busyPause are how often, and how far apart, an executable is
-	// tried to be started that somebody has open to write: every process that
-	// another part of ours starts meanwhile has it for a moment.
+	// busyTries is how often an executable that somebody writes to is tried to be
+	// started.
 	busyTries = 10
-	busyPause = 20 * time.Millisecond
 	// drain is how long the output of an init that has ended is waited for: on a
 	// busy host another part of ours may have it open for a moment, too.
 	drain = 5 * time.Second
@@ -329,14 +328,7 @@ func (c *check) run(ctx context.Context) *result {
 	ctx, cancel := context.WithTimeout(ctx, initLimit)
 	defer cancel()
 	r := &result{}
-	err := c.command(ctx, r)
-	for try := 1; errors.Is(err, syscall.ETXTBSY) && try < busyTries; try++ {
-		select {
-		case <-time.After(busyPause):
-		case <-ctx.Done():
-		}
-		err = c.command(ctx, r)
-	}
+	err := flex.WhenClosed(busyTries, func() error { return c.command(ctx, r) })
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
