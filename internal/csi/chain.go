@@ -20,6 +20,7 @@ type options struct {
 	observe    func(Observation)
 	controller time.Duration
 	fault      func(method string, call func() error) error
+	memory     *Memory
 }
 
 // Option changes how a Driver makes its calls.
@@ -56,7 +57,7 @@ func (o *options) chain(d *Driver, last invoker) invoker {
 	if o.log != nil {
 		all = append(all, withLog(o.log, d))
 	}
-	all = append(all, hideSecrets, checkAnswer)
+	all = append(all, hideSecrets(o.memory, d), checkAnswer)
 	if o.fault != nil {
 		all = append(all, withFault(o.fault))
 	}

@@ -42,7 +42,7 @@ type NodeInfo struct {
 // and asks what it is and can do. It fails when ctx ends first, and with
 // ErrName; it may be repeated.
 func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
-	o := options{controller: controllerLimit}
+	o := options{controller: controllerLimit, memory: NewMemory(nil)}
 	for _, set := range opts {
 		set(&o)
 	}

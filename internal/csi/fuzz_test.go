@@ -81,7 +81,7 @@ func FuzzSecret(f *testing.F) {
 		if strings.Trim(secret, marks) == "" || strings.TrimSpace(secret) == "" || len(secret) < 4 || !utf8.ValidString(secret+other+before+after) {
 			return
 		}
-		call := hideSecrets(func(context.Context, string, any, any, ...grpc.CallOption) error {
+		call := hideSecrets(NewMemory(nil), &Driver{})(func(context.Context, string, any, any, ...grpc.CallOption) error {
 			return status.Error(codes.Internal, "begin|"+secret+"|end")
 		})
 		err := call(t.Context(), "m", &csipb.DeleteVolumeRequest{Secrets: map[string]string{"a": secret, "b": other}}, nil)

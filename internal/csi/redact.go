@@ -1,85 +1,40 @@
 package csi
 
 import (
-	"context"
-	"encoding/base64"
 	"encoding/json"
 	"log/slog"
 	"slices"
 	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-)
 
-// hidden stands where a secret was.
-const hidden = "***"
+	"volplane.dev/volplane/internal/redact"
+)
 
 // tokensKey is the entry of a volume_context that holds service account tokens
 // as JSON; they leaked through errors before (CVE-2023-2878).
 const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
-// hideSecrets takes the request's secrets out of the driver's error: drivers
-// quote what they were given.
-func hideSecrets(next invoker) invoker {
-	return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
-		err := next(ctx, method, req, reply, opts...)
-		if err == nil {
-			return nil
-		}
-		if _, ours := err.(*refusal); ours { //nolint:errorlint // nothing wraps it here, and what wraps it must be looked at
-			return err
-		}
-		secrets := secretsOf(req)
-		if len(secrets) == 0 {
-			return err
-		}
-		s := status.Convert(err)
-		pairs := make([]string, 0, 2*len(secrets))
-		for _, secret := range secrets {
-			pairs = append(pairs, secret, hidden)
-		}
-		// A status' details may quote secrets too; CSI wants them empty.
-		return status.Error(s.Code(), strings.NewReplacer(pairs...).Replace(s.Message()))
-	}
-}
-
-// secretsOf returns the texts that must not leave a request, in the forms in
-// which drivers quote them, the longest first: one may be a part of another.
+// secretsOf returns the values that must not leave a request.
 func secretsOf(req any) []string {
 	m, ok := req.(proto.Message)
 	if !ok {
 		return nil
 	}
 	var out []string
-	add := func(secret string) {
-		trimmed := strings.TrimSpace(secret)
-		if trimmed == "" {
-			return
-		}
-		quoted, err := json.Marshal(trimmed)
-		if err == nil {
-			out = append(out, strings.Trim(string(quoted), `"`))
-		}
-		out = append(out, secret, trimmed, base64.StdEncoding.EncodeToString([]byte(secret)))
-	}
 	eachText(m.ProtoReflect(), func(f protoreflect.FieldDescriptor, name, text string) string {
 		if isSecret(f) || namesSecret(name, text) {
-			add(text)
+			out = append(out, text)
 		}
 		return text
 	})
 	if c, ok := req.(interface{ GetVolumeContext() map[string]string }); ok {
-		for _, token := range tokens(c.GetVolumeContext()[tokensKey]) {
-			add(token)
-		}
+		out = append(out, tokens(c.GetVolumeContext()[tokensKey])...)
 	}
-	slices.SortFunc(out, func(a, b string) int { return len(b) - len(a) })
-	return slices.Compact(out)
+	return slices.DeleteFunc(out, func(secret string) bool { return strings.TrimSpace(secret) == "" })
 }
 
 // tokens returns the tokens of a volume_context, and the text as a whole when
@@ -187,7 +142,7 @@ func (l loggable) LogValue() slog.Value {
 	m = proto.Clone(m)
 	eachText(m.ProtoReflect(), func(f protoreflect.FieldDescriptor, name, text string) string {
 		if isSecret(f) || isPrivate(f) || namesSecret(name, text) {
-			return hidden
+			return redact.Hidden
 		}
 		return text
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/redact"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -85,6 +86,7 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 	if err := d.same(); err != nil {
 		return decide.Answer{}, err
 	}
+	d.o.Calls.given.AddData(c.secrets)
 	began := time.Now()
 	p := process{
 		path: d.Path, args: append([]string{string(c.op)}, c.args...), cgroup: d.o.Cgroup,
@@ -99,13 +101,13 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 	if err == nil {
 		a, err = decide.ParseAnswer(c.op, e.exit, e.stdout, e.stderr)
 	}
-	a.Message = decide.Redact(a.Message, c.secrets)
+	a.Message = decide.Redact(a.Message, &d.o.Calls.given)
 	seen.Status = a.Status
 	switch {
 	case errors.Is(err, errNotStarted):
 		seen.Exit = -1
 	case err != nil:
-		err = e.explain(err, c.secrets)
+		err = e.explain(err, &d.o.Calls.given)
 	case a.Status == decide.NotSupported && c.op.Optional():
 		d.refuse(c.op)
 	}
@@ -122,7 +124,7 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 const maxExcerpt = 300
 
 // explain adds what the driver printed to an error about it.
-func (e ending) explain(err error, secrets map[string]string) error {
+func (e ending) explain(err error, secrets *redact.Secrets) error {
 	if e.cut {
 		// It may begin within a secret.
 		return fmt.Errorf("%w; it printed more than %d bytes", err, decide.MaxOutput)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"sync"
 	"time"
+	"volplane.dev/volplane/internal/redact"
 )
 
 // errOverdue says that a call was killed and has not ended yet.
@@ -26,7 +27,10 @@ type Calls struct {
 	at map[string]*flight
 	// names are the drivers' names of volumes (getvolumename) by driver and
 	// volume: attach and detach know one volume by different ones.
-	names   map[[2]string]string
+	names map[[2]string]string
+	// given are the secrets of all calls: a driver may print them in later ones,
+	// which carry none.
+	given   redact.Secrets
 	running sync.WaitGroup
 }
 

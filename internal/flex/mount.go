@@ -106,7 +106,7 @@ func (d *Driver) mountAt(ctx context.Context, dir string, c call, byHost func(co
 	}
 	why := result.(volume.Because)
 	// What is mounted can have a name with a password in it.
-	why.Message = decide.Redact(why.Message, c.secrets)
+	why.Message = decide.Redact(why.Message, &d.o.Calls.given)
 	return why, nil
 }
 

@@ -11,13 +11,14 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/redact"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // failure gives an error its gRPC code. The codes by which CSI says that the
 // effect may be there are kept for errors of which that is not known. The values
 // of secrets are taken out, wherever the text comes from.
-func failure(err error, secrets map[string]string) error {
+func failure(err error, secrets *redact.Secrets) error {
 	if err == nil {
 		return nil
 	}

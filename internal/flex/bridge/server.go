@@ -16,6 +16,7 @@ import (
 	"volplane.dev/volplane/internal/csi/registrar"
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/redact"
 )
 
 // maxSocketName is what the kernel takes as the name of a unix socket.
@@ -31,6 +32,8 @@ type driver struct {
 	b    *Bridge
 	name decide.Name
 	csi  string
+	// given are the secrets of all requests.
+	given redact.Secrets
 }
 
 // server is the life of one driver's socket.
@@ -95,7 +98,7 @@ func (b *Bridge) serve(ctx context.Context, n decide.Name, a ability) *server {
 // run answers at the socket and announces the driver, until ctx ends or the
 // announcement is refused.
 func (d *driver) run(ctx context.Context, socket net.Listener, endpoint string) error {
-	server := grpc.NewServer(grpc.UnaryInterceptor(answer))
+	server := grpc.NewServer(grpc.UnaryInterceptor(d.answer))
 	csipb.RegisterIdentityServer(server, d)
 	csipb.RegisterNodeServer(server, d)
 	if d.Attach || d.provision {
@@ -129,14 +132,14 @@ func (d *driver) run(ctx context.Context, socket net.Listener, endpoint string) 
 	}
 }
 
-// answer gives errors their codes and takes secrets out of them.
-func answer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	var secrets map[string]string
+// answer gives errors their codes and takes secrets out of them, also those of
+// earlier requests.
+func (d *driver) answer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if s, ok := request.(interface{ GetSecrets() map[string]string }); ok {
-		secrets = s.GetSecrets()
+		d.given.AddData(s.GetSecrets())
 	}
 	response, err := next(ctx, request)
-	return response, failure(err, secrets)
+	return response, failure(err, &d.given)
 }
 
 // listen makes a socket that only its owner may use, in the place of one that a

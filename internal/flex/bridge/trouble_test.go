@@ -350,6 +350,12 @@ func TestSecretsStayHidden(t *testing.T) {
 	if got := fmt.Sprint(w.called()); !strings.Contains(got, encoded) {
 		t.Error("the driver did not get the secret")
 	}
+	// unmount is given no secret, and prints what mount has kept.
+	w.on("unmount", `fail "s3cr3t%20%24(touch%20 or `+encoded[4:20]+`"`)
+	err := v.unpublish()
+	w.refused("unmount that prints a secret", err, codes.Internal, "***")
+	told = append(told, fmt.Sprint(err))
+	w.on("unmount", "")
 	w.ok(filepath.WalkDir(filepath.Join(w.root, "state"), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -363,7 +369,7 @@ func TestSecretsStayHidden(t *testing.T) {
 	}))
 	told = append(told, w.logged.String())
 	for _, text := range told {
-		for _, secret := range []string{plain, encoded, encoded[:20], strings.Repeat("y", 100), "s3cr3t"} {
+		for _, secret := range []string{plain, encoded, encoded[:20], encoded[4:20], strings.Repeat("y", 100), "s3cr3t"} {
 			if strings.Contains(text, secret) {
 				t.Errorf("%.40q is in %.400q", secret, text)
 			}

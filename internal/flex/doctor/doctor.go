@@ -13,6 +13,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/redact"
 )
 
 // Doctor examines one driver.
@@ -69,6 +70,8 @@ type exam struct {
 	limit              time.Duration
 	growTo             int64
 	options, secrets   map[string]string
+	// given hides the secrets.
+	given redact.Secrets
 	// root is the scratch directory, mark what the environment of all processes
 	// has that the driver starts, canary a file that no driver makes.
 	root, mark, canary string
@@ -159,8 +162,12 @@ func (d *Doctor) begin(ctx context.Context) (*exam, error) {
 	}
 	x.canary = filepath.Join(x.root, "canary")
 	x.secrets = d.Secrets
+	x.given.AddData(d.Secrets)
 	if len(x.secrets) == 0 {
-		x.secrets = map[string]string{"username": "volplane-doctor-user", "password": x.odd("volplane-doctor-secret")}
+		// All of it would hide the path of the scratch directory, too.
+		const password = "pa55word-of-nobody"
+		x.secrets = map[string]string{"username": "someone-who-mounts", "password": x.odd(password)}
+		x.given.Add(password)
 	}
 	return x, nil
 }

@@ -210,7 +210,7 @@ func findsAll(t *testing.T, faults map[string]fault, sound func() parts, script 
 			if !found || r.Level != decide.Worst(r.Findings) {
 				t.Errorf("no %s of %s in:\n%s", f.level, f.check, listed(r))
 			}
-			if strings.Contains(listed(r), "volplane-doctor-secret") {
+			if strings.Contains(listed(r), "pa55word-of-nobody") {
 				t.Errorf("a secret is shown:\n%s", listed(r))
 			}
 		})

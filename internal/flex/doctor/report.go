@@ -27,7 +27,7 @@ func (x *exam) add(f decide.Finding) {
 	if x.stopped() {
 		return
 	}
-	f.Message = decide.Redact(f.Message, x.secrets)
+	f.Message = decide.Redact(f.Message, &x.given)
 	x.report.Findings = append(x.report.Findings, f)
 }
 

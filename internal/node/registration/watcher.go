@@ -34,7 +34,9 @@ type Watcher struct {
 	Dir       string
 	Registrar Registrar
 	Drivers   *csi.Set
-	Log       *slog.Logger
+	// Memory is what the drivers were given, also before they registered again.
+	Memory *csi.Memory
+	Log    *slog.Logger
 	// Refused is told why the driver at a socket is not registered.
 	Refused func(socket string, err error)
 	// RetryMin and RetryMax bound the pause after a failure; the defaults are

@@ -1,0 +1,35 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/kube"
+)
+
+// given returns the values of the Secrets that a driver was given of a volume
+// on this node, by the journal. It fails when one of them cannot be read any
+// more.
+func (a *Agent) given(ctx context.Context, driver, volumeID string) ([]string, error) {
+	r := a.journal.Get(decide.Key(driver, volumeID))
+	if r == nil {
+		return nil, nil
+	}
+	var out []string
+	for _, ref := range []*decide.SecretRef{r.StageSecret, r.PublishSecret} {
+		if ref == nil {
+			continue
+		}
+		data, err := kube.SecretData(ctx, a.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
+		if err != nil {
+			return nil, fmt.Errorf("what volume %s was mounted with: %w", r.Volume, err)
+		}
+		out = append(out, slices.Collect(maps.Values(data))...)
+	}
+	return out, nil
+}

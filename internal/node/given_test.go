@@ -1,0 +1,73 @@
+package node
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/logged"
+)
+
+// TestSecretsOfEarlierCalls: a driver prints what it was given earlier in calls
+// that carry no secret, also in those of an agent that began later, and nothing
+// that anybody can read shows it. When the Secret is gone meanwhile, nobody
+// knows what to take out, so nothing of the driver's words is shown.
+func TestSecretsOfEarlierCalls(t *testing.T) {
+	const secret = "correct-horse-battery"
+	w := newWorld(t, noAttach(driverName), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte(secret)}})
+	log := &logged.Text{}
+	w.tune = func(o *Options) {
+		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	d := newFakeDriver(driverName, w.dir)
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
+	})
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+
+	says := func(word string) func(context.Context, string) error {
+		return func(_ context.Context, call string) error {
+			if !strings.HasPrefix(call, "un") {
+				return nil
+			}
+			return status.Errorf(codes.Internal, "%s: key=%s or %s or %x", word, secret[:12], base64.StdEncoding.EncodeToString([]byte("u:"+secret)), secret)
+		}
+	}
+	d.setHook(says("first"))
+	w.terminate("p")
+	w.heard("Pod", "p", "FailedUnmount", "first: key=*** or dT*** or ***", "node n1")
+	w.stop()
+	d.setHook(says("second"))
+	w.run()
+	w.heard("Pod", "p", "FailedUnmount", "second: key=*** or dT***", "node n1")
+	w.stop()
+	d.setHook(says("third"))
+	w.must(nil, w.client.CoreV1().Secrets("ns").Delete(t.Context(), "s", metav1.DeleteOptions{}))
+	w.run()
+	w.heard("Pod", "p", "FailedUnmount", "(what the driver said is not shown, because it may hold a secret that it was given earlier: what volume pv-a was mounted with: ", "node n1")
+	w.stop()
+
+	events, err := w.client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
+	w.must(nil, err)
+	shown := log.String()
+	for i := range events.Items {
+		shown += events.Items[i].Message
+	}
+	for _, spelling := range []string{secret[:12], fmt.Sprintf("%x", secret), base64.StdEncoding.EncodeToString([]byte("u:" + secret))[4:12], "third"} {
+		if strings.Contains(shown, spelling) {
+			t.Errorf("%q is shown in %s", spelling, shown)
+		}
+	}
+}

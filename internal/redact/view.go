@@ -1,0 +1,279 @@
+package redact
+
+import (
+	"encoding/base64"
+	"html"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+const (
+	// maxDepth is how many spellings are undone one after the other: of base64
+	// in lines in JSON in JSON, four.
+	maxDepth = 4
+	// maxViews bounds the work that one text makes.
+	maxViews = 200
+)
+
+// view is a text after some spelling was undone, and for each byte the place in
+// the original text that it was made of.
+type view struct {
+	text     []byte
+	from, to []int
+	// decoded says that the view is of bytes that were not written as text.
+	decoded bool
+}
+
+func (v *view) add(from, to int, made ...byte) {
+	for _, b := range made {
+		v.text, v.from, v.to = append(v.text, b), append(v.from, from), append(v.to, to)
+	}
+}
+
+// viewsOf returns the text as it is and with every spelling undone, the nearest
+// first.
+func viewsOf(text string) []view {
+	var first view
+	for i := range len(text) {
+		first.add(i, i+1, text[i])
+	}
+	views, known, undoers := []view{first}, map[string]bool{text: true, "": true}, undoers()
+	for begin, depth := 0, 0; depth < maxDepth; depth++ {
+		end := len(views)
+		for _, v := range views[begin:end] {
+			for _, undo := range undoers {
+				if next := undo(v); len(views) < maxViews && !known[string(next.text)] {
+					known[string(next.text)] = true
+					views = append(views, next)
+				}
+			}
+		}
+		begin = end
+	}
+	return views
+}
+
+func undoers() []func(view) view {
+	return []func(view) view{
+		replace(unescape), replace(unpercent), replace(unform), replace(unentity), replace(unquote), replace(unwrap),
+		unbase64(0), unbase64(1), unbase64(2), unbase64(3), unhex(0), unhex(1), undecimal,
+	}
+}
+
+// replace undoes a spelling that stands for some bytes by others: undo returns
+// what the beginning of a text stands for and how long that is, or 0.
+func replace(undo func(s []byte) (string, int)) func(view) view {
+	return func(v view) view {
+		next := view{decoded: v.decoded}
+		for i := 0; i < len(v.text); {
+			made, n := undo(v.text[i:])
+			if n == 0 {
+				made, n = string(v.text[i]), 1
+			}
+			next.add(v.from[i], v.to[i+n-1], []byte(made)...)
+			i += n
+		}
+		return next
+	}
+}
+
+// unescape undoes the backslashes of JSON, Go, C and shells.
+func unescape(s []byte) (string, int) {
+	if len(s) < 2 || s[0] != '\\' {
+		return "", 0
+	}
+	switch s[1] {
+	case 'x':
+		return number(s, 2, 2, 16, false)
+	case 'U':
+		return number(s, 2, 8, 16, true)
+	case 'u':
+		if made, n := surrogates(s); n > 0 {
+			return made, n
+		}
+		return number(s, 2, 4, 16, true)
+	}
+	for n := 3; n > 0; n-- {
+		if made, used := number(s, 1, n, 8, false); used > 0 {
+			return made, used
+		}
+	}
+	if i := strings.IndexByte(`abfnrtv`, s[1]); i >= 0 {
+		return string("\a\b\f\n\r\t\v"[i]), 2
+	}
+	return string(s[1]), 2
+}
+
+// number reads digits of a base that begin at an offset, as a byte or as a
+// character.
+func number(s []byte, at, digits, base int, char bool) (string, int) {
+	if len(s) < at+digits {
+		return "", 0
+	}
+	n, err := strconv.ParseUint(string(s[at:at+digits]), base, 32)
+	switch {
+	case err != nil || !char && n > 255:
+		return "", 0
+	case char:
+		return string(rune(n)), at + digits
+	}
+	return string([]byte{byte(n)}), at + digits
+}
+
+// surrogates reads the two halves by which JSON writes a character.
+func surrogates(s []byte) (string, int) {
+	const both = len(`\ud83d\ude00`)
+	if len(s) < both || s[6] != '\\' || s[7] != 'u' {
+		return "", 0
+	}
+	high, err := strconv.ParseUint(string(s[2:6]), 16, 16)
+	low, err2 := strconv.ParseUint(string(s[8:12]), 16, 16)
+	char := utf16.DecodeRune(rune(high), rune(low))
+	if err != nil || err2 != nil || char == utf8.RuneError {
+		return "", 0
+	}
+	return string(char), both
+}
+
+// unpercent undoes the escapes of URLs.
+func unpercent(s []byte) (string, int) {
+	if s[0] != '%' {
+		return "", 0
+	}
+	return number(s, 1, 2, 16, false)
+}
+
+// unform undoes the escapes of forms and queries, where a blank is a plus.
+func unform(s []byte) (string, int) {
+	if s[0] == '+' {
+		return " ", 1
+	}
+	return unpercent(s)
+}
+
+// unentity undoes the entities of HTML and XML.
+func unentity(s []byte) (string, int) {
+	const longest = 10
+	if s[0] != '&' {
+		return "", 0
+	}
+	end := strings.IndexByte(string(s[:min(len(s), longest)]), ';')
+	if end < 0 {
+		return "", 0
+	}
+	entity := string(s[:end+1])
+	if made := html.UnescapeString(entity); made != entity {
+		return made, len(entity)
+	}
+	return "", 0
+}
+
+// unquote undoes what a shell makes of a quote in quotes.
+func unquote(s []byte) (string, int) {
+	for _, quote := range []string{`'\''`, `'"'"'`} {
+		if strings.HasPrefix(string(s[:min(len(s), len(quote))]), quote) {
+			return "'", len(quote)
+		}
+	}
+	return "", 0
+}
+
+// unwrap takes out blanks and the ends of lines, at which encoders break.
+func unwrap(s []byte) (string, int) {
+	if strings.IndexByte(" \t\r\n", s[0]) >= 0 {
+		return "", 1
+	}
+	return "", 0
+}
+
+// unbase64 reads every word as base64 of either alphabet, from its letter skip
+// on: a word may have a beginning that is none.
+func unbase64(skip int) func(view) view {
+	form := regexp.MustCompile(`[A-Za-z0-9+/_-]{6,}={0,2}`)
+	return func(v view) view {
+		next := view{decoded: true}
+		for _, at := range form.FindAllIndex(v.text, -1) {
+			word := strings.TrimRight(string(v.text[at[0]+skip:at[1]]), "=")
+			word = strings.NewReplacer("-", "+", "_", "/").Replace(word)
+			if len(word)%4 == 1 {
+				word = word[:len(word)-1]
+			}
+			made, err := base64.RawStdEncoding.DecodeString(word)
+			if err != nil || !readable(made) {
+				continue
+			}
+			for i, b := range made {
+				// Four letters are three bytes.
+				first := at[0] + skip + i*4/3
+				last := first + 1
+				if i == len(made)-1 {
+					last = at[1] - 1
+				}
+				next.add(v.from[first], v.to[last], b)
+			}
+			next.gap(v, at[1])
+		}
+		return next
+	}
+}
+
+// readable says whether bytes have some characters in a row: words that are no
+// base64 have none.
+func readable(made []byte) bool {
+	run := 0
+	for len(made) > 0 {
+		r, n := utf8.DecodeRune(made)
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			run = -n
+		}
+		if run += n; run >= shortestLine {
+			return true
+		}
+		made = made[n:]
+	}
+	return false
+}
+
+// unhex reads bytes in hex, also with blanks, colons, commas or 0x between them.
+func unhex(skip int) func(view) view {
+	form := regexp.MustCompile(`(0x)?[0-9A-Fa-f]{2}([ :,-]{0,2}(0x[0-9A-Fa-f]{1,2}|[0-9A-Fa-f]{2})){3,}[0-9A-Fa-f]?`)
+	pair := regexp.MustCompile(`[0-9A-Fa-f]{1,2}`)
+	return func(v view) view {
+		next := view{decoded: true}
+		for _, at := range form.FindAllIndex(v.text, -1) {
+			begin := at[0] + skip
+			run := strings.ReplaceAll(string(v.text[begin:at[1]]), "0x", "::")
+			for _, p := range pair.FindAllStringIndex(run, -1) {
+				made, _ := number([]byte(run), p[0], p[1]-p[0], 16, false)
+				next.add(v.from[begin+p[0]], v.to[begin+p[1]-1], []byte(made)...)
+			}
+			next.gap(v, at[1])
+		}
+		return next
+	}
+}
+
+// undecimal reads bytes as Go prints a slice of them.
+func undecimal(v view) view {
+	next := view{decoded: true}
+	digits := regexp.MustCompile(`[0-9]+`)
+	for _, at := range regexp.MustCompile(`[0-9]{1,3}([ ,]{1,2}[0-9]{1,3}){3,}`).FindAllIndex(v.text, -1) {
+		run := v.text[at[0]:at[1]]
+		for _, p := range digits.FindAllIndex(run, -1) {
+			if n, err := strconv.ParseUint(string(run[p[0]:p[1]]), 10, 8); err == nil {
+				next.add(v.from[at[0]+p[0]], v.to[at[0]+p[1]-1], byte(n))
+			}
+		}
+		next.gap(v, at[1])
+	}
+	return next
+}
+
+// gap keeps what was decoded of one word apart from that of the next.
+func (v *view) gap(of view, end int) {
+	v.add(of.from[end-1], of.from[end-1], 0)
+}
