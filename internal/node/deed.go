@@ -169,12 +169,11 @@ func (d *deed) prepare() (*decide.Record, *csipb.VolumeCapability, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	first := string(pv.Spec.AccessModes[0])
-	mode, err := csi.AccessMode([]string{first}, d.f.driver.Node.SingleNodeMultiWriter)
+	mode, err := csi.AccessMode([]string{string(pv.Spec.AccessModes[0])}, d.f.driver.Node.SingleNodeMultiWriter)
 	if err != nil {
 		return nil, nil, fmt.Errorf("volume %s: %w", pv.Name, err)
 	}
-	r.AccessMode, r.FSType, r.Volume = first, pv.Spec.CSI.FSType, pv.Name
+	r.Volume = pv.Name
 	if d.f.AttachRequired {
 		r.PublishContext = d.publishContext
 	}

@@ -9,7 +9,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi"
-	decide "volplane.dev/volplane/internal/decide/mount"
 )
 
 // TestWhoseGroup says when the agent gives a volume's files to the Pod's group.
@@ -17,23 +16,26 @@ func TestWhoseGroup(t *testing.T) {
 	object := noAttach(driverName)
 	w := newWorld(t, object)
 	w.run()
+	modes := func(all ...corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode { return all }
 	file, none := storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy
 	for name, c := range map[string]struct {
 		policy               *storagev1.FSGroupPolicy
-		mode                 corev1.PersistentVolumeAccessMode
+		modes                []corev1.PersistentVolumeAccessMode
 		fsType               string
 		readOnly, block, own bool
 		want                 bool
 	}{
-		"a filesystem of one node":   {mode: corev1.ReadWriteOnce, fsType: "ext4", want: true},
-		"a filesystem of one Pod":    {mode: corev1.ReadWriteOncePod, fsType: "ext4", want: true},
-		"of many nodes":              {mode: corev1.ReadWriteMany, fsType: "ext4"},
-		"of no known type":           {mode: corev1.ReadWriteOnce},
-		"of many nodes, told to":     {policy: &file, mode: corev1.ReadWriteMany, want: true},
-		"told not to":                {policy: &none, mode: corev1.ReadWriteOnce, fsType: "ext4"},
-		"read-only":                  {policy: &file, mode: corev1.ReadWriteOnce, fsType: "ext4", readOnly: true},
-		"a block device":             {policy: &file, mode: corev1.ReadWriteOnce, block: true},
-		"the driver does it by name": {policy: &file, mode: corev1.ReadWriteOnce, fsType: "ext4", own: true},
+		"a filesystem of one node":   {modes: modes(corev1.ReadWriteOnce), fsType: "ext4", want: true},
+		"a filesystem of one Pod":    {modes: modes(corev1.ReadWriteOncePod), fsType: "ext4", want: true},
+		"of many nodes":              {modes: modes(corev1.ReadWriteMany), fsType: "ext4"},
+		"of many nodes, and of one":  {modes: modes(corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce), fsType: "ext4", want: true},
+		"of no mode":                 {fsType: "ext4"},
+		"of no known type":           {modes: modes(corev1.ReadWriteOnce)},
+		"of many nodes, told to":     {policy: &file, modes: modes(corev1.ReadWriteMany), want: true},
+		"told not to":                {policy: &none, modes: modes(corev1.ReadWriteOnce), fsType: "ext4"},
+		"read-only":                  {policy: &file, modes: modes(corev1.ReadWriteOnce), fsType: "ext4", readOnly: true},
+		"a block device":             {policy: &file, modes: modes(corev1.ReadWriteOnce), block: true},
+		"the driver does it by name": {policy: &file, modes: modes(corev1.ReadWriteOnce), fsType: "ext4", own: true},
 	} {
 		spec := object.DeepCopy()
 		spec.Spec.FSGroupPolicy = c.policy
@@ -46,7 +48,9 @@ func TestWhoseGroup(t *testing.T) {
 		})
 		f := &facts{driver: &csi.Driver{}}
 		f.Driver, f.Block, f.driver.Node.MountGroup = driverName, c.block, c.own
-		d := &deed{a: w.agent, f: f, rec: &decide.Record{AccessMode: string(c.mode), FSType: c.fsType}}
+		f.pv = &corev1.PersistentVolume{}
+		f.pv.Spec.AccessModes, f.pv.Spec.CSI = c.modes, &corev1.CSIPersistentVolumeSource{FSType: c.fsType}
+		d := &deed{a: w.agent, f: f}
 		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](7)}}}
 		if group, always, ok := d.ownGroup(pod, c.readOnly); ok != c.want || ok && (group != 7 || !always) {
 			t.Errorf("%s: %d %v %v", name, group, always, ok)

@@ -257,9 +257,14 @@ func (d *deed) ownGroup(pod *corev1.Pod, readOnly bool) (group int, always, ok b
 	case storagev1.FileFSGroupPolicy:
 		ok = true
 	case storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy:
-		mode := corev1.PersistentVolumeAccessMode(d.rec.AccessMode)
-		ok = d.rec.FSType != "" && (mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod)
+		ok = d.f.pv.Spec.CSI.FSType != "" && slices.ContainsFunc(d.f.pv.Spec.AccessModes, oneWriter)
 	}
 	change := pod.Spec.SecurityContext.FSGroupChangePolicy
 	return int(*g), change == nil || *change == corev1.FSGroupChangeAlways, ok
+}
+
+// oneWriter says whether a mode is for writers on one node. A volume may have
+// others beside it.
+func oneWriter(mode corev1.PersistentVolumeAccessMode) bool {
+	return mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod
 }

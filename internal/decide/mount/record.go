@@ -37,10 +37,7 @@ type Record struct {
 	// Ephemeral says that a Pod itself named the volume; Volume is its name in
 	// the Pod then.
 	Ephemeral bool `json:"ephemeral,omitempty"`
-	// AccessMode, FSType and PublishContext are what the driver was called
-	// with.
-	AccessMode     string            `json:"accessMode,omitempty"`
-	FSType         string            `json:"fsType,omitempty"`
+	// PublishContext is what the driver was called with.
 	PublishContext map[string]string `json:"publishContext,omitempty"`
 	// Attachment is the UID of the VolumeAttachment that the volume was last
 	// mounted by; empty for one that is not attached.
