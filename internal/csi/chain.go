@@ -21,6 +21,7 @@ type options struct {
 	controller time.Duration
 	fault      func(method string, call func() error) error
 	memory     *Memory
+	turns      *Turns
 }
 
 // Option changes how a Driver makes its calls.
@@ -40,6 +41,10 @@ func WithControllerTimeout(limit time.Duration) Option {
 	return func(o *options) { o.controller = limit }
 }
 
+// WithTurns has the calls take turns at each volume with those of every Driver
+// that has the same Turns; the default is turns of its own.
+func WithTurns(t *Turns) Option { return func(o *options) { o.turns = t } }
+
 // WithFault is for tests: f stands in the place of each call, makes it or not,
 // and returns how it went.
 func WithFault(f func(method string, call func() error) error) Option {
@@ -50,7 +55,7 @@ func WithFault(f func(method string, call func() error) error) Option {
 // time limit covers the wait for a turn, the records do not, and nothing that
 // is recorded has secrets.
 func (o *options) chain(d *Driver, last invoker) invoker {
-	all := []decorator{withDeadline(o.controller), serialise}
+	all := []decorator{withDeadline(o.controller), serialise(o.turns)}
 	if o.observe != nil {
 		all = append(all, withObserver(o.observe, d))
 	}

@@ -42,12 +42,12 @@ type NodeInfo struct {
 // and asks what it is and can do. It fails when ctx ends first, and with
 // ErrName; it may be repeated.
 func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
-	o := options{controller: controllerLimit, memory: NewMemory(nil)}
+	o := options{controller: controllerLimit, memory: NewMemory(nil), turns: NewTurns()}
 	for _, set := range opts {
 		set(&o)
 	}
 	d := &Driver{Endpoint: socket, link: newLink(socket)}
-	d.service.call = o.chain(d, d.link.invoke)
+	d.service = service{link: d.link, call: o.chain(d, d.link.invoke)}
 	if err := d.ask(ctx); err != nil {
 		_ = d.link.close()
 		return nil, fmt.Errorf("driver at %s: %w", socket, err)
@@ -58,6 +58,11 @@ func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
 // Close ends the connection; calls under way fail with Canceled. It may be
 // repeated.
 func (d *Driver) Close() error { return d.link.close() }
+
+// Retire closes the connection when no call is under way any more: what the
+// driver works on is waited for, as long as each call may take. Calls that begin
+// later may be refused as after Close.
+func (d *Driver) Retire() { d.link.retire() }
 
 // ControllerClient calls the driver's controller service.
 func (d *Driver) ControllerClient() csipb.ControllerClient {

@@ -41,6 +41,10 @@ type link struct {
 	mu     sync.Mutex
 	conn   *connection
 	closed bool
+	// calls counts those that have begun and not ended, also where they wait
+	// for their turn; retired says that the last of them closes.
+	calls   int
+	retired bool
 }
 
 // connection is one connection and the number of calls that use it. One that
@@ -192,12 +196,41 @@ func (l *link) close() error {
 	return c.Close()
 }
 
+func (l *link) retire() {
+	l.begin()
+	l.mu.Lock()
+	l.retired = true
+	l.mu.Unlock()
+	l.end()
+}
+
+func (l *link) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls++
+}
+
+func (l *link) end() {
+	l.mu.Lock()
+	l.calls--
+	last := l.calls == 0 && l.retired
+	l.mu.Unlock()
+	if last {
+		_ = l.close()
+	}
+}
+
 // service lets the clients that are generated from CSI's definition use the
 // chain.
-type service struct{ call invoker }
+type service struct {
+	link *link
+	call invoker
+}
 
 // Invoke makes one call.
 func (s service) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+	s.link.begin()
+	defer s.link.end()
 	return s.call(ctx, method, req, reply, opts...)
 }
 

@@ -12,18 +12,19 @@ import (
 // serialise lets one call at a time through for each volume, as CSI asks of
 // its callers. Who waits in vain gets Aborted, which is CSI's code for it: the
 // call that is under way may still have its effect.
-func serialise(next invoker) invoker {
-	c := &calls{busy: map[string]chan struct{}{}}
-	return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
-		key := volumeOf(req)
-		if key == "" {
+func serialise(t *Turns) decorator {
+	return func(next invoker) invoker {
+		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
+			key := volumeOf(req)
+			if key == "" {
+				return next(ctx, method, req, reply, opts...)
+			}
+			if err := t.enter(ctx, key); err != nil {
+				return refuse(codes.Aborted, ErrBusy, "")
+			}
+			defer t.leave(key)
 			return next(ctx, method, req, reply, opts...)
 		}
-		if err := c.enter(ctx, key); err != nil {
-			return refuse(codes.Aborted, ErrBusy, "")
-		}
-		defer c.leave(key)
-		return next(ctx, method, req, reply, opts...)
 	}
 }
 
@@ -41,22 +42,27 @@ func volumeOf(req any) string {
 	return ""
 }
 
-// calls is a set of mutexes, one for each volume that has a call under way.
-type calls struct {
-	mu   sync.Mutex
+// Turns has the calls for each volume come one after the other. Drivers that
+// share it, because one takes the place of another, take turns with each other.
+type Turns struct {
+	mu sync.Mutex
+	// busy are the volumes that have a call under way.
 	busy map[string]chan struct{}
 }
 
-func (c *calls) enter(ctx context.Context, key string) error {
+// NewTurns returns one at which nothing is under way.
+func NewTurns() *Turns { return &Turns{busy: map[string]chan struct{}{}} }
+
+func (t *Turns) enter(ctx context.Context, key string) error {
 	for {
-		c.mu.Lock()
-		wait, taken := c.busy[key]
+		t.mu.Lock()
+		wait, taken := t.busy[key]
 		if !taken {
-			c.busy[key] = make(chan struct{})
-			c.mu.Unlock()
+			t.busy[key] = make(chan struct{})
+			t.mu.Unlock()
 			return nil
 		}
-		c.mu.Unlock()
+		t.mu.Unlock()
 		select {
 		case <-wait:
 		case <-ctx.Done():
@@ -65,9 +71,9 @@ func (c *calls) enter(ctx context.Context, key string) error {
 	}
 }
 
-func (c *calls) leave(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	close(c.busy[key])
-	delete(c.busy, key)
+func (t *Turns) leave(key string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	close(t.busy[key])
+	delete(t.busy, key)
 }

@@ -110,7 +110,7 @@ func (s *session) gone(ctx context.Context) {
 	if err := s.unwrite(ctx, d.Name); err != nil {
 		s.log.Warn("what is written of a driver that went away stays", "driver", d.Name, "err", err)
 	}
-	_ = d.Close()
+	d.Retire()
 	s.w.release(d.Name, s.path)
 	s.log.Info("driver went away", "driver", d.Name)
 }
@@ -165,7 +165,7 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo) erro
 	}
 	dial, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
-	d, err := csi.Dial(dial, endpoint, csi.WithMemory(s.w.Memory))
+	d, err := csi.Dial(dial, endpoint, csi.WithMemory(s.w.Memory), csi.WithTurns(s.w.turnsOf(name)))
 	if err == nil && d.Name != name {
 		_ = d.Close()
 		err = fmt.Errorf("%w: the driver at %s calls itself %q, its registration says %q", errInfo, endpoint, d.Name, name)
@@ -183,7 +183,9 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo) erro
 	s.driver = d
 	s.w.Drivers.Put(d)
 	if before != nil {
-		_ = before.Close()
+		// Its calls may be with the process that has registered now: it would
+		// work on what is asked of it again.
+		before.Retire()
 	}
 	s.log.Info("driver registered", "driver", d.Name, "version", d.Version)
 	return nil

@@ -47,6 +47,9 @@ type Watcher struct {
 	sessions map[string]*session
 	// owners maps the names of drivers to their registration sockets.
 	owners map[string]string
+	// turns are those of each driver: its next process must not be called for a
+	// volume before the call that its last one was given has ended.
+	turns map[string]*csi.Turns
 }
 
 // Run registers drivers until ctx ends. What is registered stays so: the
@@ -111,7 +114,7 @@ func (w *Watcher) scan(ctx context.Context, running *sync.WaitGroup) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sessions == nil {
-		w.sessions, w.owners = map[string]*session{}, map[string]string{}
+		w.sessions, w.owners, w.turns = map[string]*session{}, map[string]string{}, map[string]*csi.Turns{}
 	}
 	for path, id := range found {
 		s := w.sessions[path]
@@ -182,4 +185,15 @@ func (w *Watcher) release(name, path string) {
 	if w.owners[name] == path {
 		delete(w.owners, name)
 	}
+}
+
+func (w *Watcher) turnsOf(name string) *csi.Turns {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.turns[name]
+	if t == nil {
+		t = csi.NewTurns()
+		w.turns[name] = t
+	}
+	return t
 }
