@@ -37,10 +37,11 @@ func linkAbove(path string) error {
 
 func noLinkAbove(path string) error {
 	above := filepath.Dir(filepath.Dir(path))
-	if err := os.Remove(above); err != nil {
+	// At once: the agent makes what is missing.
+	if err := unix.Renameat2(unix.AT_FDCWD, above, unix.AT_FDCWD, above+".away", unix.RENAME_EXCHANGE); err != nil {
 		return err
 	}
-	return os.Rename(above+".away", above)
+	return os.Remove(above + ".away")
 }
 
 func obstacles() map[string]obstacle {
