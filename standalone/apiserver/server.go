@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -19,13 +17,15 @@ import (
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
 	"volplane.dev/volplane/standalone/pki"
+	"volplane.dev/volplane/standalone/progress"
 )
 
 const (
-	readyLimit = time.Minute
-	// readyPoll is the pause between two questions whether the server is
-	// ready; there is nothing yet that could be watched.
-	readyPoll = 10 * time.Millisecond
+	// stallLimit is how long a start in which nothing moves is waited for.
+	stallLimit = 2 * time.Minute
+	// endLimit bounds the end of the server. A request that waits for an etcd
+	// that has gone would hold it up.
+	endLimit = 20 * time.Second
 )
 
 // Server is a running API server.
@@ -55,6 +55,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			s.release()
 		}
 	}()
+	if err = s.examine(ctx); err != nil {
+		return nil, err
+	}
 	l, err := o.listen()
 	if err != nil {
 		return nil, err
@@ -65,18 +68,17 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		}
 	}()
 	s.address = local(l.Addr())
-	if s.ca, err = pki.Open(filepath.Join(o.DataDir, "pki")); err != nil {
+	if s.ca, err = pki.Open(s.place("pki")); err != nil {
 		return nil, err
 	}
-	if s.etcd, err = etcd.Start(ctx, etcd.Options{Dir: filepath.Join(o.DataDir, "etcd"), NoSync: o.NoSync}); err != nil {
-		return nil, err
+	if s.etcd, err = etcd.Start(ctx, etcd.Options{Dir: s.place("etcd"), NoSync: o.NoSync}); err != nil {
+		return nil, s.judge(err)
 	}
 	if err = s.serve(ctx, l, o.Names); err != nil {
 		return nil, err
 	}
 	if err = s.finish(ctx, o); err != nil {
-		s.cancel()
-		<-s.done
+		s.end()
 		return nil, err
 	}
 	close(s.ready)
@@ -116,17 +118,20 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 		return fmt.Errorf("client of the administrator: %w", err)
 	}
 	var last error
-	err = wait.PollUntilContextTimeout(ctx, readyPoll, readyLimit, true, func(ctx context.Context) (bool, error) {
+	state := func() string { return fmt.Sprint(last) }
+	err = progress.Wait(ctx, stallLimit, state, func() (bool, error) {
 		select {
 		case <-s.done:
 			return false, fmt.Errorf("server ended: %w", s.err)
+		case err := <-s.etcd.Err():
+			return false, fmt.Errorf("etcd: %w", err)
 		default:
 		}
 		last = client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 		return last == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("API server not ready: %w", errors.Join(err, last))
+		return fmt.Errorf("API server not ready: %w", err)
 	}
 	if err := ensureRBAC(ctx, client, o.RBAC); err != nil {
 		return err
@@ -195,9 +200,16 @@ func (s *Server) Wait(ctx context.Context) error {
 
 // Stop ends the server; what it has confirmed is on disk when Stop returns.
 func (s *Server) Stop() {
-	s.cancel()
-	<-s.done
+	s.end()
 	s.release()
+}
+
+func (s *Server) end() {
+	s.cancel()
+	select {
+	case <-s.done:
+	case <-time.After(endLimit):
+	}
 }
 
 func (s *Server) release() {

@@ -8,18 +8,27 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+
+	"volplane.dev/volplane/standalone/progress"
 )
 
 const (
 	// tick is far shorter than a cluster's: a single member has no rival whose
 	// election it must wait for, and the start waits for its own.
 	tick = 20 * time.Millisecond
-	// startLimit bounds a start with a long log to read.
-	startLimit = time.Minute
-	quota      = 2 << 30
+	// stallLimit is how long a start in which nothing moves is waited for.
+	stallLimit = 2 * time.Minute
+	// closeLimit bounds the stop; what was confirmed is on the disk before it.
+	closeLimit = 15 * time.Second
+	// brokenLimit is the same for a member that never became ready, whose stop
+	// hangs, and for one that has said why it cannot go on.
+	brokenLimit = time.Second
+	quota       = 2 << 30
 	// socketNameLimit is what the kernel takes as the name of a unix socket.
 	socketNameLimit = 107
 	name            = "volplane"
@@ -37,9 +46,13 @@ type Options struct {
 }
 
 // Server is a running member.
-type Server struct{ etcd *embed.Etcd }
+type Server struct {
+	etcd   *embed.Etcd
+	ending *ending
+}
 
-// Start runs etcd over a directory and returns when it serves.
+// Start runs etcd over a directory and returns when it serves. It waits as long
+// as anything moves; the end of ctx ends it at any moment.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if n := len(o.socket()); n > socketNameLimit {
 		return nil, fmt.Errorf("%w: the socket %s has a name of %d bytes, %d are possible; give a shorter --data-dir", ErrTooLong, o.socket(), n, socketNameLimit)
@@ -50,31 +63,79 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := os.Remove(o.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
-	e, err := embed.StartEtcd(o.config())
-	if err != nil {
-		return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
+	s := &Server{ending: &ending{why: make(chan error, 1)}}
+	opened := make(chan *embed.Etcd, 1)
+	go s.ending.open(o.config(s.ending.logger()), opened)
+	err := progress.Wait(ctx, stallLimit, func() string { return "etcd reads what it has kept" }, func() (bool, error) {
+		select {
+		case s.etcd = <-opened:
+			return true, nil
+		case err := <-s.ending.why:
+			return false, err
+		default:
+			return false, nil
+		}
+	})
+	if err == nil {
+		err = s.ready(ctx)
 	}
-	select {
-	case <-e.Server.ReadyNotify():
-		return &Server{etcd: e}, nil
-	case err = <-e.Err():
-	case <-time.After(startLimit):
-		err = errors.New("not ready in time")
-	case <-ctx.Done():
-		err = context.Cause(ctx)
+	switch {
+	case err == nil:
+		go s.listen()
+		return s, nil
+	case s.etcd != nil:
+		s.stop(brokenLimit)
+	case !s.ending.told.Load():
+		// What is being opened is closed again, if the process goes on for as long.
+		go func() { (<-opened).Close() }()
 	}
-	e.Close()
 	return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
+}
+
+// open starts a member. What ends it on the way is told, and not as a stack: a
+// fatal error ends this goroutine only, and a panic is one more of those.
+func (e *ending) open(c *embed.Config, opened chan<- *embed.Etcd) {
+	debug.SetPanicOnFault(true)
+	defer func() {
+		if p := recover(); p != nil {
+			e.tell(fmt.Errorf("%w: %v", ErrDamaged, p))
+		}
+	}()
+	server, err := embed.StartEtcd(c)
+	if err != nil {
+		e.tell(err)
+		return
+	}
+	opened <- server
+}
+
+// ready waits until the member serves.
+func (s *Server) ready(ctx context.Context) error {
+	return progress.Wait(ctx, stallLimit, func() string {
+		e := s.etcd.Server
+		return fmt.Sprintf("etcd has applied %d of %d entries in term %d", e.AppliedIndex(), e.CommittedIndex(), e.Term())
+	}, func() (bool, error) {
+		select {
+		case <-s.etcd.Server.ReadyNotify():
+			return true, nil
+		case err := <-s.ending.why:
+			return false, err
+		case err := <-s.etcd.Err():
+			return false, err
+		default:
+			return false, nil
+		}
+	})
 }
 
 func (o Options) socket() string { return filepath.Join(o.Dir, "client.sock") }
 
-func (o Options) config() *embed.Config {
+func (o Options) config(log *zap.Logger) *embed.Config {
 	client := url.URL{Scheme: "unix", Path: o.socket()}
 	// A peer address must be named though there is no peer and no listener.
 	peer := url.URL{Scheme: "http", Host: "localhost:2380"}
 	c := embed.NewConfig()
-	c.Name, c.Dir = name, filepath.Join(o.Dir, "member")
+	c.Name, c.Dir = name, memberDir(o.Dir)
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = nil, []url.URL{peer}
 	c.InitialCluster = name + "=" + peer.String()
@@ -84,7 +145,7 @@ func (o Options) config() *embed.Config {
 	c.QuotaBackendBytes = quota
 	// etcd reports an ordinary stop and a fresh start as errors; what really
 	// stops it comes out of Err.
-	c.LogLevel, c.LogOutputs = "panic", []string{"stderr"}
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
 	c.UnsafeNoFsync = o.NoSync
 	return c
 }
@@ -94,8 +155,35 @@ func (s *Server) Endpoint() string {
 	return "unix://" + s.etcd.Config().ListenClientUrls[0].Path
 }
 
-// Err tells of a failure while running, such as a full disk.
-func (s *Server) Err() <-chan error { return s.etcd.Err() }
+// Err tells of a failure while running, such as a full disk. It may be read by
+// one only.
+func (s *Server) Err() <-chan error { return s.ending.why }
 
-// Stop ends the member after everything it confirmed is on disk.
-func (s *Server) Stop() { s.etcd.Close() }
+// listen tells what ends etcd's listener, until etcd is closed.
+func (s *Server) listen() {
+	for err := range s.etcd.Err() {
+		s.ending.tell(err)
+	}
+}
+
+// Stop ends the member after everything it confirmed is on disk. One that hangs
+// is left to the end of the process.
+func (s *Server) Stop() {
+	limit := closeLimit
+	if s.ending.told.Load() {
+		limit = brokenLimit
+	}
+	s.stop(limit)
+}
+
+func (s *Server) stop(limit time.Duration) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.etcd.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(limit):
+	}
+}

@@ -72,7 +72,13 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	notify := supervisor()
+	starting, started := context.WithCancel(ctx)
+	defer started()
+	go extend(starting, notify)
 	server, err := apiserver.Start(ctx, apiserver.Options{DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: app.RBAC()})
+	if err != nil && ctx.Err() != nil {
+		return nil //nolint:nilerr // it was asked to end before it was up
+	}
 	if err != nil {
 		return err
 	}
@@ -85,6 +91,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	ready := func() {
+		started()
 		// The start has read far more than idling needs.
 		rtdebug.FreeOSMemory()
 		notify(daemon.SdNotifyReady)
@@ -93,6 +100,28 @@ func Run(ctx context.Context, o Options) error {
 	// The supervisor hears of the stop when it begins, not when it is over.
 	defer context.AfterFunc(ctx, func() { notify(daemon.SdNotifyStopping) })()
 	return app.RunParts(ctx, o.Log, o.parts(server, admin, ready))
+}
+
+// extendEvery is the pause between two requests for more time to start; each
+// asks for extension.
+const (
+	extendEvery = 20 * time.Second
+	extension   = 3 * extendEvery
+)
+
+// extend asks the supervisor to wait for as long as the start goes on: it ends
+// by itself when nothing moves any more.
+func extend(ctx context.Context, notify func(state string)) {
+	ticker := time.NewTicker(extendEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			notify(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extension.Microseconds()))
+		}
+	}
 }
 
 // supervisor returns the way to tell systemd, or whoever started us, how far

@@ -1,0 +1,67 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"volplane.dev/volplane/standalone/etcd"
+)
+
+// ErrLost says that a part of the data directory is gone, and another one says
+// that it was there.
+var ErrLost = errors.New("lost")
+
+// What is damaged, for people.
+const (
+	objectsAre = "what the API server keeps: claims, volumes, who uses them"
+	keysAre    = "the authority that signs for nodes, users and service accounts"
+)
+
+// place returns a place in the data directory.
+func (s *Server) place(name string) string { return filepath.Join(s.dir.Path, name) }
+
+// examine looks at what the data directory holds before anything is made or
+// changed in it: a control plane that began anew would unmount all that it does
+// not know of.
+func (s *Server) examine(ctx context.Context) error {
+	type answer struct {
+		exists bool
+		err    error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		exists, err := etcd.Check(s.place("etcd"))
+		answers <- answer{exists, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case a := <-answers:
+		if a.err != nil {
+			return s.judge(a.err)
+		}
+		return s.missing(a.exists)
+	}
+}
+
+// missing refuses a data directory that has lost its objects or its keys.
+func (s *Server) missing(objects bool) error {
+	if used := s.dir.Used(); !objects && used != "" {
+		return s.dir.Damaged(objectsAre, fmt.Errorf("%w: %s has no objects, but there is %s", ErrLost, s.place("etcd"), used))
+	}
+	if _, err := os.Stat(s.place("pki")); objects && errors.Is(err, os.ErrNotExist) {
+		return s.dir.Damaged(keysAre, fmt.Errorf("%w: %s, the keys of everybody who may use the objects in %s, is gone", ErrLost, s.place("pki"), s.place("etcd")))
+	}
+	return nil
+}
+
+// judge tells damage on one screen, and anything else as it is.
+func (s *Server) judge(err error) error {
+	if errors.Is(err, etcd.ErrDamaged) {
+		return s.dir.Damaged(objectsAre, err)
+	}
+	return err
+}

@@ -1,0 +1,264 @@
+package etcd_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"volplane.dev/volplane/standalone/etcd"
+)
+
+// stored makes a directory in which etcd has kept something, as it is after an
+// ordinary stop and, as a copy, after a kill.
+func stored(t *testing.T) (stopped, killed string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "etcd-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	stopped, killed = filepath.Join(dir, "s"), filepath.Join(dir, "k")
+	s, err := etcd.Start(t.Context(), etcd.Options{Dir: stopped})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if _, err := client.Put(t.Context(), fmt.Sprint("/registry/", i), strings.Repeat("x", 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	clone(t, stopped, killed)
+	s.Stop()
+	return stopped, killed
+}
+
+func clone(t *testing.T, from, to string) {
+	t.Helper()
+	if err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		at := to + strings.TrimPrefix(path, from)
+		switch {
+		case err != nil:
+			return err
+		case e.IsDir():
+			return os.MkdirAll(at, 0o700)
+		case !e.Type().IsRegular():
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(at, data, 0o600)
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// state is the content of all files below a directory.
+func state(t *testing.T, dir string) string {
+	t.Helper()
+	var out strings.Builder
+	if err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		fmt.Fprintf(&out, "%s %d %x\n", path, len(data), sha256.Sum256(data))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+const db = "member/member/snap/db"
+
+// log returns the newest file of a log and how much of it is used.
+func log(t *testing.T, dir string) (path string, used int64) {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(dir, "member/member/wal/*.wal"))
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	data, err := os.ReadFile(all[len(all)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[len(all)-1], int64(len(strings.TrimRight(string(data), "\x00")))
+}
+
+func patch(t *testing.T, path string, at int64, data []byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(data, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func truncate(t *testing.T, path string, size int64) {
+	t.Helper()
+	if err := os.Truncate(path, size); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCheck: every damage is found, told with the file it is in, and nothing is
+// changed by looking; what a kill leaves is no damage.
+func TestCheck(t *testing.T) {
+	stopped, killed := stored(t)
+	noise := make([]byte, 200<<10)
+	rand.New(rand.NewSource(1)).Read(noise)
+	for name, c := range map[string]struct {
+		of     string
+		change func(t *testing.T, dir string)
+		// says is part of the error; empty when all is well.
+		says   string
+		exists bool
+	}{
+		"stopped": {of: stopped, exists: true},
+		"killed":  {of: killed, exists: true},
+		"killed in the middle of a record": {of: killed, exists: true, change: func(t *testing.T, dir string) {
+			path, used := log(t, dir)
+			patch(t, path, (used+7)&^7, []byte{0xff, 0xff, 0, 0, 0, 0, 0, 0, 1, 2, 3})
+		}},
+		"nothing": {of: stopped, change: func(t *testing.T, dir string) { remove(t, dir) }},
+		"killed before the log was made": {of: stopped, change: func(t *testing.T, dir string) {
+			remove(t, filepath.Join(dir, "member/member/wal"))
+			truncate(t, filepath.Join(dir, db), 0)
+		}},
+		"half a log": {stopped, func(t *testing.T, dir string) {
+			path, used := log(t, dir)
+			truncate(t, path, used/2)
+		}, "ends with entry", true},
+		"the last entries of a log": {stopped, func(t *testing.T, dir string) {
+			path, used := log(t, dir)
+			truncate(t, path, used-3000)
+		}, "the control plane has confirmed", true},
+		"an empty log": {stopped, func(t *testing.T, dir string) {
+			path, _ := log(t, dir)
+			truncate(t, path, 0)
+		}, "has no beginning", true},
+		"a bit of a log": {stopped, func(t *testing.T, dir string) {
+			path, used := log(t, dir)
+			patch(t, path, used/2, []byte("!"))
+		}, ".wal at byte", true},
+		"no log":        {stopped, func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "member/member/wal")) }, "is missing, its database", true},
+		"no database":   {stopped, func(t *testing.T, dir string) { remove(t, filepath.Join(dir, db)) }, "is missing, its log", true},
+		"an empty one":  {stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 0) }, "is empty", true},
+		"some bytes":    {stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 100) }, db, true},
+		"two pages":     {stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 8192) }, "bytes long", true},
+		"half of it":    {stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 40960) }, "bytes long", true},
+		"other pages":   {stopped, func(t *testing.T, dir string) { patch(t, filepath.Join(dir, db), 8192, noise) }, "damaged", true},
+		"a file of log": {stopped, func(t *testing.T, dir string) { renamed(t, dir) }, "are missing", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "etcd")
+			clone(t, c.of, dir)
+			if c.change != nil {
+				c.change(t, dir)
+			}
+			before := ""
+			if _, err := os.Stat(dir); err == nil {
+				before = state(t, dir)
+			}
+			exists, err := etcd.Check(dir)
+			if exists != c.exists || errors.Is(err, etcd.ErrDamaged) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("exists %v, %v; want %v and %q", exists, err, c.exists, c.says)
+			}
+			if before != "" && state(t, dir) != before {
+				t.Error("the check has changed something")
+			}
+		})
+	}
+}
+
+// renamed has the log begin later than it did, as if its first file were gone.
+func renamed(t *testing.T, dir string) {
+	t.Helper()
+	path, _ := log(t, dir)
+	if err := os.Rename(path, filepath.Join(filepath.Dir(path), "0000000000000001-0000000000000064.wal")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.RemoveAll(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// spoil puts a value into a database that is none.
+func spoil(t *testing.T, path string) {
+	t.Helper()
+	b, err := bolt.Open(path, 0o600, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.Update(func(tx *bolt.Tx) error {
+		key := append(binary.BigEndian.AppendUint64(nil, 1000), '_')
+		return tx.Bucket([]byte("key")).Put(binary.BigEndian.AppendUint64(key, 0), []byte("no value of etcd"))
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestStartEnds: a start over what etcd waits for for ever ends when it is asked
+// to, and one over what etcd dies of tells why.
+func TestStartEnds(t *testing.T) {
+	stopped, _ := stored(t)
+	for name, change := range map[string]func(dir string){
+		"waits": func(dir string) {
+			path, used := log(t, dir)
+			truncate(t, path, used-3000)
+		},
+		"dies": func(dir string) { spoil(t, filepath.Join(dir, db)) },
+		"gives up": func(dir string) {
+			path, used := log(t, dir)
+			patch(t, path, used/2, []byte("!"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parent, err := os.MkdirTemp("", "etcd-")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.RemoveAll(parent) })
+			dir := filepath.Join(parent, "e")
+			clone(t, stopped, dir)
+			change(dir)
+			begin := time.Now()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			_, err = etcd.Start(ctx, etcd.Options{Dir: dir})
+			if took := time.Since(begin); err == nil || took > 10*time.Second || errors.Is(err, context.DeadlineExceeded) != (name == "waits") {
+				t.Errorf("%v after %s", err, took)
+			}
+			t.Log(err)
+		})
+	}
+}
