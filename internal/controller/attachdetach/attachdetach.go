@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // maxUnmount is how long a node that is not ready may take to unmount before
@@ -195,15 +196,23 @@ func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachme
 	if after == nil || after.DeletionTimestamp != nil {
 		c.shown(now.UID)
 	}
-	c.wake(now.Spec.NodeName)
-	if before != nil && after != nil {
-		return
-	}
+	gets := after != nil && after.Status.Attached && (before == nil || !before.Status.Attached)
 	var v *corev1.PersistentVolume
 	if name := now.Spec.Source.PersistentVolumeName; name != nil {
 		v, _ = c.volumes.Get(*name)
 	}
-	if driver, handle := attach.About(now, v); handle != "" {
+	driver, handle := "", ""
+	if gets || before == nil || after == nil {
+		driver, handle = attach.About(now, v)
+	}
+	if gets && handle != "" {
+		c.had.gets(now.Spec.NodeName, volume.UniqueName(driver, handle))
+	}
+	c.wake(now.Spec.NodeName)
+	if before != nil && after != nil {
+		return
+	}
+	if handle != "" {
 		c.wakeWaiting(driver + "^" + handle)
 	}
 	c.wakeVolume(v)

@@ -30,6 +30,16 @@ type memory struct {
 	making map[string]*creation
 	// rests is when a node may be looked at again.
 	rests map[string]time.Time
+	// had has a lock of its own: it is asked while a reservation is made.
+	had history
+}
+
+// history is what has been attached to nodes.
+type history struct {
+	mu sync.Mutex
+	// volumes are those that each node may still have, by their names in its
+	// status.
+	volumes map[string]map[string]bool
 }
 
 // creation is the way of an attachment from the decision until it shows.
@@ -53,6 +63,7 @@ func newMemory() *memory {
 	return &memory{
 		waiting: map[types.UID]time.Time{}, going: map[types.UID]bool{}, taken: map[string]string{},
 		told: map[types.UID]map[string]string{}, making: map[string]*creation{}, rests: map[string]time.Time{},
+		had: history{volumes: map[string]map[string]bool{}},
 	}
 }
 
@@ -291,4 +302,31 @@ func (m *memory) forgetPod(pod types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.told, pod)
+}
+
+// gets notes that a volume is attached to a node.
+func (h *history) gets(node, unique string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.volumes[node] == nil {
+		h.volumes[node] = map[string]bool{}
+	}
+	h.volumes[node][unique] = true
+}
+
+// has says whether a volume has been attached to a node that may still have it.
+func (h *history) has(node, unique string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.volumes[node][unique]
+}
+
+// keep forgets what has been attached to a node but for what it may still have.
+func (h *history) keep(node string, may func(unique string) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	maps.DeleteFunc(h.volumes[node], func(unique string, _ bool) bool { return !may(unique) })
+	if len(h.volumes[node]) == 0 {
+		delete(h.volumes, node)
+	}
 }

@@ -151,19 +151,27 @@ func (c *attachDetach) wish(f *attach.NodeFacts, v *corev1.PersistentVolume, p *
 }
 
 // usedOn returns another living node that says that it uses a volume and has it
-// mounted, though its attachment may have been taken away by force. A node says
-// so before it may mount, too: then only its Pods that wait for the volume do.
+// mounted, though its attachment may have been taken away by force. It is
+// believed if one of its Pods has the volume, or if none is left but the volume
+// has been attached there: any node can say that it uses any volume, and one that
+// waits for a volume says so, too.
 func (c *attachDetach) usedOn(v *corev1.PersistentVolume, node string) string {
-	for _, n := range c.nodes.By(kube.NodesByVolume, volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)) {
-		if n.Name != node && attach.Living(n) && !c.waitsFor(v, n.Name) {
+	unique := volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
+	for _, n := range c.nodes.By(kube.NodesByVolume, unique) {
+		if n.Name == node || !attach.Living(n) {
+			continue
+		}
+		if has, waits := c.podsOf(v, n.Name); has || !waits && c.had.has(n.Name, unique) {
 			return n.Name
 		}
 	}
 	return ""
 }
 
-// waitsFor says whether Pods of a node want a volume and none of them has it.
-func (c *attachDetach) waitsFor(v *corev1.PersistentVolume, node string) (waits bool) {
+// podsOf says whether one of a node's Pods has a volume, and whether any waits for
+// it. One that has ended may have it if none waits.
+func (c *attachDetach) podsOf(v *corev1.PersistentVolume, node string) (has, waits bool) {
+	ended := false
 	for _, same := range c.volumes.By(kube.VolumesByHandle, keyOf(v)) {
 		ref := same.Spec.ClaimRef
 		if ref == nil {
@@ -171,15 +179,17 @@ func (c *attachDetach) waitsFor(v *corev1.PersistentVolume, node string) (waits 
 		}
 		for _, p := range c.pods.By(kube.PodsByClaim, ref.Namespace+"/"+ref.Name) {
 			switch {
-			case p.Spec.NodeName != node || finished(p):
+			case p.Spec.NodeName != node:
+			case finished(p):
+				ended = true
 			case p.DeletionTimestamp != nil || isMounted(p):
-				return false
+				return true, waits
 			default:
 				waits = true
 			}
 		}
 	}
-	return waits
+	return ended && !waits, waits
 }
 
 func isMounted(p *corev1.Pod) bool {
@@ -245,8 +255,10 @@ func (c *attachDetach) apply(ctx context.Context, f attach.NodeFacts, p attach.N
 	return result, nil
 }
 
-// remember ends the waits and reservations that the plan has overtaken.
+// remember ends the waits and reservations that the plan has overtaken, and
+// forgets what was attached to the node and is not there any more.
 func (c *attachDetach) remember(f attach.NodeFacts, p attach.NodePlan) {
+	c.had.keep(f.Name, func(unique string) bool { return p.There[unique] || attach.InUse(f.Node, unique) })
 	unwanted := map[types.UID]bool{}
 	for _, d := range p.Detach {
 		unwanted[d.Attachment.UID] = true

@@ -105,6 +105,8 @@ type NodePlan struct {
 	Detach  []Detachment
 	Attach  []Attachable
 	Notices []Notice
+	// There are the volumes that the attachments are for.
+	There   map[string]bool
 	Because volume.Because
 }
 
@@ -126,9 +128,8 @@ func NameOf(driver, handle, node string) string {
 type nodeDecision struct {
 	NodeFacts
 	NodePlan
-	// uniques are the volumes' names of Attachments, there all of them.
+	// uniques are the volumes' names of Attachments.
 	uniques []string
-	there   map[string]bool
 	// known is what the node has been told already, ready what it may be told.
 	known, ready map[corev1.UniqueVolumeName]bool
 	// planned are the attachments in Attach and Making, count all of a driver.
@@ -139,7 +140,7 @@ type nodeDecision struct {
 // Node decides about all volumes of one node.
 func Node(f NodeFacts) NodePlan {
 	d := &nodeDecision{
-		NodeFacts: f, there: map[string]bool{}, planned: map[string]bool{}, count: map[string]int{},
+		NodeFacts: f, NodePlan: NodePlan{There: map[string]bool{}}, planned: map[string]bool{}, count: map[string]int{},
 		known: map[corev1.UniqueVolumeName]bool{}, ready: map[corev1.UniqueVolumeName]bool{},
 	}
 	d.survey()
@@ -171,7 +172,7 @@ func (d *nodeDecision) survey() {
 	for _, a := range d.Attachments {
 		unique := uniqueOf(d.NodeFacts, a)
 		d.uniques = append(d.uniques, unique)
-		d.there[unique] = true
+		d.There[unique] = true
 		d.count[a.Spec.Attacher]++
 	}
 	for name, driver := range d.Making {
@@ -218,7 +219,7 @@ func (d *nodeDecision) wish(w Wish, unique string) {
 	v := w.Volume
 	driver := v.Spec.CSI.Driver
 	// An attachment may have any name (S1-052).
-	if w.Needless || d.there[unique] || d.Node == nil {
+	if w.Needless || d.There[unique] || d.Node == nil {
 		return
 	}
 	name := NameOf(driver, v.Spec.CSI.VolumeHandle, d.Name)

@@ -3,6 +3,7 @@ package why
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -121,7 +122,7 @@ func (f facts) heldElsewhere(node string) (Link, bool) {
 	}
 	other := first(f.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName != node })
 	if other == nil {
-		return Link{}, false
+		return f.usedElsewhere(node)
 	}
 	message := fmt.Sprintf("only one node may have volume %s, and node %s has it", f.Volume.Name, other.Spec.NodeName)
 	for _, p := range f.users() {
@@ -131,6 +132,25 @@ func (f facts) heldElsewhere(node string) (Link, bool) {
 	}
 	l := f.leaving(other)
 	return link(attachmentSubject(node), l.State, volume.ReasonMultiAttach, message+" still: "+l.Because.Message, l.Because.Next), true
+}
+
+// usedElsewhere tells of a volume that its attachdetach does not attach, because
+// another node says that it uses it, without an attachment. A node alone is not
+// believed; nor is that event when the node says so no longer.
+func (f facts) usedElsewhere(node string) (Link, bool) {
+	for _, p := range f.told() {
+		if p.Spec.NodeName != node {
+			continue
+		}
+		e := f.warning(p, volume.ReasonFailedAttach)
+		if e == nil || !strings.Contains(e.Message, fmt.Sprintf("%q", f.Volume.Name)) {
+			continue
+		}
+		if other, named := strings.CutPrefix(e.Annotations[volume.AnnNext], "node "); named && f.inUse(other) {
+			return link(attachmentSubject(node), Waiting, volume.ReasonMultiAttach, e.Message, "node "+other), true
+		}
+	}
+	return Link{}, false
 }
 
 // heldBy tells of a Pod that has the volume elsewhere, and, if it cannot give it

@@ -128,6 +128,12 @@ func attachmentRows() []row {
 			s.attachment.DeletionTimestamp = now()
 			s.attachment.Status.DetachError = &storagev1.VolumeError{Message: "Internal: array a1 does not answer"}
 		}},
+		{"another node still uses it, though it is not attached there", "pod/other", func(s *scene) { s.usedAlone(true) }},
+		{"another node alone says that it uses it", "pod/other", func(s *scene) { s.usedAlone(false) }},
+		{"another node has used it, and does no longer", "pod/other", func(s *scene) {
+			s.usedAlone(true)
+			s.n1.Status.VolumesInUse = nil
+		}},
 		{"there is no such node", "pod/other", func(s *scene) {
 			s.all.Pods, s.all.Attachments = nil, nil
 			s.use(pod("other", "n9"))

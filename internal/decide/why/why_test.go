@@ -299,6 +299,19 @@ func (s *scene) stillMounted(cause string) {
 	s.warn("uid-a1", volume.ReasonFailedUnmount, cause)
 }
 
+// usedAlone has n1 say that it uses the volume, which is attached nowhere; told
+// says that the Pod has heard so.
+func (s *scene) usedAlone(told bool) {
+	s.all.Pods = nil
+	s.detached()
+	s.use(pod("other", "n2"))
+	s.n1.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(driver, "h1"))}
+	if told {
+		s.warn("uid-other", volume.ReasonFailedAttach, `Multi-Attach error for volume "v1": it can be on one node at a time, and node n1 says that it still uses it`)
+		s.next("node n1")
+	}
+}
+
 // nodeGrowth has the file system not grow.
 func (s *scene) nodeGrowth(cause string) {
 	s.resizing(corev1.PersistentVolumeClaimNodeResizePending)
