@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -35,17 +35,20 @@ const (
 // so on, in Namespace, with Name as the value of their label.
 type LogPlace struct{ Namespace, Name string }
 
-// object returns the name of the log's nth object, from 1.
-func (p LogPlace) object(n int) string { return fmt.Sprintf("%s-%d", p.Name, n) }
+// objects returns the names of the log's objects.
+func (p LogPlace) objects() []string {
+	var names []string
+	for n := range maxObjects {
+		names = append(names, fmt.Sprintf("%s-%d", p.Name, n+1))
+	}
+	return names
+}
 
 // Access is what the log's writer does. It writes no other object than the
 // log's; but who may make and list some ConfigMaps of a namespace may do so with
 // all, for a role cannot tell by a label.
 func (p LogPlace) Access() []Access {
-	var names []string
-	for n := range maxObjects {
-		names = append(names, p.object(n+1))
-	}
+	names := p.objects()
 	return []Access{
 		{Namespace: p.Namespace, Resource: "configmaps", Verbs: []string{"create", "list"}},
 		{Namespace: p.Namespace, Resource: "configmaps", Names: names, Verbs: []string{"update", "delete"}},
@@ -58,79 +61,59 @@ func (p LogPlace) Access() []Access {
 // by the next ones, so that many intents at once cost few writes. It has one
 // writer; a second one is noticed by its writes and then the log is read again.
 // It is safe for concurrent use.
+//
+// A key stands in one object at most: one that stands anywhere is put again
+// where it stands, resolved or not. So an older value cannot outlive a newer one,
+// whichever write is the last before a crash.
 type IntentLog struct {
 	client kubernetes.Interface
 	place  LogPlace
+	puts   Batch[putting]
 
+	// turn is held by who reads or writes objects: one at a time, so that what
+	// is known of them is what the server has, or else the log is not loaded.
+	turn sync.Mutex
+
+	// mu guards what follows. It is not held while the server is asked.
 	mu      sync.Mutex
 	loaded  bool
 	entries map[string]*intent
-	// segments are the objects, by name.
-	segments map[string]*segment
-	puts     Batch[putting]
+	// objects are those on the server, by name, without their data.
+	objects map[string]*corev1.ConfigMap
+	// lost are the values of a write that is under way, or whose outcome is not
+	// known.
+	lost map[string]string
+	// late are the objects to which a write of ours may still come, as they were
+	// when it was made; nil is an object that there was not.
+	late map[string]*corev1.ConfigMap
+	// fences are objects that stay until the process ends, because a write that
+	// would make them again may still come.
+	fences map[string]bool
 }
 
+// intent is one that stands on the server, in the object of that name. One that
+// is done stands until its object is written the next time.
 type intent struct {
-	value, segment string
-	done           bool
-}
-
-// segment is one object. Intents that are done stay in it until it is written
-// the next time.
-type segment struct {
-	object *corev1.ConfigMap
-	open   int
-	busy   bool
+	value, object string
+	done          bool
 }
 
 type putting struct{ key, value string }
 
+func (p putting) size() int { return len(p.key) + len(p.value) }
+
 // NewIntentLog returns the log of that place. Nothing is read or written yet.
 func NewIntentLog(client kubernetes.Interface, place LogPlace) *IntentLog {
-	l := &IntentLog{client: client, place: place, entries: map[string]*intent{}, segments: map[string]*segment{}}
+	l := &IntentLog{
+		client: client, place: place, entries: map[string]*intent{}, objects: map[string]*corev1.ConfigMap{},
+		lost: map[string]string{}, late: map[string]*corev1.ConfigMap{}, fences: map[string]bool{},
+	}
 	l.puts.Run, l.puts.Wait, l.puts.Fit = l.write, l.waitForCompany, fit
 	return l
 }
 
-// Load reads the log and returns the keys of the intents in it that nobody has
-// resolved. It reads only the first time, and again after a write whose outcome
-// is not known.
-func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.loaded {
-		return nil, nil
-	}
-	list, err := l.client.CoreV1().ConfigMaps(l.place.Namespace).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + l.place.Name})
-	if err != nil {
-		return nil, fmt.Errorf("read intents %s/%s: %w", l.place.Namespace, l.place.Name, err)
-	}
-	entries, segments := map[string]*intent{}, map[string]*segment{}
-	for i := range list.Items {
-		o := &list.Items[i]
-		s := &segment{object: o}
-		segments[o.Name] = s
-		for key, value := range o.Data {
-			before := l.entries[key]
-			entries[key] = &intent{value: value, segment: o.Name, done: before != nil && before.done}
-			if !entries[key].done {
-				s.open++
-			}
-		}
-	}
-	l.entries, l.segments, l.loaded = entries, segments, true
-	var open []string
-	for key, e := range entries {
-		if !e.done {
-			open = append(open, key)
-		}
-	}
-	slices.Sort(open)
-	return open, nil
-}
-
-// Get returns the intent under a key, unless it is resolved. The log must be
-// loaded.
+// Get returns the intent under a key, unless it is resolved. The log must have
+// been loaded.
 func (l *IntentLog) Get(key string) (value string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +124,8 @@ func (l *IntentLog) Get(key string) (value string, ok bool) {
 	return e.value, true
 }
 
-// Open returns the intents that are not resolved. The log must be loaded.
+// Open returns the intents that are not resolved. The log must have been
+// loaded.
 func (l *IntentLog) Open() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,25 +143,22 @@ func (l *IntentLog) Open() []string {
 func (l *IntentLog) Done(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.entries[key]
-	if e == nil || e.done {
-		return
-	}
-	e.done = true
-	if s := l.segments[e.segment]; s != nil {
-		s.open--
+	if e := l.entries[key]; e != nil {
+		e.done = true
 	}
 }
 
-// Holds says whether an intent may stand on the server, resolved or not.
+// Holds says whether an intent may stand on the server, resolved or not: of a
+// log that has to be read, any may.
 func (l *IntentLog) Holds(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.entries[key] != nil
+	_, coming := l.lost[key]
+	return !l.loaded || coming || l.entries[key] != nil
 }
 
 // Put returns when the intent is on the server's disk. After an error it may
-// be there or not; Load tells.
+// be there or not; Get tells, once the log is loaded again.
 func (l *IntentLog) Put(ctx context.Context, key, value string) error {
 	return l.puts.Do(ctx, putting{key: key, value: value})
 }
@@ -186,8 +167,10 @@ func (l *IntentLog) Put(ctx context.Context, key, value string) error {
 func (l *IntentLog) waitForCompany(ctx context.Context) {
 	l.mu.Lock()
 	open := 0
-	for _, s := range l.segments {
-		open += s.open
+	for _, e := range l.entries {
+		if !e.done {
+			open++
+		}
 	}
 	l.mu.Unlock()
 	if open < crowd {
@@ -205,194 +188,224 @@ func (l *IntentLog) waitForCompany(ctx context.Context) {
 func fit(all []putting) int {
 	size := 0
 	for n, p := range all {
-		if size += len(p.key) + len(p.value); n > 0 && size > maxBatch {
+		if size += p.size(); n > 0 && size > maxBatch {
 			return n
 		}
 	}
 	return len(all)
 }
 
+// write puts a batch: what stands somewhere there, all that is new into one
+// object.
 func (l *IntentLog) write(ctx context.Context, batch []putting) error {
-	s, o, err := l.take(batch)
-	if err != nil {
-		return err
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	for len(batch) > 0 {
+		home := l.home(batch[0].key)
+		var together, rest []putting
+		for _, p := range batch {
+			if l.home(p.key) == home {
+				together = append(together, p)
+			} else {
+				rest = append(rest, p)
+			}
+		}
+		name, err := l.choose(home, together)
+		if err != nil {
+			return err
+		}
+		if err := l.replace(ctx, name, together); err != nil {
+			return err
+		}
+		batch = rest
 	}
-	var got *corev1.ConfigMap
-	if s.object == nil {
-		got, err = l.client.CoreV1().ConfigMaps(l.place.Namespace).Create(ctx, o, metav1.CreateOptions{})
-	} else {
-		got, err = l.client.CoreV1().ConfigMaps(l.place.Namespace).Update(ctx, o, metav1.UpdateOptions{})
+	return nil
+}
+
+// home returns the name of the object that a key stands in; "" is none.
+func (l *IntentLog) home(key string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.entries[key]; e != nil {
+		return e.object
+	}
+	return ""
+}
+
+// choose returns the object that is to take a batch: the one that its keys stand
+// in, or else one whose intents are all resolved, or a new one, or, if the log
+// may have no more, the one with the fewest bytes of open intents.
+func (l *IntentLog) choose(home string, batch []putting) (name string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.loaded {
+		return "", fmt.Errorf("intents %s have to be read first", l.place.Name)
+	}
+	open, room := l.openBytes(), maxFull
+	for _, p := range batch {
+		room -= p.size()
+	}
+	if home == "" {
+		home = l.emptiest(open)
+	}
+	if open[home] > 0 && open[home] > room {
+		return "", fmt.Errorf("intents %s: %d objects are full: others have to be resolved first", l.place.Name, maxObjects)
+	}
+	return home, nil
+}
+
+// emptiest returns an object with nothing open, one that there was before a new
+// one, or else the one with the fewest bytes.
+func (l *IntentLog) emptiest(open map[string]int) string {
+	rank := func(name string) int {
+		if l.objects[name] == nil {
+			return 1
+		}
+		return 2 * open[name]
+	}
+	return slices.MinFunc(l.place.objects(), func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
+}
+
+// openBytes returns how many bytes of open intents each object has.
+func (l *IntentLog) openBytes() map[string]int {
+	open := map[string]int{}
+	for key, e := range l.entries {
+		if !e.done {
+			open[e.object] += len(key) + len(e.value)
+		}
+	}
+	return open
+}
+
+// Sweep takes all resolved intents off the server. It writes each object once
+// at most.
+func (l *IntentLog) Sweep(ctx context.Context) error {
+	for _, name := range l.place.objects() {
+		if err := l.sweep(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *IntentLog) sweep(ctx context.Context, name string) error {
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	if !l.dirty(name) {
+		return nil
+	}
+	return l.replace(ctx, name, nil)
+}
+
+// dirty says whether an object has something resolved in it, or nothing at all.
+func (l *IntentLog) dirty(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.loaded || l.objects[name] == nil {
+		return false
+	}
+	empty := true
+	for _, e := range l.entries {
+		if e.object != name {
+			continue
+		}
+		if e.done {
+			return true
+		}
+		empty = false
+	}
+	return empty && !l.fences[name]
+}
+
+// replace writes one object: the intents in it that are open, and a batch. The
+// caller has the turn.
+func (l *IntentLog) replace(ctx context.Context, name string, batch []putting) error {
+	before, data := l.begin(name, batch)
+	objects := l.client.CoreV1().ConfigMaps(l.place.Namespace)
+	var after *corev1.ConfigMap
+	var err error
+	switch {
+	case before == nil:
+		after, err = objects.Create(ctx, l.object(name, data), metav1.CreateOptions{})
+	case len(data) == 0 && !l.fenced(name):
+		err = objects.Delete(ctx, name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &before.UID, ResourceVersion: &before.ResourceVersion},
+		})
+	default:
+		o := before.DeepCopy()
+		o.Data = data
+		if o.Annotations == nil {
+			o.Annotations = map[string]string{}
+		}
+		// Each write changes the object, or it would not keep one that was made
+		// earlier from coming after it.
+		o.Annotations[volume.AnnIntentsAfter] = before.ResourceVersion
+		after, err = objects.Update(ctx, o, metav1.UpdateOptions{})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s.busy = false
 	if err != nil {
 		// It may have been written, or somebody else writes: only reading
 		// tells.
 		l.loaded = false
-		return fmt.Errorf("write intents %s: %w", o.Name, err)
-	}
-	for _, p := range batch {
-		l.entries[p.key] = &intent{value: p.value, segment: o.Name}
-	}
-	s.object, s.open = got, 0
-	maps.DeleteFunc(l.entries, func(key string, e *intent) bool {
-		if e.segment != o.Name {
-			return false
+		if !refused(err) {
+			l.late[name] = before
 		}
-		_, stands := o.Data[key]
-		if stands && !e.done {
-			s.open++
-		}
-		return !stands
-	})
-	l.segments[o.Name] = s
+		return fmt.Errorf("write intents %s: %w", name, err)
+	}
+	l.wrote(name, after, data, batch)
 	return nil
 }
 
-// take returns an object with the batch in it, which the caller has for itself:
-// one whose intents are all resolved, or a new one, or, if the log may have no
-// more, the one with the least that is open.
-func (l *IntentLog) take(batch []putting) (*segment, *corev1.ConfigMap, error) {
+// begin notes that a batch is on its way to an object, and returns the object
+// and what its data are to be.
+func (l *IntentLog) begin(name string, batch []putting) (before *corev1.ConfigMap, data map[string]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.loaded {
-		return nil, nil, fmt.Errorf("intents %s have to be read first", l.place.Name)
-	}
-	s, o := l.free()
-	if s == nil {
-		s, o = l.least(batch)
-	}
-	if s == nil {
-		return nil, nil, fmt.Errorf("intents %s: %d objects are full: others have to be resolved first", l.place.Name, maxObjects)
-	}
-	s.busy = true
-	for _, p := range batch {
-		o.Data[p.key] = p.value
-	}
-	return s, o, nil
-}
-
-// free returns an object whose intents are all resolved, or a new one, without
-// data; nil is none.
-func (l *IntentLog) free() (*segment, *corev1.ConfigMap) {
-	for _, name := range slices.Sorted(maps.Keys(l.segments)) {
-		if s := l.segments[name]; s.open == 0 && !s.busy {
-			o := s.object.DeepCopy()
-			o.Data = map[string]string{}
-			return s, o
-		}
-	}
-	for n := range maxObjects {
-		name := l.place.object(n + 1)
-		if l.segments[name] == nil {
-			return &segment{}, &corev1.ConfigMap{
-				ObjectMeta: metav1.ObjectMeta{Namespace: l.place.Namespace, Name: name, Labels: map[string]string{volume.LabelIntents: l.place.Name}},
-				Data:       map[string]string{},
-			}
-		}
-	}
-	return nil, nil
-}
-
-// least returns the object with the fewest bytes of open intents, and only them
-// in it, unless the batch is too large for it; nil is none.
-func (l *IntentLog) least(batch []putting) (*segment, *corev1.ConfigMap) {
-	left := map[string]map[string]string{}
+	data = map[string]string{}
 	for key, e := range l.entries {
-		if e.done {
-			continue
+		if e.object == name && !e.done {
+			data[key] = e.value
 		}
-		if left[e.segment] == nil {
-			left[e.segment] = map[string]string{}
-		}
-		left[e.segment][key] = e.value
 	}
-	best, room := "", maxFull
 	for _, p := range batch {
-		room -= len(p.key) + len(p.value)
+		data[p.key] = p.value
+		l.lost[p.key] = p.value
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.segments)) {
-		size := 0
-		for key, value := range left[name] {
-			size += len(key) + len(value)
-		}
-		if !l.segments[name].busy && size <= room {
-			best, room = name, size-1
-		}
-	}
-	if best == "" {
-		return nil, nil
-	}
-	o := l.segments[best].object.DeepCopy()
-	o.Data = left[best]
-	return l.segments[best], o
+	return l.objects[name], data
 }
 
-// Sweep takes all resolved intents off the server.
-func (l *IntentLog) Sweep(ctx context.Context) error {
-	for {
-		s, left := l.dirty()
-		if s == nil {
-			return nil
-		}
-		if err := l.clean(ctx, s, left); err != nil {
-			return err
-		}
+// wrote notes what an object is now; nil is gone.
+func (l *IntentLog) wrote(name string, after *corev1.ConfigMap, data map[string]string, batch []putting) {
+	maps.DeleteFunc(l.entries, func(key string, e *intent) bool {
+		_, stands := data[key]
+		return e.object == name && !stands
+	})
+	for _, p := range batch {
+		l.entries[p.key] = &intent{value: data[p.key], object: name}
+		delete(l.lost, p.key)
 	}
+	l.keep(name, after)
 }
 
-// dirty returns an object that holds resolved intents, and what is to be left
-// of it; nil is none. The caller has it for itself until clean.
-func (l *IntentLog) dirty() (*segment, map[string]string) {
+func (l *IntentLog) keep(name string, o *corev1.ConfigMap) {
+	if o == nil {
+		delete(l.objects, name)
+		return
+	}
+	o.Data, o.ManagedFields = nil, nil
+	l.objects[name] = o
+}
+
+func (l *IntentLog) fenced(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.loaded {
-		return nil, nil
-	}
-	for _, s := range l.segments {
-		if s.busy || s.open == len(s.object.Data) {
-			continue
-		}
-		s.busy = true
-		left := map[string]string{}
-		for key, value := range s.object.Data {
-			if e := l.entries[key]; e != nil && !e.done {
-				left[key] = value
-			}
-		}
-		return s, left
-	}
-	return nil, nil
+	return l.fences[name]
 }
 
-func (l *IntentLog) clean(ctx context.Context, s *segment, left map[string]string) error {
-	objects := l.client.CoreV1().ConfigMaps(l.place.Namespace)
-	var got *corev1.ConfigMap
-	var err error
-	if len(left) == 0 {
-		err = objects.Delete(ctx, s.object.Name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &s.object.UID, ResourceVersion: &s.object.ResourceVersion},
-		})
-		if apierrors.IsNotFound(err) {
-			err = nil
-		}
-	} else {
-		o := s.object.DeepCopy()
-		o.Data = left
-		got, err = objects.Update(ctx, o, metav1.UpdateOptions{})
+func (l *IntentLog) object(name string, data map[string]string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: l.place.Namespace, Name: name, Labels: map[string]string{volume.LabelIntents: l.place.Name}},
+		Data:       data,
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s.busy = false
-	if err != nil {
-		l.loaded = false
-		return fmt.Errorf("sweep intents %s: %w", s.object.Name, err)
-	}
-	name := s.object.Name
-	maps.DeleteFunc(l.entries, func(key string, e *intent) bool { return e.segment == name && left[key] == "" })
-	if s.object = got; got == nil {
-		delete(l.segments, name)
-	}
-	return nil
 }

@@ -129,6 +129,9 @@ const (
 	// LabelIntents on a ConfigMap names the log whose intents it keeps: what a
 	// provisioner is about to do, written before it does it.
 	LabelIntents = "volplane.dev/intents"
+	// AnnIntentsAfter on such a ConfigMap is the resource version that the last
+	// write of it was made for.
+	AnnIntentsAfter = "volplane.dev/intents-after"
 	// KubeletDir is the directory of a kubelet that was not told another.
 	KubeletDir = "/var/lib/kubelet"
 	// NamespaceSystem is where components keep objects of their own.

@@ -60,6 +60,9 @@ func (p *provisioner) applyVolume(ctx context.Context, v *corev1.PersistentVolum
 // log says how it was made, a restart without the object would take the volume
 // for one that nobody knows of, and delete it: the finalizer stays until then.
 func (p *provisioner) disown(ctx context.Context, v *corev1.PersistentVolume) error {
+	if err := p.load(ctx); err != nil {
+		return err
+	}
 	if r := v.Spec.ClaimRef; r != nil && p.log.Holds(string(r.UID)) {
 		if _, open := p.log.Get(string(r.UID)); open {
 			return fmt.Errorf("retain volume %s: %w", v.Name, errOpen)

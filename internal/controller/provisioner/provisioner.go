@@ -205,13 +205,8 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 	if key.Kind == kindVolume {
 		return controller.Result{}, p.reconcileVolume(ctx, key.Name)
 	}
-	open, err := p.log.Load(ctx)
-	if err != nil {
+	if err := p.load(ctx); err != nil {
 		return controller.Result{}, err
-	}
-	for _, uid := range open {
-		p.old.Store(types.UID(uid), nil)
-		p.wakeClaim(types.UID(uid))
 	}
 	switch key.Kind {
 	case kindLog:
@@ -221,6 +216,16 @@ func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (contro
 	default:
 		return p.reconcileClaim(ctx, key.Name)
 	}
+}
+
+// load reads the log if it has to be read, and wakes what is found open in it.
+func (p *provisioner) load(ctx context.Context) error {
+	open, err := p.log.Load(ctx)
+	for _, uid := range open {
+		p.old.Store(types.UID(uid), nil)
+		p.wakeClaim(types.UID(uid))
+	}
+	return err
 }
 
 func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controller.Result, error) {
