@@ -196,24 +196,28 @@ func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachme
 	if after == nil || after.DeletionTimestamp != nil {
 		c.shown(now.UID)
 	}
-	gets := after != nil && after.Status.Attached && (before == nil || !before.Status.Attached)
 	var v *corev1.PersistentVolume
 	if name := now.Spec.Source.PersistentVolumeName; name != nil {
 		v, _ = c.volumes.Get(*name)
 	}
-	driver, handle := "", ""
-	if gets || before == nil || after == nil {
-		driver, handle = attach.About(now, v)
-	}
-	if gets && handle != "" {
-		c.had.gets(now.Spec.NodeName, volume.UniqueName(driver, handle))
-	}
+	// It must be noted before the node is looked at.
+	c.noteAttached(before, after, v)
 	c.wake(now.Spec.NodeName)
 	if before != nil && after != nil {
 		return
 	}
-	if handle != "" {
+	if driver, handle := attach.About(now, v); handle != "" {
 		c.wakeWaiting(driver + "^" + handle)
 	}
 	c.wakeVolume(v)
+}
+
+// noteAttached remembers that a node has got a volume.
+func (c *attachDetach) noteAttached(before, after *storagev1.VolumeAttachment, v *corev1.PersistentVolume) {
+	if after == nil || !after.Status.Attached || before != nil && before.Status.Attached {
+		return
+	}
+	if driver, handle := attach.About(after, v); handle != "" {
+		c.had.gets(after.Spec.NodeName, volume.UniqueName(driver, handle))
+	}
 }
