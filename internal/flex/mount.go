@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,7 +56,7 @@ func (d *Driver) Mount(ctx context.Context, dir, deviceDir string, v decide.Volu
 			// A bind would show an empty directory of the host's own disk.
 			return fmt.Errorf("%w, and nothing is mounted at %s that could be bound", ErrNotSupported, deviceDir)
 		}
-		return mount.Bind(deviceDir, dir, v.ReadOnly)
+		return mount.Bind(deviceDir, dir, mount.ReadOnlyIf(v.ReadOnly))
 	})
 }
 
@@ -149,14 +149,15 @@ func (d *Driver) mountOnce(ctx context.Context, dir string, c call, byHost func(
 	}
 }
 
-// ready makes dir and returns what is mounted there. A filesystem whose server
-// is gone is taken away: it would pass for a mounted volume for ever.
+// ready makes dir and returns what is mounted there. When the server of one of its
+// filesystems is gone, all are taken away: they would pass for a mounted volume for
+// ever.
 func (d *Driver) ready(ctx context.Context, dir string) ([]decide.Mount, error) {
 	now, err := mounts(dir)
 	if err != nil {
 		return nil, err
 	}
-	if len(now) > 0 && d.dead.Dead(ctx, dir) {
+	if slices.ContainsFunc(now, func(m decide.Mount) bool { return d.dead.Dead(ctx, m.Path) }) {
 		if err := mount.Detach(dir); err != nil {
 			return nil, err
 		}
@@ -316,7 +317,7 @@ func undo(dir string, before []decide.Mount, paths []string) error {
 			return err
 		}
 		if err := unmount(path); err != nil {
-			errs = append(errs, fmt.Errorf("unmount %s: %w", path, err))
+			errs = append(errs, err)
 		}
 	}
 	now, err := mounts(dir)
@@ -329,16 +330,14 @@ func undo(dir string, before []decide.Mount, paths []string) error {
 	return nil
 }
 
-func unmount(path string) error {
-	pause := time.NewTicker(busyPause)
-	defer pause.Stop()
-	for range busyTries {
-		if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); !errors.Is(err, unix.EBUSY) {
+func unmount(path string) (err error) {
+	const tries = 10
+	for range tries {
+		if err = mount.UnmountTop(path, false); !errors.Is(err, unix.EBUSY) {
 			return err
 		}
-		<-pause.C
 	}
-	return unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+	return err
 }
 
 // tidy removes a directory, if it is empty, or a symbolic link in its place, and

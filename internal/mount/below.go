@@ -19,7 +19,7 @@ func MakeBelow(root, path string) error {
 	if err != nil || !filepath.IsLocal(rel) {
 		return fmt.Errorf("make %s: %w: it is not below %s", path, ErrNotPlain, root)
 	}
-	at, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	at, err := open(root, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return fail("open", root, err)
 	}
@@ -45,13 +45,6 @@ func MakeBelow(root, path string) error {
 func enter(dir int, name string) (int, error) {
 	return unix.Openat2(dir, name, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
-	})
-}
-
-// parent opens the directory that a path is in, by way of no symbolic link.
-func parent(path string) (int, error) {
-	return unix.Openat2(unix.AT_FDCWD, filepath.Dir(path), &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
 	})
 }
 
@@ -168,8 +161,6 @@ func removeIn(path string, remove func(dir int, name string, st unix.Stat_t) err
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil
-	case errors.Is(err, unix.ELOOP):
-		return fmt.Errorf("remove %s: %w", path, ErrNotPlain)
 	case err != nil:
 		return fail("remove", path, err)
 	}

@@ -64,11 +64,3 @@ func (l *Liveness) ask(path string) (answer <-chan error, first bool) {
 	}()
 	return reply, true
 }
-
-// Detach takes away every mount at target at once, whoever uses it: it is for
-// what is dead, which nobody can use.
-func Detach(target string) error {
-	return takeAll("detach", target, func(target string) error {
-		return unix.Unmount(target, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
-	})
-}

@@ -39,12 +39,23 @@ var (
 	ErrNotFree = errors.New("something else is there")
 	// ErrNotPlain says that a path is a symbolic link or passes one.
 	ErrNotPlain = errors.New("path is a symbolic link or passes one")
+	// ErrMoved says that somebody moves the directories of a path while something
+	// is mounted or unmounted there. Nothing was done elsewhere.
+	ErrMoved = errors.New("somebody moves the directories above it; end that")
+	// ErrUnbindable says that something is mounted below that the kernel shows in
+	// no second place.
+	ErrUnbindable = errors.New("what is mounted below it cannot be bound (mount --make-unbindable)")
+	// ErrOldKernel says that the kernel cannot bind with all that is below.
+	ErrOldKernel = errors.New("the kernel is too old: Linux 5.12 is the oldest that will do")
 )
 
 // fail names the deed and the object of an error of the kernel.
 func fail(deed, object string, err error) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return fmt.Errorf("%s %s: %w", deed, object, ErrNotPermitted)
+	}
+	if errors.Is(err, unix.ENOSYS) {
+		return fmt.Errorf("%s %s: %w", deed, object, ErrOldKernel)
 	}
 	return fmt.Errorf("%s %s: %w", deed, object, err)
 }

@@ -129,7 +129,7 @@ func TestReadOnlyBindForbidsNoLess(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := Bind(source, target, true); err != nil {
+		if err := Bind(source, target, ReadOnly); err != nil {
 			t.Fatal(err)
 		}
 	}

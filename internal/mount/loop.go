@@ -166,10 +166,14 @@ func Freeze(target string) (thaw func() error, err error) {
 func Thaw(target string) { _ = freezeControl(target, ioctlThaw) }
 
 func freezeControl(target string, request uint) error {
-	dir, err := os.Open(target)
+	dir, err := open(target, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	return unix.IoctlSetInt(int(dir.Fd()), request, 0)
+	defer unix.Close(dir)
+	// Else it would be the filesystem of a directory above it.
+	if _, top, err := mountAt(dir, ""); err != nil || !top {
+		return errors.Join(ErrMoved, err)
+	}
+	return unix.IoctlSetInt(dir, request, 0)
 }

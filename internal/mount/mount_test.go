@@ -165,7 +165,7 @@ func TestExt4GrowsUnmounted(t *testing.T) {
 func TestBindAndUnmountMayBeRepeated(t *testing.T) {
 	source, target := t.TempDir(), t.TempDir()
 	for range 2 {
-		if err := Bind(source, target, true); err != nil {
+		if err := Bind(source, target, ReadOnly); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -175,7 +175,7 @@ func TestBindAndUnmountMayBeRepeated(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(target, "x"), nil, 0o600); err == nil {
 		t.Error("a read-only bind was written to")
 	}
-	if err := Bind(t.TempDir(), target, false); !errors.Is(err, ErrOccupied) {
+	if err := Bind(t.TempDir(), target, 0); !errors.Is(err, ErrOccupied) {
 		t.Errorf("another bind over it: %v", err)
 	}
 	if err := Remove(target); err == nil {
@@ -213,7 +213,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, err := range map[string]error{
-		"bind":     Bind(t.TempDir(), link, false),
+		"bind":     Bind(t.TempDir(), link, 0),
 		"unmount":  Unmount(link),
 		"remove":   Remove(link),
 		"relative": Unmount("somewhere"),

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/moby/sys/mountinfo"
@@ -43,9 +45,10 @@ func (p Point) reached() (Point, bool, error) {
 // Table is the mount table, which is read anew only when the kernel says that
 // it has changed. The zero Table is ready, and it is safe for concurrent use.
 type Table struct {
-	mu   sync.Mutex
-	file *os.File
-	at   map[string]Point
+	mu    sync.Mutex
+	file  *os.File
+	at    map[string]Point
+	paths []string
 }
 
 // Points returns the topmost mount of each path; it is a hidden one where there
@@ -53,15 +56,48 @@ type Table struct {
 func (t *Table) Points() (map[string]Point, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	err := t.fresh()
+	return t.at, err
+}
+
+// Below returns the topmost mount of each path at dir and below it, the hidden
+// ones left out, in the order of their paths.
+func (t *Table) Below(dir string) ([]Point, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.fresh(); err != nil {
+		return nil, err
+	}
+	dir = filepath.Clean(dir)
+	var out []Point
+	add := func(path string) {
+		if p, mounted := t.at[path]; mounted && !p.Hidden {
+			out = append(out, p)
+		}
+	}
+	add(dir)
+	// Between dir and what is below it there can be others: "/a", "/a-b", "/a/b".
+	first, _ := slices.BinarySearch(t.paths, dir+"/")
+	for _, path := range t.paths[first:] {
+		if !strings.HasPrefix(path, dir+"/") {
+			break
+		}
+		add(path)
+	}
+	return out, nil
+}
+
+// fresh reads the table if it has changed.
+func (t *Table) fresh() error {
 	changed, err := t.changed()
 	if err == nil && changed {
 		err = t.read()
 	}
 	if err != nil {
 		t.at = nil
-		return nil, fmt.Errorf("read mount table: %w", err)
+		return fmt.Errorf("read mount table: %w", err)
 	}
-	return t.at, nil
+	return nil
 }
 
 // At returns the topmost mount at a path, and ErrHidden when the path does not
@@ -101,6 +137,7 @@ func (t *Table) read() error {
 		return err
 	}
 	t.at = topmost(infos, infos)
+	t.paths = slices.Sorted(maps.Keys(t.at))
 	return nil
 }
 
@@ -190,10 +227,23 @@ func Below(dir string) ([]Point, error) {
 // At returns the topmost mount at a path, and ErrHidden when the path does not
 // lead to it.
 func At(path string) (Point, bool, error) {
+	infos, err := readTable()
+	if err != nil {
+		return Point{}, false, err
+	}
+	return reachedIn(infos, path)
+}
+
+func readTable() ([]*mountinfo.Info, error) {
 	infos, err := mountinfo.GetMounts(nil)
 	if err != nil {
-		return Point{}, false, fmt.Errorf("read mount table: %w", err)
+		return nil, fmt.Errorf("read mount table: %w", err)
 	}
+	return infos, nil
+}
+
+// reachedIn is At, in a table.
+func reachedIn(infos []*mountinfo.Info, path string) (Point, bool, error) {
 	path = filepath.Clean(path)
 	here := slices.DeleteFunc(slices.Clone(infos), func(i *mountinfo.Info) bool { return i.Mountpoint != path })
 	p, mounted := topmost(infos, here)[path]
@@ -201,6 +251,21 @@ func At(path string) (Point, bool, error) {
 		return p, false, nil
 	}
 	return p.reached()
+}
+
+// site is a place in a filesystem, by whatever path it is reached.
+type site struct{ device, path string }
+
+// siteOf returns where a path leads to, if nothing of it is a symbolic link.
+func siteOf(infos []*mountinfo.Info, path string) site {
+	above := slices.DeleteFunc(slices.Clone(infos), func(i *mountinfo.Info) bool { return !isBelow(path, i.Mountpoint) })
+	var on Point
+	for _, p := range topmost(infos, above) {
+		if !p.Hidden && len(p.Path) >= len(on.Path) {
+			on = p
+		}
+	}
+	return site{on.Device, filepath.Join(on.Root, strings.TrimPrefix(path, strings.TrimSuffix(on.Path, "/")))}
 }
 
 func point(i *mountinfo.Info) Point {

@@ -27,7 +27,7 @@ func (d *deed) bind(path string) error {
 		return err
 	}
 	d.dirty = true
-	if err := mount.Bind(path, host, t.ReadOnly); err != nil {
+	if err := mount.Bind(path, host, mount.ReadOnlyIf(t.ReadOnly)); err != nil {
 		if at, unknown := d.boundAt(t); before == "" && len(at) == 0 && unknown == nil {
 			t.HostPath, t.HostPhase = "", ""
 		}

@@ -124,7 +124,7 @@ func (n *node) stageFilesystem(ctx context.Context, v record, fsType string, r *
 // mountNew mounts at a staging path where nothing is; what it makes for that
 // goes again when it fails.
 func (n *node) mountNew(ctx context.Context, v record, device, fsType string, r *csipb.NodeStageVolumeRequest) error {
-	made, err := makeDir(r.GetStagingTargetPath())
+	made, err := mount.MakeDir(r.GetStagingTargetPath())
 	if err == nil {
 		err = n.mountAt(ctx, v, device, fsType, r)
 	}

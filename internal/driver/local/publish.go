@@ -21,28 +21,6 @@ func checkPath(what, path string) error {
 	return nil
 }
 
-// makeDir makes a directory, but none above it, and says whether it did.
-func makeDir(path string) (made bool, err error) {
-	err = os.Mkdir(path, 0o750)
-	if errors.Is(err, os.ErrExist) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// makeFile makes the empty file that a device's node is bound to, and says
-// whether it did.
-func makeFile(path string) (made bool, err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, os.ErrExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return true, f.Close()
-}
-
 // NodePublishVolume shows the staged volume at a target path.
 func (n *node) NodePublishVolume(ctx context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
 	if err := checkPublish(r); err != nil {
@@ -114,15 +92,15 @@ func (p publication) make() error {
 		if err := setReadOnly(p.device, p.readOnly); err != nil {
 			return err
 		}
-		made, err = makeFile(p.target)
+		made, err = mount.MakeFile(p.target)
 	} else {
-		made, err = makeDir(p.target)
+		made, err = mount.MakeDir(p.target)
 	}
 	if err == nil && !made {
 		err = p.nothingHidden()
 	}
 	if err == nil {
-		err = mount.Bind(p.source, p.target, p.readOnly)
+		err = mount.Bind(p.source, p.target, mount.ReadOnlyIf(p.readOnly))
 	}
 	if err != nil && made {
 		err = errors.Join(err, mount.Remove(p.target))

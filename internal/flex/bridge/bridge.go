@@ -295,8 +295,11 @@ func (b *Bridge) abilityOf(state flex.State, n decide.Name, has *server) ability
 	return a
 }
 
-// mounted says whether anything is mounted at a path.
+// mounted says whether anything is mounted at a path or below it.
 func (b *Bridge) mounted(path string) (bool, error) {
-	_, mounted, err := b.table.At(path)
-	return mounted, err
+	if _, mounted, err := b.table.At(path); err != nil || mounted {
+		return mounted, err
+	}
+	points, err := b.table.Below(path)
+	return len(points) > 0, err
 }

@@ -2,7 +2,6 @@ package bridge
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 
@@ -315,12 +314,4 @@ func (d *driver) tell(r *record, because volume.Because, err error) {
 	if err == nil && because.Reason != "" && because.Reason != volume.ReasonFlexMounted && because.Reason != volume.ReasonFlexUnmounted {
 		d.b.Log.Warn("driver did not do as it should", "driver", d.csi, "volume", r.Volume, "reason", because.Reason, "message", because.Message)
 	}
-}
-
-// makeDir makes a directory, but none above it.
-func makeDir(path string) error {
-	if err := os.Mkdir(path, 0o750); err != nil && !errors.Is(err, os.ErrExist) {
-		return err
-	}
-	return nil
 }

@@ -112,11 +112,12 @@ func (d *driver) publish(ctx context.Context, want *record, hidden private) erro
 	return nil
 }
 
-// stands says whether what a record says is there.
+// stands says whether what a record says is there, all of it: what is written
+// beside a mount that is gone is lost.
 func (d *driver) stands(r *record) (bool, error) {
-	at, err := d.b.mounted(r.Place)
-	if err != nil || !at || !r.Mounted {
-		return at, err
+	points, err := d.b.table.Below(r.Place)
+	if err != nil || len(points) < max(r.Mounts, 1) || !r.Mounted {
+		return len(points) >= max(r.Mounts, 1), err
 	}
 	return d.b.mounted(r.Dir)
 }
@@ -160,13 +161,17 @@ func (d *driver) bring(ctx context.Context, now *flex.Driver, has, want *record,
 	if err := d.mountPrivately(ctx, now, want, hidden); err != nil {
 		return err
 	}
-	if err := makeDir(want.Place); err != nil {
+	if _, err := mount.MakeDir(want.Place); err != nil {
 		return err
 	}
-	if err := mount.Bind(want.Dir, want.Place, want.ReadOnly); err != nil {
+	if err := mount.Bind(want.Dir, want.Place, mount.ReadOnlyIf(want.ReadOnly)); err != nil {
 		return err
 	}
-	want.Step = done
+	points, err := d.b.table.Below(want.Place)
+	if err != nil {
+		return err
+	}
+	want.Step, want.Mounts = done, len(points)
 	return d.b.records.put(want)
 }
 

@@ -78,6 +78,9 @@ type record struct {
 	Dir       string `json:"dir,omitempty"`
 	// Mounted says that something was mounted there when all was done.
 	Mounted bool `json:"mounted,omitempty"`
+	// Mounts is how many paths, at Place and below it, something was mounted at
+	// then.
+	Mounts int `json:"mounts,omitempty"`
 	// Bytes is the size that a made volume was asked for with.
 	Bytes int64 `json:"bytes,omitempty"`
 }

@@ -130,12 +130,12 @@ func (x *exam) unmountBelow(dir string) error {
 			return err
 		}
 		path := left[len(left)-1].path
-		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+		err := mount.UnmountTop(path, false)
 		if errors.Is(err, unix.EBUSY) {
-			err = unix.Unmount(path, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+			err = mount.UnmountTop(path, true)
 		}
 		if err != nil {
-			return fmt.Errorf("unmount %s: %w", path, err)
+			return err
 		}
 	}
 	return fmt.Errorf("there is always something mounted below %s", dir)
@@ -144,7 +144,9 @@ func (x *exam) unmountBelow(dir string) error {
 // removeTree removes a directory and what is in it, and never enters a mount or
 // follows a link, whoever makes one meanwhile.
 func removeTree(path string) error {
-	parent, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	parent, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(path), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,
+	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}

@@ -70,7 +70,7 @@ func (x *exam) beginMount(ctx context.Context, v vol, argument string) *running 
 func (x *exam) mounted(v vol, r *running) call {
 	c := x.finish(r)
 	if c.unsupported() && len(at(c.after, v.deviceDir)) > 0 {
-		if err := mount.Bind(v.deviceDir, v.dir, v.ReadOnly); err != nil {
+		if err := mount.Bind(v.deviceDir, v.dir, mount.ReadOnlyIf(v.ReadOnly)); err != nil {
 			c.err = err
 			return c
 		}
