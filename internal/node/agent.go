@@ -214,7 +214,6 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 		a.Events.Warn(node, decide.Torn(path))
 	}
 	a.rebuild(node, len(aside) > 0 || a.journal.Fresh())
-	a.adoptLeft(node, a.orphans(ctx))
 	a.inUse.start(node.Status.VolumesInUse, a.recorded())
 	a.addAll("")
 	for _, p := range a.pods.List() {

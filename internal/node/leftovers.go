@@ -1,7 +1,6 @@
 package node
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,22 +13,45 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// rebuild makes records for volumes that the journal does not know and that have
-// left directories here. When records were lost, that may be all that the Node
-// says are in use and all that living Pods want. Otherwise it is those that Pods
-// were told they have: what is there for others is somebody else's. What is known
-// of them is unknown, so it is repeated or undone.
+// rebuild makes records for volumes that the journal does not know and of which
+// something is here: a Node says that they are in use, or the API knows them and
+// they have left directories. What is known of them is unknown, so it is repeated
+// or undone, by their drivers. What is there for a Pod that was not told that it
+// has its volumes is somebody else's, unless records were lost.
 func (a *Agent) rebuild(node *corev1.Node, lost bool) {
-	mayHave := func(pod *corev1.Pod) bool { return lost || pod != nil && hasItsVolumes(pod) }
-	for key, own := range a.mayBeLost(node, lost, mayHave) {
-		if a.journal.Get(key) != nil {
-			continue
-		}
+	points, err := mount.Below(a.RootDir)
+	if err != nil {
+		a.Log.Error("lost records are not looked for", "err", err)
+		return
+	}
+	l := leftovers{a: a, lost: lost, targets: map[string][]string{}, mounted: map[string]mount.Point{}, users: map[string][]*corev1.Pod{}}
+	for _, p := range points {
+		l.mounted[p.Path] = p
+	}
+	l.scan()
+	for key, own := range l.candidates(node) {
 		driver, handle, _ := strings.Cut(key, "^")
-		if r := a.found(driver, handle, own, mayHave); r != nil {
+		before := a.journal.Get(key)
+		r := l.found(driver, handle, own)
+		switch {
+		case r == nil:
+		case before == nil:
 			a.adopt(r)
+		default:
+			// What is mounted and not in the record came after it: the record is
+			// an old one.
+			n := len(before.Targets)
+			for _, t := range r.Targets {
+				if _, mounted := l.mounted[t.Path]; mounted && before.Target(t.Path) == nil {
+					before.Targets = append(before.Targets, t)
+				}
+			}
+			if len(before.Targets) > n {
+				a.adopt(before)
+			}
 		}
 	}
+	a.nameUnknown(node, points)
 }
 
 // adopt puts a record that was made from directories into the journal.
@@ -42,29 +64,7 @@ func (a *Agent) adopt(r *decide.Record) {
 		a.Log.Error("lost record is not rebuilt", "volume", r.Key(), "err", err)
 		return
 	}
-	a.Log.Warn("volume is in use and not in the journal, its record is made from its directories", "volume", r.Key(), "targets", len(r.Targets))
-}
-
-// adoptLeft makes records for what stays mounted of volumes that the Node says
-// are in use: they would be detached otherwise, for nobody else knows of them.
-func (a *Agent) adoptLeft(node *corev1.Node, stays map[string]bool) {
-	for _, n := range node.Status.VolumesInUse {
-		driver, handle, ok := split(n)
-		if !ok || len(stays) == 0 || a.journal.Get(decide.Key(driver, handle)) != nil {
-			continue
-		}
-		r := a.found(driver, handle, nil, func(*corev1.Pod) bool { return true })
-		if r == nil {
-			continue
-		}
-		r.Targets = slices.DeleteFunc(r.Targets, func(t decide.Target) bool { return !stays[t.Path] })
-		if !stays[r.StagingPath] {
-			r.Stage, r.StagingPath = "", ""
-		}
-		if r.Stage != "" || len(r.Targets) > 0 {
-			a.adopt(r)
-		}
-	}
+	a.Log.Warn("volume is here and not in the journal, its record is made from what is there", "volume", r.Key(), "staged", r.StagingPath, "targets", len(r.Targets))
 }
 
 func hasItsVolumes(pod *corev1.Pod) bool {
@@ -72,54 +72,114 @@ func hasItsVolumes(pod *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// mayBeLost returns the volumes that may be here; with each inline one the use
+// leftovers is what an earlier agent has left in its directories.
+type leftovers struct {
+	a *Agent
+	// lost says that records were lost, it is not known of which volumes.
+	lost bool
+	// targets are the UIDs of the Pods that have a directory for a volume, or a
+	// device, by its name.
+	targets map[string][]string
+	mounted map[string]mount.Point
+	// users are the Pods that use a volume, by its key.
+	users map[string][]*corev1.Pod
+}
+
+// scan reads the directories once, however many volumes there are.
+func (l leftovers) scan() {
+	pods := filepath.Join(l.a.RootDir, "pods")
+	for _, uid := range names(pods) {
+		for _, volume := range names(filepath.Dir(filepath.Dir(targetPath(l.a.RootDir, uid, "x", false)))) {
+			l.targets[volume] = append(l.targets[volume], uid)
+		}
+	}
+	devices := filepath.Dir(filepath.Dir(targetPath(l.a.RootDir, "x", "x", true)))
+	for _, volume := range names(devices) {
+		l.targets[volume] = append(l.targets[volume], names(filepath.Join(devices, volume))...)
+	}
+}
+
+// names returns what is in a directory; one that cannot be read has nothing.
+func names(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	out := make([]string, 0, len(entries))
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// candidates returns the volumes that may be here; with each inline one the use
 // that it is.
-func (a *Agent) mayBeLost(node *corev1.Node, lost bool, mayHave func(*corev1.Pod) bool) map[string]*use {
+func (l leftovers) candidates(node *corev1.Node) map[string]*use {
 	all := map[string]*use{}
 	for _, n := range node.Status.VolumesInUse {
-		if driver, handle, ok := split(n); ok && lost {
+		if driver, handle, ok := split(n); ok {
 			all[decide.Key(driver, handle)] = nil
 		}
 	}
-	for _, pod := range a.pods.List() {
-		if !mayHave(pod) {
-			continue
+	for _, pv := range l.a.volumes.List() {
+		if l.traces(pv) {
+			all[decide.Key(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)] = nil
 		}
-		for _, u := range a.uses(pod) {
-			switch {
-			case u.pv == nil:
-			case u.Inline:
+	}
+	for _, pod := range l.a.pods.List() {
+		for _, u := range l.a.uses(pod) {
+			if u.pv == nil {
+				continue
+			}
+			l.users[u.key()] = append(l.users[u.key()], pod)
+			if u.Inline && l.mayHave(pod) {
 				all[u.key()] = &u
-			case alive(pod) || !lost:
-				all[u.key()] = nil
 			}
 		}
 	}
 	return all
 }
 
+// traces says whether anything is here under the name of a volume.
+func (l leftovers) traces(pv *corev1.PersistentVolume) bool {
+	if pv.Spec.CSI == nil || !isComponent(pv.Name) || !isComponent(pv.Spec.CSI.Driver) {
+		return false
+	}
+	return len(l.targets[pv.Name]) > 0 || exists(stagingPath(l.a.RootDir, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, pv.Name, isBlock(pv)))
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// mayHave says whether what is there for a Pod is its own; a Pod that is gone was
+// not told anything any more.
+func (l leftovers) mayHave(pod *corev1.Pod) bool {
+	return l.lost || pod == nil || hasItsVolumes(pod)
+}
+
 // found returns the record of a volume as its directories tell it, or nil when
 // there are none.
-func (a *Agent) found(driver, handle string, own *use, mayHave func(*corev1.Pod) bool) *decide.Record {
+func (l leftovers) found(driver, handle string, own *use) *decide.Record {
 	r := &decide.Record{Driver: driver, Handle: handle}
 	if own != nil {
 		r.Volume, r.Ephemeral = own.pv.Name, true
-		path := targetPath(a.RootDir, string(own.Pod.UID), r.Volume, false)
-		if _, err := os.Lstat(filepath.Dir(path)); err == nil {
-			r.Targets = append(r.Targets, a.foundTarget(string(own.Pod.UID), path))
-		}
+		l.publishedTo(r, own.pv.Name, string(own.Pod.UID))
 	}
-	staging := stagingPath(a.RootDir, driver, handle, "", false)
-	for _, pv := range a.volumes.By(kube.VolumesByHandle, decide.Key(driver, handle)) {
+	staging := stagingPath(l.a.RootDir, driver, handle, "", false)
+	objects := l.a.volumes.By(kube.VolumesByHandle, r.Key())
+	for _, pv := range objects {
 		r.Volume, r.Block = pv.Name, isBlock(pv)
-		staging = stagingPath(a.RootDir, driver, handle, pv.Name, r.Block)
-		for _, uid := range a.foundPods(pv.Name, r.Block) {
-			if pod, _ := a.pods.ByUID(uid); mayHave(pod) {
-				r.Targets = append(r.Targets, a.foundTarget(uid, targetPath(a.RootDir, uid, pv.Name, r.Block)))
-			}
+		staging = stagingPath(l.a.RootDir, driver, handle, pv.Name, r.Block)
+		for _, uid := range l.targets[pv.Name] {
+			l.publishedTo(r, pv.Name, uid)
 		}
 	}
-	if _, err := os.Lstat(staging); err == nil {
+	if len(objects) == 0 && own == nil {
+		l.publishedFrom(r, staging)
+	}
+	if l.mayBeStaged(r) && exists(staging) {
 		r.Stage, r.StagingPath = decide.Staging, staging
 	}
 	if r.Stage == "" && len(r.Targets) == 0 {
@@ -128,46 +188,53 @@ func (a *Agent) found(driver, handle string, own *use, mayHave func(*corev1.Pod)
 	return r
 }
 
-// foundPods returns the UIDs of the Pods that have a directory for a volume.
-func (a *Agent) foundPods(pv string, block bool) []string {
-	parent := filepath.Join(a.RootDir, "pods")
-	if block {
-		parent = filepath.Dir(targetPath(a.RootDir, "x", pv, true))
-	}
-	entries, err := os.ReadDir(parent)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, e := range entries {
-		dir := filepath.Dir(targetPath(a.RootDir, e.Name(), pv, false))
-		if _, err := os.Lstat(dir); block || err == nil {
-			out = append(out, e.Name())
-		}
-	}
-	return out
+// mayBeStaged says whether what is at the staging path of a volume is its own.
+func (l leftovers) mayBeStaged(r *decide.Record) bool {
+	users := l.users[r.Key()]
+	return l.lost || len(users) == 0 || len(r.Targets) > 0 || slices.ContainsFunc(users, hasItsVolumes)
 }
 
-func (a *Agent) foundTarget(uid, path string) decide.Target {
+// publishedTo adds the place where a volume is for a Pod, by its object's name.
+func (l leftovers) publishedTo(r *decide.Record, name, uid string) {
+	path := targetPath(l.a.RootDir, uid, name, r.Block)
+	if pod, _ := l.a.pods.ByUID(uid); l.mayHave(pod) && (exists(path) || !r.Block && exists(filepath.Dir(path))) {
+		r.Targets = append(r.Targets, l.target(uid, path))
+	}
+}
+
+// publishedFrom adds the places where the filesystem shows that is mounted at the
+// staging path of a volume whose object is gone.
+func (l leftovers) publishedFrom(r *decide.Record, staging string) {
+	staged, mounted := l.mounted[staging]
+	if !mounted {
+		return
+	}
+	for name, uids := range l.targets {
+		for _, uid := range uids {
+			path := targetPath(l.a.RootDir, uid, name, false)
+			_, known := l.a.volumes.Get(name)
+			if pod, _ := l.a.pods.ByUID(uid); !known && l.mayHave(pod) && l.mounted[path].Device == staged.Device {
+				r.Volume, r.Targets = name, append(r.Targets, l.target(uid, path))
+			}
+		}
+	}
+}
+
+func (l leftovers) target(uid, path string) decide.Target {
 	t := decide.Target{PodUID: uid, Path: path, Phase: decide.Publishing}
-	if pod, ok := a.pods.ByUID(uid); ok {
+	if pod, ok := l.a.pods.ByUID(uid); ok {
 		t.PodNamespace, t.PodName = pod.Namespace, pod.Name
 	}
 	return t
 }
 
-// orphans unmounts what only this agent can have mounted and nobody owns: no
-// record, and no living Pod that could be using it. It returns the paths of those
-// that stay.
-func (a *Agent) orphans(ctx context.Context) map[string]bool {
-	stays := map[string]bool{}
-	points, err := mount.Below(a.RootDir)
-	if err != nil {
-		a.Log.Error("mounts that nobody owns are not looked for", "err", err)
-		return stays
-	}
+// nameUnknown names what only this agent's drivers can have mounted and nobody
+// owns: no record, no living Pod that could be using it, and no object that says
+// which volume it is. It is not unmounted beneath its driver, which may count it.
+func (a *Agent) nameUnknown(node *corev1.Node, points []mount.Point) {
 	owned := a.ownedPaths()
-	for _, p := range slices.Backward(points) {
+	var unknown []string
+	for _, p := range points {
 		uid, ok := csiPath(a.RootDir, p.Path)
 		if !ok || owned[p.Path] {
 			continue
@@ -175,23 +242,12 @@ func (a *Agent) orphans(ctx context.Context) map[string]bool {
 		if pod, found := a.pods.ByUID(uid); uid != "" && found && alive(pod) {
 			continue
 		}
-		unmount := mount.Unmount
-		if a.liveness.Dead(ctx, p.Path) {
-			unmount = mount.Detach
-		}
-		if err := unmount(p.Path); err != nil {
-			a.Log.Error("mount that nobody owns stays", "path", p.Path, "err", err)
-			stays[p.Path] = true
-			continue
-		}
-		a.Log.Warn("mount that nobody owns was taken away", "path", p.Path, "source", p.Source)
-		if uid == "" {
-			a.tidy(p.Path, filepath.Dir(p.Path))
-			continue
-		}
-		a.tidyTarget(p.Path)
+		a.Log.Error("nobody knows which volume is mounted here, it stays", "path", p.Path, "source", p.Source)
+		unknown = append(unknown, p.Path)
 	}
-	return stays
+	if len(unknown) > 0 {
+		a.Events.Warn(node, decide.Unknown(unknown))
+	}
 }
 
 // ownedPaths returns the paths that records name, and those at which living

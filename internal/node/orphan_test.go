@@ -17,30 +17,142 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// TestOrphans: at the start mounts go that only an agent can have made and that
-// nobody owns; those of strangers and of living Pods stay.
+// TestOrphans: mounts of which nothing says what volume they are stay where they
+// are, those that only an agent can have made are named at the Node. Those of
+// strangers and of living Pods are not looked at.
 func TestOrphans(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
-	gone, staged := targetPath(w.dir, "uid-gone", "pv-x", false), stagingPath(w.dir, driverName, "h-x", "pv-x", false)
+	unknown, staged := targetPath(w.dir, "uid-gone", "pv-x", false), stagingPath(w.dir, driverName, "h-x", "pv-x", false)
 	lives, strange := targetPath(w.dir, "uid-p", "pv-y", false), filepath.Join(w.dir, "strange")
-	for _, at := range []string{gone, staged, lives, strange} {
+	all := []string{unknown, staged, lives, strange}
+	for _, at := range all {
 		w.must(nil, os.MkdirAll(at, 0o700))
 		w.must(nil, unix.Mount("none", at, "tmpfs", 0, ""))
 	}
 	w.pod("p", "claim-that-is-missing")
 	w.run()
-	eventually(t, func() string {
-		points, err := mount.Below(w.dir)
-		if err != nil || len(points) != 2 {
-			return fmt.Sprint("mounts: ", points, err)
-		}
-		return ""
-	})
-	for _, at := range []string{lives, strange} {
+	w.heard("Node", "n1", "MountUnknown", unknown, "user")
+	w.heard("Node", "n1", "MountUnknown", staged, "user")
+	w.event(func(e *corev1.Event) bool {
+		return e.Reason == "MountUnknown" && !strings.Contains(e.Message, lives) && !strings.Contains(e.Message, strange)
+	}, "an event of the unknown ones alone")
+	for _, at := range all {
 		if _, mounted, err := mount.At(at); err != nil || !mounted {
 			t.Errorf("%s was taken away, %v", at, err)
 		}
+	}
+}
+
+// TestMissingRecord: the journal's record of a volume is lost while the agent is
+// down, and so is its Pod. Whatever still tells of the volume, its driver is asked
+// to take away what it has published and staged, and only then the Node gives the
+// volume up for its detach.
+func TestMissingRecord(t *testing.T) {
+	gone := func(w *world) {
+		w.must(nil, w.client.CoreV1().Pods("ns").Delete(w.t.Context(), "p", metav1.DeleteOptions{}))
+	}
+	noPV := func(w *world) {
+		w.must(nil, w.client.CoreV1().PersistentVolumes().Delete(w.t.Context(), "pv-a", metav1.DeleteOptions{}))
+	}
+	notUsed := func(w *world) {
+		node := w.node()
+		node.Status.VolumesInUse = nil
+		w.must(w.client.CoreV1().Nodes().UpdateStatus(w.t.Context(), node, metav1.UpdateOptions{}))
+	}
+	for name, c := range map[string]struct {
+		lose  []func(*world)
+		trust bool
+	}{
+		"the Node says that it uses it":                 {[]func(*world){gone}, false},
+		"there is only the volume's object":             {[]func(*world){gone, notUsed}, false},
+		"there is only the Node's word":                 {[]func(*world){gone, noPV}, false},
+		"its driver mounts nothing":                     {[]func(*world){gone}, true},
+		"its driver mounts nothing, nobody says a word": {[]func(*world){gone, notUsed}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			t.Cleanup(w.detachAll)
+			d := newFakeDriver(driverName, w.dir)
+			if !c.trust {
+				w.tune = doubts
+				d.mountStage = tmpfs
+				d.mount = func(at string) error {
+					w.must(nil, os.MkdirAll(at, 0o700))
+					return unix.Mount(stagingPath(w.dir, driverName, "h-a", "pv-a", false), at, "", unix.MS_BIND, "")
+				}
+			}
+			d.start(t)
+			w.run()
+			w.registered(driverName)
+			w.wire(driverName, "a")
+			w.attach(driverName, "a")
+			w.pod("p", "a")
+			w.says("p", corev1.ConditionTrue, "v-a=")
+			w.stop()
+			w.loseRecords()
+			for _, lose := range c.lose {
+				lose(w)
+			}
+			w.run()
+			w.empty()
+			eventually(t, func() string {
+				if used := w.node().Status.VolumesInUse; len(used) > 0 {
+					return fmt.Sprint("the node says that it uses ", used)
+				}
+				return ""
+			})
+			if got := d.history(); d.left() != "" || !strings.Contains(got, "unpublish:h-a unstage:h-a") {
+				t.Errorf("the driver has %q, calls: %s", d.left(), got)
+			}
+			if left, err := mount.Below(w.dir); err != nil || len(left) > 0 {
+				t.Errorf("still mounted: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// TestOldRecord: a record from a backup does not know of a Pod that has got the
+// volume since, and is gone. What that one has is taken away by the driver.
+func TestOldRecord(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	t.Cleanup(w.detachAll)
+	w.tune = doubts
+	d := newFakeDriver(driverName, w.dir)
+	d.mount, d.mountStage = tmpfs, tmpfs
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	old := w.agent.journal.Get("d.example^h-a")
+	w.pod("q", "a")
+	w.says("q", corev1.ConditionTrue, "v-a=")
+	w.stop()
+	w.must(nil, w.agent.journal.Put(old))
+	w.must(nil, w.client.CoreV1().Pods("ns").Delete(t.Context(), "q", metav1.DeleteOptions{}))
+	w.run()
+	want := "h-a h-a " + targetPath(w.dir, "uid-p", "pv-a", false)
+	eventually(t, func() string {
+		if got := d.left(); got != want {
+			return "the driver has " + got
+		}
+		return ""
+	})
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.terminate("p")
+	w.gone("p")
+	w.empty()
+}
+
+// loseRecords deletes the files of the journal, and nothing else.
+func (w *world) loseRecords() {
+	w.t.Helper()
+	records, err := filepath.Glob(filepath.Join(w.dir, "journal/*.json"))
+	w.must(nil, err)
+	for _, r := range records {
+		w.must(nil, os.Remove(r))
 	}
 }
 
@@ -117,11 +229,7 @@ func TestBusyOrphan(t *testing.T) {
 	w.must(nil, err)
 	defer busy.Close()
 	w.stop()
-	records, err := filepath.Glob(filepath.Join(w.dir, "journal/*.json"))
-	w.must(nil, err)
-	for _, r := range records {
-		w.must(nil, os.Remove(r))
-	}
+	w.loseRecords()
 	w.must(nil, w.client.CoreV1().Pods("ns").Delete(t.Context(), "p", metav1.DeleteOptions{}))
 	d.setHook(func(context.Context, string) error {
 		if len(w.node().Status.VolumesInUse) == 0 {

@@ -85,6 +85,7 @@ const (
 	ReasonUnmounting          Reason = "Unmounting"
 	ReasonFailedUnmount       Reason = "FailedUnmount"
 	ReasonMountBroken         Reason = "MountBroken"
+	ReasonMountUnknown        Reason = "MountUnknown"
 	ReasonUnhealthy           Reason = "VolumeConditionAbnormal"
 	ReasonHealthy             Reason = "VolumeConditionNormal"
 	ReasonClaimMissing        Reason = "ClaimMissing"

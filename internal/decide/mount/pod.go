@@ -206,3 +206,16 @@ func Torn(path string) volume.Because {
 func Refused(socket, cause, next string) volume.Because {
 	return because(volume.ReasonRegistrationRefused, next, "the driver that registers at %s is not registered: %s", socket, cause)
 }
+
+// maxUnknown bounds the paths that one reason names.
+const maxUnknown = 5
+
+// Unknown is the reason of mounts of which nothing says what volume they are.
+func Unknown(paths []string) volume.Because {
+	named, more := paths[:min(len(paths), maxUnknown)], ""
+	if n := len(paths) - len(named); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return because(volume.ReasonMountUnknown, "user", "nothing says which volume is mounted at %.800s%s: it stays. "+
+		"Restore what the API had of it and start the agent again, or have its driver take it away, or unmount it", strings.Join(named, ", "), more)
+}

@@ -46,6 +46,8 @@ func TestReasons(t *testing.T) {
 	line("full", Full("pv", "d", "n", "the cause"))
 	line("grown", Grown("pv", "n"))
 	line("torn", Torn("/j/x"))
+	line("unknown", Unknown([]string{"/a", "/b"}))
+	line("many unknown", Unknown([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))
 	line("refused", Refused("/r/x.sock", "the cause", "user"))
 	golden.Equal(t, "testdata/reasons/pods.txt", got.String())
 }

@@ -50,7 +50,11 @@ func (c cluster) node(n *corev1.Node) Chain {
 	if !down {
 		l = link(subject, OK, volume.ReasonNodeReady, fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
 	}
-	return Chain{Subject: subject, Links: append([]Link{l}, f.drivers(n)...)}
+	links := append([]Link{l}, f.drivers(n)...)
+	if l, unknown := f.failed(subject, n, volume.ReasonMountUnknown, "user"); unknown {
+		links = append(links, l)
+	}
+	return Chain{Subject: subject, Links: links}
 }
 
 // drivers tells of each driver on a node; a node without any is no use for

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -395,6 +396,10 @@ func nodeRows() []row {
 		{"a node that is well", "node/n1", func(s *scene) {
 			s.n1.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "x"}}
 			s.csi1.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(32))}
+		}},
+		{"a node with a mount that nobody knows", "node/n1", func(s *scene) {
+			s.warn(s.n1.UID, volume.ReasonMountUnknown, mount.Unknown([]string{"/r/pods/u/volumes/kubernetes.io~csi/v/mount"}).Message)
+			s.next("user")
 		}},
 		{"a node without drivers", "node/n1", func(s *scene) { s.all.CSINodes = nil }},
 		{"a node whose only driver was refused", "node/n1", func(s *scene) {
