@@ -21,6 +21,7 @@ type options struct {
 	controller time.Duration
 	fault      func(method string, call func() error) error
 	memory     *Memory
+	hold       func(ctx context.Context) error
 	turns      *Turns
 }
 
@@ -55,7 +56,7 @@ func WithFault(f func(method string, call func() error) error) Option {
 // time limit covers the wait for a turn, the records do not, and nothing that
 // is recorded has secrets.
 func (o *options) chain(d *Driver, last invoker) invoker {
-	all := []decorator{withDeadline(o.controller), serialise(o.turns)}
+	all := []decorator{withDeadline(o.controller), withHold(o.hold), serialise(o.turns)}
 	if o.observe != nil {
 		all = append(all, withObserver(o.observe, d))
 	}

@@ -15,6 +15,8 @@ var (
 	ErrOther = errors.New("another driver answers at this socket")
 	// ErrAnswer comes after the call had its effect, or not: it may be repeated.
 	ErrAnswer = errors.New("the driver's answer breaks the CSI specification")
+	// ErrHeld says that nothing may be taken away now; it may be repeated.
+	ErrHeld = errors.New("the driver was not called")
 	// ErrBusy comes when the time ran out before an earlier call for the volume
 	// ended; it may be repeated.
 	ErrBusy = errors.New("an earlier call for the volume has not ended yet")

@@ -73,6 +73,7 @@ type Options struct {
 // each of them for its own objects.
 func Rights() []kube.Access {
 	out := kube.Read("", "persistentvolumes", "persistentvolumeclaims")
+	out = append(out, kube.Access{Namespace: volume.NamespaceSystem, Resource: "configmaps", Names: []string{volume.ConfigRestored}, Verbs: []string{"get"}})
 	return append(out, kube.Read("storage.k8s.io", "csidrivers")...)
 }
 
@@ -144,7 +145,7 @@ func New(o Options) (*Agent, error) {
 	}}
 	a.inUse = newInUse(o.Client, o.Name, a.nodes.Wrote)
 	a.object = &object{client: o.Client, name: o.Name, labels: o.Labels, controlPlane: o.ControlPlane, log: o.Log}
-	a.watcher = &registration.Watcher{Dir: filepath.Join(o.RootDir, "plugins_registry"), Registrar: a.object, Drivers: o.Drivers, Memory: csi.NewMemory(a.given), Log: o.Log, Refused: a.refused}
+	a.watcher = &registration.Watcher{Dir: filepath.Join(o.RootDir, "plugins_registry"), Registrar: a.object, Drivers: o.Drivers, Memory: csi.NewMemory(a.given), Hold: a.held, Log: o.Log, Refused: a.refused}
 	a.work = newDispatcher(o.RetryMin, o.RetryMax, a.reconcile, o.Log)
 	a.podQueue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, o.RetryMax))
 	a.watch()

@@ -115,6 +115,11 @@ func (a *Agent) report(ctx context.Context, f *facts, plan *decide.Plan, failed 
 }
 
 func (d *deed) do(ctx context.Context, action decide.Action) error {
+	if takesAway(action.Verb) {
+		if err := d.a.held(ctx); err != nil {
+			return err
+		}
+	}
 	switch action.Verb {
 	case decide.MarkInUse, decide.UnmarkInUse:
 		return d.a.inUse.set(ctx, uniqueName(d.f.Driver, d.f.Handle), action.Verb == decide.MarkInUse)
@@ -195,7 +200,7 @@ func describe(err error) string {
 // and otherwise this agent, which tries again.
 func (a *Agent) nextAfter(f *facts, err error) string {
 	for _, inTheWay := range []error{
-		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, errHostPath, errSecret, errElsewhere,
+		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, errHostPath, errSecret, errElsewhere, errHeld,
 		unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
 	} {
 		if errors.Is(err, inTheWay) {
@@ -257,12 +262,17 @@ func (a *Agent) warnLeaving(ctx context.Context, f *facts, path string, b volume
 	if record == nil {
 		return
 	}
+	gone := false
 	for _, t := range record.Targets {
-		if pod, ok := a.pods.ByUID(t.PodUID); ok && f.consumers[t.Path] == nil && (path == "" || path == t.Path) {
+		pod, there := a.pods.ByUID(t.PodUID)
+		gone = gone || !there
+		if there && f.consumers[t.Path] == nil && (path == "" || path == t.Path) {
 			a.Events.Warn(pod, b)
 		}
 	}
 	switch {
+	case gone:
+		a.warnHeld(ctx, f, b)
 	case len(record.Targets) > 0:
 	case len(f.Wanted) > 0:
 		a.warnWaiting(f, b)
@@ -272,7 +282,7 @@ func (a *Agent) warnLeaving(ctx context.Context, f *facts, path string, b volume
 }
 
 // warnHeld tells the attachment whose detach waits for this node, or without one
-// the volume.
+// the volume, or the node if nobody knows of that.
 func (a *Agent) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 	if f.AttachRequired {
 		va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(f.Handle, f.Driver, f.Node), metav1.GetOptions{})
@@ -283,6 +293,10 @@ func (a *Agent) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 	}
 	if f.pv != nil {
 		a.Events.Warn(f.pv, b)
+		return
+	}
+	if node, ok := a.nodes.Get(a.Name); ok {
+		a.Events.Warn(node, b)
 	}
 }
 

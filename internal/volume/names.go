@@ -136,6 +136,12 @@ const (
 	KubeletDir = "/var/lib/kubelet"
 	// NamespaceSystem is where components keep objects of their own.
 	NamespaceSystem = "kube-system"
+	// ConfigRestored is a ConfigMap in NamespaceSystem that is there after the API
+	// was restored from a backup, until an administrator deletes it: nothing is
+	// unmounted, detached or deleted meanwhile, because the API may not know of
+	// what was made since the backup. Its data has RestoredMade, the backup's time.
+	ConfigRestored = "volplane-restored"
+	RestoredMade   = "made"
 	// AnnMigratedFrom on a volume is the uid of the volume in whose place it was
 	// made when it was moved from a Flex plugin to the bridge, or back.
 	AnnMigratedFrom = "volplane.dev/migrated-from"

@@ -36,7 +36,9 @@ type Watcher struct {
 	Drivers   *csi.Set
 	// Memory is what the drivers were given, also before they registered again.
 	Memory *csi.Memory
-	Log    *slog.Logger
+	// Hold fails when the controllers may take nothing away.
+	Hold func(ctx context.Context) error
+	Log  *slog.Logger
 	// Refused is told why the driver at a socket is not registered.
 	Refused func(socket string, err error)
 	// RetryMin and RetryMax bound the pause after a failure; the defaults are
