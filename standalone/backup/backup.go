@@ -1,0 +1,137 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/standalone/datadir"
+	"volplane.dev/volplane/standalone/etcd"
+)
+
+// draft begins the names of what is being written.
+const draft = ".draft-"
+
+// Options says what a backup is made of.
+type Options struct {
+	DataDir string
+	// Version is of this program, Reason why the backup is made.
+	Version, Reason string
+}
+
+// Save writes a backup of a data directory to a file. The control plane may be
+// running, and goes on; if it is not, its objects are read by an etcd that runs
+// meanwhile. It may be repeated: the file is replaced.
+func Save(ctx context.Context, o Options, file string) (m Manifest, err error) {
+	if _, err := os.Stat(filepath.Join(o.DataDir, "format")); err != nil {
+		return m, fmt.Errorf("no control plane has run over %s: %w; name its directory with --data-dir", o.DataDir, err)
+	}
+	dir, err := datadir.Open(o.DataDir)
+	if errors.Is(err, datadir.ErrInUse) {
+		return SaveRunning(ctx, o, file)
+	}
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, dir.Close()) }()
+	home := filepath.Join(o.DataDir, "etcd")
+	exists, err := etcd.Check(home)
+	if err == nil && !exists {
+		err = fmt.Errorf("%s holds no objects", home)
+	}
+	if err != nil {
+		return m, err
+	}
+	s, err := etcd.Start(ctx, etcd.Options{Dir: home})
+	if err != nil {
+		return m, err
+	}
+	defer s.Stop()
+	return SaveRunning(ctx, o, file)
+}
+
+// SaveRunning is Save of a control plane whose etcd runs.
+func SaveRunning(ctx context.Context, o Options, file string) (Manifest, error) {
+	m, err := save(ctx, o, file)
+	if err != nil {
+		return m, fmt.Errorf("back up %s to %s: %w", o.DataDir, file, err)
+	}
+	return m, nil
+}
+
+func save(ctx context.Context, o Options, file string) (m Manifest, err error) {
+	work, err := os.MkdirTemp(filepath.Dir(file), draft)
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	snapshot := filepath.Join(work, snapshotName)
+	if err := etcd.Save(ctx, etcd.Socket(filepath.Join(o.DataDir, "etcd")), snapshot); err != nil {
+		return m, err
+	}
+	m = Manifest{Made: time.Now().UTC().Truncate(time.Second), Version: o.Version, Reason: o.Reason}
+	if m.Keys, m.Revision, err = etcd.Verify(snapshot); err != nil {
+		return m, err
+	}
+	dir, err := os.OpenRoot(o.DataDir)
+	if err != nil {
+		return m, err
+	}
+	defer dir.Close()
+	whole := filepath.Join(work, "whole")
+	f, err := os.OpenFile(whole, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return m, err
+	}
+	err = write(f, dir, snapshot, m)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return m, err
+	}
+	if err := os.Rename(whole, file); err != nil {
+		return m, err
+	}
+	return m, durable.Sync(filepath.Dir(file))
+}
+
+// Check returns what a backup says of itself, after a look at all of it. It
+// needs as much free space beside the file as the backup takes unpacked.
+func Check(file string) (m Manifest, err error) {
+	work, err := os.MkdirTemp(filepath.Dir(file), draft)
+	if err != nil {
+		return m, fmt.Errorf("check %s: %w", file, err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	return unpack(file, work)
+}
+
+// unpack puts a backup into an empty folder, and refuses one that is not whole.
+func unpack(file, into string) (m Manifest, err error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return m, fmt.Errorf("open backup: %w", err)
+	}
+	defer f.Close()
+	root, err := os.OpenRoot(into)
+	if err != nil {
+		return m, fmt.Errorf("unpack %s: %w", file, err)
+	}
+	defer root.Close()
+	if m, err = extract(f, root); err == nil {
+		var keys int
+		var revision int64
+		if keys, revision, err = etcd.Verify(filepath.Join(into, snapshotName)); err == nil && (keys != m.Keys || revision != m.Revision) {
+			err = fmt.Errorf("%d keys at revision %d, the manifest says %d at %d", keys, revision, m.Keys, m.Revision)
+		}
+	}
+	if errors.Is(err, ErrNewer) {
+		return m, fmt.Errorf("%s: %w; use the program that made it", file, err)
+	}
+	if err != nil {
+		return m, fmt.Errorf("%w: %s: %w", ErrBroken, file, err)
+	}
+	return m, nil
+}

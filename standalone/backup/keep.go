@@ -1,0 +1,132 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"volplane.dev/volplane/standalone/datadir"
+)
+
+// suffix ends the names of backups that are kept by themselves; they begin with
+// their time.
+const (
+	suffix = ".tar.gz"
+	layout = "20060102T150405Z"
+)
+
+// Name returns where a backup is kept that is made now.
+func Name(dataDir, reason string, now time.Time) string {
+	return filepath.Join(dataDir, datadir.Backups, now.UTC().Format(layout)+"-"+reason+suffix)
+}
+
+// Keep makes a backup every so often, and removes the oldest when there are
+// more than most, until ctx ends. Only what it has made itself is ever removed.
+func Keep(ctx context.Context, o Options, every time.Duration, most int, log *slog.Logger) {
+	for {
+		wait := time.NewTimer(time.Until(due(o.DataDir, every, time.Now())))
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+		}
+		if err := keepOne(ctx, o, most); err != nil && ctx.Err() == nil {
+			log.Error("no backup is made, will be tried again", "err", err)
+			pause := time.NewTimer(min(every, retry))
+			select {
+			case <-ctx.Done():
+			case <-pause.C:
+			}
+			pause.Stop()
+		}
+	}
+}
+
+// retry is the pause after a backup that failed.
+const retry = 10 * time.Minute
+
+func keepOne(ctx context.Context, o Options, most int) error {
+	dir := filepath.Join(o.DataDir, datadir.Backups)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("keep backups: %w", err)
+	}
+	if err := sweep(dir); err != nil {
+		return err
+	}
+	if _, err := SaveRunning(ctx, o, Name(o.DataDir, o.Reason, time.Now())); err != nil {
+		return err
+	}
+	own := ownBackups(o.DataDir, o.Reason)
+	for _, name := range own[:max(0, len(own)-most)] {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("remove an old backup: %w", err)
+		}
+	}
+	return nil
+}
+
+// due returns when the next backup is to be made.
+func due(dataDir string, every time.Duration, now time.Time) time.Time {
+	last := time.Time{}
+	for _, name := range ownBackups(dataDir, "") {
+		if at, err := time.Parse(layout, name[:len(layout)]); err == nil && at.After(last) {
+			last = at
+		}
+	}
+	// A clock that was wrong must not keep the next one away for years.
+	if next := last.Add(every); next.Before(now.Add(every)) {
+		return next
+	}
+	return now
+}
+
+// ownBackups returns the names of the backups that were made for a reason, or
+// for any, the oldest first.
+func ownBackups(dataDir, reason string) []string {
+	entries, err := os.ReadDir(filepath.Join(dataDir, datadir.Backups))
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		name := e.Name()
+		if len(name) <= len(layout) {
+			continue
+		}
+		if _, err := time.Parse(layout, name[:len(layout)]); err != nil {
+			continue
+		}
+		if rest, ok := strings.CutSuffix(name[len(layout):], suffix); ok && strings.HasPrefix(rest, "-") && (reason == "" || rest == "-"+reason) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// longest is more than any backup takes.
+const longest = 24 * time.Hour
+
+// sweep removes what a backup that was killed has left; one that somebody makes
+// just now goes on.
+func sweep(dir string) error {
+	left, err := filepath.Glob(filepath.Join(dir, draft+"*"))
+	for _, path := range left {
+		info, e := os.Stat(path)
+		if e == nil && time.Since(info.ModTime()) > longest {
+			e = os.RemoveAll(path)
+		}
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		return fmt.Errorf("keep backups: %w", err)
+	}
+	return nil
+}
