@@ -67,6 +67,8 @@ type DriverOptions struct {
 	RootDir string
 	// PoolDir holds the volumes. Several instances on one host may share it.
 	PoolDir string
+	// Keep is how many bytes of the pool's disk volumes leave to others.
+	Keep int64
 	// Log receives what is worth telling.
 	Log *slog.Logger
 }
@@ -77,6 +79,7 @@ func LocalDriver(ctx context.Context, o DriverOptions) error {
 	return local.Serve(ctx, local.Options{
 		NodeID:             o.NodeID,
 		PoolDir:            o.PoolDir,
+		Keep:               o.Keep,
 		Endpoint:           filepath.Join(o.RootDir, "plugins", volume.LocalDriver, "csi.sock"),
 		RegistrationSocket: filepath.Join(o.RootDir, "plugins_registry", volume.LocalDriver+"-reg.sock"),
 		Log:                o.Log,

@@ -30,7 +30,7 @@ type reading struct {
 // the volumes and nodes of the cluster.
 func readAll(ctx context.Context, client kubernetes.Interface, ns string) (why.Objects, error) {
 	r := reading{client: client}
-	err := in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.flex, r.making, r.moves, r.warnings(ns))
+	err := in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.flex, r.making, r.moves, r.room, r.warnings(ns))
 	return r.Objects, err
 }
 
@@ -192,6 +192,14 @@ func (r *reading) making(ctx context.Context) error {
 		for uid := range logs.Items[i].Data {
 			r.Making[types.UID(uid)] = true
 		}
+	}
+	return nil
+}
+
+// room reads whether the control plane has room for new objects.
+func (r *reading) room(ctx context.Context) error {
+	if told, ok := readRoom(ctx, r.client); ok && told.Refuses {
+		r.Full = &volume.Because{Reason: volume.Reason(told.Reason), Message: told.Message, Next: told.Next}
 	}
 	return nil
 }

@@ -42,7 +42,11 @@ func (s *shell) status(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintln(s.Out)
-	return printCounts(ctx, s.Out, client)
+	if err := printCounts(ctx, s.Out, client); err != nil {
+		return err
+	}
+	printRoom(ctx, s.Out, client)
+	return nil
 }
 
 func printNodes(ctx context.Context, out io.Writer, client kubernetes.Interface) error {

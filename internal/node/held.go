@@ -8,7 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -27,9 +26,4 @@ func (a *Agent) held(ctx context.Context) error {
 		return fmt.Errorf("ask whether the API was restored from a backup: %w", err)
 	}
 	return fmt.Errorf("%w: the API was restored from a backup of %.40q, and what was made since may be in use; look at volplane orphans and at the Pods, then run volplane restore --accept", errHeld, o.Data[volume.RestoredMade])
-}
-
-// takesAway says whether an action ends what somebody may be using.
-func takesAway(v decide.Verb) bool {
-	return v == decide.Unbind || v == decide.Unpublish || v == decide.Unstage
 }

@@ -115,11 +115,6 @@ func (a *Agent) report(ctx context.Context, f *facts, plan *decide.Plan, failed 
 }
 
 func (d *deed) do(ctx context.Context, action decide.Action) error {
-	if takesAway(action.Verb) {
-		if err := d.a.held(ctx); err != nil {
-			return err
-		}
-	}
 	switch action.Verb {
 	case decide.MarkInUse, decide.UnmarkInUse:
 		return d.a.inUse.set(ctx, uniqueName(d.f.Driver, d.f.Handle), action.Verb == decide.MarkInUse)
@@ -135,16 +130,27 @@ func (d *deed) do(ctx context.Context, action decide.Action) error {
 		return d.republish(ctx, action.Path)
 	case decide.Grow:
 		return d.grow(ctx)
-	case decide.Unbind:
-		return d.unbind(action.Path)
-	case decide.Unpublish:
-		return d.unpublish(ctx, action.Path)
-	case decide.Unstage:
-		return d.unstage(ctx)
+	case decide.Unbind, decide.Unpublish, decide.Unstage:
+		return d.takeAway(ctx, action)
 	case decide.Drop:
 		return d.drop()
 	default:
 		return fmt.Errorf("unknown action %q", action.Verb)
+	}
+}
+
+// takeAway ends what somebody may be using, unless nothing may be taken away.
+func (d *deed) takeAway(ctx context.Context, action decide.Action) error {
+	if err := d.a.held(ctx); err != nil {
+		return err
+	}
+	switch action.Verb {
+	case decide.Unbind:
+		return d.unbind(action.Path)
+	case decide.Unpublish:
+		return d.unpublish(ctx, action.Path)
+	default:
+		return d.unstage(ctx)
 	}
 }
 

@@ -102,6 +102,13 @@ const (
 	ReasonRegistrationRefused Reason = "RegistrationRefused"
 )
 
+// Reasons of the room that the control plane itself has.
+const (
+	ReasonRoomLeft     Reason = "RoomLeft"
+	ReasonDatabaseFull Reason = "DatabaseFull"
+	ReasonDiskFull     Reason = "DiskFull"
+)
+
 // Reasons of FlexVolume drivers and of what they mount.
 const (
 	ReasonFlexDriverProbing  Reason = "FlexDriverProbing"

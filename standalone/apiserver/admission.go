@@ -15,12 +15,14 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageobjectinuseprotection"
 
+	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/standalone/apiserver/account"
 	"volplane.dev/volplane/standalone/apiserver/guard"
+	"volplane.dev/volplane/standalone/apiserver/spare"
 )
 
 // admit puts the plugins in the order in which they see a request.
-func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory) error {
+func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory, left func() room.Plan) error {
 	plugins := admission.NewPlugins()
 	lifecycle.Register(plugins)
 	noderestriction.Register(plugins)
@@ -29,11 +31,12 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informer
 	resize.Register(plugins)
 	account.Register(plugins)
 	guard.Register(plugins)
+	spare.Register(plugins, left, own)
 	facts := initializer.New(client, nil, inf, c.Authorization.Authorizer, utilfeature.DefaultFeatureGate, c.EffectiveVersion, c.DrainedNotify(), nil)
 	var chain []admission.Interface
 	for _, name := range []string{
 		lifecycle.PluginName, noderestriction.PluginName, setdefault.PluginName,
-		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName,
+		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName, spare.PluginName,
 	} {
 		p, err := plugins.InitPlugin(name, nil, facts)
 		if err != nil {

@@ -31,7 +31,9 @@ import (
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/standalone/apiserver/openapi"
+	"volplane.dev/volplane/standalone/etcd"
 	"volplane.dev/volplane/standalone/pki"
 )
 
@@ -41,7 +43,7 @@ const resync = 10 * time.Hour
 
 // assemble puts the server together; it does not run yet. Ready is closed when
 // roles are known.
-func assemble(ca *pki.Authority, l net.Listener, endpoint string, more []string, ready <-chan struct{}) (*assembly, *genericapiserver.GenericAPIServer, error) {
+func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, more []string, ready <-chan struct{}) (*assembly, *genericapiserver.GenericAPIServer, error) {
 	a := &assembly{ca: ca, config: genericapiserver.NewConfig(legacyscheme.Codecs)}
 	c := a.config
 	c.MergedResourceConfig = served()
@@ -58,7 +60,7 @@ func assemble(ca *pki.Authority, l net.Listener, endpoint string, more []string,
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
 	a.informers = informers.NewSharedInformerFactory(client, resync)
-	if a.etcd, a.factory, err = store(c, endpoint); err != nil {
+	if a.etcd, a.factory, err = store(c, db.Endpoint()); err != nil {
 		return nil, nil, err
 	}
 	if a.identities, err = authenticate(c, ca, a.informers); err != nil {
@@ -67,7 +69,7 @@ func assemble(ca *pki.Authority, l net.Listener, endpoint string, more []string,
 	if err := authorize(c, a.informers, ready); err != nil {
 		return nil, nil, err
 	}
-	if err := admit(c, client, a.informers); err != nil {
+	if err := admit(c, client, a.informers, func() room.Plan { _, p := db.Room(); return p }); err != nil {
 		return nil, nil, err
 	}
 	namer := openapinamer.NewDefinitionNamer(legacyscheme.Scheme, extensions.Scheme)

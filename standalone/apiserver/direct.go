@@ -172,3 +172,9 @@ func ownProcess() authenticator.Request {
 		return &authenticator.Response{User: u}, ok, nil
 	})
 }
+
+// own says whether a request comes from this process.
+func own(ctx context.Context) bool {
+	_, ok := ctx.Value(ownUser{}).(user.Info)
+	return ok
+}

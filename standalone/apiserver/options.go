@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"syscall"
 
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"volplane.dev/volplane/standalone/datadir"
+	"volplane.dev/volplane/standalone/etcd"
 )
 
 // ErrPortTaken says that somebody else listens where the server should.
@@ -26,6 +30,18 @@ type Options struct {
 	RBAC []runtime.Object
 	// NoSync leaves out fsync, for tests only.
 	NoSync bool
+	// Quota is the size of the database at which etcd refuses writes; 0 is what
+	// fits the disk.
+	Quota int64
+}
+
+// etcd returns the options of the member that keeps the objects.
+func (o Options) etcd(dir string) etcd.Options {
+	e := etcd.Options{Dir: filepath.Join(dir, "etcd"), NoSync: o.NoSync, Quota: o.Quota}
+	if !o.NoSync {
+		e.Reserve = filepath.Join(dir, datadir.Reserve)
+	}
+	return e
 }
 
 // listen takes the address before anything expensive is started.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
@@ -71,7 +72,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if s.ca, err = pki.Open(s.place("pki")); err != nil {
 		return nil, err
 	}
-	if s.etcd, err = etcd.Start(ctx, etcd.Options{Dir: s.place("etcd"), NoSync: o.NoSync}); err != nil {
+	if s.etcd, err = etcd.Start(ctx, o.etcd(s.dir.Path)); err != nil {
 		return nil, s.judge(err)
 	}
 	if err = s.serve(ctx, l, o.Names); err != nil {
@@ -87,13 +88,14 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 
 // serve assembles the server and starts to answer requests.
 func (s *Server) serve(ctx context.Context, l net.Listener, names []string) error {
-	a, generic, err := assemble(s.ca, l, s.etcd.Endpoint(), names, s.ready)
+	a, generic, err := assemble(s.ca, l, s.etcd, names, s.ready)
 	if err != nil {
 		return err
 	}
 	if err := a.hooks(generic); err != nil {
 		return err
 	}
+	generic.Handler.NonGoRestfulMux.HandleFunc(room.Path, s.tellRoom)
 	s.handler = generic.Handler
 	prepared := generic.PrepareRun()
 	if err := a.describe(generic); err != nil {
@@ -124,7 +126,7 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 		case <-s.done:
 			return false, fmt.Errorf("server ended: %w", s.err)
 		case err := <-s.etcd.Err():
-			return false, fmt.Errorf("etcd: %w", err)
+			return false, s.ended(err)
 		default:
 		}
 		last = client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
@@ -194,7 +196,7 @@ func (s *Server) Wait(ctx context.Context) error {
 	case <-s.done:
 		return s.err
 	case err := <-s.etcd.Err():
-		return fmt.Errorf("etcd: %w", err)
+		return s.ended(err)
 	}
 }
 

@@ -22,6 +22,9 @@ const Format = 1
 // at once and cannot go on without.
 const minFree = 128 << 20
 
+// Reserve is the file that holds room for a start on a full disk.
+const Reserve = "reserve"
+
 // Reasons why a data directory is refused.
 var (
 	ErrInUse = errors.New("data directory in use")
@@ -87,18 +90,35 @@ func (d *Dir) take() error {
 	if err := d.checkFormat(); err != nil {
 		return err
 	}
-	var s unix.Statfs_t
-	if err := unix.Statfs(d.Path, &s); err != nil {
-		return fmt.Errorf("data directory %s: %w", d.Path, err)
-	}
-	if free := s.Bavail * uint64(s.Bsize); free < minFree {
-		return fmt.Errorf("%w: %s has %d MiB free, %d MiB are needed to start; free some space", ErrFull, d.Path, free>>20, minFree>>20)
+	if err := d.makeRoom(); err != nil {
+		return err
 	}
 	if err := d.lock.Truncate(0); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	_, err = d.lock.WriteAt([]byte(strconv.Itoa(os.Getpid())), 0)
 	return err
+}
+
+// makeRoom gives up the reserve when a start needs it, and refuses a directory
+// in which even that is not enough.
+func (d *Dir) makeRoom() error {
+	free, err := d.free()
+	if err == nil && free < minFree && os.Remove(filepath.Join(d.Path, Reserve)) == nil {
+		free, err = d.free()
+	}
+	if err == nil && free < minFree {
+		return fmt.Errorf("%w: %s has %d MiB free, %d MiB are needed to start; free some space", ErrFull, d.Path, free>>20, minFree>>20)
+	}
+	return err
+}
+
+func (d *Dir) free() (uint64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(d.Path, &s); err != nil {
+		return 0, fmt.Errorf("data directory %s: %w", d.Path, err)
+	}
+	return s.Bavail * uint64(s.Bsize), nil
 }
 
 func (d *Dir) holder() string {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"volplane.dev/volplane/standalone/etcd"
 )
@@ -34,16 +33,13 @@ func stored(t *testing.T) (stopped, killed string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{s.Endpoint()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := client(t, s)
 	for i := range 200 {
-		if _, err := client.Put(t.Context(), fmt.Sprint("/registry/", i), strings.Repeat("x", 1000)); err != nil {
+		if _, err := c.Put(t.Context(), fmt.Sprint("/registry/", i), strings.Repeat("x", 1000)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := client.Close(); err != nil {
+	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	clone(t, stopped, killed)

@@ -43,12 +43,19 @@ type Options struct {
 	Dir string
 	// NoSync leaves out fsync, for tests only.
 	NoSync bool
+	// Reserve is the path of the file that holds room in reserve; empty for
+	// none. It is on the disk of Dir.
+	Reserve string
+	// Quota is the size of the database at which etcd refuses writes; 0 is what
+	// fits the disk.
+	Quota int64
 }
 
 // Server is a running member.
 type Server struct {
 	etcd   *embed.Etcd
 	ending *ending
+	keeper *keeper
 }
 
 // Start runs etcd over a directory and returns when it serves. It waits as long
@@ -63,6 +70,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := os.Remove(o.socket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
+	o.tidy()
 	s := &Server{ending: &ending{why: make(chan error, 1)}}
 	opened := make(chan *embed.Etcd, 1)
 	go s.ending.open(o.config(s.ending.logger()), opened)
@@ -79,9 +87,15 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err == nil {
 		err = s.ready(ctx)
 	}
+	if err == nil {
+		// What is over its quota has room again before anybody writes.
+		s.keeper = &keeper{etcd: s.etcd, reserve: o.Reserve}
+		_ = s.keeper.keep(ctx) // what fails is done again, and keeps nobody from reading
+	}
 	switch {
 	case err == nil:
 		go s.listen()
+		go s.keeper.run()
 		return s, nil
 	case s.etcd != nil:
 		s.stop(brokenLimit)
@@ -142,7 +156,7 @@ func (o Options) config(log *zap.Logger) *embed.Config {
 	c.EnableGRPCGateway = false
 	c.TickMs, c.ElectionMs = uint(tick.Milliseconds()), uint(5*tick.Milliseconds())
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "5m"
-	c.QuotaBackendBytes = quota
+	c.QuotaBackendBytes = o.quota()
 	// etcd reports an ordinary stop and a fresh start as errors; what really
 	// stops it comes out of Err.
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)

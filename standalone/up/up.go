@@ -157,7 +157,7 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 		// The driver before the agent: on the way down the agent goes first and
 		// does not see the driver go away.
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
-			return app.LocalDriver(ctx, app.DriverOptions{NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Log: o.Log})
+			return app.LocalDriver(ctx, app.DriverOptions{NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Keep: o.keep(), Log: o.Log})
 		}},
 		{Name: "flex bridge", Run: func(ctx context.Context) error { return o.flex(ctx, admin) }},
 		{Name: "node agent", Run: func(ctx context.Context) error {

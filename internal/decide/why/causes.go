@@ -26,6 +26,9 @@ type Held struct{ Namespace, Subject string }
 // counts for the first of its links that does not hold.
 func Causes(o Objects) []Cause {
 	all, g := index(o), grouping{at: map[group]int{}}
+	if o.Full != nil {
+		g.add("", Chain{Subject: "control plane", Links: []Link{{Subject: "control plane", State: Problem, Because: *o.Full}}})
+	}
 	for _, c := range o.Claims {
 		g.add(c.Namespace, all.claim(c.Namespace, c.Name).chain())
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Objects are the objects of a cluster as they were read: all, or at least
@@ -31,6 +32,8 @@ type Objects struct {
 	Making map[types.UID]bool
 	// MakingHidden says that Making could not be read.
 	MakingHidden bool
+	// Full says why the control plane takes no new objects; nil when it does.
+	Full *volume.Because
 }
 
 // Consumer is a Pod with the names of the claims that it uses.

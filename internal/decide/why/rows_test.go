@@ -419,6 +419,9 @@ func nodeRows() []row {
 func causeRows() []row {
 	return []row{
 		{"nothing waits", "", func(*scene) {}},
+		{"the control plane is full", "", func(s *scene) {
+			s.all.Full = &volume.Because{Reason: volume.ReasonDatabaseFull, Message: "the database is full", Next: "user"}
+		}},
 		{"one cause holds up several, in the order of how many", "", func(s *scene) {
 			s.all.Classes = nil
 			s.unbound()

@@ -146,7 +146,7 @@ func (c *controller) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest)
 	if err != nil {
 		return nil, failure(err)
 	}
-	return &csipb.GetCapacityResponse{AvailableCapacity: usage.Available, MaximumVolumeSize: wrapperspb.Int64(usage.Total)}, nil
+	return &csipb.GetCapacityResponse{AvailableCapacity: max(0, usage.Available-c.keep), MaximumVolumeSize: wrapperspb.Int64(usage.Total)}, nil
 }
 
 // page cuts one page out of entries; tokens are positions.

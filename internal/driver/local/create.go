@@ -31,6 +31,8 @@ const (
 type controller struct {
 	csipb.UnimplementedControllerServer
 	pool *pool
+	// keep is as in Options.
+	keep int64
 }
 
 // CreateVolume makes a volume, or finds the one that an equal call has made:
@@ -76,6 +78,9 @@ func (c *controller) create(ctx context.Context, id, fsType string, r *csipb.Cre
 	defer release()
 	size, err := c.size(r.GetCapacityRange(), fsType, source)
 	if err != nil {
+		return source, err
+	}
+	if err := c.checkSpare(); err != nil {
 		return source, err
 	}
 	want := record{ID: id, Name: r.GetName(), Size: size, Source: source.ID, Created: time.Now().UnixNano()}
@@ -265,6 +270,20 @@ func (c *controller) checkRoom(size int64) error {
 	}
 	if size > usage.Total {
 		return status.Errorf(codes.OutOfRange, "%d bytes are more than the disk of pool %s has (%d); ask for less", size, c.pool.dir, usage.Total)
+	}
+	return nil
+}
+
+// checkSpare refuses whatever is new when the rest of the disk is not for
+// volumes. What is there may still grow, shrink and go.
+func (c *controller) checkSpare() error {
+	usage, err := mount.Stat(c.pool.dir)
+	if err != nil {
+		return failure(err)
+	}
+	if c.keep > 0 && usage.Available <= c.keep {
+		return status.Errorf(codes.ResourceExhausted, "the disk of pool %s has %d MiB free, and %d MiB of it are kept for the control plane; delete volumes or snapshots, make room on it, or mount another disk at the pool",
+			c.pool.dir, usage.Available>>20, c.keep>>20)
 	}
 	return nil
 }

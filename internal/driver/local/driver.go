@@ -26,6 +26,9 @@ type Options struct {
 	NodeID string
 	// PoolDir holds the volumes; several instances on a host may share it.
 	PoolDir string
+	// Keep is how many bytes of the pool's disk no new volume or snapshot may
+	// take: others that are on it need them.
+	Keep int64
 	// Endpoint is the path of the CSI socket.
 	Endpoint string
 	// RegistrationSocket is the path of the socket that announces the driver
@@ -52,7 +55,7 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	server := grpc.NewServer()
 	csipb.RegisterIdentityServer(server, identity{})
-	csipb.RegisterControllerServer(server, &controller{pool: p})
+	csipb.RegisterControllerServer(server, &controller{pool: p, keep: o.Keep})
 	csipb.RegisterNodeServer(server, &node{pool: p, id: o.NodeID})
 	servers := []listener{{server, o.Endpoint}}
 	if o.RegistrationSocket != "" {

@@ -18,7 +18,13 @@ import (
 // newSmallWorld serves a driver whose pool is on a disk of 64 MiB.
 func newSmallWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{T: t, dir: newDir(t)}
+	return newKeptWorld(t, 0)
+}
+
+// newKeptWorld is the same, of which so much is kept for others.
+func newKeptWorld(t *testing.T, keep int64) *world {
+	t.Helper()
+	w := &world{T: t, dir: newDir(t), keep: keep}
 	disk := filepath.Join(w.dir, "disk")
 	w.pool = filepath.Join(disk, "pool")
 	w.ok(os.Mkdir(disk, 0o700))
@@ -95,6 +101,46 @@ func TestCapacity(t *testing.T) {
 			t.Errorf("capacity for %s: %d", name, available)
 		}
 	}
+	w.empty()
+}
+
+// TestKept: what is kept for others is not told as free, and nothing new is made
+// once only that is left; what is there can be used, copied from and deleted.
+func TestKept(t *testing.T) {
+	const keep = 48 * mib
+	w := newKeptWorld(t, keep)
+	usage, err := mount.Stat(w.pool)
+	w.ok(err)
+	if available, _ := w.capacity(&csipb.GetCapacityRequest{}); available != usage.Available-keep {
+		t.Errorf("capacity %d of %d, %d are kept", available, usage.Available, keep)
+	}
+	d := w.create("there", 32*mib, "block", nil)
+	d.use()
+	f, err := os.OpenFile(d.target, os.O_WRONLY, 0)
+	w.ok(err)
+	for at := range int64(5) {
+		_, err := f.WriteAt(blob("data"), at*4*mib)
+		w.ok(err)
+	}
+	w.ok(f.Sync())
+	w.ok(f.Close())
+	if available, _ := w.capacity(&csipb.GetCapacityRequest{}); available != 0 {
+		t.Errorf("capacity %d when only what is kept is left", available)
+	}
+	for range 2 {
+		_, err = w.c.CreateVolume(t.Context(), request("new", mib, "block"))
+		w.refused("create", err, codes.ResourceExhausted, "48 MiB of it are kept for the control plane", "delete volumes")
+		_, err = w.c.CreateSnapshot(t.Context(), &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
+		w.refused("snapshot", err, codes.ResourceExhausted, "48 MiB of it are kept for the control plane")
+	}
+	if _, err := w.c.CreateVolume(t.Context(), request("there", 32*mib, "block")); err != nil {
+		t.Errorf("a volume that is there: %v", err)
+	}
+	d.holds("data")
+	d.rest()
+	w.ok(w.delete(d.id))
+	again := w.create("new", mib, "block", nil)
+	w.ok(w.delete(again.id))
 	w.empty()
 }
 

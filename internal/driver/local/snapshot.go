@@ -45,6 +45,9 @@ func (c *controller) snapshot(ctx context.Context, id string, r *csipb.CreateSna
 		return v, err
 	}
 	defer release()
+	if err := c.checkSpare(); err != nil {
+		return v, err
+	}
 	want := record{ID: id, Name: r.GetName(), Size: v.Size, Source: v.ID, Created: time.Now().UnixNano()}
 	return c.pool.add(ctx, snapshots, want, func(image *os.File) error { return c.fill(ctx, image, v) })
 }

@@ -77,6 +77,7 @@ func letGo() error {
 type world struct {
 	*testing.T
 	dir, pool string
+	keep      int64
 	c         csipb.ControllerClient
 	n         csipb.NodeClient
 	stop      func()
@@ -153,7 +154,7 @@ func (w *world) start() {
 	ended := make(chan error, 1)
 	socket := filepath.Join(w.dir, "csi.sock")
 	go func() {
-		ended <- Serve(ctx, Options{NodeID: "node", PoolDir: w.pool, Endpoint: socket, Log: slog.New(slog.DiscardHandler)})
+		ended <- Serve(ctx, Options{NodeID: "node", PoolDir: w.pool, Keep: w.keep, Endpoint: socket, Log: slog.New(slog.DiscardHandler)})
 	}()
 	stopped := false
 	w.stop = func() {

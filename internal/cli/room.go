@@ -1,0 +1,33 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/decide/room"
+)
+
+// readRoom reads what room a standalone control plane has. Others have nothing
+// to say about it, and who may not ask is told the rest.
+func readRoom(ctx context.Context, client kubernetes.Interface) (room.Report, bool) {
+	var r room.Report
+	rest := client.Discovery().RESTClient()
+	data, err := rest.Get().AbsPath(room.Path).Do(ctx).Raw()
+	return r, err == nil && json.Unmarshal(data, &r) == nil && r.Total > 0
+}
+
+func printRoom(ctx context.Context, out io.Writer, client kubernetes.Interface) {
+	r, ok := readRoom(ctx, client)
+	if !ok {
+		return
+	}
+	fmt.Fprintf(out, "database     %s of %s used, file of %s\ndisk         %s of %s free, %s in reserve\n", room.Text(r.Used), room.Text(r.Limit), room.Text(r.Size),
+		room.Text(r.Free), room.Text(r.Total), room.Text(r.Reserve))
+	if r.Refuses {
+		fmt.Fprintf(out, "\n%s: %s\n", r.Reason, r.Message)
+	}
+}

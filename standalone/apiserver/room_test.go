@@ -1,0 +1,148 @@
+package apiserver_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/standalonetest"
+)
+
+// remote is somebody who comes over a connection.
+func remote(t *testing.T, s *apiserver.Server) kubernetes.Interface {
+	t.Helper()
+	config := standalonetest.Remote(t, s)
+	config.QPS = -1
+	c, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func told(ctx context.Context, t *testing.T, c kubernetes.Interface) room.Report {
+	t.Helper()
+	data, err := c.Discovery().RESTClient().Get().AbsPath(room.Path).Do(ctx).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r room.Report
+	if err := json.Unmarshal(data, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// within repeats what the server's turns make true.
+func within(t *testing.T, limit time.Duration, what string, is func() error) {
+	t.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.After(limit); ; {
+		err := is()
+		if err == nil {
+			return
+		}
+		select {
+		case <-end:
+			t.Fatalf("%s: %v", what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+func big(name string, finalizers ...string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: finalizers}, Data: map[string]string{"x": strings.Repeat("x", 500_000)}}
+}
+
+// world is a server whose database has a small quota, and a user of it.
+type world struct {
+	*testing.T
+	c kubernetes.Interface
+}
+
+// fill creates objects with a finalizer until that is refused.
+func (w world) fill(prefix string) (names []string) {
+	w.Helper()
+	for i := range 1000 {
+		name := fmt.Sprint(prefix, i)
+		_, err := w.c.CoreV1().ConfigMaps("default").Create(w.Context(), big(name, "volplane.dev/test"), metav1.CreateOptions{})
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "DatabaseFull") && strings.Contains(err.Error(), "deletions are not") {
+			return names
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+		names = append(names, name)
+		// A turn of the server for each few: nobody fills a quota in one.
+		if i%8 == 7 {
+			w.turn()
+		}
+	}
+	w.Fatal("nobody refuses")
+	return nil
+}
+
+// turn waits until the server has looked at its room again.
+func (w world) turn() {
+	w.Helper()
+	before := told(w.Context(), w.T, w.c).Used
+	within(w.T, time.Minute, "a turn", func() error {
+		if told(w.Context(), w.T, w.c).Used == before {
+			return fmt.Errorf("%d are used", before)
+		}
+		return nil
+	})
+}
+
+// empty deletes what fill has made. Each step writes the whole object once more:
+// etcd may need a turn to forget what they were.
+func (w world) empty(names []string) {
+	w.Helper()
+	maps := w.c.CoreV1().ConfigMaps("default")
+	for _, name := range names {
+		within(w.T, time.Minute, "deletion", func() error { return maps.Delete(w.Context(), name, metav1.DeleteOptions{}) })
+		within(w.T, time.Minute, "the end of what is deleted", func() error {
+			_, err := maps.Patch(w.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			return err
+		})
+	}
+}
+
+// TestFullDatabase: a user who fills the database is refused with a reason before
+// etcd is full; what is there can be deleted, also what has a finalizer, the
+// control plane itself writes on, and room comes back. A start over the quota
+// works.
+func TestFullDatabase(t *testing.T) {
+	o := apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0", NoSync: true, Quota: 40 << 20}
+	s := start(t, o)
+	w := world{t, remote(t, s)}
+	names := w.fill("a")
+	if r := told(t.Context(), t, w.c); !r.Refuses || r.Reason != "DatabaseFull" || r.Used <= r.Limit || r.Limit == 0 {
+		t.Errorf("told %+v", r)
+	}
+	if err := keep(t, standalonetest.Client(t, s, "system:volplane:test", "system:masters"), "own"); err != nil {
+		t.Errorf("what the control plane has begun: %v", err)
+	}
+	w.empty(names[:len(names)/2])
+	within(t, 2*time.Minute, "room after deletions", func() error { return keep(t, w.c, "small") })
+	w.fill("b")
+	s.Stop()
+	o.Quota = 0
+	s = start(t, o)
+	defer s.Stop()
+	if err := keep(t, remote(t, s), "after"); err != nil {
+		t.Errorf("a start over the quota: %v", err)
+	}
+}

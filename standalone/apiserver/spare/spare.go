@@ -1,0 +1,82 @@
+// Package spare is the admission plugin that keeps room for deletions: when the
+// database or its disk is nearly full, new objects are refused, so that what
+// ends others can still be written.
+package spare
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/user"
+	api "k8s.io/kubernetes/pkg/apis/core"
+
+	"volplane.dev/volplane/internal/decide/room"
+)
+
+// PluginName is the plugin's name in the chain.
+const PluginName = "SpareRoom"
+
+// Register adds the plugin to a list. Left says what follows from the room that
+// is left; own, whether a request is the control plane's.
+func Register(plugins *admission.Plugins, left func() room.Plan, own func(context.Context) bool) {
+	plugins.Register(PluginName, func(io.Reader) (admission.Interface, error) {
+		return &plugin{Handler: admission.NewHandler(admission.Create, admission.Update), left: left, own: own}, nil
+	})
+}
+
+type plugin struct {
+	*admission.Handler
+	left func() room.Plan
+	own  func(context.Context) bool
+}
+
+var _ admission.ValidationInterface = (*plugin)(nil)
+
+// Validate refuses what takes room that deletions need. What the control plane
+// itself and its nodes write is what they have begun; only their events can
+// wait.
+func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	plan := p.left()
+	if !plan.RefuseNew || a.IsDryRun() || !p.waits(ctx, a) {
+		return nil
+	}
+	refused := plan.RefuseChanges && !ending(a.GetObject())
+	if a.GetOperation() == admission.Create {
+		refused = stored(a)
+	}
+	if !refused {
+		return nil
+	}
+	return admission.NewForbidden(a, fmt.Errorf("%s: %s", plan.Because.Reason, plan.Because.Message))
+}
+
+// waits says whether a request can wait for room.
+func (p *plugin) waits(ctx context.Context, a admission.Attributes) bool {
+	return a.GetResource().Resource == "events" || !p.own(ctx) && !ours(a.GetUserInfo())
+}
+
+// ours knows the server's own client, and the agents of other nodes.
+func ours(u user.Info) bool {
+	return u != nil && (u.GetName() == user.APIServerUser || slices.Contains(u.GetGroups(), user.NodesGroup))
+}
+
+// stored says whether what is created is a new object that is kept: reviews are
+// only answered, tokens and bindings belong to what is there.
+func stored(a admission.Attributes) bool {
+	switch a.GetResource().Group {
+	case "authentication.k8s.io", "authorization.k8s.io":
+		return false
+	}
+	return a.GetSubresource() == "" && a.GetKind().GroupKind() != api.Kind("Binding")
+}
+
+// ending says whether an object is being deleted: its finalizers must be taken
+// away.
+func ending(o any) bool {
+	m, ok := o.(metav1.Object)
+	return ok && m != nil && m.GetDeletionTimestamp() != nil
+}
