@@ -74,7 +74,7 @@ func layers() []layer {
 func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{"standalone/", "internal/app", "internal/csi", "internal/volume", decidePrefix}, nil, "knows roles, not their parts"},
-		{"standalone/cmd/", []string{"standalone/up"}, nil, "main is boring"},
+		{"standalone/cmd/", []string{"standalone/up", "standalone/backup"}, nil, "main is boring"},
 		{"standalone/", []string{"standalone/", "internal/volume", "internal/durable", decidePrefix}, nil, "the API server knows no controller, no node agent and no driver"},
 	}
 }

@@ -123,7 +123,7 @@ Exit codes: 0 done, 1 error; 'why' has a third: 2, something waits or is broken.
 		o.GroupID = "objects"
 		c.AddCommand(o)
 	}
-	for _, o := range []*cobra.Command{s.upCommand(), s.inviteCommand(), s.nodeCommand(), s.controllerCommand(), s.registrarCommand(), s.driverCommand(), s.flexCommand(), s.demoCommand()} {
+	for _, o := range []*cobra.Command{s.upCommand(), s.inviteCommand(), s.backupCommand(), s.restoreCommand(), s.checkCommand(), s.nodeCommand(), s.controllerCommand(), s.registrarCommand(), s.driverCommand(), s.flexCommand(), s.demoCommand()} {
 		o.GroupID = "programs"
 		c.AddCommand(o)
 	}

@@ -32,6 +32,25 @@ func (s *shell) inviteCommand() *cobra.Command {
 a private key. All flags go to 'volplaned invite'.`)
 }
 
+func (s *shell) backupCommand() *cobra.Command {
+	return s.passCommand("backup [FILE]", "Save the control plane's objects and keys to a file (runs volplaned)",
+		`Save the objects and keys of the control plane of this host to a file, while it
+runs or not. All flags go to 'volplaned backup'.`)
+}
+
+func (s *shell) restoreCommand() *cobra.Command {
+	return s.passCommand("restore FILE", "Make an empty or damaged data directory of a backup (runs volplaned)",
+		`Make an empty or damaged data directory of this host's control plane of a
+backup. Nothing is unmounted, detached or deleted until 'volplane restore
+--accept'. All flags go to 'volplaned restore'.`)
+}
+
+func (s *shell) checkCommand() *cobra.Command {
+	return s.passCommand("check [FILE]", "Check a backup, or what the control plane keeps (runs volplaned)",
+		`Check a backup, or without FILE what the control plane of this host keeps. All
+flags go to 'volplaned check'.`)
+}
+
 // passCommand returns a command that becomes volplaned with the same verb and
 // arguments.
 func (s *shell) passCommand(use, short, long string) *cobra.Command {

@@ -141,6 +141,9 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 	if err := ensureCRDs(ctx, s.AdminConfig()); err != nil {
 		return err
 	}
+	if err := s.tellRestored(ctx, client); err != nil {
+		return err
+	}
 	identity, err := s.ca.Client(adminUser, adminGroup)
 	if err != nil {
 		return err

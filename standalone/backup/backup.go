@@ -97,6 +97,21 @@ func save(ctx context.Context, o Options, file string) (m Manifest, err error) {
 	return m, durable.Sync(filepath.Dir(file))
 }
 
+// Examine says what a backup made now would hold, and fails when that is not
+// whole. It changes nothing of what is kept.
+func Examine(ctx context.Context, o Options) (m Manifest, err error) {
+	work, err := os.MkdirTemp("", draft)
+	if err != nil {
+		return m, fmt.Errorf("check %s: %w", o.DataDir, err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	file := filepath.Join(work, "backup")
+	if m, err = Save(ctx, o, file); err != nil {
+		return m, err
+	}
+	return Check(file)
+}
+
 // Check returns what a backup says of itself, after a look at all of it. It
 // needs as much free space beside the file as the backup takes unpacked.
 func Check(file string) (m Manifest, err error) {

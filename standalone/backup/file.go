@@ -148,7 +148,12 @@ func extract(from io.Reader, into *os.Root) (Manifest, error) {
 			return Manifest{}, fmt.Errorf("it ends too early: %w", err)
 		}
 		if h.Name == manifestName {
-			return readManifest(t, sums)
+			m, err := readManifest(t, sums)
+			if err == nil {
+				// The sum of the whole is at its end.
+				_, err = io.Copy(io.Discard, z)
+			}
+			return m, err
 		}
 		if err := acceptable(h, sums); err != nil {
 			return Manifest{}, err

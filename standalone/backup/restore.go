@@ -105,7 +105,7 @@ func exchange(dir, work, old string) (string, error) {
 			return "", fmt.Errorf("restore: %w", err)
 		}
 		err := os.Rename(filepath.Join(dir, e.Name()), filepath.Join(old, e.Name()))
-		if err == nil {
+		if err == nil && e.Name() != "format" {
 			moved = old
 		}
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -116,7 +116,7 @@ func exchange(dir, work, old string) (string, error) {
 		}
 	}
 	if moved == "" {
-		_ = os.Remove(old)
+		_ = os.RemoveAll(old) // a format that was made a moment ago
 	}
 	return moved, errors.Join(os.Remove(work), durable.Sync(dir))
 }

@@ -36,6 +36,7 @@ type Options struct {
 	// DisableForceDetachOnTimeout keeps volumes from being detached by force
 	// only because their node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
+	Backups                     Backups
 	// Out receives the one screen that says what runs; Log the rest.
 	Out io.Writer
 	Log *slog.Logger
@@ -159,6 +160,7 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
 			return app.LocalDriver(ctx, app.DriverOptions{NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Keep: o.keep(), Log: o.Log})
 		}},
+		{Name: "backups", Run: o.backUp},
 		{Name: "flex bridge", Run: func(ctx context.Context) error { return o.flex(ctx, admin) }},
 		{Name: "node agent", Run: func(ctx context.Context) error {
 			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")

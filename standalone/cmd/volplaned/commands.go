@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -25,7 +26,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	c.AddCommand(upCommand(), inviteCommand())
+	c.AddCommand(upCommand(), inviteCommand(), backupCommand(), restoreCommand(), checkCommand())
 	return c
 }
 
@@ -51,6 +52,8 @@ func upCommand() *cobra.Command {
 	f.StringVar(&o.FlexConfig, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
 	f.BoolVar(&o.DisableForceDetachOnTimeout, "disable-force-detach-on-timeout", false,
 		"never detach a volume by force only because its node has not been ready for six minutes; the taint "+corev1.TaintNodeOutOfService+" still does")
+	f.DurationVar(&o.Backups.Every, "backup-every", 24*time.Hour, "pause between the backups that are made by themselves in the data directory; 0 makes none")
+	f.IntVar(&o.Backups.Keep, "backup-keep", 7, "how many of them are kept")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 warnings and changes, 4 everything")
 	return c
 }
@@ -71,7 +74,7 @@ func inviteCommand() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&dir, "data-dir", dataDir(), "data directory of the control plane (default from $VOLPLANE_DATA_DIR)")
+	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
 	c.Flags().StringVar(&server, "server", "", "HOST or HOST:PORT by which the node reaches this control plane (default the way from this host)")
 	return c
 }

@@ -1,0 +1,52 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/standalone/backup"
+)
+
+// tellRestored writes into the API that it was restored from a backup, before
+// anybody else is served: nodes and controllers ask for it before they take
+// anything away.
+func (s *Server) tellRestored(ctx context.Context, client kubernetes.Interface) error {
+	r, pending, err := backup.Pending(s.dir.Path)
+	if err != nil || !pending {
+		return err
+	}
+	said := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},
+		Data:       map[string]string{volume.RestoredMade: r.Made.Format(time.RFC3339), "file": filepath.Base(r.From), "version": r.Version},
+	}
+	if err := ensureNamespace(ctx, client, volume.NamespaceSystem); err != nil {
+		return err
+	}
+	maps := client.CoreV1().ConfigMaps(said.Namespace)
+	_, err = maps.Create(ctx, said, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		// Of an earlier restore, or in the backup.
+		_, err = maps.Update(ctx, said, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("say that the API was restored: %w", err)
+	}
+	return backup.Settle(s.dir.Path)
+}
+
+// ensureNamespace makes a namespace that the server itself makes a moment later.
+func ensureNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
+	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("namespace %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+package up
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/standalone/backup"
+)
+
+// Backups says which backups are made by themselves.
+type Backups struct {
+	// Every is the pause between two; 0 makes none.
+	Every time.Duration
+	// Keep is how many of them are kept.
+	Keep int
+}
+
+// daily is the reason of a backup that is made by itself.
+const daily = "daily"
+
+// backUp makes backups until ctx ends.
+func (o Options) backUp(ctx context.Context) error {
+	if o.Backups.Every > 0 {
+		backup.Keep(ctx, backup.Options{DataDir: o.DataDir, Version: o.Version, Reason: daily}, o.Backups.Every, o.Backups.Keep, o.Log)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// Accept says that what a restored API does not know of may be taken away. The
+// control plane over the data directory must be running. It may be repeated.
+func Accept(ctx context.Context, dataDir string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "admin.kubeconfig"))
+	if err != nil {
+		return fmt.Errorf("no control plane has run over %s: %w; start it with volplane up, or name its directory with --data-dir", dataDir, err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("client of the administrator: %w", err)
+	}
+	err = client.CoreV1().ConfigMaps(volume.NamespaceSystem).Delete(ctx, volume.ConfigRestored, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w; the control plane has to run for that: start it with volplane up", err)
+	}
+	return nil
+}
