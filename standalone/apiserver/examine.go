@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"volplane.dev/volplane/standalone/etcd"
 )
@@ -25,8 +26,8 @@ func (s *Server) place(name string) string { return filepath.Join(s.dir.Path, na
 
 // examine looks at what the data directory holds before anything is made or
 // changed in it: a control plane that began anew would unmount all that it does
-// not know of.
-func (s *Server) examine(ctx context.Context) error {
+// not know of. It returns whether there are objects.
+func (s *Server) examine(ctx context.Context) (objects bool, err error) {
 	type answer struct {
 		exists bool
 		err    error
@@ -38,13 +39,25 @@ func (s *Server) examine(ctx context.Context) error {
 	}()
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return false, context.Cause(ctx)
 	case a := <-answers:
 		if a.err != nil {
-			return s.judge(a.err)
+			return true, s.judge(a.err)
 		}
-		return s.missing(a.exists)
+		return a.exists, s.missing(a.exists)
 	}
+}
+
+// upgrade backs up what another version has left, and says so.
+func (s *Server) upgrade(o Options, objects bool) error {
+	if o.Version == "" {
+		return nil
+	}
+	backup, from, err := s.dir.Upgrade(o.Version, objects, time.Now())
+	if err == nil && backup != "" && o.Log != nil {
+		o.Log.Info("another version has used the data directory: it was backed up before anything is changed", "from", from, "to", o.Version, "backup", backup)
+	}
+	return err
 }
 
 // missing refuses a data directory that has lost its objects or its keys.

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"syscall"
@@ -28,6 +29,11 @@ type Options struct {
 	// RBAC are ClusterRoles and ClusterRoleBindings that the server makes sure
 	// of at every start.
 	RBAC []runtime.Object
+	// Version is that of this program: what another one has left is backed up
+	// before it is changed. Empty leaves that out, for tests only.
+	Version string
+	// Log receives what is worth telling; nil is nobody.
+	Log *slog.Logger
 	// NoSync leaves out fsync, for tests only.
 	NoSync bool
 	// Quota is the size of the database at which etcd refuses writes; 0 is what

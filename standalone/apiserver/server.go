@@ -56,7 +56,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			s.release()
 		}
 	}()
-	if err = s.examine(ctx); err != nil {
+	objects, err := s.examine(ctx)
+	if err != nil {
 		return nil, err
 	}
 	l, err := o.listen()
@@ -68,6 +69,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			_ = l.Close()
 		}
 	}()
+	if err = s.upgrade(o, objects); err != nil {
+		return nil, err
+	}
 	s.address = local(l.Addr())
 	if s.ca, err = pki.Open(s.place("pki")); err != nil {
 		return nil, err

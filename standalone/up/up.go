@@ -76,7 +76,7 @@ func Run(ctx context.Context, o Options) error {
 	starting, started := context.WithCancel(ctx)
 	defer started()
 	go extend(starting, notify)
-	server, err := apiserver.Start(ctx, apiserver.Options{DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: app.RBAC()})
+	server, err := apiserver.Start(ctx, apiserver.Options{DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: app.RBAC(), Version: o.Version, Log: o.Log})
 	if err != nil && ctx.Err() != nil {
 		return nil //nolint:nilerr // it was asked to end before it was up
 	}
