@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"volplane.dev/volplane/standalone/backup"
 	"volplane.dev/volplane/standalone/etcd"
 )
 
@@ -49,13 +50,19 @@ func (s *Server) examine(ctx context.Context) (objects bool, err error) {
 }
 
 // upgrade backs up what another version has left, and says so.
-func (s *Server) upgrade(o Options, objects bool) error {
+func (s *Server) upgrade(ctx context.Context, o Options, objects bool) error {
 	if o.Version == "" {
 		return nil
 	}
-	backup, from, err := s.dir.Upgrade(o.Version, objects, time.Now())
-	if err == nil && backup != "" && o.Log != nil {
-		o.Log.Info("another version has used the data directory: it was backed up before anything is changed", "from", from, "to", o.Version, "backup", backup)
+	file := backup.Name(s.dir.Path, backup.Upgrade, time.Now())
+	from, err := s.dir.Upgrade(o.Version, func() error {
+		if !objects {
+			return nil
+		}
+		return backup.KeepStopped(ctx, backup.Options{DataDir: s.dir.Path, Version: o.Version, Reason: backup.Upgrade}, file)
+	})
+	if err == nil && from != "" && objects && o.Log != nil {
+		o.Log.Info("another version has used the data directory: it was backed up before anything is changed", "from", from, "to", o.Version, "backup", file)
 	}
 	return err
 }

@@ -69,7 +69,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			_ = l.Close()
 		}
 	}()
-	if err = s.upgrade(o, objects); err != nil {
+	if err = s.upgrade(ctx, o, objects); err != nil {
 		return nil, err
 	}
 	s.address = local(l.Addr())

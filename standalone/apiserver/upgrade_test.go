@@ -12,10 +12,12 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/backup"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
 
@@ -66,7 +68,7 @@ func put(t *testing.T, from io.Reader, h *tar.Header, path string) {
 
 // TestEarlierVersions: a data directory of each layout that an earlier program
 // has left starts with this one, is backed up before it is changed, and says so;
-// the backup is a data directory that starts.
+// a directory that is made of the backup starts as well.
 func TestEarlierVersions(t *testing.T) {
 	for commit, names := range map[string][]string{
 		// The first that had a data directory, after an ordinary stop.
@@ -89,7 +91,10 @@ func TestEarlierVersions(t *testing.T) {
 			if log.Len() > 0 {
 				t.Errorf("the second start says %q", &log)
 			}
-			o.DataDir = said[1]
+			o.DataDir = shortDir(t)
+			if _, err := backup.Restore(said[1], o.DataDir, time.Now()); err != nil {
+				t.Fatal(err)
+			}
 			holds(t, o, names)
 		})
 	}

@@ -24,8 +24,7 @@ type Options struct {
 }
 
 // Save writes a backup of a data directory to a file. The control plane may be
-// running, and goes on; if it is not, its objects are read by an etcd that runs
-// meanwhile. It may be repeated: the file is replaced.
+// running, and goes on. It may be repeated: the file is replaced.
 func Save(ctx context.Context, o Options, file string) (m Manifest, err error) {
 	if _, err := os.Stat(filepath.Join(o.DataDir, "format")); err != nil {
 		return m, fmt.Errorf("no control plane has run over %s: %w; name its directory with --data-dir", o.DataDir, err)
@@ -38,39 +37,62 @@ func Save(ctx context.Context, o Options, file string) (m Manifest, err error) {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	home := filepath.Join(o.DataDir, "etcd")
-	exists, err := etcd.Check(home)
+	exists, err := etcd.Check(o.etcd())
 	if err == nil && !exists {
-		err = fmt.Errorf("%s holds no objects", home)
+		err = fmt.Errorf("%s holds no objects", o.etcd())
 	}
 	if err != nil {
 		return m, err
 	}
-	s, err := etcd.Start(ctx, etcd.Options{Dir: home})
+	return saveStopped(ctx, o, file)
+}
+
+func (o Options) etcd() string { return filepath.Join(o.DataDir, "etcd") }
+
+// saveStopped is Save of a control plane that does not run: a copy of what it
+// keeps is opened, so that nothing of it is changed. The caller has the
+// directory.
+func saveStopped(ctx context.Context, o Options, file string) (m Manifest, err error) {
+	// Not beside the file: the name of a socket is short.
+	work, err := os.MkdirTemp(o.DataDir, draft)
 	if err != nil {
-		return m, err
+		return m, o.fail(file, err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	home := filepath.Join(work, "etcd")
+	if err := copyTree(o.etcd(), home); err != nil {
+		return m, o.fail(file, err)
+	}
+	s, err := etcd.Start(ctx, etcd.Options{Dir: home, NoSync: true})
+	if err != nil {
+		return m, o.fail(file, err)
 	}
 	defer s.Stop()
-	return SaveRunning(ctx, o, file)
+	m, err = save(ctx, o, home, file)
+	return m, o.fail(file, err)
 }
 
-// SaveRunning is Save of a control plane whose etcd runs.
+// SaveRunning is Save of a control plane that runs.
 func SaveRunning(ctx context.Context, o Options, file string) (Manifest, error) {
-	m, err := save(ctx, o, file)
-	if err != nil {
-		return m, fmt.Errorf("back up %s to %s: %w", o.DataDir, file, err)
-	}
-	return m, nil
+	m, err := save(ctx, o, o.etcd(), file)
+	return m, o.fail(file, err)
 }
 
-func save(ctx context.Context, o Options, file string) (m Manifest, err error) {
+func (o Options) fail(file string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("back up %s to %s: %w", o.DataDir, file, err)
+}
+
+func save(ctx context.Context, o Options, home, file string) (m Manifest, err error) {
 	work, err := os.MkdirTemp(filepath.Dir(file), draft)
 	if err != nil {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	snapshot := filepath.Join(work, snapshotName)
-	if err := etcd.Save(ctx, etcd.Socket(filepath.Join(o.DataDir, "etcd")), snapshot); err != nil {
+	if err := etcd.Save(ctx, etcd.Socket(home), snapshot); err != nil {
 		return m, err
 	}
 	m = Manifest{Made: time.Now().UTC().Truncate(time.Second), Version: o.Version, Reason: o.Reason}

@@ -229,7 +229,11 @@ func TestKeep(t *testing.T) {
 	for _, name := range append(others, "20250101T000000Z-daily.tar.gz") {
 		must(t, "file", os.WriteFile(filepath.Join(own, name), nil, 0o600))
 	}
-	must(t, "keep", keepOne(t.Context(), Options{DataDir: dir, Reason: "daily"}, 2))
+	o := Options{DataDir: dir, Reason: "daily"}
+	must(t, "keep", keepOne(o, 2, func() error {
+		_, err := SaveRunning(t.Context(), o, Name(dir, o.Reason, time.Now()))
+		return err
+	}))
 	made := slices.DeleteFunc(tree(t, own), func(name string) bool { return slices.Contains(others, name) })
 	if len(made) != 1 || len(tree(t, own)) != len(others)+1 {
 		t.Fatalf("there are %v", tree(t, own))

@@ -37,7 +37,11 @@ func Keep(ctx context.Context, o Options, every time.Duration, most int, log *sl
 			return
 		case <-wait.C:
 		}
-		if err := keepOne(ctx, o, most); err != nil && ctx.Err() == nil {
+		err := keepOne(o, most, func() error {
+			_, err := SaveRunning(ctx, o, Name(o.DataDir, o.Reason, time.Now()))
+			return err
+		})
+		if err != nil && ctx.Err() == nil {
 			log.Error("no backup is made, will be tried again", "err", err)
 			pause := time.NewTimer(min(every, retry))
 			select {
@@ -52,7 +56,32 @@ func Keep(ctx context.Context, o Options, every time.Duration, most int, log *sl
 // retry is the pause after a backup that failed.
 const retry = 10 * time.Minute
 
-func keepOne(ctx context.Context, o Options, most int) error {
+// Upgrade is the reason of a backup that is made before another version changes
+// what it finds; so many of them are kept.
+const (
+	Upgrade  = "upgrade"
+	upgrades = 3
+)
+
+// KeepStopped makes a backup, to a file that Name has named, of a control plane
+// that does not run; the caller has the directory.
+func KeepStopped(ctx context.Context, o Options, file string) error {
+	left, err := filepath.Glob(filepath.Join(o.DataDir, draft+"*"))
+	for _, path := range left {
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	if err != nil {
+		return fmt.Errorf("keep backups: %w", err)
+	}
+	return keepOne(o, upgrades, func() error {
+		_, err := saveStopped(ctx, o, file)
+		return err
+	})
+}
+
+// keepOne makes a backup and removes the oldest that were made for the same
+// reason.
+func keepOne(o Options, most int, save func() error) error {
 	dir := filepath.Join(o.DataDir, datadir.Backups)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("keep backups: %w", err)
@@ -60,8 +89,8 @@ func keepOne(ctx context.Context, o Options, most int) error {
 	if err := sweep(dir); err != nil {
 		return err
 	}
-	if _, err := SaveRunning(ctx, o, Name(o.DataDir, o.Reason, time.Now())); err != nil {
-		return err
+	if err := save(); err != nil {
+		return fmt.Errorf("%w; make room, or delete what is not needed in %s", err, dir)
 	}
 	own := ownBackups(o.DataDir, o.Reason)
 	for _, name := range own[:max(0, len(own)-most)] {

@@ -1,55 +1,20 @@
-package datadir
+package backup
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"volplane.dev/volplane/internal/durable"
 )
 
-// unfinished begins the name of a backup that is being made.
-const unfinished = ".new-"
-
 // block is what is read of a file at once; one of zeros is left out of the copy.
 const block = 64 << 10
-
-// Backup copies what the control plane knows into Backups, as it lies in the
-// data directory: etcd, pki, format and version. Etcd must not run. The name
-// follows the time; why is its end. After a crash the backup is there whole, or
-// not at all.
-func (d *Dir) Backup(now time.Time, why string) (path string, err error) {
-	home := filepath.Join(d.Path, Backups)
-	if err := os.MkdirAll(home, 0o700); err != nil {
-		return "", fmt.Errorf("back up: %w", err)
-	}
-	if left, err := filepath.Glob(filepath.Join(home, unfinished+"*")); err == nil {
-		for _, l := range left {
-			_ = os.RemoveAll(l)
-		}
-	}
-	draft, err := os.MkdirTemp(home, unfinished)
-	if err != nil {
-		return "", fmt.Errorf("back up: %w", err)
-	}
-	for _, name := range []string{"etcd", "pki", "format", versionFile} {
-		if err := copyTree(filepath.Join(d.Path, name), filepath.Join(draft, name)); err != nil {
-			return "", errors.Join(fmt.Errorf("back up %s: %w; make room, or delete what is not needed in %s", d.Path, err, home), os.RemoveAll(draft))
-		}
-	}
-	path = filepath.Join(home, now.UTC().Format("20060102T150405Z")+"-"+why)
-	if err := os.Rename(draft, path); err != nil {
-		return "", errors.Join(fmt.Errorf("back up: %w", err), os.RemoveAll(draft))
-	}
-	return path, durable.Sync(home)
-}
 
 // copyTree copies plain files and directories; what is not there is left out,
 // as are sockets.
