@@ -106,6 +106,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 	if err := caches.Start(ctx); err != nil {
 		return ended(ctx, err)
 	}
+	go o.Drivers.Follow(ctx)
 	ready()
 	return RunParts(ctx, o.Log, parts)
 }

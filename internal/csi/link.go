@@ -45,6 +45,9 @@ type link struct {
 	// for their turn; retired says that the last of them closes.
 	calls   int
 	retired bool
+
+	// made is how many connections there have been.
+	made atomic.Int64
 }
 
 // connection is one connection and the number of calls that use it. One that
@@ -97,13 +100,19 @@ func (l *link) take(ctx context.Context) (*connection, error) {
 }
 
 // lost waits until the connection ends.
-func (l *link) lost(ctx context.Context) {
+func (l *link) lost(ctx context.Context) { l.ended(ctx, 0) }
+
+// ended waits until the connection ends; if there have been so many already, and
+// it is another one, it does not wait.
+func (l *link) ended(ctx context.Context, known int64) {
 	c, err := l.take(ctx)
 	if err != nil {
 		return
 	}
 	defer c.leave()
-	c.WaitForStateChange(ctx, connectivity.Ready)
+	if known == 0 || known == l.made.Load() {
+		c.WaitForStateChange(ctx, connectivity.Ready)
+	}
 }
 
 // drop forgets the connection; l.turn is held, so nobody begins to use it.
@@ -136,7 +145,11 @@ func (l *link) connect(ctx context.Context) (*connection, error) {
 		_ = cc.Close()
 		return nil, status.Error(codes.Canceled, "the connection to the driver is closed")
 	}
-	return c, l.checkName(ctx, cc)
+	if err := l.checkName(ctx, cc); err != nil {
+		return nil, err
+	}
+	l.made.Add(1)
+	return c, nil
 }
 
 func (l *link) client() (*grpc.ClientConn, error) {

@@ -15,7 +15,8 @@ import (
 // After Canceled, DeadlineExceeded, Unavailable, Aborted, an answer that cannot
 // be used, and an error that is no gRPC status, the effect may exist or may
 // still appear (the rule of today's sidecars); any other code is the driver's
-// final no. It is the rule of CreateVolume, DeleteVolume and expansion.
+// final no. It is the rule of DeleteVolume and expansion; to CreateVolume not
+// every final no proves that nothing was made (internal/decide/provision).
 func OutcomeOf(err error) volume.Outcome {
 	if err == nil {
 		return volume.Done

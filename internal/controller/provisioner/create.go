@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -28,33 +29,19 @@ var (
 
 // create calls CreateVolume and saves the volume. It is repeated until the
 // driver has given a final answer.
-func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, secret map[string]string) error {
+func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan, secret map[string]string) error {
+	in := plan.Intent
 	slow := time.AfterFunc(patience, func() {
 		p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonProvisioning, Message: fmt.Sprintf("driver %s is making volume %s", in.Driver, in.Name)})
 	})
 	// What this call tells is all that counts.
-	p.doubtful.Delete(in.Claim.UID)
+	for _, known := range []*sync.Map{&p.doubtful, &p.missing} {
+		known.Delete(in.Claim.UID)
+	}
 	answer, err := p.call(ctx, in, secret)
 	slow.Stop()
 	if err != nil {
-		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(err)), Next: in.Driver})
-		p.refused.add(in.Claim.UID, in.Question(), time.Now())
-		if csi.OutcomeOf(err) == volume.Unknown {
-			return fmt.Errorf("create volume %s: %w", in.Name, err)
-		}
-		// Final: nothing was made, or so it seems. If the node's segment is
-		// full, another node is looked for.
-		if status.Code(err) == codes.ResourceExhausted && claim != nil && claim.Annotations[volume.AnnSelectedNode] != "" && len(in.Requisite) > 0 {
-			if err := p.reschedule(ctx, claim); err != nil {
-				return err
-			}
-		}
-		if csi.Doubtful(err) && claim != nil && claim.DeletionTimestamp == nil {
-			p.doubtful.Store(in.Claim.UID, nil)
-		} else {
-			p.resolve(in)
-		}
-		return fmt.Errorf("create volume %s: %w", in.Name, err)
+		return p.failed(ctx, claim, in, err, plan.Step == provision.Record)
 	}
 	taken, release := p.hold(in, answer.Handle)
 	defer release()
@@ -62,6 +49,31 @@ func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolume
 		return p.refuse(ctx, in, answer, problem, remove)
 	}
 	return p.save(ctx, in, answer)
+}
+
+// failed acts on a CreateVolume call that went wrong; first says that it was the
+// first one with its intent.
+func (p *provisioner) failed(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, cause error, first bool) error {
+	p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(cause)), Next: in.Driver})
+	p.refused.add(in.Claim.UID, in.Question(), time.Now())
+	cause = fmt.Errorf("create volume %s: %w", in.Name, cause)
+	refusal := provision.Refusal{Code: csi.Code(cause).String(), First: first, Whole: true}
+	switch {
+	case csi.OutcomeOf(cause) == volume.Unknown:
+		return cause
+	case !refusal.NothingMade():
+		// The claim may be asked about anew, but not be forgotten.
+		p.doubtful.Store(in.Claim.UID, nil)
+		return cause
+	}
+	// If the node's segment is full, another node is looked for.
+	if csi.Code(cause) == codes.ResourceExhausted && claim != nil && claim.Annotations[volume.AnnSelectedNode] != "" && len(in.Requisite) > 0 {
+		if err := p.reschedule(ctx, claim); err != nil {
+			return err
+		}
+	}
+	p.resolve(in)
+	return cause
 }
 
 // save writes the volume object. The intent is resolved when the cache shows
@@ -126,20 +138,25 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("look for volume %s: %w", in.Name, err)
 	}
-	secret, _, err := kube.SecretDataLeft(ctx, p.Client, in.Secrets.Provision)
+	secret, missing, err := kube.SecretDataLeft(ctx, p.Client, in.Secrets.Provision)
 	if err != nil {
 		return err
 	}
+	p.missing.Delete(in.Claim.UID)
 	answer, err := p.call(ctx, in, secret)
 	taken, release := p.hold(in, answer.Handle)
 	defer release()
-	switch {
+	switch refusal := (provision.Refusal{Code: csi.Code(err).String(), Whole: missing == nil}); {
 	case err == nil && taken == "":
-		if err := p.remove(ctx, &in.Claim, in.Driver, answer.Handle, in.Secrets.Provision); err != nil {
-			return err
+		if err = p.remove(ctx, &in.Claim, in.Driver, answer.Handle, in.Secrets.Provision); err == nil {
+			p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + in.Name + ", which nobody wants any more, is deleted"})
 		}
-	case err != nil && csi.OutcomeOf(err) == volume.Unknown:
-		return fmt.Errorf("find out whether volume %s was made: %w", in.Name, err)
+	case err != nil && csi.OutcomeOf(err) == volume.Failed && refusal.NothingMade():
+		err = nil
+	}
+	if err != nil {
+		p.Events.Warn(&in.Claim, provision.CleanupFailed(in, csi.Describe(err)))
+		return fmt.Errorf("undo volume %s: %w", in.Name, err)
 	}
 	p.resolve(in)
 	return nil

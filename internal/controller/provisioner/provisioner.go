@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,7 @@ const (
 	// patience is how long a driver may take before the claim's owner is told
 	// that it works.
 	patience = 2 * time.Second
+	lateness = 10 * time.Second
 )
 
 // Intents is where the provisioner of a whole control plane keeps what it has
@@ -83,6 +85,9 @@ type Options struct {
 	Protects bool
 	// Intents is where the log is.
 	Intents kube.LogPlace
+	// Lateness is how long a driver may be away that may have made a volume before
+	// that is told; 0 is ten seconds.
+	Lateness time.Duration
 }
 
 type provisioner struct {
@@ -98,8 +103,9 @@ type provisioner struct {
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
 	// made are the claims whose volume objects were written and may not be
 	// seen yet, old those whose intents were found in the log, doubtful those
-	// whose drivers said no and may have made a volume, by UID.
-	made, old, doubtful sync.Map
+	// whose drivers said no and may have made a volume, missing when it was seen
+	// of those with an intent that their drivers are not there, by UID.
+	made, old, doubtful, missing sync.Map
 	// handles are the ids of drivers' volumes whose objects are being written.
 	handles sync.Map
 	refused refusals
@@ -183,6 +189,11 @@ func (p *provisioner) volumeChanged(_, v *corev1.PersistentVolume) {
 func (p *provisioner) driverAppeared(name string) {
 	// It may answer otherwise than the one before it.
 	p.refused.forgetAll()
+	for _, in := range p.open() {
+		if in.Driver == name {
+			p.wakeClaim(in.Claim.UID)
+		}
+	}
 	p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
 	for _, v := range p.volumes.List() {
 		if provision.DeleterOf(v) == name {
@@ -252,7 +263,21 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	if left := p.pause(claim, plan); left > 0 {
 		return controller.Result{After: left}, nil
 	}
+	if plan.Intent != nil && plan.Because.Reason == volume.ReasonDriverMissing {
+		return p.await(plan), nil
+	}
 	return controller.Result{}, p.apply(ctx, claim, plan)
+}
+
+// await leaves an intent to its driver, which may have made a volume and is not
+// there. After a start drivers come a little later.
+func (p *provisioner) await(plan provision.Plan) controller.Result {
+	since, _ := p.missing.LoadOrStore(plan.Intent.Claim.UID, time.Now())
+	if left := cmp.Or(p.Lateness, lateness) - time.Since(since.(time.Time)); left > 0 {
+		return controller.Result{After: left}
+	}
+	p.Events.Warn(&plan.Intent.Claim, plan.Because)
+	return controller.Result{}
 }
 
 // pause says how long a plan waits because the same has failed before.
@@ -350,7 +375,7 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 		if err := p.record(ctx, plan); err != nil {
 			return err
 		}
-		return p.create(ctx, claim, plan.Intent, secret)
+		return p.create(ctx, claim, plan, secret)
 	case provision.Undo:
 		return p.undo(ctx, plan.Intent)
 	case provision.Finish:
@@ -378,6 +403,7 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 	in := plan.Intent
 	if plan.Step == provision.Record {
+		in.Begun = metav1.Now()
 		if err := p.log.Put(ctx, string(in.Claim.UID), in.String()); err != nil {
 			return err
 		}
@@ -396,8 +422,9 @@ func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 
 // resolve ends an intent: its volume object exists, or nothing does.
 func (p *provisioner) resolve(in *provision.Intent) {
-	p.made.Delete(in.Claim.UID)
-	p.doubtful.Delete(in.Claim.UID)
+	for _, known := range []*sync.Map{&p.made, &p.doubtful, &p.missing} {
+		known.Delete(in.Claim.UID)
+	}
 	p.log.Done(string(in.Claim.UID))
 	pause := sweepPause
 	if _, old := p.old.LoadAndDelete(in.Claim.UID); old {

@@ -43,6 +43,9 @@ type driver struct {
 	// answer, when set, is asked before CreateVolume does anything.
 	answer func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error)
 
+	// late says that it registers when the test has it do so.
+	late bool
+
 	mu      sync.Mutex
 	created []time.Time
 	volumes map[string]int64
@@ -102,6 +105,13 @@ func (d *driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (
 	return &csipb.DeleteVolumeResponse{}, nil
 }
 
+// answers has CreateVolume ask f from now on.
+func (d *driver) answers(f func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.answer = f
+}
+
 // calls returns when CreateVolume was called.
 func (d *driver) calls() []time.Time {
 	d.mu.Lock()
@@ -126,6 +136,8 @@ type world struct {
 	t      *testing.T
 	client *fake.Clientset
 	driver *driver
+	// register has the driver appear.
+	register func()
 }
 
 // newWorld starts a provisioner over the objects. begin, when set, prepares
@@ -139,11 +151,15 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 	w := &world{t: t, driver: d, client: fake.NewClientset(append(objects, class())...)}
 	ctx, cancel := context.WithCancel(context.Background())
 	drivers := csi.NewSet()
-	drivers.Put(serve(ctx, t, d))
+	served := serve(ctx, t, d)
+	w.register = func() { drivers.Put(served) }
+	if !d.late {
+		w.register()
+	}
 	caches := kube.NewCaches(w.client)
 	c := New(controller.Env{
 		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
-	}, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: Intents()})
+	}, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: Intents(), Lateness: 50 * time.Millisecond})
 	followed := w.follows()
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)

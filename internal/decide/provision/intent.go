@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/topology"
@@ -40,6 +41,8 @@ type Intent struct {
 	// Mutable are the parameters of that class.
 	Mutable map[string]string                    `json:"mutable,omitempty"`
 	Reclaim corev1.PersistentVolumeReclaimPolicy `json:"reclaim"`
+	// Begun is when it was written down; those of earlier versions do not know.
+	Begun metav1.Time `json:"begun,omitzero"`
 }
 
 // ParseIntent reads what String wrote. What is read decides what a driver
@@ -69,7 +72,7 @@ func (in *Intent) String() string {
 // whichever version of the claim asks.
 func (in *Intent) Question() string {
 	c := *in
-	c.Claim.ResourceVersion = ""
+	c.Claim.ResourceVersion, c.Begun = "", metav1.Time{}
 	return c.String()
 }
 

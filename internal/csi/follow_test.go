@@ -1,0 +1,48 @@
+package csi_test
+
+import (
+	"testing"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+)
+
+// TestADriverThatIsBackIsTold, though nobody calls it; one that has left the set
+// is not.
+func TestADriverThatIsBackIsTold(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	c := dial(t, d)
+	drivers := csi.NewSet()
+	drivers.Put(c)
+	told := make(chan string, 10)
+	defer drivers.Subscribe(func(name string) { told <- name })()
+	ctx := within(t, patience)
+	go drivers.Follow(ctx)
+	for range 2 {
+		d.Restart()
+		select {
+		case name := <-told:
+			if name != d.Name() {
+				t.Errorf("told of %q", name)
+			}
+		case <-ctx.Done():
+			t.Fatal("a driver that is back is not told")
+		}
+	}
+	other := csitest.Start(t, csitest.Full())
+	drivers.Remove(c)
+	d.Restart()
+	// It would be told within the time that the other one takes.
+	drivers.Put(dial(t, other))
+	for range 2 {
+		select {
+		case name := <-told:
+			if name != other.Name() {
+				t.Errorf("told of %q, which has gone", name)
+			}
+		case <-ctx.Done():
+			t.Fatal("nothing is told")
+		}
+		other.Restart()
+	}
+}
