@@ -28,6 +28,7 @@ const (
 	ReasonExternalProvisioning Reason = "ExternalProvisioning"
 	ReasonClaimLost            Reason = "ClaimLost"
 	ReasonClaimMisbound        Reason = "ClaimMisbound"
+	ReasonClaimUIDMismatch     Reason = "ClaimUIDMismatch"
 	ReasonDefaultClassAssigned Reason = "DefaultClassAssigned"
 	ReasonVolumeMissing        Reason = "VolumeMissing"
 	ReasonAvailable            Reason = "Available"

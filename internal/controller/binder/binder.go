@@ -257,8 +257,11 @@ func (b *binder) gatherVolume(ctx context.Context, v *corev1.PersistentVolume) (
 		}
 		claim, ok = live, err == nil
 	}
-	if ok && claim.UID == ref.UID {
+	switch {
+	case ok && claim.UID == ref.UID:
 		f.Claim = claim
+	case ok:
+		f.Namesake = claim
 	}
 	return f, nil
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -28,6 +29,9 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) error {
 
 func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeFacts {
 	f := provision.VolumeFacts{Volume: v}
+	if r := v.Spec.ClaimRef; r != nil {
+		f.Claim, _ = p.claims.Get(r.Namespace + "/" + r.Name)
+	}
 	for _, a := range p.attachments.By(kube.AttachmentsByVolume, v.Name) {
 		f.Attachments = append(f.Attachments, a.Name)
 	}
@@ -50,7 +54,7 @@ func (p *provisioner) applyVolume(ctx context.Context, v *corev1.PersistentVolum
 	switch why.Reason {
 	case volume.ReasonStillAttached:
 		p.Events.Note(v, why)
-	case volume.ReasonFailedDelete:
+	case volume.ReasonFailedDelete, volume.ReasonClaimUIDMismatch:
 		p.Events.Warn(v, why)
 	}
 	return nil
@@ -94,6 +98,9 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 		// The watch will tell, and the decision is made again.
 		return apierrors.NewConflict(corev1.Resource("persistentvolumes"), v.Name, nil)
 	}
+	if err := p.unclaimed(ctx, v); err != nil {
+		return err
+	}
 	var secret *corev1.SecretReference
 	if name := v.Annotations[volume.AnnDeletionSecretName]; name != "" {
 		secret = &corev1.SecretReference{Name: name, Namespace: v.Annotations[volume.AnnDeletionSecretNamespace]}
@@ -103,6 +110,25 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 		return err
 	}
 	return p.forget(ctx, live)
+}
+
+// unclaimed asks the API server itself whether the volume's claim is there.
+func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume) error {
+	ref := v.Spec.ClaimRef
+	if ref == nil {
+		return nil
+	}
+	claim, err := p.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look for claim of volume %s: %w", v.Name, err)
+	case bind.Together(claim, v):
+		// The watch will tell, and the decision is made again.
+		return apierrors.NewConflict(corev1.Resource("persistentvolumeclaims"), claim.Name, nil)
+	}
+	return nil
 }
 
 // forget deletes the object of a volume that its driver has deleted: first the

@@ -156,6 +156,12 @@ func (p *provisioner) wakeClaim(uid types.UID) {
 }
 
 func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) {
+	if before != nil && (after == nil || after.Spec.VolumeName != before.Spec.VolumeName) {
+		// Nothing is deleted that a claim names.
+		for _, v := range p.volumes.By(kube.VolumesByClaim, kube.Key(before)) {
+			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
+		}
+	}
 	switch {
 	case after == nil:
 		p.Requests.Forget(before.UID)

@@ -108,6 +108,7 @@ func TestClaims(t *testing.T) {
 		{"a bound claim whose volume is gone is lost", ClaimFacts{Claim: claim(wantsPV, completed, wasBound)}},
 		{"a bound claim without a volume's name is lost", ClaimFacts{Claim: claim(completed, wasBound)}},
 		{"a bound claim whose volume belongs to another is lost", ClaimFacts{Claim: claim(wantsPV, completed, wasBound), Volume: pv("pv", "5Gi", refers("ns", "b", "u9"))}},
+		{"a bound claim whose volume has another uid for it is lost, and told how to mend that", ClaimFacts{Claim: claim(wantsPV, completed, wasBound), Volume: pv("pv", "5Gi", refers("ns", "data", "u0"))}},
 		{"a bound claim is left alone, a larger volume is a resize's matter", ClaimFacts{Claim: claim(wantsPV, completed, ours, wasBound, func(c *corev1.PersistentVolumeClaim) {
 			c.Status.AccessModes = c.Spec.AccessModes
 		}), Volume: pv("pv", "50Gi", refers("ns", "data", "u1"), func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })}},
@@ -129,6 +130,10 @@ func TestVolumes(t *testing.T) {
 		{"a volume whose claim is bound to it is bound", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1")), Claim: bound}},
 		{"the claim's own decision finishes a link", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1")), Claim: claim()}},
 		{"a volume whose claim is gone is released for deletion", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"))}},
+		{"one that a claim of its reference's name names is kept, whatever uid the reference has", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u0")), Namesake: bound}},
+		{"a claim made anew that does not name it does not keep it", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u0")), Namesake: claim()}},
+		{"nor does one that names another one", VolumeFacts{Volume: pv("pv2", "5Gi", refers("ns", "data", "u0")), Namesake: bound}},
+		{"a retained one is released and kept, named or not", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u0"), reclaim(corev1.PersistentVolumeReclaimRetain)), Namesake: bound}},
 		{"a retained one is released and kept", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), reclaim(corev1.PersistentVolumeReclaimRetain))}},
 		{"a policy that is not known is nobody's", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), reclaim("Burn"))}},
 		{"nobody recycles", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), reclaim(corev1.PersistentVolumeReclaimRecycle))}},

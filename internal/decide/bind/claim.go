@@ -126,6 +126,8 @@ func boundClaim(f ClaimFacts) Plan {
 		return wait(volume.ReasonClaimLost, Warning, "user", "bound claim has lost its volume "+f.Claim.Spec.VolumeName+"; data on it is lost", phase(f.Claim, corev1.ClaimLost)...)
 	case v.Spec.ClaimRef == nil, v.Spec.ClaimRef.UID == f.Claim.UID:
 		return Link(f.Claim, v)
+	case Together(f.Claim, v):
+		return Plan{Because: UIDMismatch(f.Claim, v), Event: Warning, Writes: phase(f.Claim, corev1.ClaimLost)}
 	default:
 		return wait(volume.ReasonClaimMisbound, Warning, "user", "two claims are bound to volume "+v.Name+", this one is bound incorrectly", phase(f.Claim, corev1.ClaimLost)...)
 	}

@@ -1,6 +1,8 @@
 package bind
 
 import (
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/volume"
@@ -11,8 +13,8 @@ type VolumeFacts struct {
 	Volume *corev1.PersistentVolume
 	// Claim is the one that the volume's reference names, by name and UID, as
 	// the API server last said; nil when it is gone or another claim has its
-	// name now.
-	Claim *corev1.PersistentVolumeClaim
+	// name now, which is Namesake then.
+	Claim, Namesake *corev1.PersistentVolumeClaim
 }
 
 // Volume decides about one volume.
@@ -23,6 +25,8 @@ func Volume(f VolumeFacts) Plan {
 		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is available", volumePhase(v, corev1.VolumeAvailable)...)
 	case ref.UID == "":
 		return wait(volume.ReasonAvailable, Silent, "user", "volume "+v.Name+" is kept for claim "+ref.Namespace+"/"+ref.Name, volumePhase(v, corev1.VolumeAvailable)...)
+	case f.Claim == nil && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && Together(f.Namesake, v):
+		return Plan{Because: UIDMismatch(f.Namesake, v), Event: Warning}
 	case f.Claim == nil:
 		return release(v)
 	case f.Claim.Spec.VolumeName == "":
@@ -35,6 +39,21 @@ func Volume(f VolumeFacts) Plan {
 	default:
 		return unlink(v)
 	}
+}
+
+// Together says that a claim and a volume name each other, whatever uid the
+// volume has for it. The data of such a volume are not deleted: somebody has
+// edited its reference, or made the claim anew.
+func Together(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
+	ref := v.Spec.ClaimRef
+	return c != nil && ref != nil && ref.Namespace == c.Namespace && ref.Name == c.Name && c.Spec.VolumeName == v.Name
+}
+
+// UIDMismatch explains why a volume is kept that names a claim by another uid
+// than it has.
+func UIDMismatch(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) volume.Because {
+	return volume.Because{Reason: volume.ReasonClaimUIDMismatch, Next: "user", Message: fmt.Sprintf(
+		"volume %s is kept: claim %s/%s names it and has uid %s, its claimRef has uid %s; write the claim's uid there, or delete the claim", v.Name, c.Namespace, c.Name, c.UID, v.Spec.ClaimRef.UID)}
 }
 
 // release marks a volume whose claim has gone; the reclaim policy says who

@@ -290,6 +290,8 @@ func TestVolumes(t *testing.T) {
 	retain := func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	}
+	named := func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "pvc-u1" }
+	other := func(c *corev1.PersistentVolumeClaim) { c.UID = "u2" }
 	foreign := func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnProvisionedBy] = "x" }
 	byHand := func(v *corev1.PersistentVolume) { v.Annotations = nil }
 	var out strings.Builder
@@ -298,6 +300,9 @@ func TestVolumes(t *testing.T) {
 		facts  VolumeFacts
 	}{
 		{"a released volume is deleted", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true}},
+		{"not while a claim names it that it names by another uid", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(named, other)}},
+		{"nor while its own claim is there", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(named)}},
+		{"a claim of the name that does not name it does not keep it", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(other)}},
 		{"not while it is attached", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Attachments: []string{"csi-1"}}},
 		{"not without its driver", VolumeFacts{Volume: pv(corev1.VolumeReleased)}},
 		{"nor by one that cannot delete", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -105,6 +106,9 @@ const (
 // VolumeFacts is everything that a decision about one volume looks at.
 type VolumeFacts struct {
 	Volume *corev1.PersistentVolume
+	// Claim is the one of the name in the volume's reference, whatever its uid;
+	// nil when there is none.
+	Claim *corev1.PersistentVolumeClaim
 	// Attachments are the names of VolumeAttachments that name the volume.
 	Attachments []string
 	// Ours says that the driver is reached by this process, Lacks names the
@@ -155,6 +159,10 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 	switch {
 	case !kept && v.DeletionTimestamp != nil:
 		return Keep, volume.Because{Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is deleted at the driver, its object is going"}
+	case bind.Together(f.Claim, v) && !Owns(f.Claim.UID, v):
+		return Keep, bind.UIDMismatch(f.Claim, v)
+	case bind.Together(f.Claim, v):
+		return Keep, volume.Because{Reason: volume.ReasonBinding, Message: "volume " + v.Name + " is released, and its claim is there", Next: "binder"}
 	case len(f.Attachments) > 0:
 		return Keep, volume.Because{Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0], Next: "attach/detach"}
 	case !f.Ours:
