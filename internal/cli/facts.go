@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/migrate"
@@ -30,7 +31,7 @@ type reading struct {
 // the volumes and nodes of the cluster.
 func readAll(ctx context.Context, client kubernetes.Interface, ns string) (why.Objects, error) {
 	r := reading{client: client}
-	err := in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.flex, r.making, r.moves, r.room, r.warnings(ns))
+	err := in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.flex, r.making(ns), r.moves, r.room, r.warnings(ns))
 	return r.Objects, err
 }
 
@@ -46,7 +47,7 @@ func readClaim(ctx context.Context, client kubernetes.Interface, ns, name string
 			volumes = append(volumes, r.volumes(c.Spec.VolumeName))
 		}
 	}
-	err := in(ctx, append(volumes, r.attachments, r.pods(ns), r.cluster, r.flex, r.making, r.moves, r.warnings(ns))...)
+	err := in(ctx, append(volumes, r.attachments, r.pods(ns), r.cluster, r.flex, r.making(ns), r.moves, r.warnings(ns))...)
 	return r.Objects, err
 }
 
@@ -57,8 +58,15 @@ func readVolume(ctx context.Context, client kubernetes.Interface, name string) (
 		return r.Objects, err
 	}
 	for _, v := range r.Volumes {
-		if ref := v.Spec.ClaimRef; ref != nil && v.Status.Phase == corev1.VolumeBound {
+		ref := v.Spec.ClaimRef
+		if ref != nil && v.Status.Phase == corev1.VolumeBound {
 			return readClaim(ctx, client, ref.Namespace, ref.Name)
+		}
+		if ref != nil {
+			// A claim that is there all the same is why it is not deleted.
+			if err := in(ctx, r.claims(ref.Namespace, ref.Name)); err != nil {
+				return r.Objects, err
+			}
 		}
 	}
 	err := in(ctx, r.attachments, r.cluster, r.flex, r.moves, r.warnings(metav1.NamespaceDefault))
@@ -178,7 +186,11 @@ func (r *reading) flex(context.Context) error {
 
 // making reads for which claims provisioners have begun, in whatever namespace
 // each keeps that. Who may not read it is told the rest.
-func (r *reading) making(ctx context.Context) error {
+func (r *reading) making(ns string) read {
+	return func(ctx context.Context) error { return r.begun(ctx, ns) }
+}
+
+func (r *reading) begun(ctx context.Context, ns string) error {
 	logs, err := r.client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
 	if apierrors.IsForbidden(err) {
 		r.MakingHidden = true
@@ -187,10 +199,13 @@ func (r *reading) making(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list intents: %w", err)
 	}
-	r.Making = map[types.UID]bool{}
+	r.Making, r.Now = map[types.UID]bool{}, time.Now()
 	for i := range logs.Items {
-		for uid := range logs.Items[i].Data {
+		for uid, text := range logs.Items[i].Data {
 			r.Making[types.UID(uid)] = true
+			if in, err := provision.ParseIntent(text); err == nil && (ns == metav1.NamespaceAll || ns == in.Claim.Namespace) {
+				r.Begun = append(r.Begun, in)
+			}
 		}
 	}
 	return nil

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -24,14 +26,34 @@ func TestWhatIsBegunIsReadEverywhere(t *testing.T) {
 	client := fake.NewClientset(log(volume.NamespaceSystem, "volplane-intents", "a"), log("storage", "volplane-intents-b-example-com", "b"),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "other"}, Data: map[string]string{"c": "{}"}})
 	r := reading{client: client}
-	if err := r.making(t.Context()); err != nil || r.MakingHidden || len(r.Making) != 2 || !r.Making["a"] || !r.Making["b"] {
+	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || r.MakingHidden || len(r.Making) != 2 || !r.Making["a"] || !r.Making["b"] {
 		t.Errorf("begun are %v, hidden %v, %v", r.Making, r.MakingHidden, err)
 	}
 	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", nil)
 	})
 	r = reading{client: client}
-	if err := r.making(t.Context()); err != nil || !r.MakingHidden {
+	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || !r.MakingHidden {
 		t.Errorf("hidden %v, %v", r.MakingHidden, err)
+	}
+}
+
+// TestStatusNamesWhatIsNotSettled: what drivers were asked for long ago and is
+// not there, and since when.
+func TestStatusNamesWhatIsNotSettled(t *testing.T) {
+	const in = `{"driver":"d.example.com","name":"pvc-%[1]s","claim":{"namespace":"ns","name":"c","uid":"%[1]s"},"begun":"%[2]s"}`
+	log := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "l-1", Labels: map[string]string{volume.LabelIntents: "l"}}}
+	log.Data = map[string]string{"u1": fmt.Sprintf(in, "u1", "2026-01-02T03:04:06Z"), "u2": fmt.Sprintf(in, "u2", "2026-01-02T03:04:05Z"), "bad": "{"}
+	for _, c := range []struct {
+		log  *corev1.ConfigMap
+		want string
+	}{
+		{log, "being made   2, the first for claim ns/c by driver d.example.com since 2026-01-02 03:04:05 UTC: volplane why -A\n"},
+		{&corev1.ConfigMap{}, ""},
+	} {
+		var out strings.Builder
+		if err := printUnsettled(t.Context(), &out, fake.NewClientset(c.log), nil); err != nil || out.String() != c.want {
+			t.Errorf("got %q, %v, want %q", out.String(), err, c.want)
+		}
 	}
 }

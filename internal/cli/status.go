@@ -7,12 +7,16 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/why"
 )
 
 func (s *shell) statusCommand() *cobra.Command {
@@ -120,10 +124,37 @@ func printCounts(ctx context.Context, out io.Writer, client kubernetes.Interface
 		a = append(a, map[bool]string{true: "attached", false: "not attached"}[attachments.Items[i].Status.Attached])
 	}
 	fmt.Fprintf(out, "claims       %s\nvolumes      %s\nattachments  %s\n", tally(c), tally(v), tally(a))
+	if err := printUnsettled(ctx, out, client, pointers(volumes.Items)); err != nil {
+		return err
+	}
 	if pending != nil {
 		fmt.Fprintf(out, "\nNot every claim is bound. Ask: volplane why pvc/%s -n %s\n", pending.Name, pending.Namespace)
 	}
 	return nil
+}
+
+// printUnsettled tells of volumes that drivers were asked for some time ago and
+// that are not there, if there are any and they may be read.
+func printUnsettled(ctx context.Context, out io.Writer, client kubernetes.Interface, volumes []*corev1.PersistentVolume) error {
+	r := reading{client: client, Objects: why.Objects{Volumes: volumes}}
+	if err := r.begun(ctx, metav1.NamespaceAll); err != nil {
+		return err
+	}
+	open := why.Unsettled(r.Objects)
+	if len(open) == 0 {
+		return nil
+	}
+	oldest := slices.MinFunc(open, func(a, b *provision.Intent) int { return a.Begun.Compare(b.Begun.Time) })
+	fmt.Fprintf(out, "being made   %d, the first for claim %s/%s by driver %s since %s: volplane why -A\n",
+		len(open), oldest.Claim.Namespace, oldest.Claim.Name, oldest.Driver, when(oldest.Begun.Time))
+	return nil
+}
+
+func when(t time.Time) string {
+	if t.IsZero() {
+		return "long ago"
+	}
+	return t.UTC().Format(time.DateTime + " UTC")
 }
 
 // tally counts equal words: "3: 2 Bound, 1 Pending".

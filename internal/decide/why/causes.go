@@ -22,8 +22,8 @@ type Cause struct {
 type Held struct{ Namespace, Subject string }
 
 // Causes returns what does not hold anywhere, first what most objects wait for.
-// Each claim, Pod and node is looked at, and each volume without a claim; each
-// counts for the first of its links that does not hold.
+// Each claim, Pod and node is looked at, each volume without a claim, and what
+// drivers were asked for without one; each counts for the first of its links that does not hold.
 func Causes(o Objects) []Cause {
 	all, g := index(o), grouping{at: map[group]int{}}
 	if o.Full != nil {
@@ -40,6 +40,11 @@ func Causes(o Objects) []Cause {
 	for _, v := range o.Volumes {
 		if v.Status.Phase != corev1.VolumeBound {
 			g.add("", all.volume(v).chain())
+		}
+	}
+	for _, in := range all.unsettled() {
+		if chain, told := all.undone(in); told {
+			g.add(in.Claim.Namespace, chain)
 		}
 	}
 	for _, n := range o.Nodes {

@@ -22,6 +22,8 @@ func (f facts) claim() Link {
 			fmt.Sprintf("there is no claim %s in namespace %s", f.ClaimName, f.Namespace), "user")
 	case c.DeletionTimestamp != nil:
 		return f.deleting(subject)
+	case f.misnamed():
+		return Link{Subject: subject, State: Problem, Because: bind.UIDMismatch(c, f.Volume)}
 	case c.Status.Phase == corev1.ClaimLost:
 		return link(subject, Problem, volume.ReasonClaimLost,
 			fmt.Sprintf("volume %s, which the claim was bound to, is lost", c.Spec.VolumeName), "user")
@@ -36,6 +38,11 @@ func (f facts) claim() Link {
 		state, reason = "asks for ", volume.ReasonBound
 	}
 	return link(subject, OK, reason, state+request.String()+", "+strings.Join(modes, ", "), "")
+}
+
+// misnamed says that claim and volume name each other, the volume by another uid.
+func (f facts) misnamed() bool {
+	return f.Volume != nil && bind.Together(f.Claim, f.Volume) && !f.isClaim(f.Volume.Spec.ClaimRef)
 }
 
 // deleting says which finalizer of the claim waits for whom.
@@ -172,7 +179,7 @@ func (f facts) unbound() Link {
 		return l
 	}
 	if f.Making[f.Claim.UID] {
-		return link(subject, Waiting, volume.ReasonProvisioning, "driver "+driver+" is making the volume", driver)
+		return link(subject, Waiting, volume.ReasonProvisioning, "driver "+driver+" is making the volume"+f.making(), driver)
 	}
 	if f.MakingHidden {
 		return link(subject, Waiting, volume.ReasonExternalProvisioning, "the provisioner has not asked driver "+driver+

@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -42,6 +43,8 @@ type facts struct {
 	// Making are the claims for which a driver is asked, unless they are hidden.
 	Making       map[types.UID]bool
 	MakingHidden bool
+	// Begun is what is written down of that.
+	Begun []*provision.Intent
 	// OnlyPod, when not empty, limits what is told of consumers to this Pod.
 	OnlyPod string
 }

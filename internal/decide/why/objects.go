@@ -2,12 +2,14 @@ package why
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -30,6 +32,10 @@ type Objects struct {
 	// Making are the claims for which a provisioner has begun to have a volume
 	// made and has no final answer, by UID.
 	Making map[types.UID]bool
+	// Begun is what it has written down for them, as far as that makes sense; Now
+	// is when it was read.
+	Begun []*provision.Intent
+	Now   time.Time
 	// MakingHidden says that Making could not be read.
 	MakingHidden bool
 	// Full says why the control plane takes no new objects; nil when it does.
@@ -115,7 +121,7 @@ func (c cluster) claim(ns, name string) facts {
 
 // volume returns the facts about a volume, and of the claim that it is bound to.
 func (c cluster) volume(v *corev1.PersistentVolume) facts {
-	if ref := v.Spec.ClaimRef; ref != nil && v.Status.Phase == corev1.VolumeBound {
+	if ref := v.Spec.ClaimRef; ref != nil && (v.Status.Phase == corev1.VolumeBound || bind.Together(c.claims[ref.Namespace+"/"+ref.Name], v)) {
 		return c.claim(ref.Namespace, ref.Name)
 	}
 	f := c.all()
@@ -125,7 +131,7 @@ func (c cluster) volume(v *corev1.PersistentVolume) facts {
 
 // all returns the facts that are the same for every claim.
 func (c cluster) all() facts {
-	return facts{Nodes: c.Nodes, CSINodes: c.CSINodes, Sources: c.sources, Everywhere: c.Attachments, Moves: c.Moves, Warnings: c.Warnings, Making: c.Making, MakingHidden: c.MakingHidden}
+	return facts{Nodes: c.Nodes, CSINodes: c.CSINodes, Sources: c.sources, Everywhere: c.Attachments, Moves: c.Moves, Warnings: c.Warnings, Making: c.Making, Begun: c.Begun, MakingHidden: c.MakingHidden}
 }
 
 func (c cluster) withClass(f facts, class string) facts {

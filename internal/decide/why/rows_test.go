@@ -73,6 +73,10 @@ func claimRows() []row {
 		}},
 		{"a volume that is just being bound", "pvc/data", func(s *scene) { s.claim.Status.Phase = corev1.ClaimPending }},
 		{"a bound claim whose volume is gone", "pvc/data", func(s *scene) { s.all.Volumes = nil }},
+		{"a volume that has another uid for the claim that names it", "pv/v1", func(s *scene) { s.volume.Spec.ClaimRef.UID = "uid-edited" }},
+		{"one that was released for that", "pv/v1", func(s *scene) {
+			s.volume.Spec.ClaimRef.UID, s.volume.Status.Phase, s.claim.Status.Phase = "uid-edited", corev1.VolumeReleased, corev1.ClaimLost
+		}},
 		{"a lost claim", "pvc/data", func(s *scene) { s.claim.Status.Phase, s.all.Volumes = corev1.ClaimLost, nil }},
 		{"the volume is being deleted under the claim", "pvc/data", func(s *scene) { s.volume.DeletionTimestamp = now() }},
 		{"deleted while a Pod uses it", "pvc/data", func(s *scene) {

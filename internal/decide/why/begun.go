@@ -1,0 +1,73 @@
+package why
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// slow is the age from which something begun is worth telling.
+const slow = 10 * time.Second
+
+// Unsettled returns the intents that are not news: a driver was asked for a
+// volume some time ago, there is none yet, and it may have made it.
+func Unsettled(o Objects) []*provision.Intent { return index(o).unsettled() }
+
+func (c cluster) unsettled() []*provision.Intent {
+	var out []*provision.Intent
+	for _, in := range c.Begun {
+		v := c.volumes[in.Name]
+		if c.Now.Sub(in.Begun.Time) >= slow && (v == nil || !provision.Owns(in.Claim.UID, v)) {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// undone explains an intent that no claim waits for; false when one does, and
+// tells it itself.
+func (c cluster) undone(in *provision.Intent) (Chain, bool) {
+	claim := c.claims[in.Claim.Namespace+"/"+in.Claim.Name]
+	if claim != nil && claim.UID == in.Claim.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" {
+		return Chain{}, false
+	}
+	becomes := "deleted"
+	if in.Reclaim != corev1.PersistentVolumeReclaimDelete {
+		becomes = "made a PersistentVolume, for it is to be retained"
+	}
+	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits for it any more; it is asked until it tells, and what is there is %s",
+		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, since(" at ", in), becomes)
+	subject, state, reason, next := "intent/"+in.Name, Waiting, volume.ReasonProvisioning, in.Driver
+	if e := c.lastWarning(in); e != nil {
+		state, reason, next = Problem, volume.Reason(e.Reason), blame(e.Message, orText(e.Annotations[volume.AnnNext], in.Driver))
+		message += ": " + e.Message
+	}
+	return Chain{Subject: subject, Links: []Link{link(subject, state, reason, message, next)}}, true
+}
+
+// lastWarning returns the newest warning about the claim of an intent.
+func (c cluster) lastWarning(in *provision.Intent) *corev1.Event {
+	for i := len(c.Warnings) - 1; i >= 0; i-- {
+		if e := c.Warnings[i]; e.InvolvedObject.UID == in.Claim.UID {
+			return e
+		}
+	}
+	return nil
+}
+
+// since says when something was begun, as far as that is known.
+func since(word string, in *provision.Intent) string {
+	if in == nil || in.Begun.IsZero() {
+		return ""
+	}
+	return word + in.Begun.UTC().Format(time.DateTime+" UTC")
+}
+
+// making says since when a driver makes the claim's volume.
+func (f facts) making() string {
+	return since(", since ", first(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID }))
+}
