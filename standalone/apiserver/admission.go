@@ -6,10 +6,14 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	kubeadmission "k8s.io/kubernetes/pkg/controlplane/apiserver/admission"
+	"k8s.io/kubernetes/pkg/quota/v1/install"
+	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
 	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
 	"k8s.io/kubernetes/plugin/pkg/admission/storage/storageclass/setdefault"
@@ -25,6 +29,7 @@ import (
 func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory, left func() room.Plan) error {
 	plugins := admission.NewPlugins()
 	lifecycle.Register(plugins)
+	limitranger.Register(plugins)
 	noderestriction.Register(plugins)
 	setdefault.Register(plugins)
 	storageobjectinuseprotection.Register(plugins)
@@ -32,11 +37,21 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informer
 	account.Register(plugins)
 	guard.Register(plugins)
 	spare.Register(plugins, left, own)
-	facts := initializer.New(client, nil, inf, c.Authorization.Authorizer, utilfeature.DefaultFeatureGate, c.EffectiveVersion, c.DrainedNotify(), nil)
+	resourcequota.Register(plugins)
+	quotas, err := install.NewQuotaConfigurationForAdmission(inf, served())
+	if err != nil {
+		return fmt.Errorf("what quotas count: %w", err)
+	}
+	facts := admission.PluginInitializers{
+		initializer.New(client, nil, inf, c.Authorization.Authorizer, utilfeature.DefaultFeatureGate, c.EffectiveVersion, c.DrainedNotify(), nil),
+		kubeadmission.NewPluginInitializer(quotas, nil),
+	}
 	var chain []admission.Interface
 	for _, name := range []string{
-		lifecycle.PluginName, noderestriction.PluginName, setdefault.PluginName,
+		lifecycle.PluginName, limitranger.PluginName, noderestriction.PluginName, setdefault.PluginName,
 		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName, spare.PluginName,
+		// The last one, because what it lets pass is counted as used.
+		resourcequota.PluginName,
 	} {
 		p, err := plugins.InitPlugin(name, nil, facts)
 		if err != nil {

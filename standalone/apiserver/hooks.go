@@ -22,7 +22,7 @@ import (
 
 // hooks are what the server does itself once it serves: the roles that every
 // cluster has, the namespaces that always exist, the service account that each
-// has, and the end of namespaces.
+// has, the end of namespaces, and what quotas say is used.
 func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	client, err := kubernetes.NewForConfig(a.config.LoopbackClientConfig)
 	if err != nil {
@@ -55,7 +55,7 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 		go ends.Run(h, 1)
 		return nil
 	})
-	return nil
+	return a.keepQuotas(server, client, objects)
 }
 
 // ensureRBAC makes the roles and bindings what they should be.

@@ -25,6 +25,7 @@ import (
 	authenticationrest "k8s.io/kubernetes/pkg/registry/authentication/rest"
 	authorizationrest "k8s.io/kubernetes/pkg/registry/authorization/rest"
 	coordinationrest "k8s.io/kubernetes/pkg/registry/coordination/rest"
+	limitrangestore "k8s.io/kubernetes/pkg/registry/core/limitrange/storage"
 	nodestore "k8s.io/kubernetes/pkg/registry/core/node/storage"
 	pvstore "k8s.io/kubernetes/pkg/registry/core/persistentvolume/storage"
 	pvcstore "k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim/storage"
@@ -139,7 +140,7 @@ func (a *assembly) install(server *genericapiserver.GenericAPIServer) error {
 }
 
 // coreProvider adds to the generic part of the core group what storage needs:
-// Nodes, Pods, claims and volumes. There are no Services and no kubelets to
+// Nodes, Pods, claims, volumes and limits. There are no Services and no kubelets to
 // reach.
 type coreProvider struct {
 	*corerest.GenericConfig
@@ -160,6 +161,10 @@ func (p coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSour
 	if err != nil {
 		return info, err
 	}
+	limits, err := limitrangestore.NewREST(options)
+	if err != nil {
+		return info, err
+	}
 	nodes, err := nodestore.NewStorage(options, kubeletclient.KubeletClientConfig{}, nil)
 	if err != nil {
 		return info, err
@@ -174,16 +179,9 @@ func (p coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSour
 	}
 	s["persistentvolumes"], s["persistentvolumes/status"] = volumes, volumeStatus
 	s["persistentvolumeclaims"], s["persistentvolumeclaims/status"] = claims, claimStatus
+	s["limitranges"] = limits
 	s["nodes"], s["nodes/status"] = nodes.Node, nodes.Status
 	s["pods"], s["pods/status"], s["pods/binding"] = pods.Pod, pods.Status, pods.Binding
-	// What is taken away is not known to the server, which ends the others:
-	// its watch would go on for ever.
-	for _, name := range []string{"resourcequotas", "resourcequotas/status"} {
-		if unused, ok := s[name]; ok {
-			unused.Destroy()
-			delete(s, name)
-		}
-	}
 	return info, nil
 }
 
