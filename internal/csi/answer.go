@@ -92,8 +92,8 @@ func required(what, value string) string {
 	return ""
 }
 
-// messageProblem looks for a field that is too long, or negative where CSI
-// only knows sizes and counts.
+// messageProblem looks for a field that is too long, a word with control
+// characters, or what is negative where CSI only knows sizes and counts.
 func messageProblem(m protoreflect.Message) string {
 	problem := ""
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -120,6 +120,9 @@ func valueProblem(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 		if n := len(v.String()); n > limit(f) {
 			return fmt.Sprintf("%s of %d bytes, %d are allowed", f.Name(), n, limit(f))
 		}
+		if oneLine(f) {
+			return controlProblem(f, v.String())
+		}
 	case protoreflect.Int64Kind, protoreflect.Int32Kind:
 		if v.Int() < 0 && f.Parent().FullName() != "google.protobuf.Timestamp" {
 			return "negative " + string(f.FullName().Parent().Name()) + "." + string(f.Name())
@@ -141,13 +144,19 @@ func limit(f protoreflect.FieldDescriptor) int {
 }
 
 func mapProblem(f protoreflect.FieldDescriptor, m protoreflect.Map) string {
-	size := 0
+	size, problem := 0, ""
 	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
 		size += len(k.String()) + len(v.String())
-		return size <= maxMap
+		words := k.String()
+		if f.Name() == "segments" {
+			// They become labels of Nodes.
+			words += v.String()
+		}
+		problem = controlProblem(f, words)
+		return size <= maxMap && problem == ""
 	})
 	if size > maxMap {
 		return fmt.Sprintf("%s of more than %d bytes", f.Name(), maxMap)
 	}
-	return ""
+	return problem
 }

@@ -43,6 +43,20 @@ func TestBadAnswersOfCreateVolume(t *testing.T) {
 		"long source": created(func(v *csipb.Volume) {
 			v.ContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: strings.Repeat("x", 1025)}}}
 		}),
+		"id with a newline":    created(func(v *csipb.Volume) { v.VolumeId = "v\nid" }),
+		"id with a NUL":        created(func(v *csipb.Volume) { v.VolumeId = "v\x00id" }),
+		"id with an escape":    created(func(v *csipb.Volume) { v.VolumeId = "\x1b[2J" }),
+		"id with a C1 control": created(func(v *csipb.Volume) { v.VolumeId = "v\u0085" }),
+		"topology's key with a newline": created(func(v *csipb.Volume) {
+			v.AccessibleTopology = []*csipb.Topology{{Segments: map[string]string{"k\n": "v"}}}
+		}),
+		"topology's value with a newline": created(func(v *csipb.Volume) {
+			v.AccessibleTopology = []*csipb.Topology{{Segments: map[string]string{"k": "v\n"}}}
+		}),
+		"context's key with a newline": created(func(v *csipb.Volume) { v.VolumeContext = map[string]string{"k\n": "v"} }),
+		"source's id with a newline": created(func(v *csipb.Volume) {
+			v.ContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: "s\n"}}}
+		}),
 		"no protocol buffer": csitest.Raw("\xff\xff\xff"),
 		"no text":            csitest.Raw("\x0a\x04\x12\x02\xff\xfe"),
 		"5 MiB":              created(func(v *csipb.Volume) { v.VolumeId = strings.Repeat("x", 5<<20) }),
@@ -71,10 +85,22 @@ func TestBadAnswers(t *testing.T) {
 		answer any
 		call   func(c *csi.Driver) error
 	}{
-		"node id missing": {"NodeGetInfo", &csipb.NodeGetInfoResponse{}, nodeInfo(t)},
-		"node id long":    {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: strings.Repeat("x", 257)}, nodeInfo(t)},
-		"limit negative":  {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", MaxVolumesPerNode: -1}, nodeInfo(t)},
-		"topology huge":   {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", AccessibleTopology: &csipb.Topology{Segments: hugeMap()}}, nodeInfo(t)},
+		"node id missing":            {"NodeGetInfo", &csipb.NodeGetInfoResponse{}, nodeInfo(t)},
+		"node id long":               {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: strings.Repeat("x", 257)}, nodeInfo(t)},
+		"node id with a newline":     {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n\nm"}, nodeInfo(t)},
+		"node's zone with a newline": {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", AccessibleTopology: &csipb.Topology{Segments: map[string]string{"zone": "a\x00"}}}, nodeInfo(t)},
+		"snapshot id with a newline": {"CreateSnapshot", &csipb.CreateSnapshotResponse{Snapshot: &csipb.Snapshot{SnapshotId: "s\n", SourceVolumeId: "v"}}, func(c *csi.Driver) error {
+			_, err := c.ControllerClient().CreateSnapshot(within(t, patience), &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: "v"})
+			return err
+		}},
+		"listed node id with a newline": {"ListVolumes", &csipb.ListVolumesResponse{Entries: []*csipb.ListVolumesResponse_Entry{
+			{Volume: &csipb.Volume{VolumeId: "v"}, Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"n\n"}}},
+		}}, func(c *csi.Driver) error {
+			_, err := c.ControllerClient().ListVolumes(within(t, patience), &csipb.ListVolumesRequest{})
+			return err
+		}},
+		"limit negative": {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", MaxVolumesPerNode: -1}, nodeInfo(t)},
+		"topology huge":  {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", AccessibleTopology: &csipb.Topology{Segments: hugeMap()}}, nodeInfo(t)},
 		"publish context huge": {"ControllerPublishVolume", &csipb.ControllerPublishVolumeResponse{PublishContext: hugeMap()}, func(c *csi.Driver) error {
 			_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience), &csipb.ControllerPublishVolumeRequest{VolumeId: "v"})
 			return err
@@ -122,6 +148,58 @@ func TestLongestAnswersAreTaken(t *testing.T) {
 	})}))
 	if err := create(t, c, "v"); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestTextsMayHaveLines: a volume's context may be a text, and what a list goes on
+// with is the driver's own affair.
+func TestTextsMayHaveLines(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	c := dial(t, d)
+	d.OnCall("CreateVolume", always(csitest.Action{Answer: created(func(v *csipb.Volume) { v.VolumeContext = map[string]string{"k": "a\nb"} })}))
+	if err := create(t, c, "v"); err != nil {
+		t.Error(err)
+	}
+	d.OnCall("ListVolumes", always(csitest.Action{Answer: &csipb.ListVolumesResponse{NextToken: "a\x00"}}))
+	if _, err := c.ControllerClient().ListVolumes(within(t, patience), &csipb.ListVolumesRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestIDsByHand: an id that somebody wrote into an object, and that no driver can
+// have given, does not reach a driver; what is there already can be given back.
+func TestIDsByHand(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	c := dial(t, d)
+	const bad = "v\nid"
+	for what, call := range map[string]func() error{
+		"attach": func() error {
+			_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience), &csipb.ControllerPublishVolumeRequest{VolumeId: bad, NodeId: "n"})
+			return err
+		},
+		"attach to a node": func() error {
+			_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience), &csipb.ControllerPublishVolumeRequest{VolumeId: "v", NodeId: "n\x00"})
+			return err
+		},
+		"stage": func() error {
+			_, err := c.NodeClient().NodeStageVolume(within(t, patience), &csipb.NodeStageVolumeRequest{VolumeId: bad})
+			return err
+		},
+		"copy": func() error {
+			_, err := c.ControllerClient().CreateVolume(within(t, patience), &csipb.CreateVolumeRequest{Name: "copy", VolumeContentSource: &csipb.VolumeContentSource{
+				Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: bad}}}})
+			return err
+		},
+	} {
+		if err := call(); !errors.Is(err, csi.ErrID) || csi.OutcomeOf(err) != volume.Failed || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want ErrID, final", what, err)
+		}
+	}
+	if calls := d.Calls(); len(calls) > 0 {
+		t.Errorf("the driver heard of it: %v", calls)
+	}
+	if _, err := c.ControllerClient().ControllerUnpublishVolume(within(t, patience), &csipb.ControllerUnpublishVolumeRequest{VolumeId: bad}); errors.Is(err, csi.ErrID) {
+		t.Errorf("detach: %v", err)
 	}
 }
 

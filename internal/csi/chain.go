@@ -63,7 +63,7 @@ func (o *options) chain(d *Driver, last invoker) invoker {
 	if o.log != nil {
 		all = append(all, withLog(o.log, d))
 	}
-	all = append(all, hideSecrets(o.memory, d), checkAnswer)
+	all = append(all, hideSecrets(o.memory, d), checkIDs, checkAnswer)
 	if o.fault != nil {
 		all = append(all, withFault(o.fault))
 	}

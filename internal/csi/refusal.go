@@ -17,6 +17,8 @@ var (
 	ErrAnswer = errors.New("the driver's answer breaks the CSI specification")
 	// ErrHeld says that nothing may be taken away now; it may be repeated.
 	ErrHeld = errors.New("the driver was not called")
+	// ErrID is final: the driver cannot have given such an id.
+	ErrID = errors.New("id is not usable")
 	// ErrBusy comes when the time ran out before an earlier call for the volume
 	// ended; it may be repeated.
 	ErrBusy = errors.New("an earlier call for the volume has not ended yet")

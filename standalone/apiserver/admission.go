@@ -37,6 +37,7 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informer
 	account.Register(plugins)
 	guard.Register(plugins)
 	spare.Register(plugins, left, own)
+	guard.RegisterData(plugins)
 	resourcequota.Register(plugins)
 	quotas, err := install.NewQuotaConfigurationForAdmission(inf, served())
 	if err != nil {
@@ -49,7 +50,7 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informer
 	var chain []admission.Interface
 	for _, name := range []string{
 		lifecycle.PluginName, limitranger.PluginName, noderestriction.PluginName, setdefault.PluginName,
-		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName, spare.PluginName,
+		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName, guard.DataPluginName, spare.PluginName,
 		// The last one, because what it lets pass is counted as used.
 		resourcequota.PluginName,
 	} {

@@ -146,6 +146,10 @@ func TestSources(t *testing.T) {
 		other := "other"
 		c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "source", Namespace: &other}
 	}
+	both := func(c *corev1.PersistentVolumeClaim) {
+		elsewhere(c)
+		from("", "PersistentVolumeClaim")(c)
+	}
 	source := claim(func(c *corev1.PersistentVolumeClaim) { c.UID, c.Status.Phase = "u9", corev1.ClaimBound })
 	unbound := claim(func(c *corev1.PersistentVolumeClaim) { c.UID = "u9" })
 	pv := func(by string, uid types.UID) *corev1.PersistentVolume {
@@ -192,6 +196,7 @@ func TestSources(t *testing.T) {
 		{"the snapshot is ready", restores, shot(func(*Snapshot) {})},
 		{"what others fill", from("populators.example.com", "Web"), Source{}},
 		{"a source in another namespace is not passed over", elsewhere, Source{}},
+		{"nor is its namespace, where there is a claim of that name here", both, Source{Clones: true, Claim: source, Volume: pv(driver, "u9")}},
 	} {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source})))
 	}

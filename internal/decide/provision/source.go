@@ -61,10 +61,10 @@ func IsClone(c *corev1.PersistentVolumeClaim) bool {
 // cannot be used is an error: an empty volume in its place would look like lost
 // data.
 func (s Source) into(in *Intent, c *corev1.PersistentVolumeClaim) (err error) {
-	source := c.Spec.DataSource
+	source, ref := c.Spec.DataSource, c.Spec.DataSourceRef
 	switch {
-	case source == nil && c.Spec.DataSourceRef != nil:
-		return fmt.Errorf("%w %s %s is in another namespace, which is not supported", ErrSource, c.Spec.DataSourceRef.Kind, c.Spec.DataSourceRef.Name)
+	case ref != nil && (source == nil || ref.Namespace != nil && *ref.Namespace != ""):
+		return fmt.Errorf("%w %s %s is in another namespace, which is not supported", ErrSource, ref.Kind, ref.Name)
 	case source == nil:
 		return nil
 	case IsSnapshot(c):

@@ -1,6 +1,7 @@
-// Package guard is the admission plugin that decides who may set the annotation
-// with which a Pod asks to be mounted at a path of the host: whoever may create
-// Pods could otherwise cover any directory of any node.
+// Package guard has two admission plugins of volplane's own. One decides who may
+// set the annotation with which a Pod asks to be mounted at a path of the host:
+// whoever may create Pods could otherwise cover any directory of any node. The
+// other refuses what would give a user other data than asked for.
 package guard
 
 import (
