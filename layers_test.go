@@ -75,6 +75,7 @@ func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{"standalone/", "internal/app", "internal/csi", "internal/volume", decidePrefix}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{"standalone/up", "standalone/backup"}, nil, "main is boring"},
+		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and knows what the names of drivers mean"},
 		{"standalone/", []string{"standalone/", "internal/volume", "internal/durable", decidePrefix}, nil, "the API server knows no controller, no node agent and no driver"},
 	}
 }

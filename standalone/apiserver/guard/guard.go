@@ -1,28 +1,34 @@
-// Package guard has two admission plugins of volplane's own. One decides who may
-// set the annotation with which a Pod asks to be mounted at a path of the host:
-// whoever may create Pods could otherwise cover any directory of any node. The
-// other refuses what would give a user other data than asked for.
 package guard
 
 import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes"
 	api "k8s.io/kubernetes/pkg/apis/core"
 
 	"volplane.dev/volplane/internal/volume"
 )
 
 // PluginName is the plugin's name in the chain.
-const PluginName = "AnnotationGuard"
+const PluginName = "PodGuard"
 
-// What a writer of the annotation must be allowed to do.
-const verb, resource = "mount", "hostpaths"
+// right is what the author of a Pod must be allowed to do in its namespace; an
+// empty name is that of no object.
+type right struct{ verb, resource, name string }
+
+func (r right) String() string {
+	if r.name == "" {
+		return fmt.Sprintf("the verb %q on %q in group %q", r.verb, r.resource, volume.Domain)
+	}
+	return fmt.Sprintf("the verb %q on %q in group %q for the name %q", r.verb, r.resource, volume.Domain, r.name)
+}
 
 // Register adds the plugin to a list.
 func Register(plugins *admission.Plugins) {
@@ -33,44 +39,64 @@ func Register(plugins *admission.Plugins) {
 
 type plugin struct {
 	*admission.Handler
-	authz authorizer.UnconditionalAuthorizer
+	authz  authorizer.UnconditionalAuthorizer
+	client kubernetes.Interface
 }
 
 var (
 	_ admission.ValidationInterface            = (*plugin)(nil)
 	_ initializer.WantsUnconditionalAuthorizer = (*plugin)(nil)
+	_ initializer.WantsExternalKubeClientSet   = (*plugin)(nil)
 )
 
 // SetUnconditionalAuthorizer gives the plugin whom to ask.
 func (p *plugin) SetUnconditionalAuthorizer(a authorizer.UnconditionalAuthorizer) { p.authz = a }
 
+// SetExternalKubeClientSet gives the plugin the server itself to read from.
+func (p *plugin) SetExternalKubeClientSet(c kubernetes.Interface) { p.client = c }
+
 // ValidateInitialization refuses a plugin that could not ask anybody.
 func (p *plugin) ValidateInitialization() error {
-	if p.authz == nil {
-		return fmt.Errorf("%s has no authorizer", PluginName)
+	if p.authz == nil || p.client == nil {
+		return fmt.Errorf("%s has no authorizer or no client", PluginName)
 	}
 	return nil
 }
 
-// Validate refuses a Pod whose guarded annotation is new, changed or taken
-// away, unless its writer may "mount" "hostpaths" in volplane.dev.
+// Validate refuses a Pod for which its writer has not the rights that it needs.
+// Every way to the object is looked at, and what was there before is no matter.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() != api.Resource("pods") {
 		return nil
 	}
-	// A Binding carries annotations to its Pod, and a status update may too:
-	// every way to the object is looked at. A Binding has no old object and
-	// says nothing of what it does not change.
-	if annotation(a.GetObject(), volume.AnnMountAt) == annotation(a.GetOldObject(), volume.AnnMountAt) {
-		return nil
+	// A Binding carries annotations to its Pod, and a status update may too. A
+	// Binding has no old object and says nothing of what it does not change.
+	if annotation(a.GetObject(), volume.AnnMountAt) != annotation(a.GetOldObject(), volume.AnnMountAt) {
+		err := p.demand(ctx, a, "annotation "+volume.AnnMountAt, right{verb: "mount", resource: "hostpaths"})
+		if err != nil {
+			return err
+		}
 	}
+	before := inline(a.GetOldObject())
+	for _, v := range inline(a.GetObject()) {
+		if slices.Contains(before, v) {
+			continue
+		}
+		if err := p.admit(ctx, a, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// demand refuses what needs a right that the writer has not.
+func (p *plugin) demand(ctx context.Context, a admission.Attributes, what string, r right) error {
 	decision, _, err := p.authz.Authorize(ctx, authorizer.AttributesRecord{
-		User: a.GetUserInfo(), Verb: verb, Namespace: a.GetNamespace(),
-		APIGroup: volume.Domain, APIVersion: "v1", Resource: resource, ResourceRequest: true,
+		User: a.GetUserInfo(), Verb: r.verb, Namespace: a.GetNamespace(), Name: r.name,
+		APIGroup: volume.Domain, APIVersion: "v1", Resource: r.resource, ResourceRequest: true,
 	})
 	if err != nil || decision != authorizer.DecisionAllow {
-		return admission.NewForbidden(a, fmt.Errorf("annotation %s: user %q may not set or change it: the verb %q on %q in group %q is needed",
-			volume.AnnMountAt, a.GetUserInfo().GetName(), verb, resource, volume.Domain))
+		return admission.NewForbidden(a, fmt.Errorf("%s: user %q may not set or change it: %s is needed", what, a.GetUserInfo().GetName(), r))
 	}
 	return nil
 }

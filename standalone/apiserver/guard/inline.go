@@ -1,0 +1,71 @@
+package guard
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/admission"
+	api "k8s.io/kubernetes/pkg/apis/core"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// named is a driver that a Pod names itself, as a FlexVolume or as a CSI driver.
+type named struct{ flex, csi string }
+
+// inline returns the drivers that a Pod names itself, none for another object.
+func inline(o any) []named {
+	pod, ok := o.(*api.Pod)
+	if !ok || pod == nil {
+		return nil
+	}
+	var all []named
+	for _, v := range pod.Spec.Volumes {
+		if v.FlexVolume != nil {
+			all = append(all, named{flex: v.FlexVolume.Driver})
+		}
+		if v.CSI != nil {
+			all = append(all, named{csi: v.CSI.Driver})
+		}
+	}
+	return all
+}
+
+// admit refuses a FlexVolume driver to whom may not use it.
+func (p *plugin) admit(ctx context.Context, a admission.Attributes, v named) error {
+	if v.csi == "" {
+		return p.demand(ctx, a, "flexVolume "+v.flex, use(v.flex))
+	}
+	name, err := p.flexOf(ctx, v.csi)
+	if err != nil || name == "" {
+		return err
+	}
+	return p.demand(ctx, a, fmt.Sprintf("csi volume of driver %s, which is or may be FlexVolume driver %s: no CSIDriver object of somebody else's says otherwise", v.csi, name), use(name))
+}
+
+// use is the right to name a driver in Pods.
+func use(driver string) right { return right{verb: "use", resource: "flexdrivers", name: driver} }
+
+// flexOf returns the FlexVolume driver that is served by the name of a CSI
+// driver, or may be as soon as it is installed. It is none when somebody else
+// than volplane made the CSIDriver: that says, as everywhere, whether Pods may
+// name the driver (volumeLifecycleModes), by the word of who made it. That which
+// volplane makes of a FlexVolume driver by itself is nobody's word.
+func (p *plugin) flexOf(ctx context.Context, csi string) (string, error) {
+	n, err := decide.ParseCSI(csi)
+	if err != nil {
+		return "", nil //nolint:nilerr // the name of no FlexVolume driver
+	}
+	d, err := p.client.StorageV1().CSIDrivers().Get(ctx, csi, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return "", apierrors.NewInternalError(fmt.Errorf("look at CSIDriver %s: %w", csi, err))
+	case d.Labels[volume.LabelMadeBy] != volume.Program:
+		return "", nil
+	}
+	return n.String(), nil
+}
