@@ -21,6 +21,8 @@ type call struct {
 	key string
 	// args follow the operation; shown are those for observers, nil for args.
 	args, shown []string
+	// volume is the volume's name, when the key has the driver's.
+	volume string
 	// secrets may not appear in any words.
 	secrets map[string]string
 	// keep is task's.
@@ -87,12 +89,18 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 		return decide.Answer{}, err
 	}
 	d.o.Calls.given.AddData(c.secrets)
+	traced, err := d.begin(c)
+	if err != nil {
+		traced.strike()
+		return decide.Answer{}, fmt.Errorf("%w: %w", errNotStarted, err)
+	}
 	began := time.Now()
 	p := process{
-		path: d.Path, args: append([]string{string(c.op)}, c.args...), cgroup: d.o.Cgroup,
+		path: d.Path, args: append([]string{string(c.op)}, c.args...), cgroup: d.o.Cgroup, trace: traced,
 		limit: d.o.Settings.Limit(c.op), overdue: overdue,
 	}
 	e, err := p.run()
+	traced.strike()
 	seen := Call{Driver: d.Name, Op: c.op, Args: c.args, Took: time.Since(began), Exit: e.exit}
 	if c.shown != nil {
 		seen.Args = c.shown

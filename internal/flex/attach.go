@@ -44,7 +44,7 @@ func (d *Driver) Attach(ctx context.Context, v decide.Volume, node string) (stri
 	if err != nil {
 		return "", err
 	}
-	a, err := d.ask(ctx, call{op: decide.OpAttach, key: d.object(v), args: []string{arg, node}, keep: true})
+	a, err := d.ask(ctx, call{op: decide.OpAttach, key: d.object(v), volume: v.Name, args: []string{arg, node}, keep: true})
 	return a.Device, err
 }
 
@@ -54,7 +54,7 @@ func (d *Driver) IsAttached(ctx context.Context, v decide.Volume, node string) (
 	if err != nil {
 		return false, false, err
 	}
-	a, err := d.ask(ctx, call{op: decide.OpIsAttached, key: d.object(v), args: []string{arg, node}})
+	a, err := d.ask(ctx, call{op: decide.OpIsAttached, key: d.object(v), volume: v.Name, args: []string{arg, node}})
 	if err != nil || a.Attached == nil {
 		return false, false, err
 	}
@@ -68,7 +68,7 @@ func (d *Driver) WaitForAttach(ctx context.Context, device string, v decide.Volu
 	if err != nil {
 		return "", err
 	}
-	a, err := d.ask(ctx, call{op: decide.OpWaitForAttach, key: d.object(v), args: []string{device, arg}, keep: true})
+	a, err := d.ask(ctx, call{op: decide.OpWaitForAttach, key: d.object(v), volume: v.Name, args: []string{device, arg}, keep: true})
 	if err != nil {
 		return "", err
 	}
@@ -102,7 +102,7 @@ func (d *Driver) ExpandVolume(ctx context.Context, v decide.Volume, deviceDir st
 		return 0, err
 	}
 	args := []string{arg, deviceDir, strconv.FormatInt(newSize, 10), strconv.FormatInt(oldSize, 10)}
-	a, err := d.ask(ctx, call{op: decide.OpExpandVolume, key: d.object(v), args: args, keep: true})
+	a, err := d.ask(ctx, call{op: decide.OpExpandVolume, key: d.object(v), volume: v.Name, args: args, keep: true})
 	if err != nil {
 		return 0, err
 	}

@@ -50,6 +50,18 @@ type flight struct {
 // Wait returns when no call is running. No call may be begun meanwhile.
 func (c *Calls) Wait() { c.running.Wait() }
 
+// idle says that no call is running.
+func (c *Calls) idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range c.at {
+		if f.end.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
 // task is what is to be done on an object, which key names.
 type task struct {
 	key, what string

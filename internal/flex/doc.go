@@ -11,7 +11,9 @@
 // or volume, or joins one that does the same; it runs on when its asker goes
 // away; it ends by itself or is killed, with its process group, at its time
 // limit. What a driver leaves behind, a FUSE daemon for example, lives on, in a
-// cgroup of its own where the host has cgroup v2.
+// cgroup of its own where the host has cgroup v2. A call is written down while it
+// runs: what is left of one whose host was killed is ended by the next Host
+// before that calls anything.
 //
 // Life cycle of a Host: it watches a plugin directory, looks at what a notice is
 // about, has each driver that came or changed probed, the first time at once and

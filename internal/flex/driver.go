@@ -41,6 +41,10 @@ type Options struct {
 	// Cgroup is a directory of cgroup v2 in which the executable is started
 	// (Cgroup); empty starts it where we are.
 	Cgroup string
+	// Traces is a directory in which calls are written down while they run, so
+	// that a Host ends what is left of them when we are killed; empty writes
+	// nothing.
+	Traces string
 }
 
 // Call is one start of a driver, for observers.

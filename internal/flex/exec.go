@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -24,7 +25,9 @@ type process struct {
 	args []string
 	// cgroup is the directory of the cgroup to start in; empty for ours.
 	cgroup string
-	limit  time.Duration
+	// trace is where it is written down, nil for nowhere.
+	trace *trace
+	limit time.Duration
 	// overdue is called, once, when the process does not even end after it was
 	// killed.
 	overdue func()
@@ -50,9 +53,14 @@ const (
 	firstInherited = 3
 )
 
-// environment is all that a driver gets of ours: nothing (H6).
-func environment() []string {
-	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8"}
+// environment is all that a driver gets of ours: nothing (H6), but the name of
+// the call where that is what its processes are found by.
+func (p process) environment() []string {
+	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8"}
+	if p.trace != nil && p.trace.Cgroup == "" {
+		env = append(env, p.trace.mark())
+	}
+	return env
 }
 
 // run starts the process and returns when it has ended, which is not later than
@@ -78,6 +86,7 @@ func (p process) run() (ending, error) {
 	if err != nil {
 		return ending{}, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
+	p.trace.leads(started.Pid)
 	go stdout.read()
 	go stderr.read()
 	err = p.wait(started.Pid, pidfd)
@@ -107,22 +116,39 @@ func (p process) start(stdout, stderr *os.File) (*os.Process, int, error) {
 	_ = unix.CloseRange(firstInherited, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	pidfd := -1
 	attr := &os.ProcAttr{
-		Dir: "/", Env: environment(), Files: []*os.File{null, stdout, stderr},
+		Dir: "/", Env: p.environment(), Files: []*os.File{null, stdout, stderr},
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, PidFD: &pidfd},
 	}
-	if p.cgroup != "" {
-		if fd, err := unix.Open(p.cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
+	if cgroup := p.in(); cgroup != "" {
+		if fd, err := unix.Open(cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
 			defer unix.Close(fd)
 			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
 		}
 	}
+	if !attr.Sys.UseCgroupFD {
+		if err := p.trace.withoutCgroup(); err != nil {
+			return nil, 0, err
+		}
+		attr.Env = p.environment()
+	}
 	started, err := p.startTries(attr)
 	if err != nil && attr.Sys.UseCgroupFD {
 		// A cgroup can be gone or not be ours: a call is worth more.
-		attr.Sys.UseCgroupFD = false
+		if again := p.trace.withoutCgroup(); again != nil {
+			return nil, 0, again
+		}
+		attr.Sys.UseCgroupFD, attr.Env = false, p.environment()
 		started, err = p.startTries(attr)
 	}
 	return started, pidfd, err
+}
+
+// in returns the cgroup to start in: the call's own, or the driver's.
+func (p process) in() string {
+	if p.trace != nil && p.trace.Cgroup != "" {
+		return p.trace.Cgroup
+	}
+	return p.cgroup
 }
 
 // startTries starts an executable that somebody writes to when he has closed
@@ -151,19 +177,49 @@ func WhenClosed(tries int, start func() error) error {
 	}
 }
 
-// wait waits until the process has ended; at its limit its group is killed. The
-// process is not reaped, so that its number is nobody else's.
+// wait waits until the process has ended. At its limit its group is killed, and
+// so is what is left of that when something else has killed its leader: nobody
+// leads it any more, and the next call must not begin beside it. The process is
+// not reaped, so that its number is nobody else's.
 func (p process) wait(pid, pidfd int) error {
 	defer unix.Close(pidfd)
-	if ended(pidfd, p.limit) {
+	inTime := ended(pidfd, p.limit)
+	if inTime && !killed(pidfd) {
 		return nil
 	}
 	_ = unix.Kill(-pid, unix.SIGKILL)
-	if !ended(pidfd, killGrace) {
+	last := time.Now().Add(killGrace)
+	over := ended(pidfd, killGrace) && groupEnded(pid, time.Until(last))
+	if !over {
 		p.overdue()
 		ended(pidfd, -1)
+		groupEnded(pid, math.MaxInt64)
+	}
+	if inTime {
+		return nil
 	}
 	return fmt.Errorf("%w (%s)", decide.ErrTimeLimit, p.limit)
+}
+
+// killed says whether a process that has ended was killed.
+func killed(pidfd int) bool {
+	var how unix.Siginfo
+	err := unix.Waitid(unix.P_PIDFD, pidfd, &how, unix.WEXITED|unix.WNOWAIT, nil)
+	const cldKilled, cldDumped = 2, 3
+	return err == nil && (how.Code == cldKilled || how.Code == cldDumped)
+}
+
+// groupEnded waits until nothing of a process group lives, whose leader is not
+// reaped.
+func groupEnded(group int, limit time.Duration) bool {
+	pause := time.NewTicker(leftPause)
+	defer pause.Stop()
+	for began := time.Now(); slices.ContainsFunc(processes(), func(p living) bool { return p.group == group }); <-pause.C {
+		if time.Since(began) > limit {
+			return false
+		}
+	}
+	return true
 }
 
 // ended waits until the process has ended, or for a time unless that is

@@ -26,6 +26,10 @@ import (
 const hostMode = "FLEX_TEST_HOST"
 
 func TestMain(m *testing.M) {
+	if root := os.Getenv(lifeMode); root != "" {
+		fmt.Println(life(root))
+		return
+	}
 	if path := os.Getenv(hostMode); path != "" {
 		d, err := Probe(context.Background(), decide.Name{Driver: "t"}, path, Options{})
 		if err == nil {

@@ -93,7 +93,7 @@ func (h *Host) options(s *slot) Options {
 	if h.Options != nil {
 		o = h.Options(s.name)
 	}
-	o.Calls = &s.calls
+	o.Calls, o.Traces = &s.calls, h.tracesDir(s.dir)
 	return o
 }
 

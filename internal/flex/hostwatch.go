@@ -31,6 +31,7 @@ func (h *Host) Run(ctx context.Context) error {
 	if err := os.MkdirAll(h.Dir, 0o750); err != nil {
 		return fmt.Errorf("make the plugin directory: %w", err)
 	}
+	h.endLeft(ctx)
 	w := h.watch()
 	defer w.close()
 	tick := time.NewTicker(cmp.Or(h.RescanEvery, defaultRescan))
@@ -328,7 +329,7 @@ func (h *Host) linked() []string {
 
 // idle says that nothing is there, and nobody needs it.
 func (s *slot) idle() bool {
-	return s.seen == nil && s.refused.Reason == "" && len(s.users) == 0
+	return s.seen == nil && s.refused.Reason == "" && len(s.users) == 0 && s.calls.idle()
 }
 
 // forgetGone forgets drivers that have been gone for a while; before that they

@@ -50,3 +50,14 @@ func (o Operation) TakesVolume() bool {
 		return false
 	}
 }
+
+// Asks says whether the operation is a question: a driver changes nothing for
+// it.
+func (o Operation) Asks() bool {
+	switch o {
+	case OpInit, OpGetVolumeName, OpIsAttached:
+		return true
+	default:
+		return false
+	}
+}

@@ -154,12 +154,10 @@ func (b *Bridge) Close() error {
 		_ = os.Remove(dir("state/" + name))
 	}
 	for _, d := range []string{"attached", "staged", "published", "made", "."} {
-		empty, _ := filepath.Glob(dir("state/volumes/*/" + d))
-		for _, path := range empty {
-			_ = os.Remove(filepath.Clean(path))
-		}
+		b.removeEmpty("state/volumes/*/" + d)
 	}
-	for _, d := range []string{"state/volumes", "state/kept", "state", "pods", "plugins"} {
+	b.removeEmpty("state/calls/*")
+	for _, d := range []string{"state/volumes", "state/calls", "state/kept", "state", "pods", "plugins"} {
 		_ = os.Remove(dir(d))
 	}
 	if left, err := os.ReadDir(b.RootDir); err == nil && len(left) == 1 {
@@ -167,6 +165,14 @@ func (b *Bridge) Close() error {
 		_ = os.Remove(b.RootDir)
 	}
 	return errors.Join(b.table.Close(), b.lock.Close())
+}
+
+// removeEmpty removes the directories of a pattern that nothing is in.
+func (b *Bridge) removeEmpty(pattern string) {
+	found, _ := filepath.Glob(filepath.Join(b.RootDir, pattern))
+	for _, path := range found {
+		_ = os.Remove(filepath.Clean(path))
+	}
 }
 
 // Run serves the drivers that the host finds until ctx ends. Volumes stay
