@@ -14,10 +14,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
-// closingLimit bounds what a controller does last.
-const closingLimit = 2 * time.Second
+const (
+	// closingLimit bounds what a controller does last.
+	closingLimit = 2 * time.Second
+	// turnPatience is how long a key waits for its turn before its owner is told,
+	// and turnPause the pause before that is told again.
+	turnPatience, turnPause = 10 * time.Second, time.Minute
+)
 
 // Key names one object that a controller works on.
 type Key struct{ Kind, Namespace, Name string }
@@ -63,8 +69,11 @@ type Result struct{ After time.Duration }
 // Controller is one running declaration.
 type Controller struct {
 	Declaration
-	// Workers is the number of keys worked on at once; 0 means 1.
+	// Workers is the number of keys worked on at once; 0 means 1. Those that have
+	// entered a lane do not count.
 	Workers int
+	// Places is how many calls may be under way in each lane; 0 means 1.
+	Places int
 	// RetryMin and RetryMax bound the pause before a failed key is tried
 	// again; the defaults are 50 ms and 5 minutes.
 	RetryMin, RetryMax time.Duration
@@ -79,6 +88,7 @@ type Controller struct {
 
 	once  sync.Once
 	queue *queue
+	lanes *lanes
 }
 
 // Add asks for a key to be reconciled soon. It may be called before Run and
@@ -91,7 +101,27 @@ func (c *Controller) AddAfter(k Key, d time.Duration) { c.init(); c.queue.addAft
 func (c *Controller) init() {
 	c.once.Do(func() {
 		c.queue = &queue{shortest: cmp.Or(c.RetryMin, 50*time.Millisecond), longest: cmp.Or(c.RetryMax, 5*time.Minute)}
+		c.lanes = &lanes{places: max(c.Places, 1), wake: c.queue.add}
 	})
+}
+
+// Turn is asked by Reconcile before it calls a driver. If it is not the key's
+// turn, Reconcile returns with the pause after which to look again at the latest,
+// and is called again when it is; tell is called when that takes long. Otherwise,
+// with 0, the key has a place until Reconcile returns. The pauses of a key that
+// has failed go on growing when it has waited in between.
+func (c *Controller) Turn(k Key, lane Lane, tell func(volume.Because)) (pause time.Duration) {
+	c.init()
+	ok, waited := c.lanes.enter(k, lane)
+	switch {
+	case ok:
+		c.queue.apart(k)
+		return 0
+	case waited < turnPatience:
+		return turnPatience - waited
+	}
+	tell(lane.busy())
+	return turnPause
 }
 
 // Run works on keys until ctx ends, and returns when all workers have stopped.
@@ -110,10 +140,14 @@ func (c *Controller) Run(ctx context.Context) error {
 }
 
 func (c *Controller) work(ctx context.Context, key Key) {
+	c.lanes.begin(key)
 	result, err := c.safely(ctx, key)
+	waits := c.lanes.end(key)
 	switch {
 	case err == nil:
-		c.queue.went(key)
+		if !waits {
+			c.queue.went(key)
+		}
 		if result.After > 0 {
 			c.queue.addAfter(key, result.After)
 		}

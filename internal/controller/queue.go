@@ -39,6 +39,8 @@ type entry struct {
 	// later brings the key back at a time.
 	later *time.Timer
 	at    time.Time
+	// apart says that the work on it is not counted.
+	apart bool
 }
 
 type state int
@@ -164,9 +166,26 @@ func (q *queue) begin() {
 				return
 			}
 			work(k)
-			q.done(k)
+			if !q.done(k) {
+				return
+			}
 		}
 	})
+}
+
+// apart has the work on a key that is under way not count any more: something
+// else bounds it.
+func (q *queue) apart(k Key) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.keys[k]
+	if e == nil || e.apart || e.state != working && e.state != again {
+		return
+	}
+	e.apart = true
+	if q.free++; len(q.ready) > 0 {
+		q.begin()
+	}
 }
 
 // next returns a key and the work to be done on it, if there is any.
@@ -185,11 +204,25 @@ func (q *queue) next() (k Key, work func(Key)) {
 	return k, q.work
 }
 
-// done ends the work on a key.
-func (q *queue) done(k Key) {
+// done ends the work on a key, and says whether who did it goes on: what was
+// not counted may be one too many now.
+func (q *queue) done(k Key) (goesOn bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e := q.keys[k]
+	goesOn = true
+	if e.apart {
+		e.apart = false
+		if goesOn = q.free > 0; goesOn {
+			q.free--
+		}
+	}
+	q.rest(k, e)
+	return goesOn
+}
+
+// rest forgets a key on which the work has ended, if nothing is to be remembered.
+func (q *queue) rest(k Key, e *entry) {
 	if e.state == again {
 		e.state = waiting
 		q.ready = append(q.ready, k)

@@ -53,6 +53,7 @@ const (
 	ReasonDeleting                  Reason = "VolumeDelete"
 	ReasonFailedDelete              Reason = "VolumeFailedDelete"
 	ReasonStillAttached             Reason = "StillAttached"
+	ReasonDriverBusy                Reason = "DriverBusy"
 	ReasonCapacityTold              Reason = "CapacityTold"
 	ReasonCapacityUnknown           Reason = "CapacityUnknown"
 	ReasonCapacityObsolete          Reason = "CapacityObsolete"

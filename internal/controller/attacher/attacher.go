@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -18,6 +19,10 @@ const (
 	kindVolume     = "volume"
 	kindDriver     = "driver"
 )
+
+// places is how many calls that attach volumes, and how many that detach them, are
+// under way at each driver at most; on behalf of one namespace half as many.
+const places = 200
 
 // Declaration is what the attacher reads and writes.
 func Declaration() controller.Declaration {
@@ -63,7 +68,7 @@ func New(env controller.Env, o Options) *controller.Controller {
 	}
 	a := &attacher{
 		Env: env, Options: o, known: newKnown(),
-		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, RetryMin: 100 * time.Millisecond, Log: env.Log},
+		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log},
 		volumes:    env.Caches.Volumes(), attachments: env.Caches.Attachments(), csiNodes: env.Caches.CSINodes(), nodes: env.Caches.Nodes(),
 		csiDrivers: env.Caches.CSIDrivers(),
 	}
@@ -146,7 +151,28 @@ func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controlle
 		return controller.Result{}, nil
 	}
 	facts := a.gather(va)
-	return controller.Result{}, a.apply(ctx, facts, attach.Attachment(facts))
+	plan := attach.Attachment(facts)
+	if left := a.turn(facts, plan); left > 0 {
+		return controller.Result{After: left}, nil
+	}
+	return controller.Result{}, a.apply(ctx, facts, plan)
+}
+
+// turn says when to look again if a plan's call has to wait for its turn; 0 is
+// that it need not.
+func (a *attacher) turn(f attach.Facts, p attach.Plan) time.Duration {
+	va := f.Attachment
+	lane := controller.Lane{Driver: va.Spec.Attacher, Call: "attach"}
+	switch {
+	case p.Step == attach.Detach:
+		lane.Call = "detach"
+	case p.Step != attach.Attach:
+		return 0
+	}
+	if f.Volume != nil && f.Volume.Spec.ClaimRef != nil {
+		lane.Namespace = f.Volume.Spec.ClaimRef.Namespace
+	}
+	return a.Turn(controller.Key{Kind: kindAttachment, Name: va.Name}, lane, func(b volume.Because) { a.Events.Warn(va, b) })
 }
 
 func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/provision"
@@ -18,13 +19,18 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-func (p *provisioner) reconcileVolume(ctx context.Context, name string) error {
+func (p *provisioner) reconcileVolume(ctx context.Context, name string) (controller.Result, error) {
 	v, ok := p.volumes.Get(name)
 	if !ok {
-		return nil
+		return controller.Result{}, nil
 	}
 	reclaim, why := provision.Volume(p.gatherVolume(v))
-	return p.applyVolume(ctx, v, reclaim, why)
+	if reclaim == provision.Delete {
+		if left := p.turnToDelete(v); left > 0 {
+			return controller.Result{After: left}, nil
+		}
+	}
+	return controller.Result{}, p.applyVolume(ctx, v, reclaim, why)
 }
 
 func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeFacts {

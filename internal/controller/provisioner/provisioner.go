@@ -33,9 +33,9 @@ const (
 )
 
 const (
-	// workers is how many calls of drivers are under way at most. What a
-	// driver cannot take it refuses, and is asked again later.
-	workers = 500
+	// workers is how much is looked at and written at once, beside the calls of
+	// drivers.
+	workers = 100
 	// firstPause is the pause before a call that failed is repeated; it doubles.
 	firstPause = 100 * time.Millisecond
 	// sweepPause is how long a resolved intent may stand in the log, so that
@@ -116,7 +116,7 @@ type provisioner struct {
 func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
 		Env: env, Options: o, log: kube.NewIntentLog(env.Client, o.Intents),
-		Controller: &controller.Controller{Declaration: DeclarationWith(o.Intents), Workers: workers, RetryMin: firstPause, Log: env.Log},
+		Controller: &controller.Controller{Declaration: DeclarationWith(o.Intents), Workers: workers, Places: places, RetryMin: firstPause, Log: env.Log},
 		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(),
 		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), attachments: env.Caches.Attachments(),
 	}
@@ -220,7 +220,7 @@ func (p *provisioner) wakeClaims(which func(*corev1.PersistentVolumeClaim) bool)
 
 func (p *provisioner) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
 	if key.Kind == kindVolume {
-		return controller.Result{}, p.reconcileVolume(ctx, key.Name)
+		return p.reconcileVolume(ctx, key.Name)
 	}
 	if err := p.load(ctx); err != nil {
 		return controller.Result{}, err
@@ -271,6 +271,9 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	}
 	if plan.Intent != nil && plan.Because.Reason == volume.ReasonDriverMissing {
 		return p.await(plan), nil
+	}
+	if left := p.turn(plan); left > 0 {
+		return controller.Result{After: left}, nil
 	}
 	return controller.Result{}, p.apply(ctx, claim, plan)
 }

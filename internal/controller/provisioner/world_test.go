@@ -1,6 +1,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -40,6 +41,8 @@ type driver struct {
 	csipb.UnimplementedControllerServer
 	csipb.UnimplementedNodeServer
 
+	// name is the driver's; none is driverName.
+	name string
 	// answer, when set, is asked before CreateVolume does anything.
 	answer func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error)
 
@@ -53,7 +56,7 @@ type driver struct {
 }
 
 func (d *driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
-	return &csipb.GetPluginInfoResponse{Name: driverName, VendorVersion: "1"}, nil
+	return &csipb.GetPluginInfoResponse{Name: cmp.Or(d.name, driverName), VendorVersion: "1"}, nil
 }
 
 func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
@@ -133,9 +136,10 @@ func (d *driver) has() string {
 
 // world is a provisioner with a driver and an API that keeps objects only.
 type world struct {
-	t      *testing.T
-	client *fake.Clientset
-	driver *driver
+	t       *testing.T
+	client  *fake.Clientset
+	driver  *driver
+	drivers *csi.Set
 	// register has the driver appear.
 	register func()
 }
@@ -148,18 +152,17 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 	if begin != nil {
 		begin(d)
 	}
-	w := &world{t: t, driver: d, client: fake.NewClientset(append(objects, class())...)}
+	w := &world{t: t, driver: d, drivers: csi.NewSet(), client: fake.NewClientset(append(objects, class())...)}
 	ctx, cancel := context.WithCancel(context.Background())
-	drivers := csi.NewSet()
 	served := serve(ctx, t, d)
-	w.register = func() { drivers.Put(served) }
+	w.register = func() { w.drivers.Put(served) }
 	if !d.late {
 		w.register()
 	}
 	caches := kube.NewCaches(w.client)
 	c := New(controller.Env{
 		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
-	}, Options{Drivers: drivers, Requests: controller.NewRequests(), Intents: Intents(), Lateness: 50 * time.Millisecond})
+	}, Options{Drivers: w.drivers, Requests: controller.NewRequests(), Intents: Intents(), Lateness: 50 * time.Millisecond})
 	followed := w.follows()
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)

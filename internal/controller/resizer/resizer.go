@@ -11,11 +11,17 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
-// infeasiblePause is how long a size that can never be is left alone, unless
-// the claim changes.
-const infeasiblePause = 5 * time.Minute
+const (
+	// infeasiblePause is how long a size that can never be is left alone, unless
+	// the claim changes.
+	infeasiblePause = 5 * time.Minute
+	// places is how many calls that grow volumes are under way at each driver at
+	// most; on behalf of one namespace half as many.
+	places = 20
+)
 
 // Declaration is what the controller reads and writes.
 func Declaration() controller.Declaration {
@@ -43,7 +49,7 @@ type resizer struct {
 func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	r := &resizer{
 		Env: env, drivers: drivers, memory: newMemory(),
-		Controller: &controller.Controller{Declaration: Declaration(), Workers: 10, RetryMin: 100 * time.Millisecond, Log: env.Log},
+		Controller: &controller.Controller{Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log},
 		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(),
 	}
 	r.Controller.Reconcile = r.reconcile
@@ -91,7 +97,21 @@ func (r *resizer) reconcile(ctx context.Context, key controller.Key) (controller
 		return controller.Result{}, nil
 	}
 	facts := r.gather(claim)
-	return r.apply(ctx, facts, resize.Claim(facts))
+	plan := resize.Claim(facts)
+	if left := r.turn(key, facts, plan); left > 0 {
+		return controller.Result{After: left}, nil
+	}
+	return r.apply(ctx, facts, plan)
+}
+
+// turn says when to look again if a plan's call has to wait for its turn; 0 is
+// that it need not.
+func (r *resizer) turn(key controller.Key, f resize.Facts, p resize.Plan) time.Duration {
+	if p.Step != resize.Begin && p.Step != resize.Expand || !f.Expands {
+		return 0
+	}
+	lane := controller.Lane{Driver: f.Volume.Spec.CSI.Driver, Call: "expand", Namespace: key.Namespace}
+	return r.Turn(key, lane, func(b volume.Because) { r.Events.Warn(f.Claim, b) })
 }
 
 func (r *resizer) gather(claim *corev1.PersistentVolumeClaim) resize.Facts {

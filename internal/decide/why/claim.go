@@ -181,6 +181,9 @@ func (f facts) unbound() Link {
 	if f.Making[f.Claim.UID] {
 		return link(subject, Waiting, volume.ReasonProvisioning, "driver "+driver+" is making the volume"+f.making(), driver)
 	}
+	if e := f.warning(f.Claim, volume.ReasonDriverBusy); e != nil {
+		return link(subject, Waiting, volume.ReasonDriverBusy, e.Message, driver)
+	}
 	if f.MakingHidden {
 		return link(subject, Waiting, volume.ReasonExternalProvisioning, "the provisioner has not asked driver "+driver+
 			" yet, or the driver is making the volume: who may list the ConfigMaps of all namespaces is told which", "provisioner")

@@ -27,6 +27,10 @@ func claimRows() []row {
 		{"the driver is nowhere", "pvc/data", func(s *scene) { s.unbound(); s.all.CSINodes = nil }},
 		{"the provisioner has not begun", "pvc/data", (*scene).unbound},
 		{"the driver is making the volume", "pvc/data", func(s *scene) { s.unbound(); s.all.Making = map[types.UID]bool{"uid-data": true} }},
+		{"the driver has enough to do", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.warn("uid-data", volume.ReasonDriverBusy, "driver d.example.com works on as many calls to create volumes as may be under way at once; this one waits for its turn")
+		}},
 		{"whether the driver is making the volume may not be read", "pvc/data", func(s *scene) { s.unbound(); s.all.MakingHidden = true }},
 		{"the driver refuses", "pvc/data", func(s *scene) {
 			s.unbound()
@@ -376,6 +380,11 @@ func volumeRows() []row {
 		{"a volume that nobody has looked at", "pv/v1", func(s *scene) { s.released(); s.detached(); s.volume.Status.Phase = "" }},
 		{"a bound volume that names no claim", "pv/v1", func(s *scene) { s.volume.Spec.ClaimRef = nil; s.detached() }},
 		{"the claim is gone, the volume still attached", "pv/v1", (*scene).released},
+		{"the claim is gone, the driver has enough to do", "pv/v1", func(s *scene) {
+			s.released()
+			s.detached()
+			s.warn(s.volume.UID, volume.ReasonDriverBusy, "driver d.example.com works on as many calls to delete volumes as may be under way at once; this one waits for its turn")
+		}},
 		{"the claim is gone, the driver deletes the volume", "pv/v1", func(s *scene) { s.released(); s.detached() }},
 		{"the claim is gone and the data kept", "pv/v1", func(s *scene) {
 			s.released()

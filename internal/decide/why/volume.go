@@ -49,5 +49,8 @@ func (f facts) released(subject string) Link {
 		return link(subject, Waiting, volume.ReasonStillAttached,
 			"its claim is gone; it is deleted when it is detached from node "+f.Attachments[0].Spec.NodeName, "attachdetach")
 	}
+	if e := f.warning(v, volume.ReasonDriverBusy); e != nil {
+		return link(subject, Waiting, volume.ReasonDriverBusy, e.Message, orText(f.driverName(), "user"))
+	}
 	return link(subject, Waiting, volume.ReasonDeleting, "its claim is gone; the driver deletes the volume", orText(f.driverName(), "user"))
 }
