@@ -25,6 +25,7 @@ const grace = 40 * time.Second
 const (
 	kindNode = "node"
 	kindGone = "gone"
+	kindDead = "dead"
 )
 
 // Declaration is what the controller reads and writes.
@@ -80,14 +81,20 @@ func New(env controller.Env, now func() time.Time) *controller.Controller {
 			l.Add(controller.Key{Kind: kindNode, Name: after.Name})
 			l.Add(controller.Key{Kind: kindGone, Name: after.Name})
 		}
+		if nodelife.Dead(after) && !nodelife.Dead(before) {
+			l.Add(controller.Key{Kind: kindDead, Name: after.Name})
+		}
 	})
 	l.pods.Watch(l.podChanged)
 	return l.Controller
 }
 
 func (l *nodeLife) reconcile(ctx context.Context, key controller.Key) (controller.Result, error) {
-	if key.Kind == kindGone {
+	switch key.Kind {
+	case kindGone:
 		return l.collect(ctx, key.Name)
+	case kindDead:
+		return controller.Result{}, l.bury(ctx, key.Name)
 	}
 	node, ok := l.nodes.Get(key.Name)
 	if !ok {

@@ -14,16 +14,41 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
-// podChanged has the node of a Pod that is new there looked for.
+// podChanged has the node of a Pod that is new there looked for, and of one that
+// is going.
 func (l *nodeLife) podChanged(before, after *corev1.Pod) {
-	if after == nil || after.Spec.NodeName == "" || before != nil && before.Spec.NodeName == after.Spec.NodeName {
+	if after == nil || after.Spec.NodeName == "" {
 		return
 	}
-	if _, there := l.nodes.Get(after.Spec.NodeName); !there {
+	node, there := l.nodes.Get(after.Spec.NodeName)
+	switch {
+	case !there && (before == nil || before.Spec.NodeName != after.Spec.NodeName):
 		l.Add(controller.Key{Kind: kindGone, Name: after.Spec.NodeName})
+	case there && nodelife.Dead(node):
+		l.Add(controller.Key{Kind: kindDead, Name: node.Name})
 	}
+}
+
+// bury deletes the Pods of a node that is off.
+func (l *nodeLife) bury(ctx context.Context, name string) error {
+	node, _ := l.nodes.Get(name)
+	pods := l.pods.By(kube.PodsByNode, name)
+	if plan := nodelife.Bury(name, node, pods); len(plan.Delete) == 0 {
+		return nil
+	}
+	// The cache may not have heard yet that its agent is back.
+	node, err := l.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at node %s: %w", name, err)
+	}
+	plan := nodelife.Bury(name, node, pods)
+	return l.remove(ctx, plan.Delete, plan.Because)
 }
 
 // collect deletes the Pods of a node that stays away.
@@ -39,9 +64,14 @@ func (l *nodeLife) collect(ctx context.Context, name string) (controller.Result,
 	if _, err := l.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return controller.Result{After: grace}, err
 	}
+	return controller.Result{}, l.remove(ctx, plan.Delete, plan.Because)
+}
+
+// remove deletes Pods without asking their node.
+func (l *nodeLife) remove(ctx context.Context, pods []*corev1.Pod, why volume.Because) error {
 	var failed []error
-	for _, p := range plan.Delete {
-		l.Events.Warn(p, plan.Because)
+	for _, p := range pods {
+		l.Events.Warn(p, why)
 		err := l.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
 			GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(p.UID)),
 		})
@@ -49,7 +79,7 @@ func (l *nodeLife) collect(ctx context.Context, name string) (controller.Result,
 			failed = append(failed, fmt.Errorf("delete pod %s: %w", kube.Key(p), err))
 		}
 	}
-	return controller.Result{}, errors.Join(failed...)
+	return errors.Join(failed...)
 }
 
 // missing returns for how long a node has been looked for in vain.

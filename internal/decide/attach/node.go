@@ -367,7 +367,7 @@ func (d *nodeDecision) drop(a *storagev1.VolumeAttachment, unique string) {
 	switch {
 	case node == nil:
 		out.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, its volumes are detached", Next: a.Spec.Attacher}
-	case outOfService(node) || late && !d.DisableForceDetachOnTimeout:
+	case nodelife.OutOfService(node) || late && !d.DisableForceDetachOnTimeout:
 		out.Force = true
 		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "node " + d.Name + " is out of service, volume " + sourceOf(a) + " is detached by force", Next: a.Spec.Attacher}
 	case InUse(node, unique):
@@ -418,8 +418,4 @@ func sourceOf(a *storagev1.VolumeAttachment) string {
 }
 
 // Living says whether a node is to be believed in what it says that it uses.
-func Living(n *corev1.Node) bool { return n != nil && nodelife.Ready(n) && !outOfService(n) }
-
-func outOfService(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
-}
+func Living(n *corev1.Node) bool { return n != nil && nodelife.Ready(n) && !nodelife.OutOfService(n) }

@@ -226,26 +226,13 @@ func refuses(f Facts, n Node) string {
 
 func untolerated(p *corev1.Pod, n *corev1.Node) string {
 	for i := range n.Spec.Taints {
-		t := &n.Spec.Taints[i]
+		t := n.Spec.Taints[i]
 		if t.Effect == corev1.TaintEffectPreferNoSchedule {
 			continue
 		}
-		if !slices.ContainsFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return tolerates(o, t) }) {
+		if !slices.ContainsFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return nodelife.Tolerates(o, t) }) {
 			return t.Key
 		}
 	}
 	return ""
-}
-
-func tolerates(o corev1.Toleration, t *corev1.Taint) bool {
-	if o.Effect != "" && o.Effect != t.Effect || o.Key != "" && o.Key != t.Key {
-		return false
-	}
-	switch o.Operator {
-	case corev1.TolerationOpExists:
-		return true
-	case "", corev1.TolerationOpEqual:
-		return o.Key != "" && o.Value == t.Value
-	}
-	return false
 }

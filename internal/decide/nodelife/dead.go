@@ -1,0 +1,79 @@
+package nodelife
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// OutOfService says whether somebody has said that a node is off.
+func OutOfService(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+}
+
+// Dead says whether a node is off: somebody has said so, and its agent does not
+// contradict.
+func Dead(n *corev1.Node) bool { return n != nil && OutOfService(n) && !Ready(n) }
+
+// DeadPlan is what is done about the Pods of a dead node.
+type DeadPlan struct {
+	// Delete are Pods that are deleted without asking their node.
+	Delete  []*corev1.Pod
+	Because volume.Because
+}
+
+// Bury decides about the Pods of a node. Of a dead one those are deleted that are
+// being deleted, for nobody there ends them, as Kubernetes' Pod garbage collector
+// does; and if the taint evicts those, too, that do not tolerate it.
+func Bury(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
+	switch {
+	case n == nil:
+		return DeadPlan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is gone"}}
+	case !OutOfService(n):
+		return DeadPlan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "nobody has said that node " + name + " is out of service"}}
+	case Ready(n):
+		return DeadPlan{Because: volume.Because{
+			Reason: volume.ReasonNodeReady, Message: "node " + name + " is said to be out of service, but its agent is alive and looks after its pods", Next: "node " + name,
+		}}
+	}
+	p := DeadPlan{}
+	for _, pod := range pods {
+		if pod.DeletionTimestamp != nil || evicted(n, pod) {
+			p.Delete = append(p.Delete, pod)
+		}
+	}
+	if len(p.Delete) == 0 {
+		p.Because = volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is out of service, and no pod has to leave it"}
+		return p
+	}
+	p.Because = volume.Because{
+		Reason: volume.ReasonNodeGone, Message: fmt.Sprintf("node %s is not ready and has the taint %s: its pods are deleted", name, corev1.TaintNodeOutOfService),
+	}
+	return p
+}
+
+// evicted says whether the taint makes a Pod leave. One that tolerates it for a
+// time is left to whoever set that.
+func evicted(n *corev1.Node, p *corev1.Pod) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == corev1.TaintNodeOutOfService && t.Effect == corev1.TaintEffectNoExecute &&
+			!slices.ContainsFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return Tolerates(o, t) })
+	})
+}
+
+// Tolerates says whether a toleration matches a taint, as the API has it.
+func Tolerates(o corev1.Toleration, t corev1.Taint) bool {
+	if o.Effect != "" && o.Effect != t.Effect || o.Key != "" && o.Key != t.Key {
+		return false
+	}
+	switch o.Operator {
+	case corev1.TolerationOpExists:
+		return true
+	case "", corev1.TolerationOpEqual:
+		return o.Key != "" && o.Value == t.Value
+	}
+	return false
+}

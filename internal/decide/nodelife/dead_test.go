@@ -1,0 +1,56 @@
+package nodelife_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/golden"
+)
+
+func TestBury(t *testing.T) {
+	const key = corev1.TaintNodeOutOfService
+	node := func(ready corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Taints: taints}}
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+		return n
+	}
+	evict := corev1.Taint{Key: key, Value: "off", Effect: corev1.TaintEffectNoExecute}
+	pods := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}, {ObjectMeta: metav1.ObjectMeta{Name: "going", DeletionTimestamp: &metav1.Time{}}}}
+	for name, o := range map[string]corev1.Toleration{
+		"all":    {Operator: corev1.TolerationOpExists},
+		"key":    {Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+		"value":  {Key: key, Value: "off"},
+		"other":  {Key: key, Value: "on"},
+		"effect": {Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
+		"not":    {Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists},
+		"bare":   {Value: "off"},
+	} {
+		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{o}}})
+	}
+	var out strings.Builder
+	for _, c := range []struct {
+		argues string
+		node   *corev1.Node
+	}{
+		{"what becomes of the Pods of a Node that is gone is decided elsewhere", nil},
+		{"a node that is only not ready may be alive", node(corev1.ConditionUnknown)},
+		{"another taint says nothing", node(corev1.ConditionUnknown, corev1.Taint{Key: "off", Effect: corev1.TaintEffectNoExecute})},
+		{"an agent that lives contradicts", node(corev1.ConditionTrue, evict)},
+		{"who does not tolerate it goes, and who is going already", node(corev1.ConditionUnknown, evict)},
+		{"without a condition nobody contradicts", &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{evict}}}},
+		{"a taint that evicts nobody ends what is going", node(corev1.ConditionFalse, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})},
+	} {
+		p := nodelife.Bury("n1", c.node, pods)
+		names := map[string]bool{}
+		for _, pod := range p.Delete {
+			names[pod.Name] = true
+		}
+		fmt.Fprintf(&out, "# %s\n----\ndead=%v delete=%v\n%s: %s -> %s\n\n", c.argues, nodelife.Dead(c.node), names, p.Because.Reason, p.Because.Message, p.Because.Next)
+	}
+	golden.Equal(t, "testdata/dead.txt", out.String())
+}
