@@ -26,6 +26,7 @@ func scenarios() []scenario {
 		{name: "a claim comes and goes", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
 		{name: "a claim is deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(false), makeClaim, noClaim)},
 		{name: "a claim and its class are deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(true), makeClaim, noClaim)},
+		{name: "a claim is deleted while its volume is made and denied", prepare: classOf(immediate), play: play(deniedOnTheWay(codes.Internal), makeClaim, noClaim)},
 		{name: "the driver is full", prepare: classOf(immediate), play: play(fullAtFirst, makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
 		{name: "the driver does not say how it went", prepare: classOf(immediate), play: play(vagueAtFirst, makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
 		{
@@ -130,7 +131,15 @@ func (w *world) once(method string, do func() csitest.Action) {
 
 // deletedOnTheWay has the user delete the claim, and perhaps its class, while
 // CreateVolume is under way.
-func deletedOnTheWay(classToo bool) act {
+func deletedOnTheWay(classToo bool) act { return endedOnTheWay(classToo, csitest.Action{}) }
+
+// deniedOnTheWay does so with a driver that makes the volume and says that it
+// failed.
+func deniedOnTheWay(code codes.Code) act {
+	return endedOnTheWay(false, csitest.Action{After: true, Err: status.Error(code, "failed, or not")})
+}
+
+func endedOnTheWay(classToo bool, answer csitest.Action) act {
 	return func(ctx context.Context, w *world) error {
 		w.once("CreateVolume", func() csitest.Action {
 			err := w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, "c", metav1.DeleteOptions{})
@@ -140,7 +149,7 @@ func deletedOnTheWay(classToo bool) act {
 			if err != nil {
 				w.faults <- err.Error()
 			}
-			return csitest.Action{}
+			return answer
 		})
 		return nil
 	}

@@ -214,13 +214,16 @@ func goesToAnother(ours, theirs []string) bool {
 func wentOn(d difference, line string) bool {
 	both := slices.Concat(d.ours, d.theirs)
 	name := claimIn(line)
-	unknown := slices.ContainsFunc([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted}, func(c codes.Code) bool {
-		return has(both, "answered CreateVolume of pvc-"+name+" with "+c.String())
-	})
+	answered := func(c codes.Code) bool { return has(both, "answered CreateVolume of pvc-"+name+" with "+c.String()) }
+	unknown := slices.ContainsFunc([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted}, answered)
 	unknown = unknown || has(both, unanswered+"CreateVolume of pvc-"+name)
 	claims := slices.DeleteFunc(both, func(l string) bool { return !strings.HasPrefix(l, "claim "+name+" ") })
-	if !unknown || len(claims) == 0 {
-		return unknown
+	if len(claims) == 0 {
+		// Nor do these say whether it did.
+		return unknown || slices.ContainsFunc([]codes.Code{codes.Internal, codes.Unknown, codes.DataLoss, codes.FailedPrecondition}, answered)
+	}
+	if !unknown {
+		return false
 	}
 	class := regexp.MustCompile(` class=(\w+) `).FindStringSubmatch(claims[0])[1]
 	asked := 0
