@@ -274,7 +274,7 @@ func TestLostClaim(t *testing.T) {
 		}
 	}
 	p.makeVolume("v", "2Gi", "", refer("another"))
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonClaimMisbound, "v")
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonClaimUIDMismatch, "volume v ", "uid another", string(p.claim("c").UID))
 	p.claimPhase("c", corev1.ClaimLost, "v")
 	p.volumePhase("v", corev1.VolumeReleased)
 	destroy()

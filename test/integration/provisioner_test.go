@@ -176,6 +176,8 @@ func TestClaimGoneDuringTheCall(t *testing.T) {
 		{"made", true, nil},
 		{"made, and the answer is lost", true, status.Error(codes.Unavailable, "lost")},
 		{"not made, and not known", false, status.Error(codes.Aborted, "busy")},
+		{"made, and said to have failed", true, status.Error(codes.Internal, "no")},
+		{"made, and said what CSI does not know", true, status.Error(codes.Unknown, "no")},
 		{"not made, finally", false, status.Error(codes.InvalidArgument, "no")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -188,6 +190,7 @@ func TestClaimGoneDuringTheCall(t *testing.T) {
 			p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "fast", metav1.DeleteOptions{}))
 			open()
 			p.noClaim("c")
+			p.settled()
 			p.nothingLeft()
 		})
 	}
@@ -325,10 +328,12 @@ func TestFullNode(t *testing.T) {
 
 // TestRestartDuringTheCall: the controllers stop while the driver works, and
 // with them all that they know; the claim is deleted while they are away, or
-// not.
+// not; and the driver is there when they come back, or registers when they have
+// said that they miss it.
 func TestRestartDuringTheCall(t *testing.T) {
-	for _, deleted := range []bool{false, true} {
-		t.Run(fmt.Sprintf("deleted %v", deleted), func(t *testing.T) {
+	for _, c := range []struct{ deleted, late bool }{{}, {deleted: true}, {deleted: true, late: true}} {
+		deleted := c.deleted
+		t.Run(fmt.Sprintf("deleted %v late %v", deleted, c.late), func(t *testing.T) {
 			p := newPlane(t)
 			p.makeClass("fast")
 			p.driver.OnCall("CreateVolume", func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
@@ -345,9 +350,17 @@ func TestRestartDuringTheCall(t *testing.T) {
 				p.removeClaim("c")
 			}
 			p.must(p.client.StorageV1().StorageClasses().Delete(p.ctx, "fast", metav1.DeleteOptions{}))
+			if c.late {
+				p.drivers.Remove(p.conn)
+			}
 			p.start()
+			if c.late {
+				p.tells("PersistentVolumeClaim", "c", volume.ReasonDriverMissing, p.driver.Name())
+				p.drivers.Put(p.conn)
+			}
 			if deleted {
 				p.noClaim("c")
+				p.settled()
 				p.nothingLeft()
 				return
 			}

@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/volume"
@@ -193,4 +194,35 @@ func (p *plane) finalizer(name string, want bool) {
 		}
 		return ""
 	})
+}
+
+// TestAnEditedReferenceDeletesNothing: a volume whose claimRef has another uid
+// for the claim that names it stays, bound or released, until the claim goes or
+// the uid is put right.
+func TestAnEditedReferenceDeletesNothing(t *testing.T) {
+	p := newPlane(t)
+	p.makeClass("fast")
+	p.makeClaim("c", "fast")
+	p.bound("c")
+	v := p.claim("c").Spec.VolumeName
+	uid := func(uid types.UID) { p.patchVolume(v, fmt.Sprintf(`{"spec":{"claimRef":{"uid":%q}}}`, uid)) }
+	uid("edited")
+	p.tells("PersistentVolume", v, volume.ReasonClaimUIDMismatch, "uid edited", string(p.claim("c").UID))
+	p.claimPhase("c", corev1.ClaimLost, v)
+	p.volumePhase(v, corev1.VolumeBound)
+	// A binder of Kubernetes, or somebody by hand, has released it.
+	_, err := p.client.CoreV1().PersistentVolumes().Patch(p.ctx, v, types.MergePatchType, []byte(`{"status":{"phase":"Released"}}`), metav1.PatchOptions{}, "status")
+	p.must(err)
+	p.tells("PersistentVolume", v, volume.ReasonClaimUIDMismatch, "is kept")
+	uid(p.claim("c").UID)
+	p.bound("c")
+	p.volumePhase(v, corev1.VolumeBound)
+	p.agrees()
+	if n := p.calls("DeleteVolume"); n > 0 {
+		t.Errorf("%d calls of DeleteVolume", n)
+	}
+	uid("edited")
+	p.claimPhase("c", corev1.ClaimLost, v)
+	p.removeClaim("c")
+	p.nothingLeft()
 }
