@@ -17,6 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/volume"
 )
 
 func (s *shell) statusCommand() *cobra.Command {
@@ -50,6 +51,23 @@ func (s *shell) status(ctx context.Context) error {
 		return err
 	}
 	printRoom(ctx, s.Out, client)
+	return printIll(ctx, s.Out, client)
+}
+
+// printIll names the first Pod that has a volume which is mounted and not well.
+func printIll(ctx context.Context, out io.Writer, client kubernetes.Interface) error {
+	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list Pods: %w", err)
+	}
+	ill := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+		return !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse
+		})
+	})
+	if len(ill) > 0 {
+		fmt.Fprintf(out, "\nPods whose volumes are not well: %d. Ask: volplane why pod/%s -n %s\n", len(ill), ill[0].Name, ill[0].Namespace)
+	}
 	return nil
 }
 

@@ -103,7 +103,7 @@ func ownership(c *corev1.PodSecurityContext) *corev1.PodSecurityContext {
 func told(all []corev1.PodCondition) []corev1.PodCondition {
 	var out []corev1.PodCondition
 	for _, c := range all {
-		if c.Type == volume.ConditionVolumesMounted || c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+		if c.Type == volume.ConditionVolumesMounted || c.Type == volume.ConditionVolumesHealthy || c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			out = append(out, c)
 		}
 	}

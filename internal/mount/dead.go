@@ -17,15 +17,30 @@ const probeLimit = time.Second
 type Liveness struct {
 	mu sync.Mutex
 	// asked are the paths of which the kernel has not given an answer yet.
-	asked map[string]chan error
+	asked map[string]chan answer
 }
+
+// answer is what the kernel says of a filesystem.
+type answer struct {
+	usage Usage
+	err   error
+}
+
+// ErrNoAnswer says that a filesystem has not answered in time.
+var ErrNoAnswer = errors.New("the filesystem does not answer")
 
 // Dead says whether the filesystem at a path will never answer again: its
 // server is gone, or has forgotten it. One that does not answer in time is not
 // dead. Nobody can take such a question back, so at most one is open for each
 // path, and only who asks first waits for the answer.
 func (l *Liveness) Dead(ctx context.Context, path string) bool {
-	answer, first := l.ask(path)
+	_, err := l.Usage(ctx, path)
+	return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ESTALE)
+}
+
+// Usage is Stat with the same patience: ErrNoAnswer when there is none in time.
+func (l *Liveness) Usage(ctx context.Context, path string) (Usage, error) {
+	reply, first := l.ask(path)
 	wait := time.Duration(0)
 	if first {
 		wait = probeLimit
@@ -33,34 +48,33 @@ func (l *Liveness) Dead(ctx context.Context, path string) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
-	case err := <-answer:
-		return errors.Is(err, unix.ENOTCONN) || errors.Is(err, unix.ESTALE)
+	case said := <-reply:
+		return said.usage, said.err
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return false
+	return Usage{}, ErrNoAnswer
 }
 
 // ask returns where the answer about a path will be, and whether nobody has
 // asked before.
-func (l *Liveness) ask(path string) (answer <-chan error, first bool) {
+func (l *Liveness) ask(path string) (said <-chan answer, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if open, ok := l.asked[path]; ok {
 		return open, false
 	}
 	if l.asked == nil {
-		l.asked = map[string]chan error{}
+		l.asked = map[string]chan answer{}
 	}
-	reply := make(chan error, 1)
+	reply := make(chan answer, 1)
 	l.asked[path] = reply
 	go func() {
-		var st unix.Statfs_t
-		err := unix.Statfs(path, &st)
+		usage, err := Stat(path)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		delete(l.asked, path)
-		reply <- err
+		reply <- answer{usage, err}
 	}()
 	return reply, true
 }

@@ -27,8 +27,9 @@ type Point struct {
 	Device string
 	// Source and Type are what mount was called with.
 	Source, Type string
-	// ReadOnly is the mount's own flag.
-	ReadOnly bool
+	// ReadOnly is the mount's own flag, NoWrites its filesystem's: one that the
+	// kernel has found an error in takes no writes, whatever its mounts say.
+	ReadOnly, NoWrites bool
 	// Hidden says that the path leads elsewhere: something was mounted above it
 	// later. It is mounted nevertheless, and in use perhaps.
 	Hidden bool
@@ -272,6 +273,9 @@ func point(i *mountinfo.Info) Point {
 	p := Point{ID: i.ID, Path: i.Mountpoint, Root: i.Root, Device: fmt.Sprintf("%d:%d", i.Major, i.Minor), Source: i.Source, Type: i.FSType}
 	for _, o := range splitOptions(i.Options) {
 		p.ReadOnly = p.ReadOnly || o == "ro"
+	}
+	for _, o := range splitOptions(i.VFSOptions) {
+		p.NoWrites = p.NoWrites || o == "ro" || o == "emergency_ro" || o == "shutdown"
 	}
 	return p
 }

@@ -136,7 +136,7 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{
 		Options: o, lost: make(chan struct{}, 1), told: map[string]volume.Because{}, seen: map[string]time.Time{},
 		limits: limits{asked: map[string]time.Time{}, asking: map[string]bool{}, full: map[string]bool{}},
-		stats:  stats{last: map[string]VolumeStats{}, healthy: map[*csi.Driver]bool{}, asking: map[string]bool{}},
+		stats:  stats{last: map[string]VolumeStats{}, healthy: map[*csi.Driver]bool{}, asking: map[string]bool{}, writable: map[string]bool{}},
 		pods:   o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
 		nodes: o.Caches.Nodes(), csiDrivers: o.Caches.CSIDrivers(),
 	}

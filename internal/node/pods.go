@@ -137,8 +137,12 @@ func (a *Agent) patienceLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.
 }
 
 func condition(pod *corev1.Pod) *corev1.PodCondition {
+	return conditionOf(pod, volume.ConditionVolumesMounted)
+}
+
+func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == volume.ConditionVolumesMounted {
+		if pod.Status.Conditions[i].Type == kind {
 			return &pod.Status.Conditions[i]
 		}
 	}
@@ -150,23 +154,24 @@ func condition(pod *corev1.Pod) *corev1.PodCondition {
 func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because) (changed bool, err error) {
 	want := corev1.PodCondition{
 		Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse,
-		Reason: string(b.Reason), Message: b.Message, LastTransitionTime: metav1.Now(),
+		Reason: string(b.Reason), Message: b.Message,
 	}
 	var reason any
 	if ready {
 		want.Status, reason = corev1.ConditionTrue, string(volume.ReasonMounted)
 	}
-	if c := condition(pod); c != nil {
-		if c.Status == want.Status && c.Reason == want.Reason && c.Message == want.Message {
-			return false, nil
-		}
-		if c.Status == want.Status {
-			want.LastTransitionTime = c.LastTransitionTime
-		}
+	same := follows(&want, condition(pod))
+	says := []corev1.PodCondition{want}
+	if h := a.podHealth(pod); h != nil {
+		same = follows(h, conditionOf(pod, h.Type)) && same
+		says = append(says, *h)
+	}
+	if same {
+		return false, nil
 	}
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID},
-		"status":   map[string]any{"reason": reason, "conditions": []corev1.PodCondition{want}},
+		"status":   map[string]any{"reason": reason, "conditions": says},
 	})
 	if err != nil {
 		return false, fmt.Errorf("write condition of pod %s: %w", kube.Key(pod), err)
@@ -180,6 +185,19 @@ func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool,
 	}
 	a.pods.Wrote(written)
 	return true, nil
+}
+
+// follows gives a condition the time since when it is so, and says whether it says
+// the same as the one before.
+func follows(now, before *corev1.PodCondition) (same bool) {
+	now.LastTransitionTime = metav1.Now()
+	if before == nil {
+		return false
+	}
+	if now.Status == before.Status {
+		now.LastTransitionTime = before.LastTransitionTime
+	}
+	return now.Status == before.Status && now.Reason == before.Reason && now.Message == before.Message
 }
 
 // deletePod lets a Pod go when none of its volumes is left here. The API

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +13,6 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -23,10 +23,13 @@ type VolumeStats struct {
 	ClaimNamespace, ClaimName string
 	// Usage is how full it is; what the driver does not say is 0.
 	Usage mount.Usage
-	// Health is what is wrong with it; empty when nothing is known to be.
-	Health string
-	// At is when the driver said so.
+	// Health is what is wrong with it, empty when nothing is known to be, and
+	// Next who has to do something about it.
+	Health, Next string
+	// At is when it was looked at last.
 	At time.Time
+	// ailments is what the driver says of it.
+	ailments string
 }
 
 // stats keeps what drivers say of volumes.
@@ -37,6 +40,8 @@ type stats struct {
 	healthy map[*csi.Driver]bool
 	// asking are the drivers that have not answered yet.
 	asking map[string]bool
+	// writable are the paths that could once be written to.
+	writable map[string]bool
 }
 
 // Stats returns what is known of the mounted volumes, ordered by driver and
@@ -71,11 +76,13 @@ func (a *Agent) keepStats(ctx context.Context) {
 		for _, r := range a.journal.List() {
 			byDriver[r.Driver] = append(byDriver[r.Driver], r)
 		}
+		points := a.pointsNow()
 		for name, records := range byDriver {
-			if d, ok := a.Drivers.Get(name); ok && a.stats.begin(name) {
+			if a.stats.begin(name) {
+				d, _ := a.Drivers.Get(name)
 				asking.Go(func() {
 					defer a.stats.end(name)
-					a.askStats(ctx, d, records)
+					a.askStats(ctx, d, records, points)
 				})
 			}
 		}
@@ -100,23 +107,28 @@ func (s *stats) end(driver string) {
 	delete(s.asking, driver)
 }
 
-// askStats ends early when the driver does not answer: the others of its
-// volumes would wait for the same.
-func (a *Agent) askStats(ctx context.Context, d *csi.Driver, records []*decide.Record) {
-	tellsHealth := a.tellsHealth(ctx, d)
-	if !d.Node.Stats && !tellsHealth {
-		return
-	}
+// askStats looks at a driver's volumes. When the driver, nil if it is away, does
+// not answer it is not asked about the others: they would wait for the same.
+func (a *Agent) askStats(ctx context.Context, d *csi.Driver, records []*decide.Record, points map[string]mount.Point) {
+	tellsHealth := d != nil && a.tellsHealth(ctx, d)
+	asks := d != nil && (d.Node.Stats || tellsHealth)
 	for _, r := range records {
 		i := slices.IndexFunc(r.Targets, func(t decide.Target) bool { return t.Phase == decide.Published })
 		if i < 0 {
 			continue
 		}
-		if err := a.askVolume(ctx, d, r, r.Targets[i].Path, tellsHealth); err != nil {
-			a.Log.Debug("driver does not say how its volume is", "driver", d.Name, "volume", r.Volume, "err", err)
-			if code := csi.Code(err); code == codes.DeadlineExceeded || code == codes.Unavailable {
-				return
+		now, answered := a.lastStats(r), false
+		if asks {
+			err := a.askVolume(ctx, d, r, r.Targets[i].Path, tellsHealth, &now)
+			if answered = err == nil; !answered {
+				a.Log.Debug("driver does not say how its volume is", "driver", d.Name, "volume", r.Volume, "err", err)
+				code := csi.Code(err)
+				asks = code != codes.DeadlineExceeded && code != codes.Unavailable
 			}
+		}
+		state, looked := a.lookAt(ctx, r, r.Targets[i].Path, points, &now, d == nil || !d.Node.Stats)
+		if answered || looked {
+			a.learnStats(r, now, state)
 		}
 	}
 }
@@ -144,34 +156,27 @@ func (a *Agent) tellsHealth(ctx context.Context, d *csi.Driver) bool {
 	return tells
 }
 
-func (a *Agent) askVolume(ctx context.Context, d *csi.Driver, r *decide.Record, path string, health bool) error {
+// askVolume asks a driver how one of its volumes is, and changes what is known of
+// it when all answers are there.
+func (a *Agent) askVolume(ctx context.Context, d *csi.Driver, r *decide.Record, path string, health bool, now *VolumeStats) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
-	now := VolumeStats{Driver: r.Driver, Handle: r.Handle, Volume: r.Volume, At: time.Now()}
-	if pvs := a.volumes.By(kube.VolumesByHandle, r.Key()); len(pvs) > 0 && pvs[0].Spec.ClaimRef != nil {
-		now.ClaimNamespace, now.ClaimName = pvs[0].Spec.ClaimRef.Namespace, pvs[0].Spec.ClaimRef.Name
-	}
+	said := *now
 	if d.Node.Stats {
 		s, err := d.NodeClient().NodeGetVolumeStats(ctx, &csipb.NodeGetVolumeStatsRequest{VolumeId: r.Handle, VolumePath: path, StagingTargetPath: r.StagingPath})
 		if err != nil {
 			return err
 		}
-		now.Usage = usage(s.GetUsage())
+		said.Usage = usage(s.GetUsage())
 	}
 	if health {
 		h, err := d.NodeClient().NodeGetVolumeHealth(ctx, &csipb.NodeGetVolumeHealthRequest{VolumeId: r.Handle, VolumePublishPath: path, StagingTargetPath: r.StagingPath})
 		if err != nil {
 			return err
 		}
-		now.Health = ailments(h.GetVolumeHealth().GetHealthStatuses())
+		said.ailments = ailments(h.GetVolumeHealth().GetHealthStatuses())
 	}
-	a.stats.mu.Lock()
-	before := a.stats.last[r.Key()]
-	a.stats.last[r.Key()] = now
-	a.stats.mu.Unlock()
-	if before.Health != now.Health {
-		a.tellHealth(r, now)
-	}
+	*now = said
 	return nil
 }
 
@@ -208,23 +213,6 @@ func ailments(all []*csipb.VolumeHealth_VolumeHealthEntry) string {
 	return strings.Join(out[:min(len(out), maxAilments)], "; ")
 }
 
-// tellHealth tells the volume's Pods and its claim that it is well or ill now.
-func (a *Agent) tellHealth(r *decide.Record, now VolumeStats) {
-	b := decide.Health(r.Volume, a.Name, now.Health, r.Driver)
-	record := a.Events.Warn
-	if now.Health == "" {
-		record = a.Events.Note
-	}
-	for _, t := range r.Targets {
-		if pod, ok := a.pods.ByUID(t.PodUID); ok {
-			record(pod, b)
-		}
-	}
-	if claim, ok := a.claims.Get(now.ClaimNamespace + "/" + now.ClaimName); ok {
-		record(claim, b)
-	}
-}
-
 // forgetStats drops what is known of volumes and drivers that are gone.
 func (a *Agent) forgetStats() {
 	a.stats.mu.Lock()
@@ -234,6 +222,13 @@ func (a *Agent) forgetStats() {
 			delete(a.stats.last, key)
 		}
 	}
+	published := map[string]bool{}
+	for _, r := range a.journal.List() {
+		for _, t := range r.Targets {
+			published[t.Path] = true
+		}
+	}
+	maps.DeleteFunc(a.stats.writable, func(path string, _ bool) bool { return !published[path] })
 	for d := range a.stats.healthy {
 		if now, ok := a.Drivers.Get(d.Name); !ok || now != d {
 			delete(a.stats.healthy, d)

@@ -107,6 +107,9 @@ const (
 	// ConditionVolumesMounted on a Pod says whether all its volumes are
 	// mounted; its message says where.
 	ConditionVolumesMounted = "volplane.dev/VolumesMounted"
+	// ConditionVolumesHealthy on a Pod is False while one of its volumes is ill,
+	// as its message says; a Pod whose volumes never were has none.
+	ConditionVolumesHealthy = "volplane.dev/VolumesHealthy"
 	// AnnMountAt on a Pod asks the node agent to bind the Pod's only volume at
 	// this absolute host path as well. The API server lets only users who may
 	// mount on the host set it.

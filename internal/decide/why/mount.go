@@ -79,6 +79,9 @@ func (f facts) condition(p *corev1.Pod) Link {
 		next = orText(mount.Next(reason, c.Message), next)
 		switch {
 		case c.Status == corev1.ConditionTrue:
+			if l, ill := f.ill(subject, p); ill {
+				return l
+			}
 			return link(subject, OK, volume.ReasonMounted, orText(c.Message, "all volumes are mounted"), "")
 		case reason == volume.ReasonDriverMissing:
 			if b, ok := f.lacks(p, p.Spec.NodeName); ok {
@@ -98,6 +101,16 @@ func (f facts) condition(p *corev1.Pod) Link {
 		return l
 	}
 	return link(subject, Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
+}
+
+// ill repeats what the node agent says of a volume that is mounted and not well.
+func (f facts) ill(subject string, p *corev1.Pod) (Link, bool) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
+			return link(subject, Problem, volume.Reason(c.Reason), c.Message, f.nextAfter(p, c, "user")), true
+		}
+	}
+	return Link{}, false
 }
 
 // nextAfter returns who the event says is next that tells the same as a

@@ -202,6 +202,8 @@ func attachmentRows() []row {
 func consumerRows() []row {
 	return []row{
 		{"a Pod whose volumes are mounted", "pod/web", func(*scene) {}},
+		{"a Pod with a volume that is ill", "pvc/data", func(s *scene) { s.ill(); s.next("administrator of node n1") }},
+		{"a Pod with a volume that is ill, of which no event is left", "pod/web", func(s *scene) { s.ill(); s.all.Warnings = nil }},
 		{"a Pod that names a claim that does not exist", "pod/web", func(s *scene) { s.all.Claims = nil }},
 		{"a Pod without claims that finds no node", "pod/other", func(s *scene) {
 			p := pod("other", "")

@@ -93,6 +93,17 @@ func (s *scene) mounted(status corev1.ConditionStatus, reason, message string) {
 	s.pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: status, Reason: reason, Message: message}}
 }
 
+// ill has the node agent say that a volume takes no writes any more.
+func (s *scene) ill() {
+	text, next := mount.State{ReadOnly: true}.Ails(driver, "n1")
+	b := mount.Health("v1", "n1", text, next)
+	s.mounted(corev1.ConditionTrue, "", "data=/x")
+	s.pod.Status.Conditions = append(s.pod.Status.Conditions, corev1.PodCondition{
+		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionFalse, Reason: string(b.Reason), Message: b.Message,
+	})
+	s.warn(s.pod.UID, b.Reason, b.Message)
+}
+
 // asked has the node agent have called the driver, which does not answer.
 func (s *scene) asked() {
 	b := mount.Begun(mount.Facts{Driver: driver, Volume: "v1", Node: "n1"}, mount.Publish)

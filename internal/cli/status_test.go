@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestStatusNamesTheIll: Pods whose volumes are mounted and not well are counted,
+// and one of them is named.
+func TestStatusNamesTheIll(t *testing.T) {
+	pod := func(name string, status corev1.ConditionStatus) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}, {Type: volume.ConditionVolumesHealthy, Status: status},
+		}
+		return p
+	}
+	for want, pods := range map[string][]*corev1.Pod{
+		"": {pod("a", corev1.ConditionTrue)},
+		"\nPods whose volumes are not well: 1. Ask: volplane why pod/b -n ns\n": {pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionFalse)},
+	} {
+		client := fake.NewClientset()
+		for _, p := range pods {
+			if err := client.Tracker().Add(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var out bytes.Buffer
+		if err := printIll(t.Context(), &out, client); err != nil || out.String() != want {
+			t.Errorf("%q, %v; want %q", out.String(), err, want)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package mount
+
+import "strings"
+
+// State is how a mounted volume is, as its driver says and as its node sees it.
+type State struct {
+	// Ailments is what the driver says is wrong with it; empty when nothing.
+	Ailments string
+	// ReadOnly says that its filesystem takes no writes any more, though it was
+	// mounted to be written to.
+	ReadOnly bool
+	// Total and Available are its bytes, Inodes and InodesAvailable its inodes;
+	// a total of 0 says that they are not known.
+	Total, Available, Inodes, InodesAvailable int64
+}
+
+// Room that is not worth the name: a filesystem keeps some of its own.
+const (
+	littleShare = 100
+	littleBytes = 16 << 20
+)
+
+// full says whether nothing of any size can be written any more.
+func (s State) full() bool {
+	return s.Total > 0 && s.Available <= min(s.Total/littleShare, littleBytes)
+}
+
+// Ails returns what is wrong with a volume, empty when nothing is, and who has to
+// do something about it first. It says the same as long as the same is wrong.
+func (s State) Ails(driver, node string) (text, next string) {
+	var all []string
+	add := func(what, who string) {
+		all = append(all, what)
+		if next == "" {
+			next = who
+		}
+	}
+	if s.ReadOnly {
+		add("its filesystem has become read-only by itself, because the kernel has found an error in it or its device does not work (the kernel's log says more): "+
+			"nothing is written any more; when its Pods have ended it can be checked", "administrator of node "+node)
+	}
+	if s.Ailments != "" {
+		add(s.Ailments, driver)
+	}
+	if s.full() {
+		add("it is full: delete something, or have its claim ask for more", "user")
+	}
+	if s.Inodes > 0 && s.InodesAvailable == 0 {
+		add("it has no inodes left: delete some files", "user")
+	}
+	return strings.Join(all, "; "), next
+}

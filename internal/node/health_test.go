@@ -1,0 +1,147 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// onDisk is a driver whose volume is a small ext4 on a loop device, staged and
+// bound.
+func (w *world) onDisk(d *fakeDriver) (device string) {
+	w.t.Helper()
+	image := filepath.Join(w.dir, "image")
+	w.must(nil, os.WriteFile(image, nil, 0o600))
+	w.must(nil, os.Truncate(image, 16<<20))
+	device, err := mount.LoopAttach(image, false)
+	w.must(nil, err)
+	w.t.Cleanup(func() { _ = mount.LoopDetach(image) })
+	w.t.Cleanup(w.detachAll)
+	w.must(nil, mount.Format(w.t.Context(), device, "ext4"))
+	staging := stagingPath(w.dir, driverName, "h-a", "pv-a", false)
+	d.mountStage = func(at string) error { return unix.Mount(device, at, "ext4", 0, "errors=remount-ro") }
+	d.mount = func(at string) error {
+		w.must(nil, os.MkdirAll(at, 0o700))
+		return unix.Mount(staging, at, "", unix.MS_BIND, "")
+	}
+	return device
+}
+
+// isIll waits until the Pod's condition says that its volumes are well or not.
+func (w *world) isIll(pod string, status corev1.ConditionStatus) {
+	w.t.Helper()
+	eventually(w.t, func() string {
+		p, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), pod, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		if c := conditionOf(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status || strings.Contains(c.Message, "well again") != (status == corev1.ConditionTrue) {
+			return "the Pod does not say " + string(status)
+		}
+		return ""
+	})
+}
+
+// TestTurnedReadOnly: a filesystem that has become read-only behind the agent's
+// back, by the kernel that has found an error or by a person, is told at the next
+// look, also of a driver that tells nothing, and so is that it is well again. An
+// agent that is started meanwhile finds it so.
+func TestTurnedReadOnly(t *testing.T) {
+	for name, turn := range map[string]func(w *world, device, staging string){
+		"by the kernel": func(w *world, device, _ string) {
+			w.must(nil, os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "trigger_fs_error"), []byte("test"), 0o600))
+		},
+		"by hand": func(w *world, _, staging string) {
+			w.must(nil, unix.Mount("", staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, noAttach(driverName))
+			w.tune = func(o *Options) { o.TrustDrivers, o.StatsEvery = false, 10*time.Millisecond }
+			d := newFakeDriver(driverName, w.dir)
+			device := w.onDisk(d)
+			d.start(t)
+			w.run()
+			w.wire(driverName, "a")
+			w.pod("p", "a")
+			w.says("p", corev1.ConditionTrue, "v-a=")
+			turn(w, device, stagingPath(w.dir, driverName, "h-a", "pv-a", false))
+			w.heard("Pod", "p", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
+			w.heard("PersistentVolumeClaim", "a", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
+			w.isIll("p", corev1.ConditionFalse)
+			w.stop()
+			w.forgetEvents()
+			w.run()
+			w.heard("Pod", "p", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
+			if name == "by hand" {
+				w.must(nil, unix.Mount("", stagingPath(w.dir, driverName, "h-a", "pv-a", false), "", unix.MS_REMOUNT, ""))
+				w.isIll("p", corev1.ConditionTrue)
+				w.eventSaid("VolumeConditionNormal", "well again")
+			}
+			w.terminate("p")
+			w.gone("p")
+		})
+	}
+}
+
+// TestFullVolume: a full disk is told at the next look, also of a driver that
+// does not say how full its volumes are, and that there is room again.
+func TestFullVolume(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	w.tune = func(o *Options) { o.TrustDrivers, o.StatsEvery = false, 10*time.Millisecond }
+	d := newFakeDriver(driverName, w.dir)
+	w.onDisk(d)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	eventually(t, func() string {
+		if all := w.agent.Stats(); len(all) != 1 || all[0].Usage.Total == 0 || all[0].Health != "" {
+			return "it is not known how full it is"
+		}
+		return ""
+	})
+	fill := filepath.Join(targetPath(w.dir, "uid-p", "pv-a", false), "fill")
+	_ = os.WriteFile(fill, make([]byte, 16<<20), 0o600)
+	w.heard("Pod", "p", "VolumeConditionAbnormal", "it is full", "user")
+	w.isIll("p", corev1.ConditionFalse)
+	w.must(nil, os.Remove(fill))
+	w.isIll("p", corev1.ConditionTrue)
+	w.eventSaid("VolumeConditionNormal", "well again")
+	w.terminate("p")
+	w.gone("p")
+}
+
+// TestReadOnlyIsNoIllness: what a driver mounts read-only, or a Pod wants so, has
+// not become so by itself, nor has what cannot be written to at all.
+func TestReadOnlyIsNoIllness(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, now mount.Point
+		want        bool
+	}{
+		"written to":                    {mount.Point{Type: "ext4"}, mount.Point{Type: "ext4"}, false},
+		"turned":                        {mount.Point{Type: "ext4"}, mount.Point{Type: "ext4", NoWrites: true}, true},
+		"turned with its mount":         {mount.Point{Type: "ext4"}, mount.Point{Type: "ext4", NoWrites: true, ReadOnly: true}, true},
+		"turned before the first look":  {mount.Point{Type: "ext4", NoWrites: true}, mount.Point{Type: "ext4", NoWrites: true}, true},
+		"mounted read-only":             {mount.Point{Type: "ext4", NoWrites: true, ReadOnly: true}, mount.Point{Type: "ext4", NoWrites: true, ReadOnly: true}, false},
+		"shown read-only":               {mount.Point{Type: "ext4", ReadOnly: true}, mount.Point{Type: "ext4", ReadOnly: true}, false},
+		"an image":                      {mount.Point{Type: "squashfs", NoWrites: true}, mount.Point{Type: "squashfs", NoWrites: true}, false},
+		"of a strange kind, and turned": {mount.Point{Type: "fuse.x"}, mount.Point{Type: "fuse.x", NoWrites: true}, true},
+	} {
+		s := &stats{writable: map[string]bool{}}
+		s.turned("/t", map[string]mount.Point{"/t": c.before})
+		if got := s.turned("/t", map[string]mount.Point{"/t": c.now}); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
