@@ -154,6 +154,7 @@ func faults() map[string]fault {
 		"mount of nothing":            {"mount", success, "mount", decide.Warn},
 		"mount elsewhere":             {"mount", `mkdir -p "$2/in"; mount -t tmpfs x "$2/in"; ` + success, "mount", decide.Fail},
 		"mount beside":                {"mount", `mkdir -p "$2-too"; mount -t tmpfs x "$2-too"; mount -t tmpfs x "$2"; ` + success, "mount-place", decide.Warn},
+		"mount that pods do not see":  {"mount", `mountpoint -q "$2" || { mount -t tmpfs x "$2" 2>/dev/null || fail no; mount --make-unbindable "$2"; }; ` + success, "seen-by-pods", decide.Fail},
 		"mounts on top of each other": {"mount", `mount -t tmpfs x "$2" && mount -t tmpfs x "$2"; ` + success, "mount", decide.Fail},
 		"directory becomes a link":    {"mount", `rmdir "$2"; ln -s /etc "$2"; ` + success, "mount", decide.Fail},
 		"second mount on the first":   {"mount", `mount -t tmpfs x "$2" 2>/dev/null || fail no; ` + success, "mount-again", decide.Fail},

@@ -63,6 +63,7 @@ func (x *exam) mounts(ctx context.Context, v vol) bool {
 		x.pass("mount", "%s is mounted", here[0].source)
 	}
 	x.mountPlace(c, v)
+	x.seen(v)
 	return !x.stopped()
 }
 
@@ -159,15 +160,17 @@ const marker = "volplane-doctor"
 // there after two.
 func (x *exam) keepsData(ctx context.Context, v vol) {
 	read := func() bool {
-		_, err := os.Stat(filepath.Join(v.dir, marker))
-		return err == nil
+		return x.through(v, func(dir string) error {
+			_, err := os.Stat(filepath.Join(dir, marker))
+			return err
+		}) == nil
 	}
 	if !x.up(ctx, v) {
 		x.fail("mount-anew", "let unmount leave everything as it was before mount", "what was mounted and unmounted cannot be mounted again")
 		return
 	}
 	x.pass("mount-anew", "what was unmounted can be mounted again")
-	err := os.WriteFile(filepath.Join(v.dir, marker), []byte(marker), 0o600)
+	err := x.through(v, func(dir string) error { return os.WriteFile(filepath.Join(dir, marker), []byte(marker), 0o600) })
 	x.unmount(ctx, v)
 	if err != nil || !x.up(ctx, v) {
 		x.down(ctx, v)

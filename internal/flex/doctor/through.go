@@ -1,0 +1,49 @@
+package doctor
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/mount"
+)
+
+// through does something with a mounted volume as a Pod has it: at another place
+// that the host binds the directory to, with all that is mounted below it.
+func (x *exam) through(v vol, use func(dir string) error) error {
+	dir := filepath.Join(x.root, "pod")
+	if _, err := mount.MakeDir(dir); err != nil {
+		return err
+	}
+	err := mount.Bind(v.dir, dir, 0)
+	if err == nil {
+		err = errors.Join(use(dir), mount.Unmount(dir))
+	}
+	return errors.Join(err, mount.Remove(dir))
+}
+
+// seen looks whether a Pod sees all that is mounted: it would write beside the
+// rest.
+func (x *exam) seen(v vol) {
+	var missing []string
+	err := x.through(v, func(dir string) error {
+		table := x.table()
+		for _, p := range within(table, v.dir) {
+			if len(at(table, dir+strings.TrimPrefix(p.path, v.dir))) == 0 {
+				missing = append(missing, p.path)
+			}
+		}
+		return nil
+	})
+	reason := ""
+	switch {
+	case err != nil:
+		reason = "the host cannot show the volume to a pod: " + err.Error()
+	case len(missing) > 0:
+		slices.Sort(missing)
+		reason = "a pod does not see what is mounted at " + missing[0]
+	}
+	x.answer(question{"seen-by-pods", decide.Fail, "mount nothing unbindable at the directory or below it", "a pod sees all that is mounted, at the directory and below it"}, reason)
+}
