@@ -37,7 +37,7 @@ func runNode(ctx context.Context, o cli.NodeOptions, drivers ...app.Part) error 
 		o.Flex.Client = client
 		drivers = append(drivers, app.Part{Name: "flex bridge", Run: func(ctx context.Context) error { return app.FlexBridge(ctx, *o.Flex) }})
 	}
-	agent := app.NodeOptions{Name: o.Name, RootDir: o.RootDir, Config: o.Config, Drivers: csi.NewSet(), Flex: o.Flex != nil, Log: o.Log}
+	agent := app.NodeOptions{Name: o.Name, RootDir: o.RootDir, Keep: o.Keep, Config: o.Config, Drivers: csi.NewSet(), Flex: o.Flex != nil, Log: o.Log}
 	return app.RunParts(ctx, o.Log, append(drivers, app.Part{
 		Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, agent) },
 	}))

@@ -23,6 +23,8 @@ type NodeOptions struct {
 	// RootDir holds the agent's sockets, journal and mounts; one agent at a
 	// time uses it.
 	RootDir string
+	// Keep are further directories that no volume is mounted at.
+	Keep []string
 	// Config is the way to the API server, with the node's own identity.
 	Config *rest.Config
 	// Drivers receives the drivers that register on this node. In a process
@@ -50,7 +52,7 @@ func Node(ctx context.Context, o NodeOptions) error {
 	}
 	caches := kube.NewNodeCaches(client, o.Name)
 	agent, err := node.New(node.Options{
-		Name: o.Name, RootDir: o.RootDir, Client: client, Caches: caches, Drivers: o.Drivers, ControlPlane: o.ControlPlane,
+		Name: o.Name, RootDir: o.RootDir, Keep: o.Keep, Client: client, Caches: caches, Drivers: o.Drivers, ControlPlane: o.ControlPlane,
 		Events: kube.NewRecorder(ctx, client, "node"), Log: o.Log,
 	})
 	if err != nil {

@@ -42,6 +42,8 @@ type Programs struct {
 type NodeOptions struct {
 	// Name is the Node's name; RootDir holds sockets, journal and mounts.
 	Name, RootDir string
+	// Keep are further directories that no volume is mounted at.
+	Keep []string
 	// Config is the way to the API server with the node's identity.
 	Config *rest.Config
 	// Flex, if any, has the FlexVolume drivers of this host served, and

@@ -112,7 +112,7 @@ func (d *demo) cleanUp(ctx context.Context, interrupted bool) error {
 	mounts := mountsBelow(d.dir)
 	slices.Reverse(mounts)
 	for _, m := range mounts {
-		if e := unix.Unmount(m, unix.MNT_DETACH); e != nil {
+		if e := unix.Unmount(m, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); e != nil {
 			err = errors.Join(err, fmt.Errorf("unmount %s: %w", m, e))
 		}
 	}

@@ -17,12 +17,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/volume"
 )
 
 type mountOptions struct {
 	node    string
 	timeout time.Duration
+	// allow is what files may do there that they may not otherwise.
+	allow string
 }
 
 func (s *shell) mountCommand() *cobra.Command {
@@ -32,7 +35,9 @@ func (s *shell) mountCommand() *cobra.Command {
 		Short: "Mount a claim at a path of a node",
 		Long: `Mount a claim at a path of a node. It makes a Pod that stands for this use of
 the claim; the node agent mounts the volume for it. The same command may be
-repeated; 'volplane umount DIR' undoes it.`,
+repeated; 'volplane umount DIR' undoes it. Programs of the volume do not run as
+another user there, and its devices cannot be opened (nosuid, nodev), unless -o
+suid,dev asks for it. All that is mounted below the volume is there as well.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: s.completeClaim,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -40,6 +45,7 @@ repeated; 'volplane umount DIR' undoes it.`,
 		},
 	}
 	m.register(c)
+	c.Flags().StringVarP(&m.allow, "options", "o", "", "what is allowed there: suid, dev, or both with a comma")
 	return c
 }
 
@@ -52,6 +58,9 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return fmt.Errorf("find directory %s: %w", dir, err)
+	}
+	if _, err := mount.HostOptions(m.allow); err != nil {
+		return err
 	}
 	client, ns, err := s.client()
 	if err != nil {
@@ -68,7 +77,7 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	}
 	ctx, cancel := within(ctx, m.timeout)
 	defer cancel()
-	pod := mountPod(ns, claim, dir, node)
+	pod := mountPod(ns, claim, dir, node, m.allow)
 	why := func(ctx context.Context) string { return s.answer(ctx, client, ns, pod.Name) }
 	err = progress(ctx, s.Err, why, func(ctx context.Context) error { return mountWith(ctx, client, pod) })
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -92,6 +101,9 @@ func mountWith(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod
 		if now.DeletionTimestamp == nil && now.Spec.NodeName != pod.Spec.NodeName {
 			return false, fmt.Errorf("it is mounted there on node %s already (pod %s)", now.Spec.NodeName, now.Name)
 		}
+		if has := now.Annotations[volume.AnnMountOptions]; now.DeletionTimestamp == nil && has != pod.Annotations[volume.AnnMountOptions] {
+			return false, fmt.Errorf("it is mounted there already with the options %q (pod %s): undo that with 'volplane umount' first", has, now.Name)
+		}
 		return now.DeletionTimestamp == nil && mounted(now), nil
 	})
 }
@@ -107,13 +119,14 @@ func mounted(p *corev1.Pod) bool {
 
 // mountPod returns the Pod that stands for the use of a claim at dir. It is
 // never run, but the API asks for a container.
-func mountPod(ns, claim, dir, node string) *corev1.Pod {
+func mountPod(ns, claim, dir, node, allow string) *corev1.Pod {
 	hash := sha256.Sum256([]byte(claim + "\x00" + dir))
+	annotations := map[string]string{volume.AnnMountAt: dir}
+	if allow != "" {
+		annotations[volume.AnnMountOptions] = allow
+	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: ns, Name: "mount-" + hex.EncodeToString(hash[:5]),
-			Annotations: map[string]string{volume.AnnMountAt: dir},
-		},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "mount-" + hex.EncodeToString(hash[:5]), Annotations: annotations},
 		Spec: corev1.PodSpec{
 			NodeName:   node,
 			Containers: []corev1.Container{{Name: "none", Image: "none"}},

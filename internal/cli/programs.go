@@ -149,7 +149,7 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 		return err
 	}
 	defer remind(log)()
-	agent := NodeOptions{Name: n.name, RootDir: root, Config: config, Log: log}
+	agent := NodeOptions{Name: n.name, RootDir: root, Keep: []string{s.flags.dataDir, pool, n.flexRoot}, Config: config, Log: log}
 	if n.flex != "" {
 		agent.Flex = &app.FlexBridgeOptions{
 			Node: n.name, PluginDir: n.flex, RootDir: n.flexRoot, ConfigFile: n.flexConfig, Log: log,

@@ -158,8 +158,10 @@ func (d *Driver) ready(ctx context.Context, dir string) ([]decide.Mount, error) 
 		return nil, err
 	}
 	if slices.ContainsFunc(now, func(m decide.Mount) bool { return d.dead.Dead(ctx, m.Path) }) {
-		if err := mount.Detach(dir); err != nil {
-			return nil, err
+		for _, m := range now {
+			if err := mount.Detach(m.Path); err != nil {
+				return nil, err
+			}
 		}
 		now, err = mounts(dir)
 	}

@@ -42,7 +42,7 @@ func (t *trimmer) trim(o any) (any, error) {
 // choosing one does.
 func (t *trimmer) pod(p *corev1.Pod) {
 	p.Labels, p.OwnerReferences, p.Finalizers, p.GenerateName = nil, nil, nil, ""
-	p.Annotations = only(p.Annotations, volume.AnnMountAt)
+	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountOptions)
 	was := p.Spec
 	p.Spec = corev1.PodSpec{
 		Volumes: storage(was.Volumes), NodeName: t.equal.text(was.NodeName), SecurityContext: ownership(was.SecurityContext),
@@ -55,16 +55,22 @@ func (t *trimmer) pod(p *corev1.Pod) {
 	p.Status = corev1.PodStatus{Phase: corev1.PodPhase(t.equal.text(string(p.Status.Phase))), Conditions: told(p.Status.Conditions)}
 }
 
-// only returns the entry of one key.
-func only(m map[string]string, key string) map[string]string {
-	v, ok := m[key]
-	if !ok {
-		return nil
+// only returns the entries of some keys.
+func only(m map[string]string, keys ...string) map[string]string {
+	var out map[string]string
+	for _, key := range keys {
+		v, ok := m[key]
+		switch {
+		case ok && out == nil:
+			out = map[string]string{key: v}
+		case ok:
+			out[key] = v
+		}
 	}
-	if len(m) == 1 {
+	if len(out) == len(m) {
 		return m
 	}
-	return map[string]string{key: v}
+	return out
 }
 
 // storage returns the volumes that may be storage of drivers.

@@ -168,6 +168,15 @@ func TestUnmountInnermostFirst(t *testing.T) {
 	}
 }
 
+// TestUnmountOfAPlainDirectory takes nothing away of what others have mounted
+// below it.
+func TestUnmountOfAPlainDirectory(t *testing.T) {
+	g := newGrove(t)
+	g.mount("plain/theirs")
+	g.ok(Unmount(g.at("plain")), Detach(g.at("plain")))
+	g.below("plain", 1)
+}
+
 // TestUnmountOfWhatIsUsedBelow: nothing is taken from who uses it.
 func TestUnmountOfWhatIsUsedBelow(t *testing.T) {
 	g := newGrove(t)

@@ -88,6 +88,16 @@ func (t *Table) Below(dir string) ([]Point, error) {
 	return out, nil
 }
 
+// Mounted says whether anything is mounted at a path or below it, and ErrHidden
+// when the path does not lead to it.
+func (t *Table) Mounted(path string) (bool, error) {
+	if _, mounted, err := t.At(path); err != nil || mounted {
+		return mounted, err
+	}
+	points, err := t.Below(path)
+	return len(points) > 0, err
+}
+
 // fresh reads the table if it has changed.
 func (t *Table) fresh() error {
 	changed, err := t.changed()

@@ -19,13 +19,14 @@ const (
 	lostTries = 10
 )
 
-// Unmount takes away every mount at target and below it, the innermost first. It
-// fails while somebody uses one, or hides it. Nothing is taken away elsewhere
-// for it.
+// Unmount takes away every mount at target with what is mounted below, the
+// innermost first. It fails while somebody uses one, or hides it. Nothing is
+// taken away elsewhere for it, and nothing at all where nothing is mounted at
+// target itself.
 func Unmount(target string) error { return takeAll("unmount", target, 0) }
 
-// Detach takes away every mount at target and below it at once, whoever uses it:
-// it is for what is dead, which nobody can use.
+// Detach does so at once, whoever uses it: it is for what is dead, which nobody
+// can use.
 func Detach(target string) error { return takeAll("detach", target, unix.MNT_DETACH) }
 
 // UnmountTop takes one mount away, the topmost at a path, or nothing when there
@@ -55,10 +56,10 @@ func takeAll(deed, target string, flags int) error {
 		if err != nil {
 			return err
 		}
-		next, left := nextOf(infos, target, flags)
-		if !left {
-			return nil
+		if _, mounted, err := reachedIn(infos, target); err != nil || !mounted {
+			return err
 		}
+		next := nextOf(infos, target, flags)
 		if _, _, err := next.reached(); err != nil {
 			return err
 		}
@@ -85,12 +86,13 @@ func gone(err error) bool {
 // below a path, a hidden mount only if there is nothing else: the innermost, on
 // which nothing is mounted; or to be detached the outermost, for which nothing
 // that is dead need be entered.
-func nextOf(infos []*mountinfo.Info, target string, flags int) (next Point, left bool) {
+func nextOf(infos []*mountinfo.Info, target string, flags int) Point {
 	c := newCovers(infos)
 	holds := map[int]bool{}
 	for _, i := range infos {
 		holds[i.Parent] = true
 	}
+	var next Point
 	for _, i := range infos {
 		if !isBelow(i.Mountpoint, target) || i.Parent == i.ID {
 			continue
@@ -101,11 +103,11 @@ func nextOf(infos []*mountinfo.Info, target string, flags int) (next Point, left
 		if flags != 0 {
 			before = len(p.Path) <= len(next.Path)
 		}
-		if !left || next.Hidden && !p.Hidden || !p.Hidden && before {
-			next, left = p, true
+		if next.Path == "" || next.Hidden && !p.Hidden || !p.Hidden && before {
+			next = p
 		}
 	}
-	return next, left
+	return next
 }
 
 // apartBelow sees to it that what is unmounted below a path is not gone

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,9 @@ type Options struct {
 	Name string
 	// RootDir is an absolute path; one agent at a time uses it.
 	RootDir string
+	// Keep are further directories of this host that hold what volumes live by:
+	// no volume is mounted at them, in them or over them.
+	Keep []string
 	// Client has the identity of the node.
 	Client kubernetes.Interface
 	// Caches are made with kube.NewNodeCaches and not started yet.
@@ -124,6 +128,12 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("%w: the node has no name", errOptions)
 	case !filepath.IsAbs(o.RootDir) || filepath.Clean(o.RootDir) != o.RootDir:
 		return nil, fmt.Errorf("%w: root directory %q is not an absolute path", errOptions, o.RootDir)
+	}
+	for _, dir := range o.Keep {
+		// The mount table knows no links.
+		if real, err := filepath.EvalSymlinks(dir); err == nil && real != dir {
+			o.Keep = append(slices.Clone(o.Keep), real)
+		}
 	}
 	for d, otherwise := range map[*time.Duration]time.Duration{
 		&o.RetryMin: 500 * time.Millisecond, &o.RetryMax: 2 * time.Minute, &o.LookEvery: 10 * time.Second,

@@ -1,9 +1,11 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
@@ -11,7 +13,8 @@ import (
 
 // bind shows the target at the host path that the Pod asks for.
 func (d *deed) bind(path string) error {
-	t, host := d.rec.Target(path), d.consumer(path).HostPath
+	c := d.consumer(path)
+	t, host := d.rec.Target(path), c.HostPath
 	if t == nil {
 		return fmt.Errorf("%w: there is no target %s", errHostPath, path)
 	}
@@ -27,21 +30,47 @@ func (d *deed) bind(path string) error {
 		return err
 	}
 	d.dirty = true
-	if err := mount.Bind(path, host, mount.ReadOnlyIf(t.ReadOnly)); err != nil {
-		if at, unknown := d.boundAt(t); before == "" && len(at) == 0 && unknown == nil {
+	if err := d.show(path, t, c.Allowed); err != nil {
+		if at, _, unknown := d.boundAt(t); before == "" && len(at) == 0 && unknown == nil {
 			t.HostPath, t.HostPhase = "", ""
 		}
 		return fmt.Errorf("%w: %w", errHostPath, err)
 	}
-	at, _, err := d.a.table.At(host)
-	t.HostPhase, t.HostDevice = decide.Bound, at.Device
+	points, err := d.a.table.Below(host)
+	var devices []string
+	for _, p := range points {
+		devices = append(devices, p.Device)
+	}
+	t.HostPhase, t.HostDevice = decide.Bound, strings.Join(devices, " ")
 	return err
 }
 
-// bindable refuses what is no directory before anything is written.
+// show binds the target to its host path. A bind of which a part is gone is made
+// anew.
+func (d *deed) show(path string, t *decide.Target, allowed decide.Allowed) error {
+	if points, err := d.a.table.Below(t.HostPath); err != nil || 0 < len(points) && len(points) < t.Mounts {
+		if err = errors.Join(err, d.takeBound(path, t)); err != nil {
+			return err
+		}
+	}
+	attr := mount.ReadOnlyIf(t.ReadOnly)
+	if !allowed.SUID {
+		attr |= mount.NoSUID
+	}
+	if !allowed.Dev {
+		attr |= mount.NoDev
+	}
+	return mount.Bind(path, t.HostPath, attr)
+}
+
+// bindable refuses what is no directory, and what leads to a directory that
+// volumes live by, before anything is written.
 func (d *deed) bindable(host string) error {
 	if d.f.Block {
 		return fmt.Errorf("%w: volume %s is a block device", errHostPath, d.f.Volume)
+	}
+	if kept, err := mount.Within(host, d.a.kept()...); err != nil || kept {
+		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes live by, or covers one", errHostPath, host))
 	}
 	info, err := os.Lstat(host)
 	switch {
@@ -60,7 +89,17 @@ func (d *deed) unbind(path string) error {
 	if err := d.settle(); err != nil {
 		return err
 	}
-	at, err := d.boundAt(t)
+	if err := d.takeBound(path, t); err != nil {
+		return err
+	}
+	t.HostPath, t.HostPhase, t.HostDevice, d.dirty = "", "", "", true
+	return nil
+}
+
+// takeBound takes away what is bound at the target's host path, and nothing that
+// anybody else has mounted there or below it.
+func (d *deed) takeBound(path string, t *decide.Target) error {
+	at, strange, err := d.boundAt(t)
 	if err != nil {
 		return err
 	}
@@ -71,43 +110,45 @@ func (d *deed) unbind(path string) error {
 	case len(at) > 0 && !slices.Contains(at, top.ID):
 		// Nobody sees the volume there, and it is mounted nevertheless.
 		return fmt.Errorf("%w: %s: %w: %s", errHostPath, t.HostPath, mount.ErrOccupied, top.Source)
+	case len(at) > 0 && strange != "":
+		return fmt.Errorf("%w: %s: %w", errHostPath, strange, mount.ErrOccupied)
 	case len(at) > 0:
 		unmount := mount.Unmount
 		if d.f.Dead[path] {
 			unmount = mount.Detach
 		}
-		if err := unmount(t.HostPath); err != nil {
-			return err
-		}
+		return unmount(t.HostPath)
 	case mounted:
 		d.a.Log.Warn("mount at a host path stays, it shows something else", "volume", d.f.Volume, "path", t.HostPath)
 	}
-	t.HostPath, t.HostPhase, t.HostDevice, d.dirty = "", "", "", true
 	return nil
 }
 
 // boundAt returns the mounts at the target's host path that are of the volume's
-// filesystem, as it is now or was when it was bound there.
-func (d *deed) boundAt(t *decide.Target) ([]int, error) {
-	own := map[string]bool{t.HostDevice: t.HostDevice != ""}
-	points, err := d.a.table.Points()
-	if err != nil {
-		return nil, err
+// filesystems, as they are now or were when they were bound there, and where
+// below it another one is.
+func (d *deed) boundAt(t *decide.Target) (at []int, strange string, err error) {
+	own := map[string]bool{}
+	for device := range strings.FieldsSeq(t.HostDevice) {
+		own[device] = true
 	}
 	for _, path := range []string{t.Path, d.rec.StagingPath} {
-		if p, ok := points[path]; ok {
+		points, err := d.a.table.Below(path)
+		if err != nil {
+			return nil, "", err
+		}
+		for _, p := range points {
 			own[p.Device] = true
 		}
 	}
 	below, err := mount.Below(t.HostPath)
-	if err != nil {
-		return nil, err
-	}
-	var at []int
 	for _, p := range below {
-		if p.Path == t.HostPath && own[p.Device] {
+		switch {
+		case own[p.Device] && p.Path == t.HostPath:
 			at = append(at, p.ID)
+		case !own[p.Device] && p.Path != t.HostPath:
+			strange = p.Path
 		}
 	}
-	return at, nil
+	return at, strange, err
 }

@@ -279,7 +279,7 @@ func (d *deed) outcome(path string, err error) volume.Outcome {
 	if o != volume.Failed {
 		return o
 	}
-	if _, mounted, tableErr := d.a.table.At(path); csi.Doubtful(err) || tableErr != nil || mounted || isDevice(path) {
+	if mounted, tableErr := d.a.table.Mounted(path); csi.Doubtful(err) || tableErr != nil || mounted || isDevice(path) {
 		return volume.Unknown
 	}
 	return o
@@ -339,7 +339,7 @@ func (d *deed) taken(path string, err error) error {
 		}
 		return err
 	}
-	_, mounted, tableErr := d.a.table.At(path)
+	mounted, tableErr := d.a.table.Mounted(path)
 	switch {
 	case tableErr != nil:
 		return tableErr
@@ -347,9 +347,19 @@ func (d *deed) taken(path string, err error) error {
 		return err
 	case mounted:
 		d.a.Log.Warn("driver left a mount behind", "driver", d.f.Driver, "volume", d.f.Volume, "path", path)
-		return mount.Unmount(path)
+		return d.a.unmountBelow(path)
 	}
 	return nil
+}
+
+// unmountBelow takes away what is mounted at one of the agent's own paths and
+// below it.
+func (a *Agent) unmountBelow(path string) error {
+	points, err := a.table.Below(path)
+	for _, p := range points {
+		err = errors.Join(err, mount.Unmount(p.Path))
+	}
+	return err
 }
 
 // tidy removes directories that nothing is in any more, the innermost first.

@@ -124,8 +124,8 @@ func (f *facts) want(a *Agent, u use) {
 	c := decide.Consumer{
 		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly, Due: a.again.due(f.Driver, path),
 	}
-	if host, err := a.hostPath(u.Pod); err == nil {
-		c.HostPath = host
+	if host, allowed, err := a.hostPath(u.Pod); err == nil {
+		c.HostPath, c.Allowed = host, allowed
 	}
 	f.consumers[path] = u.Pod
 	f.Wanted = append(f.Wanted, c)
@@ -171,19 +171,30 @@ func (a *Agent) gatherMounts(ctx context.Context, f *facts) error {
 		f.Dead[f.Record.StagingPath] = a.liveness.Dead(ctx, f.Record.StagingPath)
 	}
 	for _, t := range f.Record.Targets {
-		mounted := shown(t.Path)
-		switch {
-		case f.Record.Block:
-			mounted = isDevice(t.Path) && a.linked(f.Record.Volume, t)
-		case mounted:
-			f.Dead[t.Path] = a.liveness.Dead(ctx, t.Path)
+		if f.Record.Block {
+			f.Mounted[t.Path] = isDevice(t.Path) && a.linked(f.Record.Volume, t)
+			continue
 		}
-		f.Mounted[t.Path] = mounted
-		if t.HostPath != "" {
-			f.Mounted[t.HostPath] = shown(t.HostPath)
+		for _, path := range []string{t.Path, t.HostPath} {
+			if path == "" || !shown(path) {
+				continue
+			}
+			if f.Mounted[path], f.Dead[path], err = a.whole(ctx, path, t.Mounts); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// whole says whether as much is mounted at a path and below it as was, and whether
+// any of it is dead.
+func (a *Agent) whole(ctx context.Context, path string, was int) (whole, dead bool, err error) {
+	points, err := a.table.Below(path)
+	for _, p := range points {
+		dead = dead || a.liveness.Dead(ctx, p.Path)
+	}
+	return len(points) >= was, dead, err
 }
 
 // isDevice says whether a block device is at a path, a mounted one or a node.

@@ -89,7 +89,7 @@ func (a *Agent) syncPod(ctx context.Context, key string) error {
 // became of a volume.
 func (a *Agent) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bool) {
 	refused := ""
-	host, err := a.hostPath(pod)
+	host, _, err := a.hostPath(pod)
 	if err != nil {
 		refused = err.Error()
 	}

@@ -116,6 +116,13 @@ func (d *deed) published(ctx context.Context, t *decide.Target) error {
 			return err
 		}
 	}
+	points, err := d.a.table.Below(t.Path)
+	if err != nil {
+		return err
+	}
+	if t.Mounts = len(points); t.Mounts == 1 {
+		t.Mounts = 0
+	}
 	t.Phase = decide.Published
 	d.a.again.done(d.f.Driver, t.Path)
 	return nil

@@ -115,19 +115,38 @@ func inlineVolume(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 var errHostPath = errors.New("volume cannot be shown at the host path")
 
 // hostPath returns the directory of the host that the Pod asks for, "" when it
-// asks for none.
-func (a *Agent) hostPath(pod *corev1.Pod) (string, error) {
+// asks for none, and what is allowed there.
+func (a *Agent) hostPath(pod *corev1.Pod) (string, decide.Allowed, error) {
 	path, ok := pod.Annotations[volume.AnnMountAt]
-	switch {
-	case !ok:
-		return "", nil
-	case !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/":
-		return "", fmt.Errorf("%w: %.200q is not an absolute, clean path", errHostPath, path)
-	case path == a.RootDir || strings.HasPrefix(path, a.RootDir+"/") || strings.HasPrefix(a.RootDir, path+"/"):
-		return "", fmt.Errorf("%w: %.200s would hide the node agent's own directory", errHostPath, path)
+	if !ok {
+		return "", decide.Allowed{}, nil
+	}
+	allowed, err := decide.HostOptions(pod.Annotations[volume.AnnMountOptions])
+	if err == nil {
+		err = a.checkHostPath(pod, path)
+	} else {
+		err = fmt.Errorf("%w: %w", errHostPath, err)
+	}
+	if err != nil {
+		return "", decide.Allowed{}, err
+	}
+	return path, allowed, nil
+}
+
+func (a *Agent) checkHostPath(pod *corev1.Pod, path string) error {
+	if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
+		return fmt.Errorf("%w: %.200q is not an absolute, clean path", errHostPath, path)
+	}
+	for _, dir := range a.kept() {
+		if path == dir || strings.HasPrefix(path, dir+"/") || strings.HasPrefix(dir, path+"/") {
+			return fmt.Errorf("%w: %.200s is at, in or above %s, which volumes live by", errHostPath, path, dir)
+		}
 	}
 	if n := len(a.uses(pod)); n != 1 {
-		return "", fmt.Errorf("%w: the Pod has %d volumes, exactly one can be shown at %.200s", errHostPath, n, path)
+		return fmt.Errorf("%w: the Pod has %d volumes, exactly one can be shown at %.200s", errHostPath, n, path)
 	}
-	return path, nil
+	return nil
 }
+
+// kept are the directories that no volume is mounted at, in or over.
+func (a *Agent) kept() []string { return append([]string{a.RootDir}, a.Keep...) }

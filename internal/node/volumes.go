@@ -310,7 +310,7 @@ func (a *Agent) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 func (a *Agent) warnWaiting(f *facts, b volume.Because) {
 	record := a.journal.Get(decide.Key(f.Driver, f.Handle))
 	for path, pod := range f.consumers {
-		host, err := a.hostPath(pod)
+		host, _, err := a.hostPath(pod)
 		if err != nil || !served(record.Target(path), host) {
 			a.Events.Warn(pod, b)
 		}

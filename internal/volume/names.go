@@ -114,6 +114,9 @@ const (
 	// this absolute host path as well. The API server lets only users who may
 	// mount on the host set it.
 	AnnMountAt = "volplane.dev/mount-at"
+	// AnnMountOptions on such a Pod is what the files may do there that they may
+	// not otherwise, "suid" and "dev". It is as well guarded.
+	AnnMountOptions = "volplane.dev/mount-options"
 	// AnnNext says on an event who has to act next.
 	AnnNext = "volplane.dev/next"
 	// AnnFlexDrivers on a Node has the FlexVolume drivers that a bridge finds

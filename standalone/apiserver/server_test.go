@@ -133,7 +133,8 @@ func TestOnlyTheTrustedSetGuardedAnnotations(t *testing.T) {
 	_, create := pods.Create(ctx, pod("bad", "/etc"), metav1.CreateOptions{})
 	_, patch := pods.Patch(ctx, "plain", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+volume.AnnMountAt+`":"/etc"}}}`), metav1.PatchOptions{})
 	bind := pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "plain", Annotations: map[string]string{volume.AnnMountAt: "/etc"}}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{})
-	for what, err := range map[string]error{"create": create, "patch": patch, "bind": bind} {
+	_, options := pods.Patch(ctx, "plain", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+volume.AnnMountOptions+`":"suid"}}}`), metav1.PatchOptions{})
+	for what, err := range map[string]error{"create": create, "patch": patch, "bind": bind, "options": options} {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "hostpaths") {
 			t.Errorf("%s: %v, want forbidden", what, err)
 		}

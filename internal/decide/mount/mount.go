@@ -52,6 +52,8 @@ type Consumer struct {
 	ReadOnly                   bool
 	// HostPath is a directory of the host that shall show the volume too.
 	HostPath string
+	// Allowed is what files may do there.
+	Allowed Allowed
 	// Due says that the driver wants to be called again for what it published.
 	Due bool
 }

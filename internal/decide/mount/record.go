@@ -69,12 +69,15 @@ type Target struct {
 	Path         string `json:"path"`
 	ReadOnly     bool   `json:"readOnly,omitempty"`
 	Phase        Phase  `json:"phase"`
+	// Mounts is how many paths, at Path and below it, something was mounted at
+	// when it was published; 0 is one at most.
+	Mounts int `json:"mounts,omitempty"`
 	// HostPath is a second place on the host that shows the same; empty when
 	// there is none.
 	HostPath  string `json:"hostPath,omitempty"`
 	HostPhase Phase  `json:"hostPhase,omitempty"`
-	// HostDevice is the number of the filesystem that was bound there. The target
-	// may show another one since.
+	// HostDevice is the number of the filesystem that was bound there, and those
+	// of what is mounted below it, with blanks. The target may show others since.
 	HostDevice string `json:"hostDevice,omitempty"`
 }
 

@@ -300,12 +300,3 @@ func (b *Bridge) abilityOf(state flex.State, n decide.Name, has *server) ability
 	}
 	return a
 }
-
-// mounted says whether anything is mounted at a path or below it.
-func (b *Bridge) mounted(path string) (bool, error) {
-	if _, mounted, err := b.table.At(path); err != nil || mounted {
-		return mounted, err
-	}
-	points, err := b.table.Below(path)
-	return len(points) > 0, err
-}

@@ -171,7 +171,7 @@ func (d *driver) detach(ctx context.Context, now *flex.Driver, r *record) error 
 			paths = append(paths, here.Dir)
 		}
 		for _, path := range paths {
-			if mounted, err := d.b.mounted(path); err != nil || mounted {
+			if mounted, err := d.b.table.Mounted(path); err != nil || mounted {
 				return status.Errorf(codes.FailedPrecondition, "volume %s is mounted at %s still; unstage it first", r.Volume, path)
 			}
 		}

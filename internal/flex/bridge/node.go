@@ -94,7 +94,7 @@ func (d *driver) stage(ctx context.Context, want *record) error {
 	}
 	err = d.bringDevice(ctx, now, want)
 	if err == nil {
-		want.Mounted, err = d.b.mounted(want.DeviceDir)
+		want.Mounted, err = d.b.table.Mounted(want.DeviceDir)
 	}
 	if err != nil {
 		return d.undoneBy(ctx, now, want, err)
@@ -111,7 +111,7 @@ func (d *driver) stagedStill(want *record) (bool, error) {
 			return false, status.Errorf(codes.AlreadyExists, "volume %s is staged at %s already in another way; unstage it first", want.Volume, has.Place)
 		}
 		if has.Place == want.Place {
-			is, err := d.b.mounted(has.DeviceDir)
+			is, err := d.b.table.Mounted(has.DeviceDir)
 			return is || !has.Mounted, err
 		}
 	}
@@ -259,7 +259,7 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolu
 func (d *driver) unstage(ctx context.Context, volumeID, path string) error {
 	for _, p := range d.b.records.of(d.name, func(o *record) bool { return o.Kind == published && o.Volume == volumeID && !o.Inline }) {
 		for _, path := range []string{p.Place, p.Dir} {
-			if is, err := d.b.mounted(path); err != nil || is {
+			if is, err := d.b.table.Mounted(path); err != nil || is {
 				return status.Errorf(codes.FailedPrecondition, "volume %s is published at %s; unpublish it first", volumeID, p.Place)
 			}
 		}
@@ -284,7 +284,7 @@ func (d *driver) there(path string) (bool, error) {
 	if err == nil {
 		return true, nil
 	}
-	return d.b.mounted(path)
+	return d.b.table.Mounted(path)
 }
 
 // ours refuses to take away from a path what is not of the private one.

@@ -119,7 +119,7 @@ func (d *driver) stands(r *record) (bool, error) {
 	if err != nil || len(points) < max(r.Mounts, 1) || !r.Mounted {
 		return len(points) >= max(r.Mounts, 1), err
 	}
-	return d.b.mounted(r.Dir)
+	return d.b.table.Mounted(r.Dir)
 }
 
 // admit refuses a target where something else is, and a private directory that
@@ -199,7 +199,7 @@ func (d *driver) mountPrivately(ctx context.Context, now *flex.Driver, want *rec
 	if err != nil {
 		return err
 	}
-	if want.Mounted, err = d.b.mounted(want.Dir); err != nil {
+	if want.Mounted, err = d.b.table.Mounted(want.Dir); err != nil {
 		return err
 	}
 	if !now.Capabilities.FSGroup || hidden.group == nil || want.ReadOnly {
@@ -218,7 +218,7 @@ func (d *driver) mountPrivately(ctx context.Context, now *flex.Driver, want *rec
 func (d *driver) attachInline(ctx context.Context, now *flex.Driver, has, want *record) error {
 	want.DeviceDir = deviceDir(d.b.RootDir, d.name, want.Volume)
 	if want.DetachName != "" {
-		if is, err := d.b.mounted(want.DeviceDir); err != nil || is && has.Step >= mounting {
+		if is, err := d.b.table.Mounted(want.DeviceDir); err != nil || is && has.Step >= mounting {
 			return err
 		}
 	}

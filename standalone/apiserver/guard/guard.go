@@ -71,9 +71,11 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	}
 	// A Binding carries annotations to its Pod, and a status update may too. A
 	// Binding has no old object and says nothing of what it does not change.
-	if annotation(a.GetObject(), volume.AnnMountAt) != annotation(a.GetOldObject(), volume.AnnMountAt) {
-		err := p.demand(ctx, a, "annotation "+volume.AnnMountAt, right{verb: "mount", resource: "hostpaths"})
-		if err != nil {
+	for _, key := range []string{volume.AnnMountAt, volume.AnnMountOptions} {
+		if annotation(a.GetObject(), key) == annotation(a.GetOldObject(), key) {
+			continue
+		}
+		if err := p.demand(ctx, a, "annotation "+key, right{verb: "mount", resource: "hostpaths"}); err != nil {
 			return err
 		}
 	}
