@@ -215,16 +215,18 @@ func wentOn(d difference, line string) bool {
 	both := slices.Concat(d.ours, d.theirs)
 	name := claimIn(line)
 	answered := func(c codes.Code) bool { return has(both, "answered CreateVolume of pvc-"+name+" with "+c.String()) }
-	unknown := slices.ContainsFunc([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted}, answered)
-	unknown = unknown || has(both, unanswered+"CreateVolume of pvc-"+name)
-	claims := slices.DeleteFunc(both, func(l string) bool { return !strings.HasPrefix(l, "claim "+name+" ") })
+	unknown := has(both, unanswered+"CreateVolume of pvc-"+name) || slices.ContainsFunc([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted}, answered)
+	claims := slices.DeleteFunc(slices.Clone(both), func(l string) bool { return !strings.HasPrefix(l, "claim "+name+" ") })
 	if len(claims) == 0 {
 		// Nor do these say whether it did.
 		return unknown || slices.ContainsFunc([]codes.Code{codes.Internal, codes.Unknown, codes.DataLoss, codes.FailedPrecondition}, answered)
 	}
-	if !unknown {
-		return false
-	}
+	return unknown && lostItsWay(d, name, claims)
+}
+
+// lostItsWay says whether a claim has lost its class or its node since its volume
+// was asked for.
+func lostItsWay(d difference, name string, claims []string) bool {
 	class := regexp.MustCompile(` class=(\w+) `).FindStringSubmatch(claims[0])[1]
 	asked := 0
 	for _, l := range d.theirs {
