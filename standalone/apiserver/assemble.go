@@ -43,7 +43,7 @@ const resync = 10 * time.Hour
 
 // assemble puts the server together; it does not run yet. Ready is closed when
 // roles are known.
-func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, more []string, ready <-chan struct{}) (*assembly, *genericapiserver.GenericAPIServer, error) {
+func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string, more []string, ready <-chan struct{}) (*assembly, *genericapiserver.GenericAPIServer, error) {
 	a := &assembly{ca: ca, config: genericapiserver.NewConfig(legacyscheme.Codecs)}
 	c := a.config
 	c.MergedResourceConfig = served()
@@ -60,7 +60,7 @@ func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, more []string,
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
 	a.informers = informers.NewSharedInformerFactory(client, resync)
-	if a.etcd, a.factory, err = store(c, db.Endpoint()); err != nil {
+	if a.etcd, a.factory, err = store(c, place{endpoint: db.Endpoint(), sealing: sealing}); err != nil {
 		return nil, nil, err
 	}
 	if a.identities, err = authenticate(c, ca, a.informers); err != nil {

@@ -34,6 +34,11 @@ type Options struct {
 	Version string
 	// Log receives what is worth telling; nil is nobody.
 	Log *slog.Logger
+	// EncryptionConfig is the file that says how Secrets are encrypted, in
+	// Kubernetes' form; "" has volplane make a key of its own.
+	EncryptionConfig string
+	// ForgetUnreadable deletes Secrets whose key is gone.
+	ForgetUnreadable bool
 	// NoSync leaves out fsync, for tests only.
 	NoSync bool
 	// Quota is the size of the database at which etcd refuses writes; 0 is what

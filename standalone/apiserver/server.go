@@ -15,6 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/room"
 	"volplane.dev/volplane/internal/durable"
+	"volplane.dev/volplane/standalone/apiserver/seal"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
 	"volplane.dev/volplane/standalone/pki"
@@ -79,7 +80,11 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if s.etcd, err = etcd.Start(ctx, o.etcd(s.dir.Path)); err != nil {
 		return nil, s.judge(err)
 	}
-	if err = s.serve(ctx, l, o.Names); err != nil {
+	sealing, err := s.seal(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err = s.serve(ctx, l, o.Names, sealing); err != nil {
 		return nil, err
 	}
 	if err = s.finish(ctx, o); err != nil {
@@ -90,9 +95,20 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
+// seal has all Secrets encrypted before anybody can ask for them, and returns the
+// file that says how.
+func (s *Server) seal(ctx context.Context, o Options) (string, error) {
+	client := s.etcd.Client()
+	defer client.Close()
+	return seal.Secrets(ctx, seal.Options{
+		Etcd: client, Prefix: registryPrefix, Defragment: s.etcd.Defragment,
+		Dir: s.place("pki"), File: o.EncryptionConfig, Forget: o.ForgetUnreadable,
+	})
+}
+
 // serve assembles the server and starts to answer requests.
-func (s *Server) serve(ctx context.Context, l net.Listener, names []string) error {
-	a, generic, err := assemble(s.ca, l, s.etcd, names, s.ready)
+func (s *Server) serve(ctx context.Context, l net.Listener, names []string, sealing string) error {
+	a, generic, err := assemble(s.ca, l, s.etcd, sealing, names, s.ready)
 	if err != nil {
 		return err
 	}

@@ -66,10 +66,15 @@ func served() *serverstorage.ResourceConfig {
 	return c
 }
 
-// store makes the server keep its objects in the etcd at endpoint.
-func store(c *genericapiserver.Config, endpoint string) (*genericoptions.EtcdOptions, *serverstorage.DefaultStorageFactory, error) {
+// place is where the server keeps its objects: the etcd, and the file that says
+// which objects are encrypted there, and how.
+type place struct{ endpoint, sealing string }
+
+// store makes the server keep its objects at a place.
+func store(c *genericapiserver.Config, at place) (*genericoptions.EtcdOptions, *serverstorage.DefaultStorageFactory, error) {
 	o := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(registryPrefix, nil))
-	o.StorageConfig.Transport.ServerList = []string{endpoint}
+	o.StorageConfig.Transport.ServerList = []string{at.endpoint}
+	o.EncryptionProviderConfigFilepath = at.sealing
 	o.DefaultStorageMediaType = mediaType
 	// No collector runs here: what a client asks to be deleted with its dependents,
 	// or without them, would wait for one for ever.

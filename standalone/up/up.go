@@ -33,6 +33,11 @@ type Options struct {
 	// PluginDir is where FlexVolume drivers are; empty is volumeplugins in
 	// DataDir. FlexConfig is the file that says who may use them; empty is none.
 	PluginDir, FlexConfig string
+	// EncryptionConfig is a file in Kubernetes' form that says how Secrets are
+	// encrypted; empty is by a key in DataDir. ForgetUnreadable deletes those
+	// whose key is gone.
+	EncryptionConfig string
+	ForgetUnreadable bool
 	// DisableForceDetachOnTimeout keeps volumes from being detached by force
 	// only because their node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
@@ -55,6 +60,9 @@ func (o Options) Validate() error {
 	if o.PluginDir != "" && !filepath.IsAbs(o.PluginDir) {
 		return fmt.Errorf("--volume-plugin-dir %q is not an absolute path", o.PluginDir)
 	}
+	if o.EncryptionConfig != "" && o.ForgetUnreadable {
+		return fmt.Errorf("--forget-unreadable-secrets is for volplane's own key only: where the key is elsewhere, it may come back; give it without --encryption-provider-config")
+	}
 	for _, n := range o.Names {
 		if !isHost(n) {
 			return fmt.Errorf("--tls-san %.80q is neither an address nor a host name", n)
@@ -76,7 +84,7 @@ func Run(ctx context.Context, o Options) error {
 	starting, started := context.WithCancel(ctx)
 	defer started()
 	go extend(starting, notify)
-	server, err := apiserver.Start(ctx, apiserver.Options{DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: app.RBAC(), Version: o.Version, Log: o.Log})
+	server, err := apiserver.Start(ctx, o.server())
 	if err != nil && ctx.Err() != nil {
 		return nil //nolint:nilerr // it was asked to end before it was up
 	}
@@ -122,6 +130,13 @@ func extend(ctx context.Context, notify func(state string)) {
 		case <-ticker.C:
 			notify(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extension.Microseconds()))
 		}
+	}
+}
+
+func (o Options) server() apiserver.Options {
+	return apiserver.Options{
+		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: app.RBAC(), Version: o.Version, Log: o.Log,
+		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable,
 	}
 }
 

@@ -54,6 +54,9 @@ func upCommand() *cobra.Command {
 		"never detach a volume by force only because its node has not been ready for six minutes; the taint "+corev1.TaintNodeOutOfService+" still does")
 	f.DurationVar(&o.Backups.Every, "backup-every", 24*time.Hour, "pause between the backups that are made by themselves in the data directory; 0 makes none")
 	f.IntVar(&o.Backups.Keep, "backup-keep", 7, "how many of them are kept")
+	f.StringVar(&o.EncryptionConfig, "encryption-provider-config", "",
+		"EncryptionConfiguration that says how Secrets are encrypted in the data directory, as for kube-apiserver (default a key made there)")
+	f.BoolVar(&o.ForgetUnreadable, "forget-unreadable-secrets", false, "delete the Secrets whose key is gone for good; give it for one start only")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 warnings and changes, 4 everything")
 	return c
 }

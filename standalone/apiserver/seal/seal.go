@@ -1,0 +1,145 @@
+package seal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"volplane.dev/volplane/internal/durable"
+)
+
+const (
+	// keyFile is volplane's own file, in the form of Kubernetes.
+	keyFile = "encryption.yaml"
+	// markFile says that the data base may still hold what was in clear.
+	markFile = "encryption.under-way"
+	// page is how many Secrets are read at once.
+	page = 200
+)
+
+// ErrUnreadable says that there are Secrets that nobody can read.
+var ErrUnreadable = errors.New("secrets cannot be read")
+
+// Options says what to encrypt, and how.
+type Options struct {
+	// Etcd is where the Secrets are, and Prefix what all their keys begin with.
+	Etcd   clientv3.KV
+	Prefix string
+	// Defragment makes a data base without what was deleted in it.
+	Defragment func() error
+	// Dir is where volplane's own key is kept.
+	Dir string
+	// File is an EncryptionConfiguration of the user's to take instead; "" is none.
+	File string
+	// Forget deletes the Secrets for which there is no key any more.
+	Forget bool
+}
+
+// Secrets makes sure that all Secrets can be read and are encrypted as they should
+// be, and returns the file that tells the API server how. Nobody else may write to
+// etcd meanwhile. It can be broken off at any moment and done again.
+func Secrets(ctx context.Context, o Options) (file string, err error) {
+	file = o.File
+	if file == "" {
+		file = filepath.Join(o.Dir, keyFile)
+		if err := o.ensureKey(ctx, file); err != nil {
+			return "", err
+		}
+	}
+	// What loading begins in the background ends with this.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	config, err := encryptionconfig.LoadEncryptionConfig(ctx, file, false, "")
+	if err != nil {
+		return "", fmt.Errorf("encryption of Secrets by %s: %w", file, err)
+	}
+	how := encryptionconfig.StaticTransformers(config.Transformers).TransformerForResource(schema.GroupResource{Resource: "secrets"})
+	found, err := o.scan(ctx, how)
+	if err != nil {
+		return "", err
+	}
+	if err := o.giveUp(ctx, file, found); err != nil {
+		return "", err
+	}
+	return file, o.encrypt(ctx, how, found.stale)
+}
+
+// ensureKey makes the key when there is none yet. A key that is gone is not
+// replaced by another one, which would make the loss look like a new beginning.
+func (o Options) ensureKey(ctx context.Context, file string) error {
+	_, err := os.Lstat(file)
+	if err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	found, err := o.scan(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := o.giveUp(ctx, file, found); err != nil {
+		return err
+	}
+	config, err := newConfig()
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(file, config)
+}
+
+// giveUp says what is lost, or deletes it when the user wants that.
+func (o Options) giveUp(ctx context.Context, file string, f findings) error {
+	switch {
+	case len(f.unreadable) == 0:
+		return nil
+	case o.Forget && o.File == "":
+		for _, e := range f.unreadable {
+			slog.Warn("a Secret that nobody can read is deleted", "secret", e.name, "key", e.sealed)
+			if err := o.replace(ctx, e, clientv3.OpDelete(e.key)); err != nil {
+				return err
+			}
+		}
+		return nil
+	case o.File != "":
+		return fmt.Errorf("%w: %s, by the file of --encryption-provider-config, %s (%w). Nothing was changed, and everything else is whole. "+
+			"Add the provider and the key with which they were written, as the last one, and start again: volplane's own is in %s if it wrote them",
+			ErrUnreadable, f.lost(), o.File, f.unreadable[0].err, filepath.Join(o.Dir, keyFile))
+	default:
+		return fmt.Errorf("%w: %s, and %s does not have that key. Nothing was changed, and everything else is whole. "+
+			"Put that file back from a backup of the data directory, or name your own with --encryption-provider-config if you gave one before. "+
+			"If the key is gone for good, so are these Secrets: --forget-unreadable-secrets, given for one start, deletes them, and then they can be made anew",
+			ErrUnreadable, f.lost(), file)
+	}
+}
+
+// encrypt writes anew what is not as it should be, and has the data base forget
+// how it was before. The mark makes the next start do what this one did not.
+func (o Options) encrypt(ctx context.Context, how value.Transformer, stale []entry) error {
+	mark := filepath.Join(o.Dir, markFile)
+	if _, err := os.Lstat(mark); errors.Is(err, fs.ErrNotExist) && len(stale) == 0 {
+		return nil
+	}
+	if err := durable.WriteFile(mark, nil); err != nil {
+		return err
+	}
+	for _, e := range stale {
+		if err := o.rewrite(ctx, how, e); err != nil {
+			return err
+		}
+	}
+	if err := o.shrink(ctx); err != nil {
+		return fmt.Errorf("take what was in clear out of the data base: %w", err)
+	}
+	if len(stale) > 0 {
+		slog.Info("secrets are encrypted", "secrets", len(stale))
+	}
+	return durable.Remove(mark)
+}
