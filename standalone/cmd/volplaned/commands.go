@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"os"
@@ -39,7 +40,7 @@ func upCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Out, o.Version = cmd.OutOrStdout(), version
-			o.Log = newLog(cmd.ErrOrStderr(), verbosity)
+			o.Log = newLog(cmd.Context(), cmd.ErrOrStderr(), verbosity)
 			return up.Run(cmd.Context(), o)
 		},
 	}
@@ -100,13 +101,17 @@ func hostName() string {
 
 // newLog returns the process's log and makes the libraries use it too: they
 // only speak up about errors unless asked for more.
-func newLog(w io.Writer, verbosity int) *slog.Logger {
+func newLog(ctx context.Context, w io.Writer, verbosity int) *slog.Logger {
 	level, libraries := slog.LevelInfo, slog.LevelError
 	if verbosity > 0 {
 		level, libraries = slog.LevelDebug, slog.Level(-verbosity)
 	}
 	handler := func(l slog.Level) slog.Handler { return slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}) }
-	klog.SetLogger(logr.FromSlogHandler(handler(libraries)))
+	theirs := handler(libraries)
+	if verbosity == 0 {
+		theirs = calm{theirs, ctx}
+	}
+	klog.SetLogger(logr.FromSlogHandler(theirs))
 	log := slog.New(handler(level))
 	slog.SetDefault(log)
 	return log

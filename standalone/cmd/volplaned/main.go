@@ -8,6 +8,8 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"syscall"
+
+	"k8s.io/klog/v2"
 )
 
 // version is set by the build.
@@ -23,6 +25,14 @@ func main() {
 	defer stop()
 	// Whoever asks a second time does not want to wait for an orderly end.
 	context.AfterFunc(ctx, stop)
+	// The API server's library ends the process when it is stopped while it
+	// starts: that is what was asked for.
+	klog.OsExit = func(code int) {
+		if ctx.Err() != nil {
+			code = 0
+		}
+		os.Exit(code)
+	}
 	if err := root().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
