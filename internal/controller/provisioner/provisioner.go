@@ -266,16 +266,22 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 		return controller.Result{}, err
 	}
 	plan := provision.Claim(f)
-	if left := p.pause(claim, plan); left > 0 {
-		return controller.Result{After: left}, nil
-	}
-	if plan.Intent != nil && plan.Because.Reason == volume.ReasonDriverMissing {
-		return p.await(plan), nil
-	}
-	if left := p.turn(plan); left > 0 {
-		return controller.Result{After: left}, nil
+	if result, waits := p.waits(claim, plan); waits {
+		return result, nil
 	}
 	return controller.Result{}, p.apply(ctx, claim, plan)
+}
+
+// waits says whether a plan is not for now, and when to look again.
+func (p *provisioner) waits(claim *corev1.PersistentVolumeClaim, plan provision.Plan) (controller.Result, bool) {
+	if left := p.pause(claim, plan); left > 0 {
+		return controller.Result{After: left}, true
+	}
+	if plan.Intent != nil && plan.Because.Reason == volume.ReasonDriverMissing {
+		return p.await(plan), true
+	}
+	left := p.turn(plan)
+	return controller.Result{After: left}, left > 0
 }
 
 // await leaves an intent to its driver, which may have made a volume and is not

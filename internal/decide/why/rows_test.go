@@ -15,7 +15,7 @@ import (
 )
 
 func claimRows() []row {
-	return []row{
+	return append([]row{
 		{"a claim that is mounted", "pvc/data", func(*scene) {}},
 		{"no class by that name", "pvc/data", func(s *scene) { s.unbound(); s.all.Classes = nil }},
 		{"no class named and none is the default", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.StorageClassName = nil }},
@@ -67,6 +67,12 @@ func claimRows() []row {
 		}},
 		{"a late class and a Pod that named its node", "pvc/data", func(s *scene) { s.late(); s.use(pod("web", "n1")) }},
 		{"a late class whose volumes are made by hand", "pvc/data", func(s *scene) { s.late(); s.class.Provisioner = volume.NoProvisioner }},
+	}, namedRows()...)
+}
+
+// namedRows are of claims that name a volume.
+func namedRows() []row {
+	return []row{
 		{"a named volume that does not exist", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.VolumeName = "v9" }},
 		{"a named volume that is another claim's", "pvc/data", func(s *scene) {
 			s.claim.Status.Phase, s.volume.Spec.ClaimRef = corev1.ClaimPending, &corev1.ObjectReference{Namespace: "ns", Name: "other"}
