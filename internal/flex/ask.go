@@ -85,9 +85,11 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 	if d.refuses(c.op) {
 		return decide.Answer{Status: decide.NotSupported}, nil
 	}
-	if err := d.same(); err != nil {
+	checked, err := d.open()
+	if err != nil {
 		return decide.Answer{}, err
 	}
+	defer checked.Close()
 	d.o.Calls.given.AddData(c.secrets)
 	traced, err := d.begin(c)
 	if err != nil {
@@ -96,7 +98,7 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 	}
 	began := time.Now()
 	p := process{
-		path: d.Path, args: append([]string{string(c.op)}, c.args...), cgroup: d.o.Cgroup, trace: traced,
+		program: checked, args: append([]string{string(c.op)}, c.args...), cgroup: d.o.Cgroup, trace: traced,
 		limit: d.o.Settings.Limit(c.op), overdue: overdue,
 	}
 	e, err := p.run()

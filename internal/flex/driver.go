@@ -2,16 +2,10 @@ package flex
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/mount"
@@ -26,6 +20,9 @@ var (
 	// ErrChanged says that the executable is not the one that was probed; it was
 	// not started. Probe it anew.
 	ErrChanged = errors.New("the driver's executable has changed since it was probed")
+	// ErrExchanged says that it has changed while it was called: nobody knows
+	// which program ran.
+	ErrExchanged = errors.New("the driver's executable was exchanged while it was called")
 )
 
 // Options are how a Driver is called. The zero value is usable.
@@ -118,15 +115,12 @@ func Probe(ctx context.Context, name decide.Name, path string, o Options) (*Driv
 	}
 	d := &Driver{Name: name, Path: path, Hash: hash, o: o, file: file, unsupported: map[decide.Operation]bool{}}
 	a, err := d.Init(ctx)
-	if err != nil {
-		return d, err
+	if errors.Is(err, ErrExchanged) {
+		// It has done nothing, and is probed anew.
+		err = d.fail(decide.OpInit, volume.Failed, ErrChanged)
 	}
 	d.Capabilities = a.Capabilities
-	if now, err := identify(path); err != nil || now != file {
-		// What was hashed need not be what answered.
-		return d, d.fail(decide.OpInit, volume.Failed, ErrChanged)
-	}
-	return d, nil
+	return d, err
 }
 
 // Init starts the driver with init once more and returns its answer.
@@ -137,59 +131,4 @@ func (d *Driver) Init(ctx context.Context) (decide.Answer, error) {
 // fail makes the error of an operation.
 func (d *Driver) fail(op decide.Operation, outcome volume.Outcome, err error) error {
 	return &CallError{Driver: d.Name, Op: op, Outcome: outcome, Message: err.Error(), cause: err}
-}
-
-// identity tells one state of a file from another.
-type identity struct {
-	device, inode uint64
-	size          int64
-	changed       unix.Timespec
-}
-
-// identify looks at the file that a path leads to.
-func identify(path string) (identity, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return identity{}, fmt.Errorf("look at %s: %w", path, err)
-	}
-	return identity{device: st.Dev, inode: st.Ino, size: st.Size, changed: st.Mtim}, nil
-}
-
-// look identifies and hashes an executable.
-func look(path string) (identity, string, error) {
-	file, err := identify(path)
-	if err != nil {
-		return file, "", err
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return file, "", err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return file, "", err
-	}
-	const shown = 8
-	return file, hex.EncodeToString(sum.Sum(nil)[:shown]), nil
-}
-
-// same refuses an executable that is not the one that was probed: half of a file
-// that is being copied runs, too, and ends with success.
-func (d *Driver) same() error {
-	now, err := identify(d.Path)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrChanged, err)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if now == d.file {
-		return nil
-	}
-	now, hash, err := look(d.Path)
-	if err != nil || hash != d.Hash {
-		return errors.Join(ErrChanged, err)
-	}
-	d.file = now
-	return nil
 }

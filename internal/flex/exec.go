@@ -20,8 +20,8 @@ var errNotStarted = errors.New("the driver cannot be started")
 
 // process is one start of an executable.
 type process struct {
-	path string
-	// args are those after the path.
+	program *program
+	// args are those after its path.
 	args []string
 	// cgroup is the directory of the cgroup to start in; empty for ours.
 	cgroup string
@@ -65,7 +65,7 @@ func (p process) environment() []string {
 
 // run starts the process and returns when it has ended, which is not later than
 // its limit, if the kernel can end it. What it has started itself may live on.
-// The error is errNotStarted or decide.ErrTimeLimit.
+// The error is errNotStarted, decide.ErrTimeLimit or ErrExchanged.
 func (p process) run() (ending, error) {
 	stdout, err := newOutput()
 	if err != nil {
@@ -95,6 +95,9 @@ func (p process) run() (ending, error) {
 	stderr.finish()
 	if err == nil && waitErr != nil {
 		err = fmt.Errorf("wait for the driver: %w", waitErr)
+	}
+	if err == nil {
+		err = p.program.unchanged()
 	}
 	e := ending{stdout: stdout.kept.last(), stderr: stderr.kept.last(), exit: -1, cut: stdout.kept.cut || stderr.kept.cut}
 	if state != nil {
@@ -154,8 +157,9 @@ func (p process) in() string {
 // startTries starts an executable that somebody writes to when he has closed
 // it.
 func (p process) startTries(attr *os.ProcAttr) (started *os.Process, err error) {
+	path := p.program.start()
 	err = WhenClosed(busyTries, func() error {
-		started, err = os.StartProcess(p.path, append([]string{p.path}, p.args...), attr)
+		started, err = os.StartProcess(path, append([]string{p.program.path}, p.args...), attr)
 		return err
 	})
 	return started, err

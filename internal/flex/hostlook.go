@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -35,6 +36,10 @@ func lookAt(dir, name string) (*candidate, volume.Because, error) {
 	if err != nil {
 		return nil, volume.Because{}, err
 	}
+	way, err := wayTo(dir)
+	if err != nil {
+		return nil, volume.Because{}, err
+	}
 	entry := decide.Entry{Name: name}
 	// The plugin directory may be a link that changes at any moment: all is looked
 	// at in one and the same directory.
@@ -42,6 +47,9 @@ func lookAt(dir, name string) (*candidate, volume.Because, error) {
 	real, info, err := entryFacts(&entry, root, filepath.Join(root, name), inRoot)
 	if err != nil {
 		return nil, volume.Because{}, err
+	}
+	if entry.File != nil {
+		entry.File.Way = way
 	}
 	kind, driver, because := decide.ReadEntry(entry)
 	switch kind {
@@ -89,7 +97,82 @@ func entryFacts(e *decide.Entry, root, dir, path string) (real string, info fs.F
 		}
 		e.File.Above = append(e.File.Above, OwnedBy(at, info))
 	}
-	return real, info, nil
+	e.File.Outer, err = outerNames(root, info)
+	return real, info, err
+}
+
+// outerNames returns how many names a file has besides those in the plugin
+// directory, where an installer gives it a second one for a moment.
+func outerNames(root string, file fs.FileInfo) (uint64, error) {
+	st, ok := file.Sys().(*syscall.Stat_t)
+	if !ok || !file.Mode().IsRegular() || st.Nlink <= 1 {
+		return 0, nil
+	}
+	names := uint64(st.Nlink) //nolint:unconvert // it is narrower elsewhere
+	for _, pattern := range []string{"*", "*/*"} {
+		inside, err := fs.Glob(os.DirFS(root), pattern)
+		if err != nil {
+			return 0, err
+		}
+		for _, name := range inside {
+			if info, err := os.Lstat(filepath.Join(root, name)); err == nil && os.SameFile(info, file) && names > 0 {
+				names--
+			}
+		}
+	}
+	return names, nil
+}
+
+// maxWay bounds how many directories and links lead to a path.
+const maxWay = 255
+
+// wayTo returns the directories and symbolic links by which a path is reached,
+// without what is there in the end.
+func wayTo(path string) ([]decide.Owned, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	var way []decide.Owned
+	for at, rest := "/", strings.Split(path, "/"); len(way) < maxWay; {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return nil, err
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			if len(rest) == 0 {
+				return way, nil
+			}
+			way = append(way, OwnedBy(at, info))
+			at, rest = filepath.Join(at, rest[0]), rest[1:]
+			continue
+		}
+		to, err := os.Readlink(at)
+		if err != nil {
+			return nil, err
+		}
+		way = append(way, OwnedBy(at, info))
+		rest = append(strings.Split(to, "/"), rest...)
+		if at = filepath.Dir(at); filepath.IsAbs(to) {
+			at = "/"
+		}
+	}
+	return nil, &fs.PathError{Op: "follow", Path: path, Err: syscall.ELOOP}
+}
+
+// Diverted says how others than root could have something else found at a path,
+// by a directory or a symbolic link on the way, and "" if nobody could.
+func Diverted(path string) (string, error) {
+	way, err := wayTo(path)
+	if err != nil {
+		return "", err
+	}
+	for _, o := range way {
+		if why := o.Diverted(); why != "" {
+			return strconv.Quote(o.Path) + " " + why, nil
+		}
+	}
+	return "", nil
 }
 
 // unlessGone returns an error that does not just say that nothing is there.

@@ -33,6 +33,11 @@ type File struct {
 	// between it and the file.
 	Self  Owned
 	Above []Owned
+	// Way are the directories and symbolic links by which the plugin directory is
+	// reached.
+	Way []Owned
+	// Outer is how many names the file has that are not in the plugin directory.
+	Outer uint64
 }
 
 // Owned is who may write to something.
@@ -52,6 +57,16 @@ func (o Owned) Others() string {
 		return fmt.Sprintf("can be written to by others than root (mode %04o)", o.Mode.Perm())
 	}
 	return ""
+}
+
+// Diverted says how others than root could have something else found below a
+// directory, or behind a symbolic link, that is on the way, and "" if nobody
+// could. In a sticky directory nobody touches what is root's.
+func (o Owned) Diverted() string {
+	if o.UID == 0 && o.Mode&(fs.ModeSymlink|fs.ModeSticky) != 0 {
+		return ""
+	}
+	return o.Others()
 }
 
 // Kind is what an entry of the plugin directory is.
@@ -118,7 +133,14 @@ func (f *File) unsafe() string {
 			return quoted(o) + " " + why
 		}
 	}
+	for _, o := range f.Way {
+		if why := o.Diverted(); why != "" {
+			return quoted(o) + " " + why
+		}
+	}
 	switch {
+	case f.Outer > 0:
+		return quoted(f.Self) + " has another name outside of the plugin directory, by which it may be changed (a hard link): put a copy there"
 	case f.Self.Mode&(fs.ModeSetuid|fs.ModeSetgid) != 0:
 		return quoted(f.Self) + " has the setuid or setgid bit"
 	case f.Self.Mode&0o100 == 0:

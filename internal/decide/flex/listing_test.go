@@ -30,6 +30,11 @@ func TestReadEntry(t *testing.T) {
 		change(&d)
 		return &flex.File{Self: self, Above: above(d)}
 	}
+	by := func(way flex.Owned) *flex.File {
+		f := safe()
+		f.Way = []flex.Owned{way, {Path: "/", Mode: fs.ModeDir | 0o755}}
+		return f
+	}
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -64,6 +69,13 @@ func TestReadEntry(t *testing.T) {
 		{"a file that nobody may execute", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode = 0o644 })}},
 		{"a directory of another user", flex.Entry{Name: "lofs", Directory: true, File: in(func(o *flex.Owned) { o.UID = 1000 })}},
 		{"a directory that all may write, though sticky", flex.Entry{Name: "lofs", Directory: true, File: in(func(o *flex.Owned) { o.Mode |= fs.ModeSticky | 0o777 })}},
+		{"a way that is root's alone", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/way", Mode: fs.ModeDir | 0o755})}},
+		{"a way that all may write", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/way", Mode: fs.ModeDir | 0o777})}},
+		{"a way that all may write, but sticky", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777})}},
+		{"a sticky way of another user", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/way", Mode: fs.ModeDir | fs.ModeSticky | 0o755, UID: 1000})}},
+		{"a link on the way", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/link", Mode: fs.ModeSymlink | 0o777})}},
+		{"another user's link on the way", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/link", Mode: fs.ModeSymlink | 0o777, UID: 1000})}},
+		{"a hard link out of the tree", flex.Entry{Name: "lofs", Directory: true, File: &flex.File{Self: self, Above: above(dir), Outer: 1}}},
 	} {
 		kind, name, because := flex.ReadEntry(c.entry)
 		fmt.Fprintf(&out, "# %s\n%q\n----\n%s %s\n", c.argues, c.entry.Name, kind, name)

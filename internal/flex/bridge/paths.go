@@ -69,7 +69,11 @@ func checkOwner(root string) error {
 	if why := flex.OwnedBy(root, info).Others(); why != "" {
 		return fmt.Errorf("root directory %q %s: give one that is root's alone", root, why)
 	}
-	return nil
+	why, err := flex.Diverted(root)
+	if err == nil && why != "" {
+		err = fmt.Errorf("root directory %q: %s, which leads there: give one that is root's alone", root, why)
+	}
+	return err
 }
 
 // checkID refuses an id that could not be a part of a path.

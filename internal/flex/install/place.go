@@ -171,7 +171,11 @@ func owned(dir string) error {
 	if why := flex.OwnedBy(dir, info).Others(); why != "" {
 		return fmt.Errorf("%s %s: put that right first, for what is in it is started as root", dir, why)
 	}
-	return nil
+	why, err := flex.Diverted(dir)
+	if err == nil && why != "" {
+		err = fmt.Errorf("%s, which leads to %s: put that right first, for what is in it is started as root", why, dir)
+	}
+	return err
 }
 
 // write copies a file to a new one, which has everything that a driver needs,
