@@ -51,7 +51,17 @@ func (s *shell) status(ctx context.Context) error {
 		return err
 	}
 	printRoom(ctx, s.Out, client)
+	printRestored(ctx, s.Out, client)
 	return printIll(ctx, s.Out, client)
+}
+
+// printRestored says that nothing is taken away, because the API was restored from
+// a backup. Others have nothing to say about it.
+func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interface) {
+	o, err := client.CoreV1().ConfigMaps(volume.NamespaceSystem).Get(ctx, volume.ConfigRestored, metav1.GetOptions{})
+	if err == nil {
+		fmt.Fprintf(out, "\nRestored from a backup of %.40q: nothing is unmounted, detached or deleted until 'volplane restore --accept'\n", o.Data[volume.RestoredMade])
+	}
 }
 
 // printIll names the first Pod that has a volume which is mounted and not well.

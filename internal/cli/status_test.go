@@ -11,6 +11,24 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
+// TestStatusTellsOfARestore, as long as nobody has accepted it.
+func TestStatusTellsOfARestore(t *testing.T) {
+	client := fake.NewClientset()
+	var out bytes.Buffer
+	printRestored(t.Context(), &out, client)
+	if out.Len() > 0 {
+		t.Errorf("without a restore: %q", out.String())
+	}
+	said := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored}, Data: map[string]string{volume.RestoredMade: "yesterday"}}
+	if err := client.Tracker().Add(said); err != nil {
+		t.Fatal(err)
+	}
+	printRestored(t.Context(), &out, client)
+	if want := "\nRestored from a backup of \"yesterday\": nothing is unmounted, detached or deleted until 'volplane restore --accept'\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
 // TestStatusNamesTheIll: Pods whose volumes are mounted and not well are counted,
 // and one of them is named.
 func TestStatusNamesTheIll(t *testing.T) {
