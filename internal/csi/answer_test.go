@@ -187,7 +187,8 @@ func TestIDsByHand(t *testing.T) {
 		},
 		"copy": func() error {
 			_, err := c.ControllerClient().CreateVolume(within(t, patience), &csipb.CreateVolumeRequest{Name: "copy", VolumeContentSource: &csipb.VolumeContentSource{
-				Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: bad}}}})
+				Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: bad}},
+			}})
 			return err
 		},
 	} {

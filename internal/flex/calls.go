@@ -6,6 +6,7 @@ import (
 	"maps"
 	"sync"
 	"time"
+
 	"volplane.dev/volplane/internal/redact"
 )
 

@@ -33,7 +33,7 @@ func spellings() map[string]func(string) string {
 		"JSON without HTML":  unhtml,
 		"Go":                 strconv.Quote,
 		"Go in ASCII":        strconv.QuoteToASCII,
-		"bytes in Go":        func(s string) string { return fmt.Sprint([]byte(s)) },
+		"bytes in Go":        func(s string) string { return fmt.Sprintf("%v", []byte(s)) },
 		"bytes in Go source": func(s string) string { return fmt.Sprintf("%#v", []byte(s)) },
 		"JSON of bytes":      func(s string) string { b, _ := json.Marshal([]byte(s)); return string(b) },
 		"query":              url.QueryEscape,

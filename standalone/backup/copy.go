@@ -5,50 +5,49 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
-
-	"golang.org/x/sys/unix"
-
-	"volplane.dev/volplane/internal/durable"
 )
 
 // block is what is read of a file at once; one of zeros is left out of the copy.
 const block = 64 << 10
 
-// copyTree copies plain files and directories; what is not there is left out,
-// as are sockets.
+// copyTree copies plain files and directories; sockets are left out. The copy is
+// not synced: nobody needs it after a crash.
 func copyTree(from, to string) error {
-	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		at := to + strings.TrimPrefix(path, from)
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	in, err := os.OpenRoot(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	return fs.WalkDir(in.FS(), ".", func(path string, e fs.DirEntry, err error) error {
 		switch {
+		case err != nil || path == ".":
+			return err
 		case e.IsDir():
-			return os.Mkdir(at, 0o700)
+			return out.Mkdir(path, 0o700)
 		case !e.Type().IsRegular():
 			return nil
 		}
-		if err := copyFile(path, at); err != nil {
-			return err
-		}
-		return durable.Sync(filepath.Dir(at))
+		return copyFile(in, out, path)
 	})
 }
 
 // copyFile copies a file and leaves holes where there are only zeros: most of
 // what etcd has allotted is.
-func copyFile(from, to string) (err error) {
-	in, err := os.OpenFile(from, os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+func copyFile(from, to *os.Root, path string) (err error) {
+	in, err := from.Open(path)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	out, err := to.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -70,5 +69,5 @@ func copyFile(from, to string) (err error) {
 			return err
 		}
 	}
-	return errors.Join(out.Truncate(size), out.Sync())
+	return out.Truncate(size)
 }

@@ -151,7 +151,7 @@ func extract(from io.Reader, into *os.Root) (Manifest, error) {
 			m, err := readManifest(t, sums)
 			if err == nil {
 				// The sum of the whole is at its end.
-				_, err = io.Copy(io.Discard, z)
+				err = atEnd(z)
 			}
 			return m, err
 		}
@@ -162,6 +162,15 @@ func extract(from io.Reader, into *os.Root) (Manifest, error) {
 			return Manifest{}, fmt.Errorf("%.200q: %w", h.Name, err)
 		}
 	}
+}
+
+// atEnd reads what pads an archive, behind which its sum is looked at.
+func atEnd(z io.Reader) error {
+	n, err := io.Copy(io.Discard, io.LimitReader(z, maxFile))
+	if err == nil && n == maxFile {
+		err = errors.New("it goes on behind its end")
+	}
+	return err
 }
 
 // acceptable refuses what no backup has.

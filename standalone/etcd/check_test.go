@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -126,7 +126,7 @@ func truncate(t *testing.T, path string, size int64) {
 func TestCheck(t *testing.T) {
 	stopped, killed := stored(t)
 	noise := make([]byte, 200<<10)
-	rand.New(rand.NewSource(1)).Read(noise)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise)
 	for name, c := range map[string]struct {
 		of     string
 		change func(t *testing.T, dir string)

@@ -95,7 +95,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	switch {
 	case err == nil:
 		go s.listen()
-		go s.keeper.run()
+		go s.keeper.run(context.WithoutCancel(ctx))
 		return s, nil
 	case s.etcd != nil:
 		s.stop(brokenLimit)

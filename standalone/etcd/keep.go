@@ -46,7 +46,7 @@ func (s *Server) Room() (room.Facts, room.Plan) {
 }
 
 // run looks after the room until etcd stops.
-func (k *keeper) run() {
+func (k *keeper) run(ctx context.Context) {
 	ticker := time.NewTicker(keepEvery)
 	defer ticker.Stop()
 	for {
@@ -54,7 +54,7 @@ func (k *keeper) run() {
 		case <-k.etcd.Server.StoppingNotify():
 			return
 		case <-ticker.C:
-			_ = k.keep(context.Background())
+			_ = k.keep(ctx)
 		}
 	}
 }

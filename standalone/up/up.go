@@ -179,8 +179,10 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 		{Name: "flex bridge", Run: func(ctx context.Context) error { return o.flex(ctx, admin) }},
 		{Name: "node agent", Run: func(ctx context.Context) error {
 			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")
-			return app.Node(ctx, app.NodeOptions{Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, app.FlexRoot(o.DataDir)},
-				Config: config, Drivers: drivers, ControlPlane: true, Flex: true, Log: o.Log})
+			return app.Node(ctx, app.NodeOptions{
+				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, app.FlexRoot(o.DataDir)},
+				Config: config, Drivers: drivers, ControlPlane: true, Flex: true, Log: o.Log,
+			})
 		}},
 	}
 }

@@ -89,8 +89,11 @@ func TestAlways(t *testing.T) {
 
 func TestQuota(t *testing.T) {
 	for _, c := range []struct{ total, size, want int64 }{
-		{1 * gib, 0, 256 * mib}, {20 * gib, 0, 2 * gib}, {1000 * gib, 0, 8 * gib},
-		{20 * gib, 2 * gib, 2*gib + 256*mib}, {20 * gib, 9 * gib, 9*gib + 256*mib},
+		{1 * gib, 0, 256 * mib},
+		{20 * gib, 0, 2 * gib},
+		{1000 * gib, 0, 8 * gib},
+		{20 * gib, 2 * gib, 2*gib + 256*mib},
+		{20 * gib, 9 * gib, 9*gib + 256*mib},
 	} {
 		if got := room.Quota(c.total, c.size); got != c.want {
 			t.Errorf("disk %d, database %d: %d, want %d", c.total, c.size, got, c.want)

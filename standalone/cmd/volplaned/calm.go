@@ -15,10 +15,10 @@ type calm struct {
 // Handle writes a record as long as nobody has asked for the end. Errors come
 // here without a question whether they are wanted.
 func (c calm) Handle(ctx context.Context, r slog.Record) error {
-	if c.asked.Err() != nil {
-		return nil
+	if c.asked.Err() == nil {
+		return c.Handler.Handle(ctx, r)
 	}
-	return c.Handler.Handle(ctx, r)
+	return nil
 }
 
 // WithAttrs returns one that is as calm.
