@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -127,7 +128,7 @@ func await(ctx context.Context, socket string, log *slog.Logger) (*csi.Driver, e
 // locks returns the leases that upstream's programs for the same work hold: so
 // one of theirs that still runs, or runs again, and this one never work side by
 // side.
-func (o ControllersOptions) locks(driver string) ([]resourcelock.Interface, error) {
+func (o ControllersOptions) locks(driver string) ([]Seat, error) {
 	if !o.Elects {
 		return nil, nil
 	}
@@ -137,15 +138,19 @@ func (o ControllersOptions) locks(driver string) ([]resourcelock.Interface, erro
 	}
 	// Two processes on one host are two.
 	id := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
-	var locks []resourcelock.Interface
+	var locks []Seat
 	names := leases(o.Roles, driver)
 	config := kube.Restrict(o.Config, "leader-election", leaseRights(o.Namespace, names))
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("client of the leases: %w", err)
+	}
 	for _, name := range names {
 		lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.Namespace, name, id, config, o.Term.Deadline)
 		if err != nil {
 			return nil, fmt.Errorf("lease %s: %w", name, err)
 		}
-		locks = append(locks, lock)
+		locks = append(locks, Seat{Interface: lock, Leases: client.CoordinationV1().Leases(o.Namespace), Name: name})
 	}
 	return locks, nil
 }

@@ -4,28 +4,44 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/utils/ptr"
 )
 
-// Lead waits until each of the locks is held, in their order, and runs while
-// all of them are (S3-031). When one is lost run's context ends, and the
-// waiting begins again. The locks are given back in the reverse order when run
-// has returned, so that nothing works any more when another process takes them.
-// It returns when ctx has ended, or run has returned by itself, with its error.
-func Lead(ctx context.Context, locks []resourcelock.Interface, t Term, log *slog.Logger, run func(context.Context) error) error {
-	if len(locks) == 0 {
+// Lead waits until each of the seats is held, in their order, which must be the
+// same for all: of processes that want several none waits for another that waits
+// for it. It runs while all of them are held (S3-031). When one is lost run's
+// context ends, and the waiting begins again. All are watched from the beginning:
+// those of a process that has gone run out together. The seats are given back in the
+// reverse order when run has returned, so that nothing works any more when another
+// process takes them. It returns when ctx has ended, or run has returned by
+// itself, with its error.
+func Lead(ctx context.Context, seats []Seat, t Term, log *slog.Logger, run func(context.Context) error) error {
+	watched, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer stop()
+	observers := make([]*observer, 0, len(seats))
+	for _, s := range seats {
+		o := observe(s)
+		observers = append(observers, o)
+		watching.Go(func() { o.run(watched) })
+	}
+	return t.lead(ctx, observers, log, run)
+}
+
+func (t Term) lead(ctx context.Context, seats []*observer, log *slog.Logger, run func(context.Context) error) error {
+	if len(seats) == 0 {
 		return run(ctx)
 	}
-	log = log.With("lease", locks[0].Describe())
+	log = log.With("lease", seats[0].Describe())
 	for {
-		done, err := t.once(ctx, locks[0], log, func(held context.Context) error {
-			return Lead(held, locks[1:], t, log, run)
+		done, err := t.once(ctx, seats[0], log, func(held context.Context) error {
+			return t.lead(held, seats[1:], log, run)
 		})
 		if done || ctx.Err() != nil {
 			return err
@@ -41,30 +57,23 @@ type Term struct {
 	Duration, Deadline, Retry time.Duration
 }
 
-// once waits for one lock and runs while it is held. It says whether nothing is
+// once waits for one seat and runs while it is held. It says whether nothing is
 // left to do: run has returned by itself, or ctx has ended.
-func (t Term) once(ctx context.Context, lock resourcelock.Interface, log *slog.Logger, run func(context.Context) error) (done bool, err error) {
+func (t Term) once(ctx context.Context, lock *observer, log *slog.Logger, run func(context.Context) error) (done bool, err error) {
 	// It must go on holding the lease while run stops.
 	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	last := time.AfterFunc(t.Deadline, stop)
 	defer last.Stop()
 	last.Stop()
-	begin, taken, over := make(chan context.Context, 1), make(chan struct{}, 1), make(chan struct{})
+	begin, over := make(chan context.Context, 1), make(chan struct{})
+	lock.forget()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: signs{lock, last, t.Deadline}, LeaseDuration: t.Duration, RenewDeadline: t.Deadline, RetryPeriod: t.Retry,
 		// ReleaseOnCancel would give the lease back before run's context ends.
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(held context.Context) { begin <- held },
 			OnStoppedLeading: func() {},
-			OnNewLeader: func(who string) {
-				if who != "" && who != lock.Identity() {
-					select {
-					case taken <- struct{}{}:
-					default:
-					}
-				}
-			},
 		},
 	})
 	if err != nil {
@@ -77,7 +86,7 @@ func (t Term) once(ctx context.Context, lock resourcelock.Interface, log *slog.L
 	select {
 	case <-ctx.Done():
 		done = true
-	case <-given(elect, lock, taken):
+	case <-lock.free:
 		// A new elector makes its first attempt now.
 	case held := <-begin:
 		log.Info("lease is held")
@@ -125,36 +134,6 @@ func work(ctx, held context.Context, run func(context.Context) error) (done bool
 	defer context.AfterFunc(ctx, end)()
 	err = run(both)
 	return held.Err() == nil, err
-}
-
-// given watches, when somebody else has taken a lease, for that one to give it
-// back, until ctx ends. Without it the elector's next attempt would come in its
-// own time, after twice the retry period at worst.
-func given(ctx context.Context, lock resourcelock.Interface, taken <-chan struct{}) <-chan struct{} {
-	back := make(chan struct{})
-	l, ok := lock.(*resourcelock.LeaseLock)
-	if !ok {
-		return back
-	}
-	go func() {
-		select {
-		case <-taken:
-		case <-ctx.Done():
-			return
-		}
-		w, err := l.Client.Leases(l.LeaseMeta.Namespace).Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + l.LeaseMeta.Name})
-		if err != nil {
-			return
-		}
-		defer w.Stop()
-		for e := range w.ResultChan() {
-			if now, ok := e.Object.(*coordinationv1.Lease); ok && ptr.Deref(now.Spec.HolderIdentity, "") == "" {
-				close(back)
-				return
-			}
-		}
-	}()
-	return back
 }
 
 // release lets another process take the lock at once, if it is still held. One

@@ -3,21 +3,28 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 // lock is a lease that its holder may lose sight of.
 type lock struct {
-	resourcelock.Interface
+	Seat
 	away atomic.Bool
 }
 
@@ -48,11 +55,14 @@ func silence(ctx context.Context) error {
 }
 
 func newLock(client kubernetes.Interface, name, identity string) *lock {
-	return &lock{Interface: &resourcelock.LeaseLock{
+	return &lock{Seat: Seat{Name: name, Leases: client.CoordinationV1().Leases("default"), Interface: &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-	}}
+	}}}
 }
+
+// seat is one that is held by the lock.
+func (l *lock) seat() Seat { return Seat{Interface: l, Leases: l.Leases, Name: l.Name} }
 
 // usual is how upstream's programs hold their leases.
 var usual = Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
@@ -69,11 +79,15 @@ type leader struct {
 }
 
 // lead starts a process; working counts those that work.
-func lead(t *testing.T, working *atomic.Int64, l *leader, locks ...resourcelock.Interface) *leader {
+func lead(t *testing.T, working *atomic.Int64, l *leader, more ...*lock) *leader {
 	ctx, cancel := context.WithCancel(t.Context())
 	l.cancel, l.ended = cancel, make(chan error, 1)
+	seats := []Seat{l.seat()}
+	for _, m := range more {
+		seats = append(seats, m.seat())
+	}
 	go func() {
-		l.ended <- Lead(ctx, append([]resourcelock.Interface{l.lock}, locks...), usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+		l.ended <- Lead(ctx, seats, usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
 			if n := working.Add(1); n > 1 {
 				t.Errorf("%d work at once", n)
 			}
@@ -88,14 +102,14 @@ func lead(t *testing.T, working *atomic.Int64, l *leader, locks ...resourcelock.
 	return l
 }
 
-// until waits until a process has begun to work after a moment, and says how
+// until waits until a process has begun to work since a moment, and says how
 // long that took.
 func (l *leader) until(t *testing.T, after time.Time) time.Duration {
 	t.Helper()
 	for range 1000 {
 		<-time.After(100 * time.Millisecond)
 		synctest.Wait()
-		if from := l.from.Load(); from != nil && from.After(after) {
+		if from := l.from.Load(); from != nil && !from.Before(after) {
 			return from.Sub(after)
 		}
 	}
@@ -194,6 +208,109 @@ func TestLeadByTwo(t *testing.T) {
 	})
 }
 
+// TestTakeOver: a process that held all leases is no more. Two others, of which
+// one leads, wait for its leases at once, not for one after the other, whatever
+// their number.
+func TestTakeOver(t *testing.T) {
+	for _, roles := range []int{1, 3, 7} {
+		synctest.Test(t, func(t *testing.T) {
+			client := versioned()
+			die, dead := context.WithCancel(t.Context())
+			seats := func(who string) (first *lock, more []*lock) {
+				var all []*lock
+				for i := range roles {
+					all = append(all, newLock(client, fmt.Sprint("lease-", i), who))
+				}
+				return all[0], all[1:]
+			}
+			first, more := seats("gone")
+			for i, l := range append([]*lock{first}, more...) {
+				go renews(die, t, l, time.Duration(i)*usual.Retry/time.Duration(roles))
+			}
+			var working atomic.Int64
+			<-time.After(usual.Retry)
+			first, more = seats("a")
+			a := lead(t, &working, &leader{lock: first}, more...)
+			first, more = seats("b")
+			b := lead(t, &working, &leader{lock: first}, more...)
+			<-time.After(10 * time.Minute)
+			if working.Load() != 0 {
+				t.Error("somebody works beside a living leader")
+			}
+			lost := time.Now()
+			dead()
+			<-time.After(usual.Duration - usual.Retry - time.Second)
+			synctest.Wait()
+			if working.Load() != 0 {
+				t.Error("somebody works too soon")
+			}
+			<-time.After(2*usual.Retry + time.Second)
+			synctest.Wait()
+			if working.Load() != 1 {
+				t.Errorf("with %d leases, %d work %v after the leader was lost", roles, working.Load(), time.Since(lost))
+			}
+			a.cancel()
+			b.cancel()
+			if err := errors.Join(<-a.ended, <-b.ended); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// versioned is an API that refuses a write of what somebody else has written
+// meanwhile.
+func versioned() *fake.Clientset {
+	client := fake.NewClientset()
+	var mu sync.Mutex
+	version := 0
+	client.PrependReactor("*", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		write, ok := a.(clienttesting.UpdateAction) // A creation is one, too.
+		if !ok {
+			return false, nil, nil
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		l := write.GetObject().(*coordinationv1.Lease).DeepCopy()
+		at := a.GetResource()
+		version++
+		if a.GetVerb() == "create" {
+			l.ResourceVersion = strconv.Itoa(version)
+			return true, l, client.Tracker().Create(at, l, l.Namespace)
+		}
+		now, err := client.Tracker().Get(at, l.Namespace, l.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		if now.(*coordinationv1.Lease).ResourceVersion != l.ResourceVersion {
+			return true, nil, apierrors.NewConflict(at.GroupResource(), l.Name, nil)
+		}
+		l.ResourceVersion = strconv.Itoa(version)
+		return true, l, client.Tracker().Update(at, l, l.Namespace)
+	})
+	return client
+}
+
+// renews gives signs that a lease is held until ctx ends, from a moment on.
+func renews(ctx context.Context, t *testing.T, l *lock, from time.Duration) {
+	<-time.After(from)
+	write := l.Create
+	for ctx.Err() == nil {
+		now := metav1.Now()
+		err := write(context.WithoutCancel(ctx), resourcelock.LeaderElectionRecord{
+			HolderIdentity: "gone", LeaseDurationSeconds: int(usual.Duration / time.Second), AcquireTime: now, RenewTime: now,
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		write = l.Update
+		select {
+		case <-ctx.Done():
+		case <-time.After(usual.Retry):
+		}
+	}
+}
+
 // TestNextLeadsAtOnce: who waits sees that the lease is given back.
 func TestNextLeadsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -203,7 +320,7 @@ func TestNextLeadsAtOnce(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() {
-				ended <- Lead(ctx, []resourcelock.Interface{newLock(client, "l", name).Interface}, usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+				ended <- Lead(ctx, []Seat{newLock(client, "l", name).seat()}, usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
 					begun <- name
 					<-ctx.Done()
 					return nil
@@ -235,7 +352,7 @@ func TestWorkEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, broken := fake.NewClientset(), errors.New("broken")
 		l := newLock(client, "l", "a")
-		err := Lead(t.Context(), []resourcelock.Interface{l}, usual, slog.New(slog.DiscardHandler), func(context.Context) error { return broken })
+		err := Lead(t.Context(), []Seat{l.seat()}, usual, slog.New(slog.DiscardHandler), func(context.Context) error { return broken })
 		if !errors.Is(err, broken) {
 			t.Errorf("got %v", err)
 		}
