@@ -43,7 +43,7 @@ const resync = 10 * time.Hour
 
 // assemble puts the server together; it does not run yet. Ready is closed when
 // roles are known.
-func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string, more []string, ready <-chan struct{}) (*assembly, *genericapiserver.GenericAPIServer, error) {
+func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string, o Options, ready <-chan struct{}) (*assembly, *genericapiserver.GenericAPIServer, error) {
 	a := &assembly{ca: ca, config: genericapiserver.NewConfig(legacyscheme.Codecs)}
 	c := a.config
 	c.MergedResourceConfig = served()
@@ -52,7 +52,7 @@ func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string
 	c.EnableProfiling = false
 	c.LongRunningFunc = filters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString())
 	c.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
-	if err := serve(c, ca, l, more); err != nil {
+	if err := serve(c, ca, l, o.Names); err != nil {
 		return nil, nil, err
 	}
 	client, err := kubernetes.NewForConfig(c.LoopbackClientConfig)
@@ -60,7 +60,7 @@ func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
 	a.informers = informers.NewSharedInformerFactory(client, resync)
-	if a.etcd, a.factory, err = store(c, place{endpoint: db.Endpoint(), sealing: sealing}); err != nil {
+	if a.etcd, a.factory, err = store(c, place{endpoint: db.Endpoint(), sealing: sealing, collects: o.Collects}); err != nil {
 		return nil, nil, err
 	}
 	if a.identities, err = authenticate(c, ca, a.informers); err != nil {

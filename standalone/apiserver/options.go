@@ -39,6 +39,9 @@ type Options struct {
 	EncryptionConfig string
 	// ForgetUnreadable deletes Secrets whose key is gone.
 	ForgetUnreadable bool
+	// Collects says that a garbage collector runs beside the server, and deletions
+	// may wait for it.
+	Collects bool
 	// NoSync leaves out fsync, for tests only.
 	NoSync bool
 	// Quota is the size of the database at which etcd refuses writes; 0 is what

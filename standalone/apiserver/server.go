@@ -84,7 +84,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = s.serve(ctx, l, o.Names, sealing); err != nil {
+	if err = s.serve(ctx, l, o, sealing); err != nil {
 		return nil, err
 	}
 	if err = s.finish(ctx, o); err != nil {
@@ -107,8 +107,8 @@ func (s *Server) seal(ctx context.Context, o Options) (string, error) {
 }
 
 // serve assembles the server and starts to answer requests.
-func (s *Server) serve(ctx context.Context, l net.Listener, names []string, sealing string) error {
-	a, generic, err := assemble(s.ca, l, s.etcd, sealing, names, s.ready)
+func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing string) error {
+	a, generic, err := assemble(s.ca, l, s.etcd, sealing, o, s.ready)
 	if err != nil {
 		return err
 	}

@@ -67,8 +67,12 @@ func served() *serverstorage.ResourceConfig {
 }
 
 // place is where the server keeps its objects: the etcd, and the file that says
-// which objects are encrypted there, and how.
-type place struct{ endpoint, sealing string }
+// which objects are encrypted there, and how; collects says that a garbage
+// collector runs.
+type place struct {
+	endpoint, sealing string
+	collects          bool
+}
 
 // store makes the server keep its objects at a place.
 func store(c *genericapiserver.Config, at place) (*genericoptions.EtcdOptions, *serverstorage.DefaultStorageFactory, error) {
@@ -76,9 +80,9 @@ func store(c *genericapiserver.Config, at place) (*genericoptions.EtcdOptions, *
 	o.StorageConfig.Transport.ServerList = []string{at.endpoint}
 	o.EncryptionProviderConfigFilepath = at.sealing
 	o.DefaultStorageMediaType = mediaType
-	// No collector runs here: what a client asks to be deleted with its dependents,
-	// or without them, would wait for one for ever.
-	o.EnableGarbageCollection = false
+	// Without a collector, what a client asks to be deleted with its dependents, or
+	// without them, would wait for one for ever.
+	o.EnableGarbageCollection = at.collects
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(legacyscheme.Scheme, c.EffectiveVersion)
 	// "minions" is where Kubernetes has kept its Nodes since their first name.
 	f := serverstorage.NewDefaultStorageFactory(o.StorageConfig, mediaType, legacyscheme.Codecs, encoding, served(),

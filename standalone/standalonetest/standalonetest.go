@@ -16,13 +16,25 @@ import (
 // test ends. It never syncs to disk.
 func Start(t testing.TB, roles ...runtime.Object) *apiserver.Server {
 	t.Helper()
+	return start(t, apiserver.Options{RBAC: roles})
+}
+
+// StartCollecting does the same for a test that runs a garbage collector.
+func StartCollecting(t testing.TB, roles ...runtime.Object) *apiserver.Server {
+	t.Helper()
+	return start(t, apiserver.Options{RBAC: roles, Collects: true})
+}
+
+func start(t testing.TB, o apiserver.Options) *apiserver.Server {
+	t.Helper()
 	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
 	dir, err := os.MkdirTemp("", "api-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s, err := apiserver.Start(t.Context(), apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0", RBAC: roles, NoSync: true})
+	o.DataDir, o.Listen, o.NoSync = dir, "127.0.0.1:0", true
+	s, err := apiserver.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

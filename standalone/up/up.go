@@ -18,6 +18,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/garbage"
 )
 
 // Options says where and how the control plane runs.
@@ -135,7 +136,7 @@ func extend(ctx context.Context, notify func(state string)) {
 
 func (o Options) server() apiserver.Options {
 	return apiserver.Options{
-		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: app.RBAC(), Version: o.Version, Log: o.Log,
+		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: append(app.RBAC(), garbage.RBAC()...), Collects: true, Version: o.Version, Log: o.Log,
 		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable,
 	}
 }
@@ -170,6 +171,7 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 				Drivers:   drivers, Flex: true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Log: o.Log,
 			}, ready)
 		}},
+		{Name: "garbage collector", Run: func(ctx context.Context) error { return garbage.Run(ctx, server.ClientConfig(garbage.User)) }},
 		// The driver before the agent: on the way down the agent goes first and
 		// does not see the driver go away.
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
@@ -201,7 +203,7 @@ func screen(o Options, server *apiserver.Server, took time.Duration) {
   node        %s, mounts below %s
   class       local (default), driver local.volplane.dev
   runs        API server, etcd, binder, provisioner, attacher, attach/detach, resizer,
-              placement, protection, node agent, local driver,
+              placement, protection, garbage collector, node agent, local driver,
               FlexVolume drivers of %s
 %s
 Go on with

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -81,6 +82,7 @@ func TestUp(t *testing.T) {
 	if err := joins(t.Context(), data, "n2", "storage.lan"); err != nil {
 		t.Error(err)
 	}
+	collects(t, data)
 	cancel()
 	if word := heard(); word != "STOPPING=1" {
 		t.Errorf("heard %q", word)
@@ -134,4 +136,44 @@ func TestSlowStart(t *testing.T) {
 			t.Errorf("%q; want three times %s", words, want)
 		}
 	})
+}
+
+// collects looks whether what belongs to an object goes with it.
+func collects(t *testing.T, data string) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(data, "admin.kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, maps, foreground := t.Context(), client.CoreV1().ConfigMaps("default"), metav1.DeletePropagationForeground
+	owner, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owner"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID},
+	}}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := maps.Delete(ctx, "owner", metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {
+		t.Fatal(err)
+	}
+	deadline, tick := time.After(time.Minute), time.NewTicker(50*time.Millisecond)
+	defer tick.Stop()
+	for _, name := range []string{"owned", "owner"} {
+		for {
+			if _, err := maps.Get(ctx, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+				break
+			}
+			select {
+			case <-deadline:
+				t.Fatalf("%s stays", name)
+			case <-tick.C:
+			}
+		}
+	}
 }

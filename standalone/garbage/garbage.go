@@ -1,0 +1,103 @@
+package garbage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+)
+
+// User is the user name of the collector.
+const User = "system:volplane:garbage"
+
+const (
+	// workers is how many objects are looked at at once.
+	workers = 4
+	// discoveryPause is the pause between two looks for new kinds of objects, and
+	// how long the collector waits at its start until all are known: Kubernetes'
+	// own.
+	discoveryPause = 30 * time.Second
+)
+
+// RBAC returns what the collector may do: whatever has an owner may have to go.
+func RBAC() []runtime.Object {
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: User}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch", "patch", "update", "delete"}},
+		{APIGroups: []string{corev1.GroupName}, Resources: []string{"events"}, Verbs: []string{"create"}},
+		{NonResourceURLs: []string{"/api", "/api/*", "/apis", "/apis/*"}, Verbs: []string{"get"}},
+	}}
+	return []runtime.Object{role, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: User},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: User}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: User},
+	}}
+}
+
+// Run collects until ctx ends; config is the way to the API server.
+func Run(ctx context.Context, config *rest.Config) error {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("client of the garbage collector: %w", err)
+	}
+	objects, err := metadata.NewForConfig(metadata.ConfigFor(config))
+	if err != nil {
+		return fmt.Errorf("client of the garbage collector: %w", err)
+	}
+	kinds, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("client of the garbage collector: %w", err)
+	}
+	begun := make(chan struct{})
+	seen := owners{metadatainformer.NewSharedInformerFactoryWithOptions(objects, 0, metadatainformer.WithTransform(owned))}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds))
+	collector, err := garbagecollector.NewGarbageCollector(ctx, client, objects, mapper, garbagecollector.DefaultIgnoredResources(), seen, begun)
+	if err != nil {
+		return fmt.Errorf("garbage collector: %w", err)
+	}
+	close(begun)
+	var running sync.WaitGroup
+	running.Go(func() { collector.Sync(ctx, kinds, discoveryPause) })
+	running.Go(func() { collector.Run(ctx, workers, discoveryPause) })
+	running.Wait()
+	seen.Shutdown()
+	return nil
+}
+
+// owners shows of all objects only whose they are: the objects themselves are in
+// other caches.
+type owners struct {
+	metadatainformer.SharedInformerFactory
+}
+
+// ForResource returns an informer of metadata.
+func (o owners) ForResource(r schema.GroupVersionResource) (informers.GenericInformer, error) {
+	return o.SharedInformerFactory.ForResource(r), nil
+}
+
+var errKind = errors.New("this is no metadata")
+
+// owned takes from an object's metadata what does not tell whose it is.
+func owned(o any) (any, error) {
+	m, ok := o.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return nil, fmt.Errorf("%w: %T", errKind, o)
+	}
+	m.Labels, m.Annotations, m.ManagedFields = nil, nil, nil
+	return m, nil
+}
