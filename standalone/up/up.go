@@ -162,16 +162,27 @@ func supervisor() (notify func(state string)) {
 
 // parts are what runs on top of the API server, in start order.
 func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, ready func()) []app.Part {
-	drivers := csi.NewSet()
+	drivers, works := csi.NewSet(), make(chan struct{})
 	return []app.Part{
 		{Name: "api server", Run: server.Wait},
 		{Name: "controllers", Run: func(ctx context.Context) error {
 			return app.ControlPlane(ctx, app.ControlPlaneOptions{
 				ConfigFor: func(role string) (*rest.Config, error) { return server.ClientConfig(app.User(role)), nil },
 				Drivers:   drivers, Flex: true, DisableForceDetachOnTimeout: o.DisableForceDetachOnTimeout, Log: o.Log,
-			}, ready)
+			}, func() {
+				ready()
+				close(works)
+			})
 		}},
-		{Name: "garbage collector", Run: func(ctx context.Context) error { return garbage.Run(ctx, server.ClientConfig(garbage.User)) }},
+		{Name: "garbage collector", Run: func(ctx context.Context) error {
+			// It reads everything at its start, which nobody waits for.
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-works:
+				return garbage.Run(ctx, server.ClientConfig(garbage.User))
+			}
+		}},
 		// The driver before the agent: on the way down the agent goes first and
 		// does not see the driver go away.
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
