@@ -83,7 +83,7 @@ func TestSecretsOnDisk(t *testing.T) {
 	}
 }
 
-const clear = `apiVersion: apiserver.config.k8s.io/v1
+const inClear = `apiVersion: apiserver.config.k8s.io/v1
 kind: EncryptionConfiguration
 resources: [{resources: [secrets], providers: [{identity: {}}]}]
 `
@@ -92,7 +92,7 @@ resources: [{resources: [secrets], providers: [{identity: {}}]}]
 func TestSecretsOfBefore(t *testing.T) {
 	dir := shortDir(t)
 	file := filepath.Join(dir, "clear.yaml")
-	if err := os.WriteFile(file, []byte(clear), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(inClear), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	o := apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0", NoSync: true, EncryptionConfig: file}

@@ -177,3 +177,16 @@ func collects(t *testing.T, data string) {
 		}
 	}
 }
+
+// TestForgetNeedsOwnKey: a key that is elsewhere may come back, and then there
+// would be nothing left to read.
+func TestForgetNeedsOwnKey(t *testing.T) {
+	o := Options{DataDir: "/d", Node: "n", ForgetUnreadable: true}
+	if err := o.Validate(); err != nil {
+		t.Errorf("volplane's own key: %v", err)
+	}
+	o.EncryptionConfig = "/f"
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "--forget-unreadable-secrets") {
+		t.Errorf("a key that is elsewhere: %v", err)
+	}
+}
