@@ -374,8 +374,8 @@ func TestRestartDuringTheCall(t *testing.T) {
 
 // TestVolumeDeletedFirst: its claim keeps it; then its policy is followed.
 func TestVolumeDeletedFirst(t *testing.T) {
-	for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
-		t.Run(string(policy), func(t *testing.T) {
+	for name, policy := range map[string]corev1.PersistentVolumeReclaimPolicy{"Delete": corev1.PersistentVolumeReclaimDelete, "Retain": corev1.PersistentVolumeReclaimRetain} {
+		t.Run(name, func(t *testing.T) {
 			p := newPlane(t)
 			p.makeClass("fast", func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy })
 			p.makeClaim("c", "fast")
