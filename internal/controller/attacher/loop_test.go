@@ -1,0 +1,228 @@
+package attacher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const driverName = "test.csi.example.com"
+
+// world is an attacher over an API that keeps objects only.
+type world struct {
+	*testing.T
+	client *fake.Clientset
+}
+
+// newWorld starts an attacher.
+func newWorld(t *testing.T, drivers *csi.Set, objects ...runtime.Object) *world {
+	t.Helper()
+	w := &world{T: t, client: fake.NewClientset(objects...)}
+	ctx, cancel := context.WithCancel(context.Background())
+	caches := kube.NewCaches(w.client)
+	c := New(controller.Env{
+		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "attacher"), Log: slog.New(slog.DiscardHandler),
+	}, Options{Drivers: drivers})
+	if err := caches.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// serving returns a driver that attaches whatever it is asked to, when answer
+// returns.
+func serving(t *testing.T, answer func(r *csipb.ControllerPublishVolumeRequest)) *csi.Set {
+	t.Helper()
+	config := csitest.Full()
+	config.Controller.ListVolumesPublishedNodes = false
+	d := csitest.Start(t, config)
+	d.OnCall("ControllerPublishVolume", func(_ int, req any) csitest.Action {
+		answer(req.(*csipb.ControllerPublishVolumeRequest))
+		return csitest.Action{Answer: &csipb.ControllerPublishVolumeResponse{}}
+	})
+	conn, err := csi.Dial(t.Context(), d.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	drivers := csi.NewSet()
+	drivers.Put(conn)
+	return drivers
+}
+
+func pv(name string) *corev1.PersistentVolume {
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("u-" + name)}}
+	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "h-" + name}
+	return v
+}
+
+// going is a volume object that is deleted, and that nothing but the attacher
+// keeps.
+func going(name string) *corev1.PersistentVolume {
+	v := pv(name)
+	now := metav1.Now()
+	v.DeletionTimestamp, v.Finalizers = &now, []string{volume.AttacherFinalizer(driverName)}
+	return v
+}
+
+func attachment(volumeName, node string) *storagev1.VolumeAttachment {
+	name := attach.NameOf(driverName, "h-"+volumeName, node)
+	return &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("u-" + name)},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volumeName}},
+	}
+}
+
+func csiNode(name string) *storagev1.CSINode {
+	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driverName, NodeID: "id-" + name}}}}
+}
+
+// is waits until an attachment has a status.
+func (w *world) is(va *storagev1.VolumeAttachment, what string, has func(storagev1.VolumeAttachmentStatus) bool) {
+	w.Helper()
+	w.eventually(func() string {
+		got, err := w.client.StorageV1().VolumeAttachments().Get(context.Background(), va.Name, metav1.GetOptions{})
+		if err != nil || !has(got.Status) {
+			return fmt.Sprintf("%s of node %s: %+v, %v", what, va.Spec.NodeName, got, err)
+		}
+		return ""
+	})
+}
+
+func attached(s storagev1.VolumeAttachmentStatus) bool { return s.Attached && s.AttachError == nil }
+
+// eventually fails the test when f does not become empty; f says what is
+// missing.
+func (w *world) eventually(f func() string) {
+	w.Helper()
+	deadline, tick := time.After(time.Minute), time.NewTicker(2*time.Millisecond)
+	defer tick.Stop()
+	for {
+		missing := f()
+		if missing == "" {
+			return
+		}
+		select {
+		case <-deadline:
+			w.Fatal("never: " + missing)
+		case <-tick.C:
+		}
+	}
+}
+
+// TestNodeWithoutItsObject: an attachment for it says what is missing, others go
+// on, and it is attached when the object comes (S1-016).
+func TestNodeWithoutItsObject(t *testing.T) {
+	bare, other := attachment("a", "n1"), attachment("b", "n2")
+	w := newWorld(t, serving(t, func(*csipb.ControllerPublishVolumeRequest) {}), pv("a"), pv("b"), bare, other, csiNode("n2"))
+	w.is(bare, "the error", func(s storagev1.VolumeAttachmentStatus) bool {
+		return !s.Attached && s.AttachError != nil && s.AttachError.Message == "driver "+driverName+" has not registered on node n1"
+	})
+	w.is(other, "attached", attached)
+	if _, err := w.client.StorageV1().CSINodes().Create(context.Background(), csiNode("n1"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.is(bare, "attached", attached)
+}
+
+// TestVolumesBesideAttachments: while a driver works on an attachment, another
+// one is made, and a volume object is let go (S3-023).
+func TestVolumesBesideAttachments(t *testing.T) {
+	called, open := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	drivers := serving(t, func(r *csipb.ControllerPublishVolumeRequest) {
+		if r.GetVolumeId() == "h-slow" {
+			once.Do(func() { close(called) })
+			<-open
+		}
+	})
+	slow, quick := attachment("slow", "n1"), attachment("quick", "n1")
+	w := newWorld(t, drivers, pv("slow"), pv("quick"), pv("old"), slow, csiNode("n1"))
+	<-called
+	ctx := context.Background()
+	if _, err := w.client.StorageV1().VolumeAttachments().Create(ctx, quick, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.client.CoreV1().PersistentVolumes().Update(ctx, going("old"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.is(quick, "attached", attached)
+	w.eventually(func() string {
+		if v, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "old", metav1.GetOptions{}); err == nil && len(v.Finalizers) > 0 {
+			return fmt.Sprint("the volume object has ", v.Finalizers)
+		}
+		return ""
+	})
+	close(open)
+	w.is(slow, "attached", attached)
+}
+
+// TestVolumeObjectComesBack ever later while it cannot be written, until it is
+// let go (S3-022).
+func TestVolumeObjectComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var at []time.Time
+		client := fake.NewClientset(going("old"))
+		client.PrependReactor("update", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			at = append(at, time.Now())
+			if len(at) < 6 {
+				return true, nil, errors.New("not now")
+			}
+			return false, nil, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		caches := kube.NewCaches(client)
+		c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"), Log: slog.New(slog.DiscardHandler)}, Options{Drivers: csi.NewSet()})
+		if err := caches.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- c.Run(ctx) }()
+		<-time.After(time.Minute)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if len(at) != 6 {
+			t.Fatalf("%d tries, five of which failed", len(at))
+		}
+		for i := 2; i < len(at); i++ {
+			if pause, before := at[i].Sub(at[i-1]), at[i-1].Sub(at[i-2]); pause != 2*before {
+				t.Errorf("try %d is after %s, the one before it after %s", i+1, pause, before)
+			}
+		}
+	})
+}
