@@ -171,7 +171,7 @@ func intents(base string) []string {
 // TestRolesAreTheDeclarations: the manifests grant what the clients of the
 // controllers let pass, the log of a provisioner, leases where several elect a
 // leader, and Secrets that were asked for; nothing more, and nothing less
-// (S3-030).
+// (S1-119, S3-030).
 func TestRolesAreTheDeclarations(t *testing.T) {
 	leases := func(names ...string) []string {
 		out := []string{line(kube.Access{Namespace: "csi-example-com", Group: "coordination.k8s.io", Resource: "leases"}, "create")}
@@ -191,6 +191,7 @@ func TestRolesAreTheDeclarations(t *testing.T) {
 		{"deployment", "attacher", "*", append(leases("external-attacher-leader-csi-example-com"), secret(""))},
 		{"statefulset", "attacher", "a/x,b/y,a/z", []string{secret("a", "x", "z"), secret("b", "y")}},
 		{"statefulset", "provisioner,capacity,attacher,resizer", "", nil},
+		{"statefulset", "provisioner", "a/x,a/y", []string{secret("a", "x", "y")}},
 		{"statefulset", "resizer", "", nil},
 		{"daemonset", "provisioner,capacity", "", leases("csi-example-com")},
 	} {

@@ -14,6 +14,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -106,6 +107,68 @@ func TestNodesAreConfined(t *testing.T) {
 	for what, err := range map[string]error{"status of b": foreign, "secret of nobody": secret, "CSINode of b": csiNode} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v, want forbidden", what, err)
+		}
+	}
+}
+
+// TestNodesReadTheSecretsOfTheirVolumes: those that a volume object names for
+// the node, while a Pod of the node uses its claim; not those for the controllers
+// (S1-124, S1-125).
+func TestNodesReadTheSecretsOfTheirVolumes(t *testing.T) {
+	s := standalonetest.Start(t)
+	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ref := func(name string) *corev1.SecretReference {
+		return &corev1.SecretReference{Namespace: "default", Name: name}
+	}
+	for _, name := range []string{"a", "b"} {
+		_, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		must(err)
+	}
+	for _, name := range []string{"stage", "publish", "expand", "attach", "resize"} {
+		_, err := admin.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		must(err)
+	}
+	size, modes := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{Capacity: size, AccessModes: modes}}
+	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "c"}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
+		Driver: "d.example.com", VolumeHandle: "h", NodeStageSecretRef: ref("stage"), NodePublishSecretRef: ref("publish"), NodeExpandSecretRef: ref("expand"),
+		ControllerPublishSecretRef: ref("attach"), ControllerExpandSecretRef: ref("resize"),
+	}
+	_, err := admin.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
+	must(err)
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: corev1.PersistentVolumeClaimSpec{
+		VolumeName: "v", AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size},
+	}}
+	_, err = admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, c, metav1.CreateOptions{})
+	must(err)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+	_, err = admin.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
+	must(err)
+	reads := func(node, secret string) error {
+		_, err := standalonetest.Client(t, s, "system:node:"+node, "system:nodes").CoreV1().Secrets("default").Get(ctx, secret, metav1.GetOptions{})
+		return err
+	}
+	for _, name := range []string{"stage", "publish", "expand"} {
+		// What the authorizer knows follows the API.
+		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return reads("a", name) == nil, nil })
+		if err != nil {
+			t.Errorf("the node may not read the Secret to %s its volume: %v", name, reads("a", name))
+		}
+		if err := reads("b", name); !apierrors.IsForbidden(err) {
+			t.Errorf("another node and the Secret to %s the volume: %v", name, err)
+		}
+	}
+	for _, name := range []string{"attach", "resize"} {
+		if err := reads("a", name); !apierrors.IsForbidden(err) {
+			t.Errorf("a node and the controllers' Secret to %s: %v", name, err)
 		}
 	}
 }

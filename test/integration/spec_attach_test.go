@@ -3,7 +3,7 @@ package integration
 import (
 	"crypto/sha256"
 	"fmt"
-	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -68,17 +68,36 @@ func TestWhatAttachmentsSay(t *testing.T) {
 	}
 }
 
-// TestWhoWritesTheStatusOfAttachments: the attacher alone (S1-072).
+// TestWhoWritesTheStatusOfAttachments: the attacher alone does, and nobody else
+// has the right to, be it another controller or a node (S1-072).
 func TestWhoWritesTheStatusOfAttachments(t *testing.T) {
-	var who []string
+	p := newPlane(t)
+	users := map[string][]string{"somebody": {"system:authenticated"}, "system:node:n1": {"system:nodes", "system:authenticated"}}
 	for _, d := range app.Declarations() {
-		for _, a := range d.Outputs {
-			if a.Resource == "volumeattachments/status" {
-				who = append(who, d.Name)
+		users[app.User(d.Name)] = nil
+	}
+	for user, groups := range users {
+		for verb, want := range map[string]bool{"patch": user == app.User("attacher"), "update": false} {
+			if got := p.may(verb, "storage.k8s.io", "volumeattachments/status", user, groups...); got != want {
+				t.Errorf("whether %s may %s the status of attachments: %v", user, verb, got)
 			}
 		}
 	}
-	if !slices.Equal(who, []string{"attacher"}) {
-		t.Errorf("the status of attachments is written by %v", who)
+	p.makeClass("fast")
+	p.makeClaim("c", "fast")
+	p.bound("c")
+	handle := p.getVolume(p.claim("c").Spec.VolumeName).Spec.CSI.VolumeHandle
+	p.pod("web", "n1", "c")
+	p.mayMount("n1", handle)
+	p.removePod("web")
+	p.detached()
+	written := map[string]int{}
+	for _, w := range p.writes.since(0) {
+		if strings.Contains(w.path, "/volumeattachments/") && strings.HasSuffix(w.path, "/status") {
+			written[w.role]++
+		}
+	}
+	if len(written) != 1 || written["attacher"] == 0 {
+		t.Errorf("the status of an attachment was written by %v", written)
 	}
 }

@@ -1,19 +1,18 @@
 package spec
 
 import (
+	"errors"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-
-	"volplane.dev/volplane/internal/controller/provisioner"
-	"volplane.dev/volplane/internal/kube"
 )
 
 // root is the folder of the repository.
@@ -172,33 +171,40 @@ func TestWhoCallsDrivers(t *testing.T) {
 	}
 }
 
-// TestProvisionerReadsNodesFromItsCache: it is told of all Nodes and asks for
-// none (S1-031).
-func TestProvisionerReadsNodesFromItsCache(t *testing.T) {
-	told := func(a kube.Access) bool { return a.Resource == "nodes" && slices.Contains(a.Verbs, "watch") }
-	if !slices.ContainsFunc(provisioner.Declaration().Inputs, told) {
-		t.Error("the provisioner is not told of Nodes")
+// TestNoLibrary: what another module would need for an attacher of its own, go
+// does not let it import (S3-032).
+func TestNoLibrary(t *testing.T) {
+	top, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
 	}
-	goFiles(t, func(path string) {
-		if strings.HasSuffix(path, "_test.go") || filepath.ToSlash(filepath.Dir(path)) != "internal/controller/provisioner" {
-			return
-		}
-		data, err := os.ReadFile(filepath.Join(root, path))
-		if err != nil {
+	version, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	language := regexp.MustCompile(`(?m)^go .*$`).FindString(string(version))
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.work":        language + "\n\nuse (\n\t.\n\t" + top + "\n)\n",
+		"go.mod":         "module example.com/stranger\n\n" + language + "\n",
+		"attach/main.go": "package main\n\nimport _ \"" + module + "internal/controller/attacher\"\n\nfunc main() {}\n",
+		"main/main.go":   "package main\n\nimport _ \"" + module + "cmd/volplane\"\n\nfunc main() {}\n",
+	} {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o750), os.WriteFile(file, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(string(data), "CoreV1().Nodes()") {
-			t.Errorf("%s asks for Nodes", path)
+	}
+	for folder, want := range map[string]string{"./attach": "use of internal package " + module + "internal/controller/attacher not allowed", "./main": "is a program, not an importable package"} {
+		list := exec.CommandContext(t.Context(), "go", "list", "-e", "-deps", "-f", "{{with .Error}}{{.}}{{end}}", folder)
+		list.Dir, list.Env = dir, append(os.Environ(), "GOWORK="+filepath.Join(dir, "go.work"), "GOFLAGS=-buildvcs=false")
+		if out, err := list.CombinedOutput(); err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("go says of %s: %v %s", folder, err, out)
 		}
-	})
-}
-
-// TestNoLibrary: what is to be installed has no package that another module could
-// import (S3-032).
-func TestNoLibrary(t *testing.T) {
+	}
 	goFiles(t, func(path string) {
-		top, _, _ := strings.Cut(path, "/")
-		if strings.HasSuffix(path, "_test.go") || slices.Contains([]string{"internal", "standalone", "test"}, top) {
+		first, _, _ := strings.Cut(path, "/")
+		if strings.HasSuffix(path, "_test.go") || slices.Contains([]string{"internal", "standalone", "test"}, first) {
 			return
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, path), nil, parser.PackageClauseOnly)

@@ -45,6 +45,8 @@ type driver struct {
 	name string
 	// answer, when set, is asked before CreateVolume does anything.
 	answer func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error)
+	// zonal says that not every node reaches every volume.
+	zonal bool
 
 	// late says that it registers when the test has it do so.
 	late bool
@@ -64,8 +66,15 @@ func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespon
 }
 
 func (d *driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
-	service := &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE}
-	return &csipb.GetPluginCapabilitiesResponse{Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{Service: service}}}}, nil
+	services := []csipb.PluginCapability_Service_Type{csipb.PluginCapability_Service_CONTROLLER_SERVICE}
+	if d.zonal {
+		services = append(services, csipb.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
+	}
+	r := &csipb.GetPluginCapabilitiesResponse{}
+	for _, s := range services {
+		r.Capabilities = append(r.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_Service_{Service: &csipb.PluginCapability_Service{Type: s}}})
+	}
+	return r, nil
 }
 
 func (d *driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
