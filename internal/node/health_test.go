@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,7 +113,9 @@ func TestFullVolume(t *testing.T) {
 		return ""
 	})
 	fill := filepath.Join(targetPath(w.dir, "uid-p", "pv-a", false), "fill")
-	_ = os.WriteFile(fill, make([]byte, 16<<20), 0o600)
+	if err := os.WriteFile(fill, make([]byte, 16<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("fill the disk: %v", err)
+	}
 	w.heard("Pod", "p", "VolumeConditionAbnormal", "it is full", "user")
 	w.isIll("p", corev1.ConditionFalse)
 	w.must(nil, os.Remove(fill))
