@@ -148,9 +148,7 @@ func (c *Controller) work(ctx context.Context, key Key) {
 		if !waits {
 			c.queue.went(key)
 		}
-		if result.After > 0 {
-			c.queue.addAfter(key, result.After)
-		}
+		c.later(key, result.After, waits)
 	case ctx.Err() != nil:
 	default:
 		attempt := c.queue.failed(key)
@@ -159,6 +157,18 @@ func (c *Controller) work(ctx context.Context, key Key) {
 		if !apierrors.IsConflict(err) {
 			c.Log.Warn("reconcile failed, will be repeated", "key", key.String(), "attempt", attempt, "err", err)
 		}
+	}
+}
+
+// later has a key come back after a pause; waits says that it is only for its
+// turn.
+func (c *Controller) later(key Key, pause time.Duration, waits bool) {
+	switch {
+	case pause <= 0:
+	case waits:
+		c.queue.addPatience(key, pause)
+	default:
+		c.queue.addAfter(key, pause)
 	}
 }
 

@@ -199,6 +199,31 @@ func TestWaitingIsTold(t *testing.T) {
 	})
 }
 
+// TestTurnEndsPatience: what has had its turn does not come back because it had
+// waited for it.
+func TestTurnEndsPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := map[string]int{}
+		c := &Controller{Workers: 5, Places: 1}
+		c.Reconcile = func(_ context.Context, k Key) (Result, error) {
+			after := c.Turn(k, Lane{"d", "create", "ns"}, func(volume.Because) { t.Error("somebody is told") })
+			if after == 0 {
+				calls[k.Name]++
+				pass(turnPatience - time.Second)
+			}
+			return Result{After: after}, nil
+		}
+		run(t, c)
+		c.Add(Key{Name: "blocks"})
+		synctest.Wait()
+		c.Add(Key{Name: "waits"})
+		pass(time.Hour)
+		if calls["blocks"] != 1 || calls["waits"] != 1 {
+			t.Errorf("calls: %v", calls)
+		}
+	})
+}
+
 // TestLanes is a machine that begins and ends work on keys, some of which change
 // what they want, and looks at what must hold at any time.
 func TestLanes(t *testing.T) {

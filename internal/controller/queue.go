@@ -39,6 +39,8 @@ type entry struct {
 	// later brings the key back at a time.
 	later *time.Timer
 	at    time.Time
+	// patience says that it only does so because the key waits for its turn.
+	patience bool
 	// apart says that the work on it is not counted.
 	apart bool
 }
@@ -88,6 +90,18 @@ func (q *queue) addAfter(k Key, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.putAfter(k, q.entry(k), pause)
+}
+
+// addPatience is addAfter of a key that waits for its turn; when that comes, there
+// is nothing to look at later.
+func (q *queue) addPatience(k Key, pause time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.entry(k)
+	before := e.later
+	if q.putAfter(k, e, pause); e.later != before {
+		e.patience = true
+	}
 }
 
 // failed asks for a key again after a pause that grows, and returns how often
@@ -150,7 +164,7 @@ func (q *queue) putAfter(k Key, e *entry, pause time.Duration) {
 			q.put(k, e)
 		}
 	})
-	e.later, e.at = timer, at
+	e.later, e.at, e.patience = timer, at, false
 }
 
 // begin has one more goroutine work if that is allowed.
@@ -173,14 +187,19 @@ func (q *queue) begin() {
 	})
 }
 
-// apart has the work on a key that is under way not count any more: something
-// else bounds it.
+// apart has the work on a key that is under way not count any more: its turn has
+// come, and something else bounds it.
 func (q *queue) apart(k Key) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e := q.keys[k]
 	if e == nil || e.apart || e.state != working && e.state != again {
 		return
+	}
+	if e.patience && e.later != nil {
+		// It would come back when all is done, to caches that do not show it yet.
+		e.later.Stop()
+		e.later, e.patience = nil, false
 	}
 	e.apart = true
 	if q.free++; len(q.ready) > 0 {
