@@ -53,6 +53,7 @@ func layers() []layer {
 		{"internal/durable", nil, append(heavy, clientGo, grpc), "speaks to the disk only"},
 		{"internal/mount", []string{"internal/volume", "internal/mount/"}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
 		{"internal/kube", []string{"internal/volume"}, heavy, "a client, whoever the server is"},
+		{"internal/identity", []string{"internal/durable", decidePrefix}, append(heavy, grpc), "speaks to the API server and the disk only"},
 		{"internal/controller/", []string{"internal/volume", decidePrefix, "internal/csi", "internal/kube", "internal/controller"}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
 		{"internal/controller", []string{"internal/volume", "internal/kube"}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
 		{"internal/node", []string{"internal/volume", decidePrefix, "internal/csi", "internal/mount", "internal/mount/", "internal/kube", "internal/node/"}, heavy, "the node agent meets controllers through the API only"},

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -11,6 +12,9 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"volplane.dev/volplane/internal/app"
 )
 
 // reminder is how long before a node's identity expires it is told of.
@@ -71,5 +75,38 @@ func expiry(config *rest.Config, file, node string, now time.Time) (remind func(
 				"node", node, "expires", cert.NotAfter.Format(time.DateOnly), "file", file)
 		})
 		return func() { timer.Stop() }
+	}, nil
+}
+
+// identify finds out which node this is, and returns its way to the API server:
+// by the certificate that an invitation leads to, which keep renews, or by what
+// is in the file.
+func (s *shell) identify(ctx context.Context, n *nodeFlags, root string, log *slog.Logger) (config *rest.Config, keep func(context.Context), err error) {
+	config, err = clientcmd.BuildConfigFromFlags("", n.join)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read identity: %w", err)
+	}
+	identity, invited := app.Invited(config)
+	if !invited {
+		identity, err = nodeName(config)
+	}
+	switch {
+	case n.name == "" && err != nil:
+		return nil, nil, fmt.Errorf("which node is this? %w; give its name with --name", err)
+	case n.name == "":
+		n.name = identity
+	case err == nil && n.name != identity:
+		return nil, nil, fmt.Errorf("%s is for node %s, not for %s: ask for the right one with 'volplane invite %s'", n.join, identity, n.name, n.name)
+	}
+	if invited {
+		return app.Join(ctx, config, root, log)
+	}
+	remind, err := expiry(config, n.join, n.name, time.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	return config, func(ctx context.Context) {
+		defer remind(log)()
+		<-ctx.Done()
 	}, nil
 }

@@ -7,11 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/internal/app"
 )
@@ -28,8 +27,8 @@ controllers, node agent and the bundled driver. All flags go to
 
 func (s *shell) inviteCommand() *cobra.Command {
 	return s.passCommand("invite NODE", "Print a kubeconfig with which a node agent may join (runs volplaned)",
-		`Print a kubeconfig with which the node agent of that name may join. It holds
-a private key. All flags go to 'volplaned invite'.`)
+		`Print a kubeconfig with which the node agent of that name may join, once and
+within an hour (--ttl). All flags go to 'volplaned invite'.`)
 }
 
 func (s *shell) backupCommand() *cobra.Command {
@@ -104,12 +103,13 @@ func (s *shell) nodeCommand() *cobra.Command {
 		Short: "Run the agent that mounts volumes on this host",
 		Long: `Run the agent that mounts volumes on this host, and the bundled driver beside
 it, until it is told to end. Mounts stay when it ends. FILE is what 'volplane
-invite NODE' printed; it says which node this is.`,
+invite NODE' printed; it says which node this is. With it the agent gets a
+certificate, for a key that it makes itself, and renews that from then on.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.node(cmd.Context(), n) },
 	}
 	f := c.Flags()
-	f.StringVar(&n.join, "join", "", "kubeconfig with the identity of the node")
+	f.StringVar(&n.join, "join", "", "what 'volplane invite NODE' printed, or another kubeconfig with the identity of the node")
 	f.StringVar(&n.root, "root-dir", "", "directory of the agent's sockets, journal and mounts (default <data-dir>/node)")
 	f.StringVar(&n.name, "name", "", "name of the node (default the one in the identity)")
 	f.StringVar(&n.pool, "pool", "", "directory of the bundled driver's volumes (default <data-dir>/pool)")
@@ -118,23 +118,14 @@ invite NODE' printed; it says which node this is.`,
 	f.StringVar(&n.flexRoot, "flex-root-dir", defaultFlexRoot, "directory of their mounts and records; its path has three parts")
 	f.StringVar(&n.flexConfig, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
 	_ = c.MarkFlagRequired("join")
+	c.AddCommand(s.passCommand("revoke NODE", "Take back a node's certificates and invitations (runs volplaned)",
+		`Take back every certificate and invitation of a node: nothing that it shows
+counts from now on. Its Node and what is mounted there stay. A new invitation
+lets it in again. All flags go to 'volplaned revoke'.`))
 	return c
 }
 
 func (s *shell) node(ctx context.Context, n nodeFlags) error {
-	config, err := clientcmd.BuildConfigFromFlags("", n.join)
-	if err != nil {
-		return fmt.Errorf("read identity: %w", err)
-	}
-	identity, err := nodeName(config)
-	switch {
-	case n.name == "" && err != nil:
-		return fmt.Errorf("which node is this? %w; give its name with --name", err)
-	case n.name == "":
-		n.name = identity
-	case err == nil && n.name != identity:
-		return fmt.Errorf("%s is the identity of node %s, not of %s: ask for the right one with 'volplane invite %s'", n.join, identity, n.name, n.name)
-	}
 	root, err := s.path(n.root, "node")
 	if err != nil {
 		return err
@@ -144,11 +135,15 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 		return err
 	}
 	log := s.log()
-	remind, err := expiry(config, n.join, n.name, time.Now())
+	config, keep, err := s.identify(ctx, &n, root, log)
 	if err != nil {
 		return err
 	}
-	defer remind(log)()
+	kept, stop := context.WithCancel(ctx)
+	var keeper sync.WaitGroup
+	keeper.Go(func() { keep(kept) })
+	defer keeper.Wait()
+	defer stop()
 	agent := NodeOptions{Name: n.name, RootDir: root, Keep: []string{s.flags.dataDir, pool, n.flexRoot}, Config: config, Log: log}
 	if n.flex != "" {
 		agent.Flex = &app.FlexBridgeOptions{

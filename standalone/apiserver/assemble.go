@@ -3,6 +3,7 @@ package apiserver
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -32,6 +33,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/apiserver/openapi"
 	"volplane.dev/volplane/standalone/etcd"
 	"volplane.dev/volplane/standalone/pki"
@@ -63,11 +65,15 @@ func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string
 	if a.etcd, a.factory, err = store(c, place{endpoint: db.Endpoint(), sealing: sealing, collects: o.Collects}); err != nil {
 		return nil, nil, err
 	}
-	if a.identities, err = authenticate(c, ca, a.informers); err != nil {
+	a.desk = membership.New(ca, client)
+	if a.identities, err = authenticate(c, ca, a.informers, a.desk); err != nil {
 		return nil, nil, err
 	}
-	if err := authorize(c, a.informers, ready); err != nil {
+	if err := authorize(c, a.informers, a.desk, ready); err != nil {
 		return nil, nil, err
+	}
+	c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
+		return genericapiserver.DefaultBuildHandlerChain(a.desk.Guard(h), c)
 	}
 	if err := admit(c, client, a.informers, func() room.Plan { _, p := db.Room(); return p }); err != nil {
 		return nil, nil, err

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"volplane.dev/volplane/internal/decide/room"
-	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/standalone/apiserver/seal"
 	"volplane.dev/volplane/standalone/datadir"
 	"volplane.dev/volplane/standalone/etcd"
@@ -116,6 +115,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 		return err
 	}
 	generic.Handler.NonGoRestfulMux.HandleFunc(room.Path, s.tellRoom)
+	a.desk.Install(generic.Handler.NonGoRestfulMux)
 	s.handler = generic.Handler
 	prepared := generic.PrepareRun()
 	if err := a.describe(generic); err != nil {
@@ -164,15 +164,7 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 	if err := s.tellRestored(ctx, client); err != nil {
 		return err
 	}
-	identity, err := s.ca.Client(adminUser, adminGroup)
-	if err != nil {
-		return err
-	}
-	kubeconfig, err := s.ca.Kubeconfig("https://"+s.address, adminUser, identity)
-	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	return durable.WriteFile(s.AdminKubeconfig(), kubeconfig)
+	return s.keepAdministrator(time.Now())
 }
 
 const (

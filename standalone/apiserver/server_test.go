@@ -1,6 +1,7 @@
 package apiserver_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -44,11 +45,17 @@ func TestRestartKeepsEverything(t *testing.T) {
 	if !errors.Is(err, datadir.ErrInUse) || !strings.Contains(err.Error(), "--data-dir") {
 		t.Errorf("second start in the same directory: %v", err)
 	}
+	administrator := standalonetest.Remote(t, s)
 	s.Stop()
 	begin = time.Now()
 	s = start(t, o)
 	t.Logf("restart %v", time.Since(begin))
 	defer s.Stop()
+	// At another address by the same certificate: there is only one.
+	again := standalonetest.Remote(t, s)
+	if again.Host != "https://"+s.Addr() || !bytes.Equal(again.CertData, administrator.CertData) || !bytes.Equal(again.KeyData, administrator.KeyData) {
+		t.Errorf("the administrator of %s reaches %s, by another certificate: %v", s.Addr(), again.Host, !bytes.Equal(again.CertData, administrator.CertData))
+	}
 	if _, err := standalonetest.Client(t, s, "").CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}

@@ -44,6 +44,7 @@ import (
 	_ "k8s.io/kubernetes/pkg/apis/rbac/install"           // registers the group's types
 	_ "k8s.io/kubernetes/pkg/apis/storage/install"        // registers the group's types
 
+	"volplane.dev/volplane/standalone/apiserver/membership"
 	"volplane.dev/volplane/standalone/pki"
 )
 
@@ -236,4 +237,6 @@ type assembly struct {
 	crds      *extensions.CustomResourceDefinitions
 	// identities knows who somebody is, and knows nobody as anonymous.
 	identities authenticator.Request
+	// desk knows which nodes are let in.
+	desk *membership.Desk
 }

@@ -1,6 +1,11 @@
 package pki
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"slices"
+	"time"
+
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
@@ -14,4 +19,33 @@ func (a *Authority) Kubeconfig(server, user string, identity Leaf) ([]byte, erro
 	c.Contexts["volplane"] = &clientcmdapi.Context{Cluster: "volplane", AuthInfo: user}
 	c.CurrentContext = "volplane"
 	return clientcmd.Write(*c)
+}
+
+// Invitation returns the file with which an invited user reaches the server of
+// an authority.
+func Invitation(server string, authority []byte, user, token string) ([]byte, error) {
+	c := clientcmdapi.NewConfig()
+	c.Clusters["volplane"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: authority}
+	c.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token}
+	c.Contexts["volplane"] = &clientcmdapi.Context{Cluster: "volplane", AuthInfo: user}
+	c.CurrentContext = "volplane"
+	return clientcmd.Write(*c)
+}
+
+// Kept returns the identity of a user in groups that is in a kubeconfig, if it is
+// of this authority and more than a third of its life is left.
+func (a *Authority) Kept(kubeconfig []byte, now time.Time, user string, groups ...string) (Leaf, bool) {
+	c, err := clientcmd.Load(kubeconfig)
+	if err != nil || c.AuthInfos[user] == nil {
+		return Leaf{}, false
+	}
+	kept := Leaf{Cert: c.AuthInfos[user].ClientCertificateData, Key: c.AuthInfos[user].ClientKeyData}
+	pair, err := tls.X509KeyPair(kept.Cert, kept.Key)
+	if err != nil || pair.Leaf.Subject.CommonName != user || !slices.Equal(pair.Leaf.Subject.Organization, groups) {
+		return Leaf{}, false
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now.Add(FileLife / 3), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return kept, err == nil
 }

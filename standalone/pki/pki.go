@@ -15,8 +15,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
+	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/internal/durable"
 )
 
@@ -26,10 +28,11 @@ import (
 // could want.
 const (
 	authorityLife = 100 * 365 * 24 * time.Hour
-	// FileLife is how long an identity is valid that is written to a file: the
-	// administrator's is written anew at every start, a joined node's by a new
-	// invitation.
+	// FileLife is how long an identity is valid that is made for a file.
 	FileLife = 365 * 24 * time.Hour
+	// NodeLife is how long a node's certificate is valid, which it renews itself.
+	// A node that was off for longer needs a new invitation.
+	NodeLife = 7 * 24 * time.Hour
 	// memoryLife is how long one is valid that never leaves the process: a
 	// control plane must not end because it has run for long.
 	memoryLife = authorityLife
@@ -90,6 +93,33 @@ func (a *Authority) Client(user string, groups ...string) (Leaf, error) {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	return a.issue(t, FileLife)
+}
+
+// Node issues a node's certificate for a key that the node has made and keeps.
+// What was given to the node counts until its epoch is over.
+func (a *Authority) Node(name string, epoch identity.Epoch, key *ecdsa.PublicKey) ([]byte, error) {
+	t := &x509.Certificate{
+		Subject: pkix.Name{
+			CommonName: identity.UserPrefix + name, Organization: []string{identity.NodesGroup},
+			SerialNumber: strconv.FormatInt(int64(epoch), 10),
+		},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+	}
+	return sign(t, min(NodeLife, time.Until(a.cert.NotAfter)), a.cert, key, a.key)
+}
+
+// EpochOf returns the epoch that a node's certificate was given in: the first
+// one for a certificate that does not say.
+func EpochOf(c *x509.Certificate) (identity.Epoch, error) {
+	if c.Subject.SerialNumber == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(c.Subject.SerialNumber, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("certificate of %s: %w", c.Subject.CommonName, err)
+	}
+	return identity.Epoch(n), nil
 }
 
 // Server issues the API server's certificate for the hosts, for use in this

@@ -3,9 +3,11 @@ package pki_test
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,5 +148,84 @@ func TestClockMayJump(t *testing.T) {
 		if (err == nil) != c.valid {
 			t.Errorf("%s: valid %v, want %v: %v", c.name, err == nil, c.valid, err)
 		}
+	}
+}
+
+// TestKept: an identity in a kubeconfig is used again while it is whole, of this
+// authority and the same user, and holds for long enough.
+func TestKept(t *testing.T) {
+	a, other := open(t, filepath.Join(t.TempDir(), "pki")), open(t, filepath.Join(t.TempDir(), "pki"))
+	file := func(a *pki.Authority, name, user string, groups ...string) []byte {
+		identity, err := a.Client(user, groups...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := a.Kubeconfig("https://127.0.0.1:1", name, identity)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	now, good := time.Now(), file(a, "u", "u", "g")
+	for name, c := range map[string]struct {
+		file []byte
+		now  time.Time
+		kept bool
+	}{
+		"as it was made":              {good, now, true},
+		"while a third is left":       {good, now.Add(pki.FileLife*2/3 - time.Hour), true},
+		"when a third is left":        {good, now.Add(pki.FileLife*2/3 + time.Hour), false},
+		"over":                        {good, now.Add(2 * pki.FileLife), false},
+		"a clock in 1970":             {good, time.Unix(3600, 0), true},
+		"no file":                     {nil, now, false},
+		"damaged":                     {good[:len(good)/2], now, false},
+		"of another authority":        {file(other, "u", "u", "g"), now, false},
+		"of another user":             {file(a, "u", "v", "g"), now, false},
+		"of another group":            {file(a, "u", "u", "h"), now, false},
+		"for another user":            {file(a, "v", "u", "g"), now, false},
+		"with the key of another one": {[]byte(strings.ReplaceAll(string(good), keyLine(good), keyLine(file(a, "u", "u", "g")))), now, false},
+	} {
+		leaf, kept := a.Kept(c.file, c.now, "u", "g")
+		if kept != c.kept || kept && len(leaf.Key) == 0 {
+			t.Errorf("%s: kept %v, want %v", name, kept, c.kept)
+		}
+	}
+}
+
+func keyLine(kubeconfig []byte) string {
+	for line := range strings.Lines(string(kubeconfig)) {
+		if strings.Contains(line, "client-key-data") {
+			return line
+		}
+	}
+	return "none"
+}
+
+// TestNodesSayTheirEpoch: a node's certificate holds for days and says when it
+// was given; one of an earlier version says nothing of that.
+func TestNodesSayTheirEpoch(t *testing.T) {
+	a := open(t, filepath.Join(t.TempDir(), "pki"))
+	cert, err := a.Node("n1", 7, &a.ServiceAccountKey.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block, _ := pem.Decode(cert)
+	c, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if epoch, err := pki.EpochOf(c); err != nil || epoch != 7 || c.Subject.CommonName != "system:node:n1" || !slices.Equal(c.Subject.Organization, []string{"system:nodes"}) {
+		t.Errorf("%v in epoch %d, %v", c.Subject, epoch, err)
+	}
+	if left := time.Until(c.NotAfter); left > pki.NodeLife || left < pki.NodeLife-time.Minute {
+		t.Errorf("valid for %v", left)
+	}
+	c.Subject.SerialNumber = ""
+	if epoch, err := pki.EpochOf(c); err != nil || epoch != 0 {
+		t.Errorf("an old certificate: %d, %v", epoch, err)
+	}
+	c.Subject.SerialNumber = "x"
+	if _, err := pki.EpochOf(c); err == nil {
+		t.Error("an epoch that is no number counts")
 	}
 }

@@ -3,13 +3,10 @@ package up
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/backup"
@@ -38,13 +35,9 @@ func (o Options) backUp(ctx context.Context) error {
 // Accept says that what a restored API does not know of may be taken away. The
 // control plane over the data directory must be running. It may be repeated.
 func Accept(ctx context.Context, dataDir string) error {
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "admin.kubeconfig"))
+	_, client, err := administrator(dataDir)
 	if err != nil {
-		return fmt.Errorf("no control plane has run over %s: %w; start it with volplane up, or name its directory with --data-dir", dataDir, err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("client of the administrator: %w", err)
+		return err
 	}
 	err = client.CoreV1().ConfigMaps(volume.NamespaceSystem).Delete(ctx, volume.ConfigRestored, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {

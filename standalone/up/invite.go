@@ -1,39 +1,34 @@
 package up
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"volplane.dev/volplane/internal/decide/identity"
 	"volplane.dev/volplane/standalone/pki"
 )
 
 // Invite returns the kubeconfig with which the node agent of that name joins
 // the control plane over a data directory, at server: a host, perhaps with a
-// port, by which the node reaches it; empty is the way from this host. The
-// control plane may be running. It may be repeated: earlier invitations stay
-// valid until they expire.
-func Invite(dataDir, node, server string) ([]byte, error) {
-	if p := validation.IsDNS1123Subdomain(node); len(p) > 0 {
-		return nil, fmt.Errorf("node name %.80q: %s", node, p[0])
-	}
-	path := filepath.Join(dataDir, "admin.kubeconfig")
-	admin, err := clientcmd.BuildConfigFromFlags("", path)
-	if err != nil {
-		return nil, fmt.Errorf("no control plane has run over %s: %w; start one with volplane up, or name its directory with --data-dir", dataDir, err)
-	}
-	ca, err := pki.Open(filepath.Join(dataDir, "pki"))
-	if err != nil {
-		return nil, err
-	}
-	user := "system:node:" + node
-	identity, err := ca.Client(user, "system:nodes")
+// port, by which the node reaches it; empty is the way from this host. It counts
+// once, for so long. The control plane must be running.
+func Invite(ctx context.Context, dataDir, node, server string, life time.Duration) ([]byte, error) {
+	admin, client, err := administrator(dataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +36,58 @@ func Invite(dataDir, node, server string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ca.Kubeconfig(address, user, identity)
+	said, err := ask(ctx, client, identity.PathInvitation, identity.Invite{Node: node, Seconds: int64(life / time.Second)})
+	if err != nil {
+		return nil, fmt.Errorf("invite node %.80q: %w", node, err)
+	}
+	var invited identity.Invited
+	if err := json.Unmarshal(said, &invited); err != nil {
+		return nil, fmt.Errorf("invite node %s: %w", node, err)
+	}
+	return pki.Invitation(address, admin.CAData, identity.InvitedPrefix+node, invited.Token)
+}
+
+// Revoke takes back every certificate and invitation of a node. The control
+// plane over the data directory must be running. It may be repeated.
+func Revoke(ctx context.Context, dataDir, node string) error {
+	_, client, err := administrator(dataDir)
+	if err != nil {
+		return err
+	}
+	if _, err := ask(ctx, client, identity.PathRevocation, identity.Revoke{Node: node}); err != nil {
+		return fmt.Errorf("revoke node %.80q: %w", node, err)
+	}
+	return nil
+}
+
+// administrator returns the way to the control plane over a data directory.
+func administrator(dataDir string) (*rest.Config, kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "admin.kubeconfig"))
+	if err != nil {
+		return nil, nil, fmt.Errorf("no control plane has run over %s: %w; start it with volplane up, or name its directory with --data-dir", dataDir, err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("client of the administrator: %w", err)
+	}
+	return config, client, nil
+}
+
+// ask has the control plane do something.
+func ask(ctx context.Context, client kubernetes.Interface, path string, what any) ([]byte, error) {
+	body, err := json.Marshal(what)
+	if err != nil {
+		return nil, err
+	}
+	said, err := client.Discovery().RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Raw()
+	var answered apierrors.APIStatus
+	switch {
+	case err == nil:
+		return said, nil
+	case errors.As(err, &answered):
+		return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(said))
+	}
+	return nil, fmt.Errorf("%w; the control plane has to run for that: start it with volplane up", err)
 }
 
 // serverURL returns the address of the API server as another host sees it.

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"volplane.dev/volplane/internal/app"
 )
 
 func TestServerURL(t *testing.T) {
@@ -95,10 +97,10 @@ func TestUp(t *testing.T) {
 	}
 }
 
-// joins makes the Node of an invitation to a server of that name, as its agent
-// does at first.
+// joins joins by an invitation to a server of that name, makes the node's Node,
+// as its agent does at first, and is revoked.
 func joins(ctx context.Context, data, node, server string) error {
-	invitation, err := Invite(data, node, server)
+	invitation, err := Invite(ctx, data, node, server, time.Minute)
 	if err != nil {
 		return err
 	}
@@ -114,12 +116,26 @@ func joins(ctx context.Context, data, node, server string) error {
 	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
 	}
+	if config, _, err = app.Join(ctx, config, filepath.Join(data, node), slog.New(slog.DiscardHandler)); err != nil {
+		return err
+	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
 	}
-	_, err = client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
-	return err
+	if _, err = client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if err := Revoke(ctx, data, node); err != nil {
+		return err
+	}
+	if _, err := client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("a revoked node: %w", err)
+	}
+	if _, err := Invite(ctx, data, "../n", server, time.Minute); err == nil || !strings.Contains(err.Error(), "RFC 1123") {
+		return fmt.Errorf("a node of a bad name: %w", err)
+	}
+	return nil
 }
 
 // TestSlowStart: systemd is asked for more time as long as the start goes on, and

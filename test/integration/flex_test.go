@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -344,14 +345,16 @@ func TestFlexVolumeOnAnotherNode(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "n2-")
 	f.must(err)
 	t.Cleanup(func() { f.must(os.RemoveAll(dir)) })
-	invitation, err := up.Invite(f.dir, "n2", "")
+	invitation, err := up.Invite(t.Context(), f.dir, "n2", "", time.Minute)
 	f.must(err)
-	config, err := clientcmd.RESTConfigFromKubeConfig(invitation)
-	f.must(err)
-	client, err := kubernetes.NewForConfig(config)
+	invited, err := clientcmd.RESTConfigFromKubeConfig(invitation)
 	f.must(err)
 	log, agent := slog.New(slog.DiscardHandler), filepath.Join(dir, "agent")
 	f.must(os.Mkdir(agent, 0o700))
+	config, _, err := app.Join(t.Context(), invited, agent, log)
+	f.must(err)
+	client, err := kubernetes.NewForConfig(config)
+	f.must(err)
 	for _, run := range []func(context.Context) error{
 		func(ctx context.Context) error {
 			return app.FlexBridge(ctx, app.FlexBridgeOptions{

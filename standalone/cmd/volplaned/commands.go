@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -27,7 +28,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	c.AddCommand(upCommand(), inviteCommand(), backupCommand(), restoreCommand(), checkCommand())
+	c.AddCommand(upCommand(), inviteCommand(), revokeCommand(), backupCommand(), restoreCommand(), checkCommand())
 	return c
 }
 
@@ -64,13 +65,16 @@ func upCommand() *cobra.Command {
 
 func inviteCommand() *cobra.Command {
 	var dir, server string
+	var life time.Duration
 	c := &cobra.Command{
 		Use:   "invite NODE",
 		Short: "Print a kubeconfig with which the node agent of that name may join",
-		Long:  "Print a kubeconfig with which the node agent of that name may join.\nIt holds a private key: keep it from others (umask 077), and give it to that node only.",
-		Args:  cobra.ExactArgs(1),
+		Long: `Print a kubeconfig with which the node agent of that name may join, once and within
+an hour (--ttl): the node makes a key and gets a certificate, which it renews from
+then on. Until then keep it from others (umask 077). The control plane must run.`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := up.Invite(dir, args[0], server)
+			config, err := up.Invite(cmd.Context(), dir, args[0], server, life)
 			if err != nil {
 				return err
 			}
@@ -80,6 +84,28 @@ func inviteCommand() *cobra.Command {
 	}
 	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
 	c.Flags().StringVar(&server, "server", "", "HOST or HOST:PORT by which the node reaches this control plane (default the way from this host)")
+	c.Flags().DurationVar(&life, "ttl", time.Hour, "how long the node may take to join")
+	return c
+}
+
+func revokeCommand() *cobra.Command {
+	var dir string
+	c := &cobra.Command{
+		Use:   "revoke NODE",
+		Short: "Take back a node's certificates and invitations",
+		Long: `Take back every certificate and invitation of a node: nothing that it shows counts
+from now on, and what it has under way ends. Its Node and what is mounted there
+stay. A new invitation lets it in again. The control plane must run.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := up.Revoke(cmd.Context(), dir, args[0]); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "node %s has no identity any more; 'volplane invite %s' gives it a new one\n", args[0], args[0])
+			return err
+		},
+	}
+	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
 	return c
 }
 

@@ -1,0 +1,150 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	decide "volplane.dev/volplane/internal/decide/identity"
+)
+
+var (
+	// ErrExpired says that a node was off for longer than its certificate held.
+	ErrExpired = errors.New("the certificate of this node has expired")
+	errNone    = errors.New("no invitation")
+)
+
+// Identity is a node's, and lasts in a file.
+type Identity struct {
+	// Node is the node's name.
+	Node string
+	// Config is the way to the API server. Whoever uses it follows the file.
+	Config *rest.Config
+
+	file          file
+	obtained, end time.Time
+	ask           asker
+	log           *slog.Logger
+}
+
+// Invited returns the name of the node that a configuration invites.
+func Invited(config *rest.Config) (node string, ok bool) {
+	t, ok := decide.ParseToken(config.BearerToken)
+	return t.Node, ok
+}
+
+// Join returns the identity that an invitation leads to: the one that is in the
+// directory below root already, or a new one. It waits for the server until ctx
+// ends.
+func Join(ctx context.Context, config *rest.Config, root string, log *slog.Logger) (*Identity, error) {
+	ask, err := askBy(config)
+	if err != nil {
+		return nil, err
+	}
+	i, err := join(ctx, config, root, ask, log)
+	if err != nil {
+		return nil, err
+	}
+	i.ask, err = askBy(i.Config)
+	return i, err
+}
+
+func join(ctx context.Context, config *rest.Config, root string, ask asker, log *slog.Logger) (*Identity, error) {
+	t, ok := decide.ParseToken(config.BearerToken)
+	if !ok {
+		return nil, errNone
+	}
+	i := &Identity{Node: t.Node, file: fileOf(filepath.Join(root, "identity"), t.ID), log: log}
+	key, cert, obtained, err := i.file.begin()
+	if err != nil {
+		return nil, fmt.Errorf("identity of node %s: %w", i.Node, err)
+	}
+	if cert == nil {
+		var text []byte
+		err := i.insist(ctx, func() error { cert, text, err = certify(ctx, ask, i.Node, key); return err })
+		if err != nil && !errors.Is(err, ErrRefused) {
+			return nil, fmt.Errorf("join as node %s: %w", i.Node, err)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("join as node %s: %w: the invitation has expired, was used by somebody else or was taken back: get a new one with 'volplane invite %s'", i.Node, err, i.Node)
+		}
+		if err := i.file.write(key, text); err != nil {
+			return nil, err
+		}
+		obtained = time.Now()
+	}
+	if time.Now().After(cert.NotAfter) {
+		return nil, fmt.Errorf("%w on %s: get a new invitation with 'volplane invite %s'", ErrExpired, cert.NotAfter.Format(time.DateTime), i.Node)
+	}
+	if err := i.file.alone(); err != nil {
+		return nil, fmt.Errorf("remove earlier identities: %w", err)
+	}
+	i.obtained, i.end = obtained, cert.NotAfter
+	i.Config = rest.AnonymousClientConfig(config)
+	i.Config.CertFile, i.Config.KeyFile = i.file.path, i.file.path
+	return i, nil
+}
+
+// insist repeats what fails because the server cannot be reached, or cannot
+// answer, until ctx ends.
+func (i *Identity) insist(ctx context.Context, do func() error) error {
+	const shortest, longest = time.Second, 30 * time.Second
+	for pause := shortest; ; pause = min(2*pause, longest) {
+		err := do()
+		if err == nil || errors.Is(err, ErrRefused) {
+			return err
+		}
+		i.log.Warn("this node has not joined yet, and goes on trying", "node", i.Node, "cause", err)
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Keep renews the certificate until ctx ends.
+func (i *Identity) Keep(ctx context.Context) {
+	pause, failed := time.Duration(0), 0
+	for {
+		wait, due := decide.Renew(i.obtained, i.end, time.Now())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(max(wait, pause)):
+		}
+		if !due {
+			continue
+		}
+		if err := i.renew(ctx); err != nil {
+			failed++
+			i.log.Warn("the certificate of this node is not renewed, which is tried again", "node", i.Node, "expires", i.end.Format(time.DateTime), "cause", err)
+		} else {
+			failed = 0
+			i.log.Info("the certificate of this node is renewed", "node", i.Node, "expires", i.end.Format(time.DateTime))
+		}
+		pause = decide.Again(failed)
+	}
+}
+
+// renew gets a certificate for a new key by the present one.
+func (i *Identity) renew(ctx context.Context) error {
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	cert, text, err := certify(ctx, i.ask, i.Node, key)
+	if err != nil {
+		return err
+	}
+	if err := i.file.write(key, text); err != nil {
+		return err
+	}
+	i.obtained, i.end = time.Now(), cert.NotAfter
+	return nil
+}

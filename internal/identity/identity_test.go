@@ -1,0 +1,206 @@
+package identity
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	decide "volplane.dev/volplane/internal/decide/identity"
+)
+
+const life = 6 * 24 * time.Hour
+
+// authority signs what it is asked to, in a test.
+type authority struct {
+	t   *testing.T
+	key *ecdsa.PrivateKey
+	// next is what becomes of the next requests, in order; then all go well.
+	next []error
+	// as is the name that it gives instead of the one that is asked for.
+	as string
+	// keys are those that were signed, at is when.
+	keys []string
+	at   []time.Time
+}
+
+func newAuthority(t *testing.T) *authority {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{t: t, key: key}
+}
+
+func (a *authority) ask(_ context.Context, request []byte) ([]byte, error) {
+	block, _ := pem.Decode(request)
+	q, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil || q.CheckSignature() != nil {
+		a.t.Errorf("request: %v", err)
+		return nil, ErrRefused
+	}
+	der, err := x509.MarshalPKIXPublicKey(q.PublicKey)
+	if err != nil {
+		a.t.Error(err)
+	}
+	a.keys, a.at = append(a.keys, decide.Hash(der)), append(a.at, time.Now())
+	if len(a.next) > 0 {
+		err, a.next = a.next[0], a.next[1:]
+		if err != nil {
+			return nil, err
+		}
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(int64(len(a.keys))), Subject: q.Subject, NotAfter: time.Now().Add(life)}
+	if a.as != "" {
+		c.Subject.CommonName = a.as
+	}
+	if der, err = x509.CreateCertificate(rand.Reader, c, c, q.PublicKey, a.key); err != nil {
+		a.t.Error(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
+}
+
+func invitation(id string) *rest.Config {
+	return &rest.Config{Host: "https://127.0.0.1:1", BearerToken: decide.Token{Node: "n1", ID: strings.Repeat(id, 16), Secret: strings.Repeat("0", 64)}.String()}
+}
+
+func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// TestJoin: a lost answer is asked for again for the same key, also by the next
+// process; what was joined is not joined again; a new invitation makes a new
+// identity, which takes the place of the old one when it is there.
+func TestJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, root := newAuthority(t), t.TempDir()
+		a.next = []error{errors.New("lost"), errors.New("lost")}
+		killed, kill := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer kill()
+		if _, err := join(killed, invitation("a"), root, a.ask, quiet()); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("without an answer: %v", err)
+		}
+		i, err := join(t.Context(), invitation("a"), root, a.ask, quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.keys) != 3 || a.keys[0] != a.keys[1] || a.keys[1] != a.keys[2] {
+			t.Errorf("asked for the keys %v, want one key three times", a.keys)
+		}
+		if i.Node != "n1" || i.Config.BearerToken != "" || i.Config.CertFile == "" || i.Config.CertFile != i.Config.KeyFile {
+			t.Errorf("identity %+v", i)
+		}
+		for path, mode := range map[string]os.FileMode{i.Config.CertFile: 0o600, filepath.Dir(i.Config.CertFile): 0o700} {
+			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
+				t.Errorf("%s: %v, %v; want mode %o", path, info.Mode(), err, mode)
+			}
+		}
+		again, err := join(t.Context(), invitation("a"), root, a.ask, quiet())
+		if err != nil || len(a.keys) != 3 || again.Config.CertFile != i.Config.CertFile {
+			t.Errorf("a second start: %d requests, %v", len(a.keys), err)
+		}
+		a.next = []error{ErrRefused}
+		if _, err := join(t.Context(), invitation("b"), root, a.ask, quiet()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "volplane invite n1") {
+			t.Errorf("refused: %v", err)
+		}
+		if again, err = join(t.Context(), invitation("a"), root, a.ask, quiet()); err != nil || len(a.keys) != 4 {
+			t.Errorf("the identity was lost by an invitation that is refused: %v", err)
+		}
+		last, err := join(t.Context(), invitation("c"), root, a.ask, quiet())
+		if err != nil || last.Config.CertFile == i.Config.CertFile || a.keys[4] == a.keys[0] {
+			t.Errorf("a new invitation: %v", err)
+		}
+		if left, err := filepath.Glob(filepath.Join(root, "identity", "*")); err != nil || len(left) != 1 || left[0] != last.Config.CertFile {
+			t.Errorf("left %v, %v", left, err)
+		}
+	})
+}
+
+func TestJoinRefuses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, root := newAuthority(t), t.TempDir()
+		if _, err := join(t.Context(), &rest.Config{BearerToken: "eyJ.x.y"}, root, a.ask, quiet()); !errors.Is(err, errNone) {
+			t.Errorf("a token that is no invitation: %v", err)
+		}
+		if _, err := join(t.Context(), invitation("a"), root, a.ask, quiet()); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(life + time.Minute)
+		if _, err := join(t.Context(), invitation("a"), root, a.ask, quiet()); !errors.Is(err, ErrExpired) || !strings.Contains(err.Error(), "volplane invite n1") {
+			t.Errorf("after the end: %v", err)
+		}
+		file := filepath.Join(root, "identity", strings.Repeat("a", 16)+".pem")
+		if err := os.WriteFile(file, []byte("damaged"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := join(t.Context(), invitation("a"), root, a.ask, quiet()); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("damaged: %v", err)
+		}
+	})
+	a := newAuthority(t)
+	a.as = "system:node:n2"
+	key, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := certify(t.Context(), a.ask, "n1", key); err == nil || !strings.Contains(err.Error(), "n2") {
+		t.Errorf("another node's certificate: %v", err)
+	}
+}
+
+// TestKeep: a certificate is renewed when two thirds of its life are over, for a
+// new key each time; what fails is tried again in time, and the file always has
+// a key with its certificate.
+func TestKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAuthority(t)
+		i, err := join(t.Context(), invitation("a"), t.TempDir(), a.ask, quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		i.ask = a.ask
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); i.Keep(ctx) }()
+		begin := time.Now()
+		<-time.After(life*2/3 - time.Minute)
+		if len(a.keys) != 1 {
+			t.Errorf("renewed too early")
+		}
+		a.next = []error{errors.New("down"), ErrRefused, errors.New("down")}
+		<-time.After(time.Hour)
+		synctest.Wait()
+		if len(a.keys) != 5 || a.at[1].Sub(begin) != life*2/3 || a.at[4].Sub(a.at[3]) != 8*time.Minute {
+			t.Errorf("asked at %v, want after %v and again until it went well", a.at, life*2/3)
+		}
+		<-time.After(20 * 24 * time.Hour)
+		synctest.Wait()
+		if len(a.keys) != 10 {
+			t.Errorf("asked %d times in %v, want every %v", len(a.keys), time.Since(begin), life*2/3)
+		}
+		_, cert, _, err := i.file.read()
+		if err != nil || time.Until(cert.NotAfter) < life/3 || !cert.NotAfter.Equal(i.end) {
+			t.Errorf("the file: %v, %v", cert, err)
+		}
+		different := map[string]bool{}
+		for _, k := range a.keys {
+			different[k] = true
+		}
+		if len(different) != len(a.keys) {
+			t.Error("a key was used twice")
+		}
+		cancel()
+		<-ended
+	})
+}

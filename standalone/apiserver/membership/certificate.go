@@ -1,0 +1,86 @@
+package membership
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/x509"
+	"encoding/pem"
+	"net/http"
+	"strings"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/standalone/pki"
+)
+
+// certificate gives a node a certificate for a key that it has made.
+func (d *Desk) certificate(r *http.Request, body []byte) ([]byte, error) {
+	who, ok := request.UserFrom(r.Context())
+	if !ok {
+		return nil, refuseWith(http.StatusForbidden, "nobody asks")
+	}
+	asked, key, err := requested(body)
+	if err != nil {
+		return nil, err
+	}
+	node, epoch, err := d.entitled(r, who, asked, key)
+	if err != nil {
+		return nil, err
+	}
+	return d.ca.Node(node, epoch, key)
+}
+
+// entitled returns what somebody may be: who shows an invitation, what it says;
+// who shows a node's certificate, the same again, for as long as that counts.
+func (d *Desk) entitled(r *http.Request, who user.Info, asked string, key *ecdsa.PublicKey) (string, identity.Epoch, error) {
+	node, invited := strings.CutPrefix(who.GetName(), identity.InvitedPrefix)
+	cert, own, has := shown(r)
+	switch id := who.GetExtra()[extraInvitation]; {
+	case invited && len(id) == 1:
+		if asked != identity.UserPrefix+node {
+			return "", 0, refuseWith(http.StatusForbidden, "the invitation is for node %s, not for user %.80q", node, asked)
+		}
+		i, err := d.spend(r.Context(), id[0], key)
+		return i.Node, i.Epoch, err
+	case has && who.GetName() == cert.Subject.CommonName:
+		if asked != who.GetName() {
+			return "", 0, refuseWith(http.StatusForbidden, "the certificate is of node %s, not of user %.80q", own, asked)
+		}
+		epoch, err := pki.EpochOf(cert)
+		return own, epoch, err
+	}
+	return "", 0, refuseWith(http.StatusForbidden, "user %.80q has neither an invitation nor a node's certificate", who.GetName())
+}
+
+// spend uses an invitation for a key.
+func (d *Desk) spend(ctx context.Context, id string, key *ecdsa.PublicKey) (identity.Invitation, error) {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return identity.Invitation{}, refuseWith(http.StatusBadRequest, "public key: %w", err)
+	}
+	return d.use(ctx, id, identity.Hash(der))
+}
+
+// requested reads a request for a certificate: whose it shall be, and the key,
+// which whoever asks proves to have.
+func requested(body []byte) (string, *ecdsa.PublicKey, error) {
+	block, rest := pem.Decode(body)
+	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(strings.TrimSpace(string(rest))) > 0 {
+		return "", nil, refuseWith(http.StatusBadRequest, "not one request for a certificate in PEM")
+	}
+	q, err := x509.ParseCertificateRequest(block.Bytes)
+	if err != nil {
+		return "", nil, refuseWith(http.StatusBadRequest, "request for a certificate: %w", err)
+	}
+	if err := q.CheckSignature(); err != nil {
+		return "", nil, refuseWith(http.StatusBadRequest, "request for a certificate: %w", err)
+	}
+	key, ok := q.PublicKey.(*ecdsa.PublicKey)
+	if !ok || key.Curve != elliptic.P256() {
+		return "", nil, refuseWith(http.StatusBadRequest, "the key is none of ECDSA over P-256")
+	}
+	return q.Subject.CommonName, key, nil
+}

@@ -1,0 +1,150 @@
+package membership
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+
+	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	secretPrefix = "volplane-invitation-"
+	secretType   = corev1.SecretType("volplane.dev/invitation")
+	// secretKey is where a Secret has the invitation.
+	secretKey = "invitation"
+	// labelInvitation is on every invitation.
+	labelInvitation = "volplane.dev/invitation"
+	longestLife     = 30 * 24 * time.Hour
+)
+
+var errUnknown = errors.New("there is no such invitation")
+
+// invite makes an invitation.
+func (d *Desk) invite(r *http.Request, body []byte) ([]byte, error) {
+	var q identity.Invite
+	if err := read(body, &q, &q.Node); err != nil {
+		return nil, err
+	}
+	if q.Seconds < 1 || q.Seconds > int64(longestLife/time.Second) {
+		return nil, refuseWith(http.StatusBadRequest, "an invitation holds for at least a second and at most %v", longestLife)
+	}
+	ctx, now := r.Context(), time.Now()
+	present, err := d.present(ctx, q.Node)
+	if err != nil {
+		return nil, err
+	}
+	err = d.forget(ctx, func(i identity.Invitation) bool { return !now.Before(i.Expires) })
+	if err != nil {
+		return nil, err
+	}
+	t := identity.Token{Node: q.Node, ID: random(8), Secret: random(32)}
+	i := identity.Invitation{
+		Node: q.Node, Hash: identity.Hash([]byte(t.Secret)), Expires: now.Add(time.Duration(q.Seconds) * time.Second).UTC(), Epoch: present,
+	}
+	data, err := json.Marshal(i)
+	if err != nil {
+		return nil, err
+	}
+	_, err = d.client.CoreV1().Secrets(volume.NamespaceSystem).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: secretPrefix + t.ID, Labels: map[string]string{labelInvitation: ""}},
+		Type:       secretType, Data: map[string][]byte{secretKey: data},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("keep invitation: %w", err)
+	}
+	return json.Marshal(identity.Invited{Token: t.String()})
+}
+
+func random(bytes int) string {
+	b := make([]byte, bytes)
+	_, _ = rand.Read(b) // never fails
+	return hex.EncodeToString(b)
+}
+
+// kept returns an invitation, and the Secret that has it.
+func (d *Desk) kept(ctx context.Context, id string) (identity.Invitation, *corev1.Secret, error) {
+	s, err := d.client.CoreV1().Secrets(volume.NamespaceSystem).Get(ctx, secretPrefix+id, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return identity.Invitation{}, nil, errUnknown
+	}
+	if err != nil {
+		return identity.Invitation{}, nil, err
+	}
+	i, err := invitationIn(s)
+	return i, s, err
+}
+
+func invitationIn(s *corev1.Secret) (i identity.Invitation, err error) {
+	if s.Type != secretType {
+		return i, errUnknown
+	}
+	if err := json.Unmarshal(s.Data[secretKey], &i); err != nil {
+		return i, fmt.Errorf("invitation in Secret %s/%s: %w", s.Namespace, s.Name, err)
+	}
+	return i, nil
+}
+
+// use marks an invitation as used for a public key. Of two keys one loses: the
+// Secret is changed by one of them only.
+func (d *Desk) use(ctx context.Context, id, key string) (identity.Invitation, error) {
+	var used identity.Invitation
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		i, s, err := d.kept(ctx, id)
+		if err != nil {
+			return err
+		}
+		present, err := d.present(ctx, i.Node)
+		if err != nil {
+			return err
+		}
+		if err := i.Open(present, time.Now()); err != nil {
+			return refusal{http.StatusForbidden, err}
+		}
+		if used, err = i.Use(key); err != nil {
+			return refusal{http.StatusForbidden, err}
+		}
+		if used == i {
+			return nil
+		}
+		if s.Data[secretKey], err = json.Marshal(used); err != nil {
+			return err
+		}
+		_, err = d.client.CoreV1().Secrets(s.Namespace).Update(ctx, s, metav1.UpdateOptions{})
+		return err
+	})
+	if errors.Is(err, errUnknown) {
+		err = refusal{http.StatusForbidden, err}
+	}
+	return used, err
+}
+
+// forget deletes invitations.
+func (d *Desk) forget(ctx context.Context, which func(identity.Invitation) bool) error {
+	secrets := d.client.CoreV1().Secrets(volume.NamespaceSystem)
+	all, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: labelInvitation})
+	if err != nil {
+		return fmt.Errorf("list invitations: %w", err)
+	}
+	for k := range all.Items {
+		// What cannot be read invites nobody.
+		if i, err := invitationIn(&all.Items[k]); err == nil && !which(i) {
+			continue
+		}
+		if err := secrets.Delete(ctx, all.Items[k].Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete invitation: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+
+	"volplane.dev/volplane/internal/decide/identity"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// revoke takes back all certificates and invitations of a node. When it returns
+// without an error they count for no request any more, and none is under way.
+func (d *Desk) revoke(r *http.Request, body []byte) ([]byte, error) {
+	var q identity.Revoke
+	if err := read(body, &q, &q.Node); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	next, err := d.begin(ctx, q.Node)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.forget(ctx, func(i identity.Invitation) bool { return i.Node == q.Node }); err != nil {
+		return nil, err
+	}
+	err = wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		present, err := d.present(ctx, q.Node)
+		return present >= next, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("what was taken back of node %s is written, but not known to every request yet; repeat it: %w", q.Node, err)
+	}
+	d.sweep()
+	return nil, nil
+}
+
+// begin begins a node's next epoch.
+func (d *Desk) begin(ctx context.Context, node string) (next identity.Epoch, err error) {
+	maps := d.client.CoreV1().ConfigMaps(volume.NamespaceSystem)
+	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+	err = retry.OnError(retry.DefaultBackoff, again, func() error {
+		all, err := maps.Get(ctx, Revoked, metav1.GetOptions{})
+		if missing := apierrors.IsNotFound(err); missing {
+			next = identity.Epoch(0).Next(time.Now())
+			_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: Revoked}, Data: map[string]string{node: text(next)}}, metav1.CreateOptions{})
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		present, err := epochIn(all, node)
+		if err != nil {
+			return refusal{http.StatusConflict, err}
+		}
+		next = present.Next(time.Now())
+		if all.Data == nil {
+			all.Data = map[string]string{}
+		}
+		all.Data[node] = text(next)
+		_, err = maps.Update(ctx, all, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("take back what node %s has: %w", node, err)
+	}
+	return next, nil
+}
+
+func text(e identity.Epoch) string { return strconv.FormatInt(int64(e), 10) }
