@@ -79,9 +79,30 @@ func invitation(id string) *rest.Config {
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+// mustJoin joins by an invitation, and refuses to fail.
+func (a *authority) mustJoin(root, id string) *Identity {
+	a.t.Helper()
+	i, err := join(a.t.Context(), invitation(id), root, a.ask, quiet())
+	if err != nil {
+		a.t.Fatalf("invitation %s: %v", id, err)
+	}
+	return i
+}
+
+// asked says how often a certificate was asked for, and for how many keys.
+func (a *authority) asked(times, keys int) {
+	a.t.Helper()
+	different := map[string]bool{}
+	for _, k := range a.keys {
+		different[k] = true
+	}
+	if len(a.keys) != times || len(different) != keys {
+		a.t.Errorf("asked %d times for %d keys, want %d times for %d", len(a.keys), len(different), times, keys)
+	}
+}
+
 // TestJoin: a lost answer is asked for again for the same key, also by the next
-// process; what was joined is not joined again; a new invitation makes a new
-// identity, which takes the place of the old one when it is there.
+// process, and what was joined is not joined again.
 func TestJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, root := newAuthority(t), t.TempDir()
@@ -91,37 +112,38 @@ func TestJoin(t *testing.T) {
 		if _, err := join(killed, invitation("a"), root, a.ask, quiet()); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("without an answer: %v", err)
 		}
-		i, err := join(t.Context(), invitation("a"), root, a.ask, quiet())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(a.keys) != 3 || a.keys[0] != a.keys[1] || a.keys[1] != a.keys[2] {
-			t.Errorf("asked for the keys %v, want one key three times", a.keys)
-		}
-		if i.Node != "n1" || i.Config.BearerToken != "" || i.Config.CertFile == "" || i.Config.CertFile != i.Config.KeyFile {
+		i := a.mustJoin(root, "a")
+		a.asked(3, 1)
+		if i.Node != "n1" || i.Config.BearerToken != "" || i.Config.CertFile != i.file.path || i.Config.KeyFile != i.file.path {
 			t.Errorf("identity %+v", i)
 		}
-		for path, mode := range map[string]os.FileMode{i.Config.CertFile: 0o600, filepath.Dir(i.Config.CertFile): 0o700} {
+		for path, mode := range map[string]os.FileMode{i.file.path: 0o600, filepath.Dir(i.file.path): 0o700} {
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != mode {
-				t.Errorf("%s: %v, %v; want mode %o", path, info.Mode(), err, mode)
+				t.Errorf("%s: %v, %v; want mode %o", path, info, err, mode)
 			}
 		}
-		again, err := join(t.Context(), invitation("a"), root, a.ask, quiet())
-		if err != nil || len(a.keys) != 3 || again.Config.CertFile != i.Config.CertFile {
-			t.Errorf("a second start: %d requests, %v", len(a.keys), err)
+		if a.mustJoin(root, "a").file != i.file {
+			t.Error("a second start has another identity")
 		}
+		a.asked(3, 1)
+	})
+}
+
+// TestJoinAnew: a new invitation makes a new identity, which takes the place of
+// the old one when it is there, and not when it is refused.
+func TestJoinAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, root := newAuthority(t), t.TempDir()
+		a.mustJoin(root, "a")
 		a.next = []error{ErrRefused}
 		if _, err := join(t.Context(), invitation("b"), root, a.ask, quiet()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "volplane invite n1") {
 			t.Errorf("refused: %v", err)
 		}
-		if again, err = join(t.Context(), invitation("a"), root, a.ask, quiet()); err != nil || len(a.keys) != 4 {
-			t.Errorf("the identity was lost by an invitation that is refused: %v", err)
-		}
-		last, err := join(t.Context(), invitation("c"), root, a.ask, quiet())
-		if err != nil || last.Config.CertFile == i.Config.CertFile || a.keys[4] == a.keys[0] {
-			t.Errorf("a new invitation: %v", err)
-		}
-		if left, err := filepath.Glob(filepath.Join(root, "identity", "*")); err != nil || len(left) != 1 || left[0] != last.Config.CertFile {
+		a.mustJoin(root, "a")
+		a.asked(2, 2)
+		last := a.mustJoin(root, "c")
+		a.asked(3, 3)
+		if left, err := filepath.Glob(filepath.Join(root, "identity", "*")); err != nil || len(left) != 1 || left[0] != last.file.path {
 			t.Errorf("left %v, %v", left, err)
 		}
 	})
@@ -186,20 +208,11 @@ func TestKeep(t *testing.T) {
 		}
 		<-time.After(20 * 24 * time.Hour)
 		synctest.Wait()
-		if len(a.keys) != 10 {
-			t.Errorf("asked %d times in %v, want every %v", len(a.keys), time.Since(begin), life*2/3)
-		}
 		_, cert, _, err := i.file.read()
 		if err != nil || time.Until(cert.NotAfter) < life/3 || !cert.NotAfter.Equal(i.end) {
 			t.Errorf("the file: %v, %v", cert, err)
 		}
-		different := map[string]bool{}
-		for _, k := range a.keys {
-			different[k] = true
-		}
-		if len(different) != len(a.keys) {
-			t.Error("a key was used twice")
-		}
+		a.asked(10, 10)
 		cancel()
 		<-ended
 	})

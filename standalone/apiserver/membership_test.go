@@ -261,16 +261,7 @@ func TestRevocation(t *testing.T) {
 	}
 	refused := func(when string) {
 		t.Helper()
-		for what, c := range map[string]kubernetes.Interface{"its certificate": node, "one of an earlier version": old, "its invitation": clientOf(t, a.invited(a.token))} {
-			if _, err := c.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
-				t.Errorf("%s: %s: %v, want unauthorized", when, what, err)
-			}
-		}
-		for what, c := range map[string]*rest.Config{"renewal": config, "an open invitation": a.invited(a.token)} {
-			if status, said := a.ask(c, "system:node:n1", a.key); status != http.StatusUnauthorized {
-				t.Errorf("%s: %s: %d %s, want %d", when, what, status, said, http.StatusUnauthorized)
-			}
-		}
+		a.refused(when, config, node, old)
 		if _, err := neighbour.CoreV1().Nodes().Get(t.Context(), "n2", metav1.GetOptions{}); err != nil {
 			t.Errorf("%s: the other node: %v", when, err)
 		}
@@ -296,6 +287,22 @@ func TestRevocation(t *testing.T) {
 	a.invite("n1")
 	if _, err := clientOf(t, a.join()).CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); err != nil {
 		t.Errorf("invited again: %v", err)
+	}
+}
+
+// refused looks that nothing counts: neither the node's clients, nor its
+// certificate for a new one, nor its invitation.
+func (a *applicant) refused(when string, config *rest.Config, clients ...kubernetes.Interface) {
+	a.t.Helper()
+	for k, c := range append(clients, clientOf(a.t, a.invited(a.token))) {
+		if _, err := c.CoreV1().Nodes().Get(a.t.Context(), a.name, metav1.GetOptions{}); !apierrors.IsUnauthorized(err) {
+			a.t.Errorf("%s: client %d: %v, want unauthorized", when, k, err)
+		}
+	}
+	for what, c := range map[string]*rest.Config{"renewal": config, "an open invitation": a.invited(a.token)} {
+		if status, said := a.ask(c, "system:node:"+a.name, a.key); status != http.StatusUnauthorized {
+			a.t.Errorf("%s: %s: %d %s, want %d", when, what, status, said, http.StatusUnauthorized)
+		}
 	}
 }
 
