@@ -56,6 +56,11 @@ differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder 
 attaching: bin/kube-controller-manager bin/csi-attacher ## compare attaching with Kubernetes' own in DIFFERENTIAL=250 sequences
 	cd test && DIFFERENTIAL=$(or $(DIFFERENTIAL),250) go test -count=1 -timeout=12h -v -run 'Test(Attach|ForcedDetach)IsKubernetes' ./kube
 
+.PHONY: mutants
+mutants: ## change PACKAGES in small ways, one by one, and tell which changes their own tests do not notice
+	cd test && go build -o ../bin/mutants ./mutants
+	bin/mutants $(or $(PACKAGES),./internal/decide/... ./internal/node/journal ./internal/kube ./internal/controller/...)
+
 .PHONY: cluster
 cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a cluster of Kubernetes' own
 	cd test && go test -count=1 -v -run InACluster ./kube
