@@ -1,0 +1,216 @@
+package attacher
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestAttach: the driver gets all that the volume says, and the objects keep all
+// that others wrote, with all that a detach needs.
+func TestAttach(t *testing.T) {
+	w := newWorld(t, Options{}, pv(), va(), csiNode(), node(), secret())
+	w.works(kindAttachment, "va")
+	w.called(publishRequest())
+	w.attachment(va(recorded, attached))
+	w.volume(pv(func(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, ours) }))
+	// What a detach needs is there before the call, what came of it after.
+	if got := strings.Join(w.writes(), ", "); got != "update persistentvolumes, update volumeattachments, patch volumeattachments" {
+		t.Errorf("written: %s", got)
+	}
+}
+
+// TestAttachFails: the error is on the attachment, with its code, and the
+// finalizers stay: the driver may have attached.
+func TestAttachFails(t *testing.T) {
+	w := newWorld(t, Options{}, pv(), va(), csiNode(), secret())
+	w.driver.OnCall("ControllerPublishVolume", func(int, any) csitest.Action {
+		return csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")}
+	})
+	if _, err := w.reconcile(kindAttachment, "va"); status.Code(errors.Unwrap(err)) != codes.ResourceExhausted {
+		t.Errorf("ends with %v", err)
+	}
+	w.attachment(va(recorded, func(a *storagev1.VolumeAttachment) {
+		a.Status.AttachError = &storagev1.VolumeError{Message: "ResourceExhausted: full", ErrorCode: ptr.To(int32(codes.ResourceExhausted))}
+	}))
+}
+
+// TestRefusedAttach: what cannot be attached says why once, and the driver
+// hears nothing of it.
+func TestRefusedAttach(t *testing.T) {
+	for name, c := range map[string]struct {
+		volume *corev1.PersistentVolume
+		node   *storagev1.CSINode
+		says   string
+	}{
+		"no node":      {pv(), &storagev1.CSINode{}, "driver d.example has not registered on node n1"},
+		"other driver": {pv(func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "e.example" }), csiNode(), "volume pv is of driver e.example, not d.example"},
+		"no volume":    {&corev1.PersistentVolume{}, csiNode(), "volume pv does not exist or is no CSI volume"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.node.Name = "n1"
+			if c.volume.Name == "" {
+				c.volume.Name = "another"
+			}
+			w := newWorld(t, Options{}, c.volume, va(), c.node, secret())
+			w.works(kindAttachment, "va")
+			w.called()
+			want := va(func(a *storagev1.VolumeAttachment) { a.Status.AttachError = &storagev1.VolumeError{Message: c.says} })
+			w.attachment(want)
+			if got := w.writes(); !slices.Equal(got, []string{"patch volumeattachments"}) {
+				t.Errorf("written: %v", got)
+			}
+		})
+	}
+}
+
+// TestDetach: the driver gets what the attachment recorded, whatever is gone
+// since; only our finalizer goes.
+func TestDetach(t *testing.T) {
+	w := newWorld(t, Options{}, va(recorded, attached, going), secret())
+	w.works(kindAttachment, "va")
+	w.called(unpublishRequest())
+	w.attachment(va(attached, going, func(a *storagev1.VolumeAttachment) {
+		a.Annotations[volume.AnnNodeID], a.Annotations[volume.AnnDetach] = "id-n1", detachNote
+	}))
+}
+
+// TestDetachByVolume: what another attacher attached has no record; the volume
+// and the node say all of it.
+func TestDetachByVolume(t *testing.T) {
+	theirs := func(a *storagev1.VolumeAttachment) { a.Finalizers = append(a.Finalizers, ours) }
+	w := newWorld(t, Options{}, pv(), va(theirs, attached, going), csiNode(), secret())
+	w.works(kindAttachment, "va")
+	w.called(unpublishRequest())
+	w.attachment(va(attached, going))
+}
+
+// TestDetachWithoutSecret: a Secret that is gone stops nobody, and a driver that
+// does not detach without it says so together.
+func TestDetachWithoutSecret(t *testing.T) {
+	w := newWorld(t, Options{}, va(recorded, attached, going))
+	w.driver.OnCall("ControllerUnpublishVolume", func(n int, _ any) csitest.Action {
+		if n == 1 {
+			return csitest.Action{Err: status.Error(codes.Unauthenticated, "who are you")}
+		}
+		return csitest.Action{Answer: &csipb.ControllerUnpublishVolumeResponse{}}
+	})
+	_, err := w.reconcile(kindAttachment, "va")
+	if err == nil || !strings.Contains(err.Error(), "who are you") || !strings.Contains(err.Error(), "read secret ns/s") {
+		t.Errorf("ends with %v", err)
+	}
+	bare := unpublishRequest()
+	bare.Secrets = nil
+	w.called(bare)
+	message := "Unknown: " + strings.TrimPrefix(err.Error(), "attachment va: ")
+	w.attachment(va(recorded, attached, going, func(a *storagev1.VolumeAttachment) {
+		a.Status.DetachError = &storagev1.VolumeError{Message: message}
+	}))
+}
+
+// TestDetachWithoutNode: to a driver no node means all nodes; nothing is called.
+func TestDetachWithoutNode(t *testing.T) {
+	nameless := func(a *storagev1.VolumeAttachment) { delete(a.Annotations, volume.AnnNodeID) }
+	w := newWorld(t, Options{}, pv(), va(recorded, nameless, attached, going), secret())
+	w.works(kindAttachment, "va")
+	w.called()
+	w.attachment(va(recorded, nameless, attached, going, func(a *storagev1.VolumeAttachment) {
+		a.Status.DetachError = &storagev1.VolumeError{Message: "driver d.example is not known on node n1 and attachment va does not say from where to detach"}
+	}))
+}
+
+// TestOldNodeIsLeft: a node that has another name now is left under the old one
+// first.
+func TestOldNodeIsLeft(t *testing.T) {
+	old := func(a *storagev1.VolumeAttachment) { a.Annotations[volume.AnnNodeID] = "id-old" }
+	w := newWorld(t, Options{}, pv(), va(recorded, old), csiNode(), secret())
+	w.works(kindAttachment, "va")
+	left := unpublishRequest()
+	left.NodeId = "id-old"
+	w.called(left, publishRequest())
+	w.attachment(va(recorded, attached))
+}
+
+// TestDummy: an attacher without a driver marks and lets go.
+func TestDummy(t *testing.T) {
+	of := func(a *storagev1.VolumeAttachment) { a.Spec.Attacher = "none.example" }
+	w := newWorld(t, Options{Dummy: "none.example"}, pv(), va(of))
+	w.works(kindAttachment, "va")
+	w.called()
+	w.attachment(va(of, func(a *storagev1.VolumeAttachment) { a.Status.Attached = true }))
+}
+
+// TestVolumeIsLetGo: a volume that is being deleted is kept while an attachment
+// names it, and loses no finalizer but ours.
+func TestVolumeIsLetGo(t *testing.T) {
+	dying := func(v *corev1.PersistentVolume) {
+		v.DeletionTimestamp = va(going).DeletionTimestamp
+		v.Finalizers = []string{ours, foreign}
+	}
+	free := newWorld(t, Options{}, pv(dying))
+	free.works(kindVolume, "pv")
+	free.volume(pv(dying, func(v *corev1.PersistentVolume) { v.Finalizers = []string{foreign} }))
+	free.works(kindVolume, "none")
+	used := newWorld(t, Options{}, pv(dying), va(recorded, attached))
+	used.works(kindVolume, "pv")
+	used.volume(pv(dying))
+}
+
+// listed is a driver's answer to what it has attached.
+func listed(pairs ...string) func(int, any) csitest.Action {
+	r := &csipb.ListVolumesResponse{}
+	for i := 0; i < len(pairs); i += 2 {
+		r.Entries = append(r.Entries, &csipb.ListVolumesResponse_Entry{
+			Volume: &csipb.Volume{VolumeId: pairs[i]}, Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{pairs[i+1]}},
+		})
+	}
+	return func(int, any) csitest.Action { return csitest.Action{Answer: r} }
+}
+
+// TestDriverForgot: what the driver does not know any more is attached again.
+func TestDriverForgot(t *testing.T) {
+	w := newWorld(t, Options{ReconcileSync: time.Hour}, pv(), va(recorded, attached), csiNode(), node(), secret())
+	w.driver.OnCall("ListVolumes", listed())
+	list := &csipb.ListVolumesRequest{MaxEntries: pageSize}
+	w.works(kindAttachment, "va")
+	w.called()
+	if again := w.works(kindDriver, driverName); again != time.Hour {
+		t.Errorf("asked again after %s", again)
+	}
+	w.works(kindAttachment, "va")
+	w.works(kindAttachment, "va")
+	w.called(list, publishRequest())
+	w.attachment(va(recorded, attached))
+}
+
+// TestDriverHasMore: what is attached for no attachment is detached when it is
+// seen twice; what an attachment asks for stays.
+func TestDriverHasMore(t *testing.T) {
+	other := pv(func(v *corev1.PersistentVolume) { v.Name, v.UID, v.Spec.CSI.VolumeHandle = "pv-2", "pv-2", "h2" })
+	w := newWorld(t, Options{}, pv(), other, va(recorded, attached), csiNode(), node(), secret())
+	w.driver.OnCall("ListVolumes", listed("h", "id-n1", "h2", "id-n1", "foreign", "id-n1", "h2", "id-foreign"))
+	for range 2 {
+		if again := w.works(kindDriver, driverName); again != time.Minute {
+			t.Errorf("asked again after %s", again)
+		}
+	}
+	w.works(kindAttachment, attach.NameOf(driverName, "h2", "n1"))
+	unpublish := unpublishRequest()
+	unpublish.VolumeId = "h2"
+	list := &csipb.ListVolumesRequest{MaxEntries: pageSize}
+	w.called(list, list, unpublish)
+	w.attachment(va(recorded, attached))
+}

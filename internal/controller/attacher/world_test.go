@@ -1,0 +1,209 @@
+package attacher
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	driverName = "d.example"
+	foreign    = "example.org/foreign"
+	ours       = "external-attacher/d-example"
+	detachNote = `{"handle":"h","secret":{"name":"s","namespace":"ns"}}`
+)
+
+// world is an attacher that does what it is told, with a driver and an API that
+// keeps objects only.
+type world struct {
+	t      *testing.T
+	client *fake.Clientset
+	driver *csitest.Driver
+	c      *controller.Controller
+}
+
+func newWorld(t *testing.T, o Options, objects ...runtime.Object) *world {
+	t.Helper()
+	config := csitest.Full()
+	config.Name = driverName
+	w := &world{t: t, client: fake.NewClientset(objects...), driver: csitest.Start(t, config)}
+	w.driver.OnCall("ControllerPublishVolume", func(int, any) csitest.Action {
+		return csitest.Action{Answer: &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}}}
+	})
+	w.driver.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
+		return csitest.Action{Answer: &csipb.ControllerUnpublishVolumeResponse{}}
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	d, err := csi.Dial(ctx, w.driver.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	o.Drivers = csi.NewSet()
+	o.Drivers.Put(d)
+	caches := kube.NewCaches(w.client)
+	w.c = New(controller.Env{Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "attacher"), Log: slog.New(slog.DiscardHandler)}, o)
+	if err := caches.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// reconcile has it look at a key.
+func (w *world) reconcile(kind, name string) (time.Duration, error) {
+	w.t.Helper()
+	r, err := w.c.Reconcile(w.t.Context(), controller.Key{Kind: kind, Name: name})
+	return r.After, err
+}
+
+// works has it look at a key, which must go well.
+func (w *world) works(kind, name string) time.Duration {
+	w.t.Helper()
+	after, err := w.reconcile(kind, name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return after
+}
+
+// called compares all calls that the driver got.
+func (w *world) called(want ...proto.Message) {
+	w.t.Helper()
+	var got []proto.Message
+	for _, c := range w.driver.Calls() {
+		got = append(got, c.Request)
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
+		w.t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func whole() cmp.Options {
+	return cmp.Options{
+		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}),
+		cmpopts.IgnoreFields(storagev1.VolumeError{}, "Time"), cmpopts.EquateEmpty(),
+	}
+}
+
+// attachment compares the whole attachment with what is wanted.
+func (w *world) attachment(want *storagev1.VolumeAttachment) {
+	w.t.Helper()
+	got, err := w.client.StorageV1().VolumeAttachments().Get(w.t.Context(), want.Name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, whole()); diff != "" {
+		w.t.Errorf("attachment (-want +got):\n%s", diff)
+	}
+}
+
+// volume compares the whole volume object with what is wanted.
+func (w *world) volume(want *corev1.PersistentVolume) {
+	w.t.Helper()
+	got, err := w.client.CoreV1().PersistentVolumes().Get(w.t.Context(), want.Name, metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, whole()); diff != "" {
+		w.t.Errorf("volume (-want +got):\n%s", diff)
+	}
+}
+
+// writes returns the verbs and resources of what was written, without events.
+func (w *world) writes() []string {
+	var out []string
+	for _, a := range w.client.Actions() {
+		if verb, what := a.GetVerb(), a.GetResource().Resource; (verb == "update" || verb == "patch" || verb == "delete" || verb == "create") && what != "events" {
+			out = append(out, verb+" "+what)
+		}
+	}
+	return out
+}
+
+func secretRef() *corev1.SecretReference { return &corev1.SecretReference{Name: "s", Namespace: "ns"} }
+
+func secret() *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "ns"}, Data: map[string][]byte{"key": []byte("value")}}
+}
+
+func pv(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "pv-uid", Finalizers: []string{foreign}, Labels: map[string]string{"a": "b"}}}
+	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	v.Spec.MountOptions = []string{"noatime"}
+	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "claim", UID: "c"}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
+		Driver: driverName, VolumeHandle: "h", FSType: "xfs", VolumeAttributes: map[string]string{"pool": "p"}, ControllerPublishSecretRef: secretRef(),
+	}
+	for _, f := range change {
+		f(v)
+	}
+	return v
+}
+
+func va(change ...func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
+	name := "pv"
+	a := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "va-uid", Finalizers: []string{foreign}, Annotations: map[string]string{"a": "b"}},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+	}
+	for _, f := range change {
+		f(a)
+	}
+	return a
+}
+
+// recorded is an attachment after the driver may have been called.
+func recorded(a *storagev1.VolumeAttachment) {
+	a.Finalizers = append(a.Finalizers, ours)
+	a.Annotations[volume.AnnNodeID], a.Annotations[volume.AnnDetach] = "id-n1", detachNote
+}
+
+func attached(a *storagev1.VolumeAttachment) {
+	a.Status.Attached, a.Status.AttachmentMetadata = true, map[string]string{"device": "/dev/x"}
+}
+
+func going(a *storagev1.VolumeAttachment) {
+	a.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9, 0)}
+}
+
+func csiNode() *storagev1.CSINode {
+	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	n.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "other.example", NodeID: "wrong"}, {Name: driverName, NodeID: "id-n1"}}
+	return n
+}
+
+func node() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}} }
+
+func publishRequest() *csipb.ControllerPublishVolumeRequest {
+	mount := &csipb.VolumeCapability_MountVolume{FsType: "xfs", MountFlags: []string{"noatime"}}
+	return &csipb.ControllerPublishVolumeRequest{
+		VolumeId: "h", NodeId: "id-n1", Secrets: map[string]string{"key": "value"}, VolumeContext: map[string]string{"pool": "p"},
+		VolumeCapability: &csipb.VolumeCapability{
+			AccessType: &csipb.VolumeCapability_Mount{Mount: mount},
+			AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+		},
+	}
+}
+
+func unpublishRequest() *csipb.ControllerUnpublishVolumeRequest {
+	return &csipb.ControllerUnpublishVolumeRequest{VolumeId: "h", NodeId: "id-n1", Secrets: map[string]string{"key": "value"}}
+}
