@@ -18,11 +18,14 @@ const (
 )
 
 const (
-	// UserPrefix begins the user of a node, NodesGroup is its group.
-	UserPrefix, NodesGroup = "system:node:", "system:nodes"
-	// InvitedPrefix begins the user who shows an invitation, InvitedGroup is its
-	// group.
-	InvitedPrefix, InvitedGroup = "volplane:invited:", "volplane:invited"
+	// UserPrefix begins the user of a node.
+	UserPrefix = "system:node:"
+	// NodesGroup is the group of nodes.
+	NodesGroup = "system:nodes"
+	// InvitedPrefix begins the user who shows an invitation.
+	InvitedPrefix = "volplane:invited:"
+	// InvitedGroup is the group of those who show one.
+	InvitedGroup = "volplane:invited"
 )
 
 // Invite asks for an invitation of a node.
