@@ -61,6 +61,10 @@ mutants: ## change PACKAGES in small ways, one by one, and tell which changes th
 	cd test && go build -o ../bin/mutants ./mutants
 	bin/mutants $(or $(PACKAGES),./internal/decide/... ./internal/node/journal ./internal/kube ./internal/controller/...)
 
+.PHONY: hostile
+hostile: ## play LIVES=5000 lives with hostile drivers and kill -9, in rounds from SEED=1 on (20 of them in 12 s; needs root)
+	cd test && LIVES=$(or $(LIVES),5000) SEED=$(or $(SEED),1) go test -count=1 -timeout=12h -v -run TestHostileDrivers ./hostile
+
 .PHONY: cluster
 cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a cluster of Kubernetes' own
 	cd test && go test -count=1 -v -run InACluster ./kube

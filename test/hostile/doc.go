@@ -1,0 +1,17 @@
+// Package hostile lets volplane live with drivers that do what they like: answer
+// any code with the work done or not, hang, die in the middle of a call, come
+// late, and tell every secret that they were given.
+//
+// A life is a driver of its own, a namespace, and what users do there: claims
+// and Pods come and go, volumes are to be kept or not. Lives are played side by
+// side, a round at a time, over one API server, with controllers and two node
+// agents that are processes and are killed with SIGKILL at any moment. What
+// outlives all of them is the driver's inventory and the mounts. At the end of a
+// round the drivers behave, and then everything that anybody says of a volume
+// has to be the same: the inventory, the objects, the journals of the nodes, the
+// mount table. Then everything is deleted, and nothing may be left.
+//
+// A seed draws a round: what users do, how each call goes, and who is killed
+// when. What happens between two of them is the machine's, so a seed that failed
+// may have to be played more than once.
+package hostile

@@ -1,0 +1,330 @@
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/standalone/apiserver"
+	"volplane.dev/volplane/standalone/standalonetest"
+)
+
+const (
+	// neighbours is how many lives a round has.
+	neighbours = 20
+	// together is how many rounds share an API server: it gets slower by what
+	// they leave in it.
+	together = 5
+	// patience bounds how long a round takes to come to rest; it takes seconds.
+	patience = 3 * time.Minute
+)
+
+// TestHostileDrivers plays LIVES lives, 200 if it is not told otherwise, in
+// rounds of the seeds from SEED on, 1 if it is not told otherwise.
+func TestHostileDrivers(t *testing.T) {
+	lives, seed := number(t, "LIVES", 200), number(t, "SEED", 1)
+	for lives > 0 && !t.Failed() {
+		t.Run(fmt.Sprint("from=", seed), func(t *testing.T) {
+			town := newTown(t)
+			for n := 0; n < together && lives > 0 && !t.Failed(); n++ {
+				t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+					town.round(t, uint64(seed), min(lives, neighbours)).play()
+				})
+				lives, seed = lives-neighbours, seed+1
+			}
+		})
+	}
+}
+
+func number(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n
+}
+
+// town is what rounds share: the API server.
+type town struct {
+	server *apiserver.Server
+	client kubernetes.Interface
+}
+
+func newTown(t *testing.T) *town {
+	t.Helper()
+	w := &town{server: standalonetest.Start(t, app.RBAC()...)}
+	config := w.server.AdminConfig()
+	config.QPS = -1
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.client = client
+	return w
+}
+
+// round is a number of lives side by side, and what they have in common.
+type round struct {
+	*town
+	t        *testing.T
+	dir      string
+	seed     uint64
+	dice     *rand.Rand
+	programs map[string]*program
+	lives    []*life
+
+	mu     sync.Mutex
+	faults []string
+}
+
+func (w *town) round(t *testing.T, seed uint64, lives int) *round {
+	t.Helper()
+	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
+	dir, err := os.MkdirTemp("", "hostile-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &round{town: w, t: t, dir: dir, seed: seed, dice: rand.New(rand.NewPCG(seed, 0)), programs: map[string]*program{}}
+	t.Cleanup(r.close)
+	for _, place := range append(nodes(), plane()) {
+		p := &program{role: role{Place: place, Dir: filepath.Join(dir, place), Kubeconfig: w.server.AdminKubeconfig()}, log: filepath.Join(dir, place+".log")}
+		r.programs[place] = p
+		r.must(os.MkdirAll(p.registry(), 0o700))
+	}
+	for i := range lives {
+		r.lives = append(r.lives, r.life(i))
+	}
+	return r
+}
+
+func (r *round) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// life makes one with its driver.
+func (r *round) life(i int) *life {
+	name := fmt.Sprintf("l%d-%d", r.seed, i)
+	seed := r.seed<<16 + uint64(i)
+	d := newDriver(name+".example.com", newMood(seed), func(place string) int { return r.programs[place].died() }, r.fault)
+	for place, p := range r.programs {
+		d.sides[place] = &side{d: d, place: place, dir: r.dir}
+		if place != plane() {
+			d.sides[place].registry = p.registry()
+		} else {
+			p.Sockets = append(p.Sockets, d.sides[place].socket())
+		}
+	}
+	l := newLife(name, seed, r.client, d)
+	r.must(l.furnish(r.t.Context()))
+	return l
+}
+
+func (r *round) fault(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.faults = append(r.faults, text)
+}
+
+// close ends what runs. What failed is left to look at, but for the mounts.
+func (r *round) close() {
+	for _, p := range r.programs {
+		p.kill()
+	}
+	for _, l := range r.lives {
+		for _, s := range l.driver.sides {
+			s.stop()
+		}
+	}
+	points, err := mount.Below(r.dir)
+	if err != nil {
+		r.t.Error(err)
+	}
+	for _, p := range slices.Backward(points) {
+		_ = unix.Unmount(p.Path, unix.UMOUNT_NOFOLLOW)
+	}
+	if !r.t.Failed() {
+		_ = os.RemoveAll(r.dir)
+		return
+	}
+	for _, l := range r.lives {
+		_ = os.WriteFile(filepath.Join(r.dir, l.name+".diary"), []byte(strings.Join(append(l.diary, l.driver.diary...), "\n")), 0o600)
+	}
+	r.t.Logf("SEED=%d LIVES=%d plays this round; logs and diaries are in %s", r.seed, len(r.lives), r.dir)
+}
+
+// play has the lives lived with deaths in between, and looks at what they come
+// to when the drivers behave, and when everything is deleted.
+func (r *round) play() {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	defer cancel()
+	for _, p := range r.programs {
+		r.must(p.start())
+	}
+	var playing, killing sync.WaitGroup
+	lived := make(chan struct{})
+	killing.Go(func() { r.kill(lived) })
+	for _, l := range r.lives {
+		playing.Go(func() {
+			r.rise(ctx, l)
+			if err := l.play(ctx); err != nil {
+				r.fault(fmt.Sprintf("%s: %v", l.name, err))
+			}
+		})
+	}
+	playing.Wait()
+	close(lived)
+	killing.Wait()
+	r.calm()
+	seen := r.rest(ctx, "after the storm")
+	for _, l := range r.lives {
+		r.must(l.finish(ctx, seen))
+	}
+	seen = r.rest(ctx, "at the end")
+	r.secrets(ctx, seen)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, text := range r.faults {
+		r.t.Error(text)
+	}
+	for place, p := range r.programs {
+		if p.alone() {
+			r.t.Errorf("%s has ended by itself", place)
+		}
+	}
+}
+
+// rise starts the processes of a life's driver, some of them late.
+func (r *round) rise(ctx context.Context, l *life) {
+	for _, place := range append(nodes(), plane()) {
+		if l.dice.IntN(5) == 0 {
+			late := time.Duration(l.dice.IntN(2000)) * time.Millisecond
+			l.driver.sides[place].leaving.Go(func() {
+				pause(ctx, late)
+				_ = l.driver.sides[place].start()
+			})
+			continue
+		}
+		if err := l.driver.sides[place].start(); err != nil {
+			r.fault(err.Error())
+		}
+	}
+}
+
+// kill kills until all is lived.
+func (r *round) kill(lived <-chan struct{}) {
+	places := append(nodes(), plane())
+	for {
+		select {
+		case <-lived:
+			return
+		case <-time.After(time.Duration(300+r.dice.IntN(1500)) * time.Millisecond):
+		}
+		if r.dice.IntN(3) == 0 {
+			p := r.programs[places[r.dice.IntN(len(places))]]
+			p.kill()
+			if err := p.start(); err != nil {
+				r.fault(err.Error())
+			}
+			continue
+		}
+		for range 1 + r.dice.IntN(4) {
+			s := r.lives[r.dice.IntN(len(r.lives))].driver.sides[places[r.dice.IntN(len(places))]]
+			s.kill()
+			_ = s.start()
+		}
+	}
+}
+
+// calm has every driver behave from now on: what hangs ends, what is away comes
+// back. In every other round the controllers and agents have to notice
+// themselves, in the others they are killed once more.
+func (r *round) calm() {
+	for _, l := range r.lives {
+		l.driver.mood.calm.Store(true)
+		for _, s := range l.driver.sides {
+			s.kill()
+			r.must(s.start())
+		}
+	}
+	if r.seed%2 == 0 {
+		for _, p := range r.programs {
+			p.kill()
+			r.must(p.start())
+		}
+	}
+}
+
+// rest waits until nothing is wrong any more.
+func (r *round) rest(ctx context.Context, when string) *snapshot {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	dirs := map[string]string{}
+	for _, node := range nodes() {
+		dirs[node] = filepath.Join(r.dir, node)
+	}
+	again := time.NewTicker(200 * time.Millisecond)
+	defer again.Stop()
+	var wrong []string
+	for {
+		seen, err := look(ctx, r.client, dirs)
+		if ctx.Err() != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.t.Fatalf("%s:\n%s\nfaults:\n%s", when, strings.Join(wrong, "\n"), strings.Join(r.faults, "\n"))
+		}
+		r.must(err)
+		wrong = nil
+		for _, l := range r.lives {
+			if text := l.wrong(seen); text != "" {
+				wrong = append(wrong, text)
+			}
+		}
+		if text := mountsBeside(seen, r.lives); text != "" {
+			wrong = append(wrong, text)
+		}
+		if len(wrong) == 0 {
+			return seen
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// secrets looks for what the drivers told in all that can be read.
+func (r *round) secrets(ctx context.Context, seen *snapshot) {
+	var logs []string
+	for _, p := range r.programs {
+		logs = append(logs, p.log)
+	}
+	text, err := told(ctx, r.client, seen, logs)
+	r.must(err)
+	for _, l := range r.lives {
+		if spelled := l.driver.mood.seen(text); spelled != "" {
+			r.t.Errorf("%s: a secret can be read: %s", l.name, spelled)
+		}
+	}
+}

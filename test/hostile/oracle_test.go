@@ -1,0 +1,359 @@
+package hostile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
+	standalone "volplane.dev/volplane/test/internal/plane"
+)
+
+// snapshot is what everybody but the drivers says at one time.
+type snapshot struct {
+	claims      []corev1.PersistentVolumeClaim
+	volumes     []corev1.PersistentVolume
+	attachments []storagev1.VolumeAttachment
+	pods        []corev1.Pod
+	nodes       []corev1.Node
+	intents     []corev1.ConfigMap
+	// records are those of the nodes' journals, mounts what is mounted below a
+	// node's directory.
+	records map[string][]*decide.Record
+	mounts  map[string][]string
+}
+
+// look takes a snapshot.
+func look(ctx context.Context, client kubernetes.Interface, dirs map[string]string) (*snapshot, error) {
+	s, all := &snapshot{records: map[string][]*decide.Record{}, mounts: map[string][]string{}}, metav1.ListOptions{}
+	claims, err := client.CoreV1().PersistentVolumeClaims("").List(ctx, all)
+	volumes, e1 := client.CoreV1().PersistentVolumes().List(ctx, all)
+	attachments, e2 := client.StorageV1().VolumeAttachments().List(ctx, all)
+	pods, e3 := client.CoreV1().Pods("").List(ctx, all)
+	nodes, e4 := client.CoreV1().Nodes().List(ctx, all)
+	intents, e5 := client.CoreV1().ConfigMaps("").List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	if err := errors.Join(err, e1, e2, e3, e4, e5); err != nil {
+		return nil, err
+	}
+	s.claims, s.volumes, s.attachments, s.pods, s.nodes, s.intents = claims.Items, volumes.Items, attachments.Items, pods.Items, nodes.Items, intents.Items
+	for node, dir := range dirs {
+		files, err := filepath.Glob(filepath.Join(dir, "journal", "*.json*"))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			// It may go meanwhile.
+			data, err := os.ReadFile(f)
+			if os.IsNotExist(err) || strings.HasSuffix(f, ".tmp") {
+				continue
+			}
+			var file struct{ Record *decide.Record }
+			if err == nil {
+				err = json.Unmarshal(data, &file)
+			}
+			if err != nil || file.Record == nil {
+				return nil, fmt.Errorf("journal record %s: %w", f, err)
+			}
+			s.records[node] = append(s.records[node], file.Record)
+		}
+		points, err := mount.Below(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range points {
+			s.mounts[node] = append(s.mounts[node], p.Path)
+		}
+	}
+	return s, nil
+}
+
+// wrong says what is not as it has to be at rest, or "".
+func (l *life) wrong(s *snapshot) string {
+	l.driver.mu.Lock()
+	defer l.driver.mu.Unlock()
+	for _, f := range []func(*snapshot) string{l.wrongClaims, l.wrongVolumes, l.wrongKept, l.wrongPods, l.wrongAttachments, l.wrongNodes, l.wrongInUse} {
+		if text := f(s); text != "" {
+			return l.name + ": " + text
+		}
+	}
+	for _, o := range s.intents {
+		for key, value := range o.Data {
+			if strings.Contains(value, l.driver.name) {
+				return fmt.Sprintf("%s: intent is left: %s: %s", l.name, key, value)
+			}
+		}
+	}
+	return ""
+}
+
+// wrongClaims: the living are bound, if they do not wait for a Pod, and the
+// dead are gone, if no Pod uses them.
+func (l *life) wrongClaims(s *snapshot) string {
+	found := map[string]*corev1.PersistentVolumeClaim{}
+	for i, o := range s.claims {
+		if o.Namespace == l.name {
+			found[o.Name] = &s.claims[i]
+		}
+	}
+	for _, c := range l.claims {
+		if text := c.wrong(found[c.name]); text != "" {
+			return text
+		}
+	}
+	return ""
+}
+
+func (c *claim) wrong(o *corev1.PersistentVolumeClaim) string {
+	wanted, used := !c.gone, len(c.pods) > 0
+	if o == nil {
+		if wanted || used {
+			return "claim " + c.name + " is lost"
+		}
+		return ""
+	}
+	if !wanted && !used {
+		return fmt.Sprintf("claim %s is still there, with %v", c.name, o.Finalizers)
+	}
+	waits := strings.Contains(*o.Spec.StorageClassName, "-late") && !used
+	if o.Status.Phase != corev1.ClaimBound && !c.early && !waits {
+		return fmt.Sprintf("claim %s is %s", c.name, o.Status.Phase)
+	}
+	return ""
+}
+
+// ours are the volume objects of the life's driver.
+func (l *life) ours(s *snapshot) []corev1.PersistentVolume {
+	return slices.DeleteFunc(slices.Clone(s.volumes), func(o corev1.PersistentVolume) bool {
+		return o.Spec.CSI == nil || o.Spec.CSI.Driver != l.driver.name
+	})
+}
+
+// wrongVolumes: the driver's volumes are those of the volume objects, and those
+// that nobody claims and may go are gone.
+func (l *life) wrongVolumes(s *snapshot) string {
+	objects, claimed := map[string]bool{}, map[string]bool{}
+	for _, o := range s.claims {
+		claimed[o.Namespace+"/"+o.Name+"/"+o.Spec.VolumeName] = true
+	}
+	for _, o := range l.ours(s) {
+		ref := o.Spec.ClaimRef
+		mayGo := o.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+		switch {
+		case objects[o.Spec.CSI.VolumeHandle]:
+			return "two volume objects for " + o.Spec.CSI.VolumeHandle
+		case l.driver.disks[o.Spec.CSI.VolumeHandle] == nil:
+			return fmt.Sprintf("volume %s is not at the driver: lost", o.Name)
+		case mayGo && !claimed[ref.Namespace+"/"+ref.Name+"/"+o.Name]:
+			return fmt.Sprintf("volume %s (%s) has no claim and was not deleted", o.Name, o.Status.Phase)
+		}
+		objects[o.Spec.CSI.VolumeHandle] = true
+	}
+	for id := range l.driver.disks {
+		if !objects[id] {
+			return fmt.Sprintf("volume %s of the driver has no object: leaked", id)
+		}
+	}
+	return ""
+}
+
+// wrongKept: what was to be kept is there.
+func (l *life) wrongKept(s *snapshot) string {
+	for name, keep := range l.kept {
+		if keep && !slices.ContainsFunc(s.volumes, func(v corev1.PersistentVolume) bool { return v.Name == name }) {
+			return fmt.Sprintf("volume %s was to be kept", name)
+		}
+	}
+	return ""
+}
+
+// wrongPods: the living have their volume, the others are gone.
+func (l *life) wrongPods(s *snapshot) string {
+	living, early := map[string]bool{}, map[string]bool{}
+	for _, c := range l.claims {
+		for _, p := range c.pods {
+			living[p], early[p] = true, c.early
+		}
+	}
+	for i := range s.pods {
+		p := &s.pods[i]
+		if p.Namespace != l.name {
+			continue
+		}
+		if !living[p.Name] {
+			return fmt.Sprintf("pod %s is still there, deleted %v", p.Name, p.DeletionTimestamp)
+		}
+		delete(living, p.Name)
+		if ok, text := standalone.Mounted(p); !ok && !early[p.Name] {
+			return fmt.Sprintf("pod %s has no volume: %s", p.Name, text)
+		}
+	}
+	for name := range living {
+		return "pod " + name + " is lost"
+	}
+	return ""
+}
+
+// uses returns where the volumes have to be: by node, the handles with how many
+// Pods each has there.
+func (l *life) uses(s *snapshot) map[string]map[string]int {
+	handles := map[string]string{}
+	for _, o := range l.ours(s) {
+		if o.Spec.ClaimRef != nil {
+			handles[o.Spec.ClaimRef.Name] = o.Spec.CSI.VolumeHandle
+		}
+	}
+	out := map[string]map[string]int{}
+	for _, p := range s.pods {
+		// One whose claim was deleted early may have none.
+		if p.Namespace == l.name && handles[p.Spec.Volumes[0].PersistentVolumeClaim.ClaimName] != "" {
+			if out[p.Spec.NodeName] == nil {
+				out[p.Spec.NodeName] = map[string]int{}
+			}
+			out[p.Spec.NodeName][handles[p.Spec.Volumes[0].PersistentVolumeClaim.ClaimName]]++
+		}
+	}
+	return out
+}
+
+// wrongAttachments: attached is what Pods use, at the driver and in the API.
+func (l *life) wrongAttachments(s *snapshot) string {
+	said, names := map[string]bool{}, map[string]string{}
+	for _, o := range l.ours(s) {
+		names[o.Name] = o.Spec.CSI.VolumeHandle
+	}
+	for _, o := range s.attachments {
+		if o.Spec.Attacher != l.driver.name {
+			continue
+		}
+		if !o.Status.Attached || o.DeletionTimestamp != nil {
+			return fmt.Sprintf("attachment %s is attached: %v, deleted: %v", o.Name, o.Status.Attached, o.DeletionTimestamp)
+		}
+		said[names[*o.Spec.Source.PersistentVolumeName]+" "+o.Spec.NodeName] = true
+	}
+	has, want := map[string]bool{}, map[string]bool{}
+	for id, v := range l.driver.disks {
+		for node := range v.attached {
+			has[id+" "+node] = true
+		}
+	}
+	for node, volumes := range l.uses(s) {
+		for id := range volumes {
+			want[id+" "+node] = true
+		}
+	}
+	if !maps.Equal(said, has) || !maps.Equal(has, want) {
+		return fmt.Sprintf("attached are %v, the API says %v, Pods use %v", has, said, want)
+	}
+	return ""
+}
+
+// wrongNodes: staged and published is what Pods use, at the driver, in the
+// journal and in the mount table.
+func (l *life) wrongNodes(s *snapshot) string {
+	uses := l.uses(s)
+	for _, node := range nodes() {
+		want, written := map[string]int{}, map[string]int{}
+		maps.Copy(want, uses[node])
+		has, paths := l.driver.shows(node)
+		for _, path := range paths {
+			if !slices.Contains(s.mounts[node], path) {
+				return fmt.Sprintf("nothing is mounted at %q of node %s", path, node)
+			}
+		}
+		for _, r := range s.records[node] {
+			if r.Driver == l.driver.name {
+				written[r.Handle] = len(r.Targets)
+			}
+		}
+		if !maps.Equal(want, has) || !maps.Equal(has, written) {
+			return fmt.Sprintf("node %s: Pods use %v, the driver has %v, the journal %v", node, want, has, written)
+		}
+	}
+	return ""
+}
+
+// shows returns how often each volume is published at a node, and the paths
+// where something is; d.mu is held.
+func (d *driver) shows(node string) (has map[string]int, paths []string) {
+	has = map[string]int{}
+	for id, v := range d.disks {
+		if v.used(node) {
+			has[id] = len(v.published[node])
+			paths = append(append(paths, v.staged[node]), slices.Collect(maps.Keys(v.published[node]))...)
+		}
+	}
+	return has, paths
+}
+
+// wrongInUse: a node says that it uses what Pods use there.
+func (l *life) wrongInUse(s *snapshot) string {
+	uses := l.uses(s)
+	for _, n := range s.nodes {
+		used := 0
+		for _, name := range n.Status.VolumesInUse {
+			if strings.Contains(string(name), l.driver.name+"^") {
+				used++
+			}
+		}
+		if used != len(uses[n.Name]) {
+			return fmt.Sprintf("node %s says that it uses %v, Pods use %v", n.Name, n.Status.VolumesInUse, uses[n.Name])
+		}
+	}
+	return ""
+}
+
+// mountsBeside says what is mounted that no driver has mounted.
+func mountsBeside(s *snapshot, lives []*life) string {
+	for _, node := range nodes() {
+		var known []string
+		for _, l := range lives {
+			l.driver.mu.Lock()
+			_, paths := l.driver.shows(node)
+			l.driver.mu.Unlock()
+			known = append(known, paths...)
+		}
+		for _, path := range s.mounts[node] {
+			if !slices.Contains(known, path) {
+				return "something is mounted at " + path
+			}
+		}
+	}
+	return ""
+}
+
+// told is all that anybody can read.
+func told(ctx context.Context, client kubernetes.Interface, s *snapshot, logs []string) (string, error) {
+	events, err := client.CoreV1().Events("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for _, o := range []any{events.Items, s.claims, s.volumes, s.attachments, s.pods, s.nodes, s.intents} {
+		data, err := json.Marshal(o)
+		if err != nil {
+			return "", err
+		}
+		out.Write(data)
+	}
+	for _, path := range logs {
+		data, err := os.ReadFile(path)
+		if err != nil && !os.IsNotExist(err) {
+			return "", err
+		}
+		out.Write(data)
+	}
+	return out.String(), nil
+}

@@ -1,0 +1,175 @@
+package hostile
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/node"
+)
+
+// roleEnv holds the process that one of this test's is to be.
+const roleEnv = "VOLPLANE_HOSTILE_ROLE"
+
+// TestMain is a control plane or a node agent instead of the tests when it is
+// told so: what is killed has to be a process.
+func TestMain(m *testing.M) {
+	text, ok := os.LookupEnv(roleEnv)
+	if !ok {
+		os.Exit(m.Run())
+	}
+	var r role
+	err := json.Unmarshal([]byte(text), &r)
+	if err == nil {
+		err = r.live(context.Background())
+	}
+	fmt.Fprintln(os.Stderr, r.Place, err)
+	os.Exit(1)
+}
+
+// role is what a process is: the controllers, or a node's agent.
+type role struct {
+	// Place is "plane" or the node's name.
+	Place, Dir, Kubeconfig string
+	// Sockets are those of the drivers, for the controllers.
+	Sockets []string
+}
+
+func (r role) live(ctx context.Context) error {
+	config, err := clientcmd.BuildConfigFromFlags("", r.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS = -1
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if r.Place == plane() {
+		return r.controllers(ctx, config, log)
+	}
+	return r.agent(ctx, config, log)
+}
+
+func (r role) controllers(ctx context.Context, config *rest.Config, log *slog.Logger) error {
+	drivers := csi.NewSet()
+	for _, socket := range r.Sockets {
+		go func() {
+			for ctx.Err() == nil {
+				try, cancel := context.WithTimeout(ctx, 2*time.Second)
+				d, err := csi.Dial(try, socket)
+				cancel()
+				if err == nil {
+					drivers.Put(d)
+					return
+				}
+				pause(ctx, 50*time.Millisecond)
+			}
+		}()
+	}
+	return app.ControlPlane(ctx, app.ControlPlaneOptions{
+		Drivers: drivers, Log: log, ReconcileSync: time.Second,
+		ConfigFor: func(name string) (*rest.Config, error) { return as(config, app.User(name)), nil },
+	}, func() { log.Info("controllers work") })
+}
+
+func (r role) agent(ctx context.Context, config *rest.Config, log *slog.Logger) error {
+	client, err := kubernetes.NewForConfig(as(config, "system:node:"+r.Place, "system:nodes"))
+	if err != nil {
+		return err
+	}
+	a, err := node.New(node.Options{
+		Name: r.Place, RootDir: r.Dir, Client: client, Caches: kube.NewNodeCaches(client, r.Place), Drivers: csi.NewSet(),
+		Events: kube.NewRecorder(ctx, client, "node"), Log: log,
+		RetryMin: 50 * time.Millisecond, RetryMax: time.Second, LookEvery: time.Second, StatsEvery: time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	return a.Run(ctx)
+}
+
+// as returns the way to the API server of another user.
+func as(config *rest.Config, user string, groups ...string) *rest.Config {
+	c := rest.CopyConfig(config)
+	c.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
+	return c
+}
+
+// program is a process that is killed and started again.
+type program struct {
+	role
+	log string
+
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	ended  chan struct{}
+	deaths int
+}
+
+func (p *program) start() error {
+	text, err := json.Marshal(p.role)
+	if err != nil {
+		return err
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deaths++
+	p.cmd, p.ended = exec.Command(os.Args[0]), make(chan struct{})
+	p.cmd.Env, p.cmd.Stderr, p.cmd.Stdout = append(os.Environ(), roleEnv+"="+string(text)), log, log
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	cmd, ended := p.cmd, p.ended
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	return nil
+}
+
+// kill ends it between any two of its instructions. It may be repeated.
+func (p *program) kill() {
+	p.mu.Lock()
+	cmd, ended := p.cmd, p.ended
+	p.mu.Unlock()
+	if cmd != nil {
+		_ = cmd.Process.Kill()
+		<-ended
+	}
+}
+
+// died counts the deaths so far.
+func (p *program) died() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.deaths
+}
+
+// alone says that it ended though nobody killed it.
+func (p *program) alone() bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r role) registry() string { return filepath.Join(r.Dir, "plugins_registry") }

@@ -1,0 +1,285 @@
+package hostile
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/csi/registrar"
+)
+
+// driver is what lasts of a driver: its storage. Its processes are its sides.
+type driver struct {
+	name string
+	mood mood
+	can  []csipb.ControllerServiceCapability_RPC_Type
+	// sides are by place: "plane" and the nodes.
+	sides map[string]*side
+	// deaths counts how often the caller at a place has died.
+	deaths func(place string) int
+	faults func(string)
+
+	mu    sync.Mutex
+	disks map[string]*disk
+	// busy is the call under way, done the last one of its kind that was
+	// answered, of each volume and place.
+	busy, done map[string]*call
+	// given is the secret of each volume, diary what was called.
+	given map[string]string
+	diary []string
+}
+
+// side is one process of a driver, at the control plane or at a node.
+type side struct {
+	csipb.UnimplementedIdentityServer
+	csipb.UnimplementedControllerServer
+	csipb.UnimplementedNodeServer
+
+	d *driver
+	// place is the node's name; dir is where it listens, and registry where it
+	// is announced, nowhere when empty.
+	place, dir, registry string
+
+	mu     sync.Mutex
+	server *grpc.Server
+	// life ends with the process; number counts the processes.
+	life    context.Context //nolint:containedctx // it is the process
+	end     context.CancelFunc
+	number  int
+	leaving sync.WaitGroup
+}
+
+// call is one call as the driver sees it.
+type call struct {
+	method      string
+	deaths, was int
+}
+
+func plane() string { return "plane" }
+
+func nodes() []string { return []string{"n1", "n2"} }
+
+func newDriver(name string, m mood, deaths func(string) int, faults func(string)) *driver {
+	d := &driver{
+		name: name, mood: m, deaths: deaths, faults: faults, sides: map[string]*side{}, disks: map[string]*disk{},
+		busy: map[string]*call{}, done: map[string]*call{}, given: map[string]string{},
+		can: []csipb.ControllerServiceCapability_RPC_Type{
+			csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		},
+	}
+	if m.seed%2 == 0 {
+		d.can = append(d.can, csipb.ControllerServiceCapability_RPC_LIST_VOLUMES, csipb.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
+	}
+	return d
+}
+
+func (s *side) socket() string { return filepath.Join(s.dir, s.d.name+"."+s.place) }
+
+// start begins a process of the driver.
+func (s *side) start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.server != nil {
+		return nil
+	}
+	if err := os.Remove(s.socket()); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	l, err := net.Listen("unix", s.socket())
+	if err != nil {
+		return err
+	}
+	s.number++
+	s.life, s.end = context.WithCancel(context.Background())
+	s.server = grpc.NewServer(grpc.UnaryInterceptor(s.intercept))
+	csipb.RegisterIdentityServer(s.server, s)
+	csipb.RegisterControllerServer(s.server, s)
+	csipb.RegisterNodeServer(s.server, s)
+	server := s.server
+	s.leaving.Go(func() { _ = server.Serve(l) })
+	if s.registry == "" {
+		return nil
+	}
+	r := registrar.Registrar{Driver: s.d.name, Endpoint: s.socket(), Path: registrar.Path(s.registry, s.d.name), Log: slog.New(slog.DiscardHandler)}
+	life := s.life
+	s.leaving.Go(func() {
+		for life.Err() == nil {
+			// It is refused while the agent, or its own next process, has no time for it.
+			_ = r.Run(life)
+			pause(life, 50*time.Millisecond)
+		}
+	})
+	return nil
+}
+
+// kill ends the process: its calls get no answer.
+func (s *side) kill() {
+	s.mu.Lock()
+	server, end := s.server, s.end
+	s.server = nil
+	s.mu.Unlock()
+	if server == nil {
+		return
+	}
+	end()
+	server.Stop()
+}
+
+// stop ends it for good.
+func (s *side) stop() {
+	s.kill()
+	s.leaving.Wait()
+}
+
+// fault notes what nobody may ask for, and refuses it; d.mu is held.
+func (d *driver) fault(format string, args ...any) error {
+	text := fmt.Sprintf(format, args...)
+	d.note("FAULT " + text)
+	d.faults(d.name + ": " + text)
+	return status.Error(codes.FailedPrecondition, text)
+}
+
+func (d *driver) note(text string) {
+	d.diary = append(d.diary, time.Now().Format("05.000 ")+text)
+}
+
+// volumeOf returns the id of a call's volume, which is made of its name.
+func volumeOf(req any) string {
+	switch r := req.(type) {
+	case *csipb.CreateVolumeRequest:
+		return "v-" + r.GetName()
+	case interface{ GetVolumeId() string }:
+		return r.GetVolumeId()
+	}
+	return ""
+}
+
+// intercept plays what is drawn for a call.
+func (s *side) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler) (any, error) {
+	method, id := path.Base(info.FullMethod), volumeOf(req)
+	if id == "" {
+		return work(ctx, req)
+	}
+	s.mu.Lock()
+	number, life := s.number, s.life
+	s.mu.Unlock()
+	me := &call{method: method, deaths: s.d.deaths(s.place), was: number}
+	turn, leave := s.d.enter(me, id, s, req)
+	answer, err := s.play(ctx, life, turn, func() (any, error) {
+		s.d.mu.Lock()
+		defer s.d.mu.Unlock()
+		if life.Err() != nil {
+			return nil, status.Error(codes.Unavailable, "the driver is dead")
+		}
+		return work(ctx, req)
+	})
+	leave(err, ctx.Err() == nil && life.Err() == nil)
+	return answer, err
+}
+
+// judge finds what must not be: another call under way for the volume that
+// nobody's death excuses, and one at a node that was answered already. A
+// controller keeps no journal: what it could not write of an answer it asks
+// again. d.mu is held.
+func (d *driver) judge(me *call, what, key string) {
+	same := func(o *call) bool { return o != nil && o.deaths == me.deaths && o.was == me.was }
+	if other := d.busy[key]; same(other) {
+		_ = d.fault("%s during %s of %s", me.method, other.method, key)
+	}
+	if last := d.done[key]; same(last) && last.method == what && strings.HasPrefix(me.method, "Node") {
+		_ = d.fault("%s of %s was answered and is called again", what, key)
+	}
+}
+
+// enter notes a call, and returns how it goes and what to do at its end.
+func (d *driver) enter(me *call, id string, s *side, req any) (turn, func(err error, heard bool)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r, ok := req.(interface{ GetSecrets() map[string]string }); ok && r.GetSecrets()["key"] != "" {
+		d.given[id] = r.GetSecrets()["key"]
+	}
+	key := s.place + " " + id
+	t := d.mood.draw(me.method, s.place, d.disks[id] != nil)
+	if t.err != nil {
+		t.err = status.Error(status.Code(t.err), d.mood.confess(me.method, d.given[id]))
+	}
+	what := fmt.Sprintf("%s %s", me.method, target(req))
+	d.judge(me, what, key)
+	d.note(fmt.Sprintf("%s %s: %s", key, what, t))
+	d.busy[key] = me
+	return t, func(err error, heard bool) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.busy[key] == me {
+			delete(d.busy, key)
+		}
+		d.note(fmt.Sprintf("%s %s: answered %v, heard: %v", key, what, status.Code(err), heard))
+		delete(d.done, key)
+		if err == nil && heard {
+			d.done[key] = &call{method: what, deaths: me.deaths, was: me.was}
+		}
+	}
+}
+
+// target returns what tells two calls of a method for a volume apart.
+func target(req any) string {
+	switch r := req.(type) {
+	case interface{ GetTargetPath() string }:
+		return r.GetTargetPath()
+	case interface{ GetNodeId() string }:
+		return r.GetNodeId()
+	}
+	return ""
+}
+
+// play has a call go as it was drawn.
+func (s *side) play(ctx, life context.Context, t turn, work func() (any, error)) (answer any, err error) {
+	if t.slow > 0 {
+		// A driver works on, whether or not somebody waits.
+		pause(life, t.slow)
+	}
+	if t.work {
+		if answer, err = work(); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case t.hang:
+		select {
+		case <-ctx.Done():
+		case <-life.Done():
+		}
+		return nil, status.Error(codes.Canceled, "it hung")
+	case t.die:
+		s.kill()
+		s.leaving.Go(func() {
+			pause(context.Background(), t.late)
+			_ = s.start()
+		})
+		<-ctx.Done()
+		return nil, status.Error(codes.Unavailable, "it died")
+	case t.err != nil:
+		return nil, t.err
+	}
+	return answer, nil
+}
+
+// pause is a time that something takes.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
