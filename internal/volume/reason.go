@@ -95,6 +95,8 @@ const (
 	ReasonFailedClaim         Reason = "FailedCreate"
 	ReasonOwnerGone           Reason = "OwnerGone"
 	ReasonNothingToDo         Reason = "NothingToDo"
+	ReasonOrphaned            Reason = "Orphaned"
+	ReasonAdopted             Reason = "Adopted"
 	ReasonResizing            Reason = "Resizing"
 	ReasonResized             Reason = "VolumeResizeSuccessful"
 	ReasonFailedResize        Reason = "VolumeResizeFailed"

@@ -130,7 +130,7 @@ func tellRestored(w io.Writer, dir string, r backup.Restored) {
 	fmt.Fprintf(w, `
 Go on with
   volplane up --data-dir %s
-  volplane orphans                  # what drivers have and the control plane has not, and the reverse
+  volplane orphans --data-dir %s    # what drivers have and the control plane has not, and the reverse
   volplane restore --accept         # when you have looked: nothing is unmounted, detached or deleted before
-`, dir)
+`, dir, dir)
 }

@@ -1,0 +1,205 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/cli-runtime/pkg/printers"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	decide "volplane.dev/volplane/internal/decide/orphans"
+	"volplane.dev/volplane/internal/orphans"
+)
+
+type adoptFlags struct {
+	driverFlags
+	claim, size, mode, class, dryRun, output string
+	modes                                    []string
+	wish                                     decide.Wish
+}
+
+func (s *shell) adoptCommand() *cobra.Command {
+	var a adoptFlags
+	c := &cobra.Command{
+		Use:   "adopt DRIVER HANDLE",
+		Short: "Make the object of a volume that has none, and a claim if wanted",
+		Long: `Make the PersistentVolume of a volume that 'volplane orphans' shows, with the
+reclaim policy Retain, and with --claim the claim that is bound to it. The volume
+itself is not touched. The command may be repeated.
+
+Size and topology are the driver's own words. What the bundled driver's volumes
+are like is known on their host; for others say it with the flags, as their
+class does.`,
+		Example: `  volplane adopt local.volplane.dev vol-d41d8cd98f00b204e9800998ecf8427e --claim default/data
+  volplane adopt nfs.csi.k8s.io server/share/pvc-1 --access-mode ReadWriteMany --size 10Gi --attributes server=s,share=/share --csi-address /run/csi/socket`,
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("storage-class") {
+				a.wish.Class = &a.class
+			}
+			return s.adopt(cmd.Context(), a, args)
+		},
+	}
+	a.register(c)
+	_ = c.RegisterFlagCompletionFunc("storage-class", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return s.names(cmd.Context(), "sc"), cobra.ShellCompDirectiveNoFileComp
+	})
+	return c
+}
+
+func (a *adoptFlags) register(c *cobra.Command) {
+	a.driverFlags.register(c)
+	f := c.Flags()
+	f.StringVar(&a.claim, "claim", "", "NAMESPACE/NAME, or NAME, of the claim to make")
+	f.StringVar(&a.wish.Name, "name", "", "name of the PersistentVolume (default the one that it was made as, if that is known)")
+	f.StringSliceVar(&a.modes, "access-mode", nil, "access modes (default ReadWriteOnce)")
+	f.StringVar(&a.size, "size", "", "size, where the driver tells none")
+	f.StringVar(&a.wish.FSType, "fs-type", "", "type of the filesystem on it")
+	f.StringVar(&a.mode, "volume-mode", "", "Filesystem or Block")
+	f.StringToStringVar(&a.wish.Attributes, "attributes", nil, "volume attributes that the driver needs, beside those that it tells")
+	f.StringVar(&a.class, "storage-class", "", "class of the PersistentVolume and the claim (default the bundled driver's, none for others)")
+	f.BoolVar(&a.wish.Force, "force", false, "also when the volume may belong to somebody else, or is perhaps being made")
+	f.StringVar(&a.dryRun, "dry-run", "none", "server: let the server check everything, and change nothing")
+	f.Lookup("dry-run").NoOptDefVal = "server"
+	f.StringVarP(&a.output, "output", "o", "", "form of the output: name, json, yaml")
+	for flag, values := range map[string][]string{
+		"access-mode": accessModes(), "volume-mode": {"Filesystem", "Block"}, "dry-run": {"none", "server"}, "output": {"name", "json", "yaml"},
+	} {
+		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	}
+}
+
+func accessModes() []string {
+	return []string{string(corev1.ReadWriteOnce), string(corev1.ReadWriteOncePod), string(corev1.ReadOnlyMany), string(corev1.ReadWriteMany)}
+}
+
+func (s *shell) adopt(ctx context.Context, a adoptFlags, args []string) error {
+	print, err := printer(a.output)
+	if err != nil || a.output == "wide" {
+		return fmt.Errorf("unknown output %q: use name, json or yaml", a.output)
+	}
+	if a.dryRun != "none" && a.dryRun != "server" {
+		return fmt.Errorf("--dry-run %q: use none or server", a.dryRun)
+	}
+	wish, err := s.wish(a, args)
+	if err != nil {
+		return err
+	}
+	search, err := s.search(a.driverFlags)
+	if err != nil {
+		return err
+	}
+	sockets, unasked := s.sockets(ctx, a.driverFlags)
+	socket, err := search.Socket(ctx, sockets, wish.Driver)
+	if err != nil {
+		return errors.Join(err, unasked)
+	}
+	done, err := search.Adopt(ctx, socket, wish, a.dryRun == "server")
+	if done.Volume != nil {
+		err = errors.Join(s.tellAdopted(done, a, print), err)
+	}
+	return err
+}
+
+// wish reads the arguments and flags. DRIVER/HANDLE is what 'orphans -o name'
+// prints: no driver has a slash in its name.
+func (s *shell) wish(a adoptFlags, args []string) (decide.Wish, error) {
+	w := a.wish
+	w.Driver = args[0]
+	if len(args) == 2 {
+		w.Handle = args[1]
+	} else {
+		w.Driver, w.Handle, _ = strings.Cut(args[0], "/")
+	}
+	if w.Driver == "" || w.Handle == "" {
+		return w, errors.New("name the driver and the handle of the volume, as 'volplane orphans' shows them")
+	}
+	for _, m := range a.modes {
+		if !slices.Contains(accessModes(), m) {
+			return w, fmt.Errorf("--access-mode %q: there are %s", m, strings.Join(accessModes(), ", "))
+		}
+		w.Modes = append(w.Modes, corev1.PersistentVolumeAccessMode(m))
+	}
+	w.Mode = corev1.PersistentVolumeMode(a.mode)
+	if !slices.Contains([]corev1.PersistentVolumeMode{"", corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem}, w.Mode) {
+		return w, fmt.Errorf("--volume-mode %q: use Filesystem or Block", a.mode)
+	}
+	if a.size != "" {
+		q, err := resource.ParseQuantity(a.size)
+		if err != nil || q.Value() <= 0 {
+			return w, fmt.Errorf("--size %q is no size, as 10Gi is", a.size)
+		}
+		w.Bytes = q.Value()
+	}
+	var err error
+	w.Claim, err = s.wantedClaim(a.claim)
+	return w, err
+}
+
+// wantedClaim reads NAMESPACE/NAME, or NAME; "" is none.
+func (s *shell) wantedClaim(text string) (types.NamespacedName, error) {
+	if text == "" {
+		return types.NamespacedName{}, nil
+	}
+	ns, name, ok := strings.Cut(text, "/")
+	if !ok {
+		own, err := s.namespace()
+		return types.NamespacedName{Namespace: own, Name: text}, err
+	}
+	if ns == "" || name == "" || strings.Contains(name, "/") {
+		return types.NamespacedName{}, fmt.Errorf("--claim %q is not of the form NAMESPACE/NAME", text)
+	}
+	return types.NamespacedName{Namespace: ns, Name: name}, nil
+}
+
+func (s *shell) tellAdopted(done orphans.Adopted, a adoptFlags, print printers.ResourcePrinter) error {
+	if print != nil {
+		objects := []runtime.Object{done.Volume}
+		if done.Claim != nil {
+			objects = append(objects, done.Claim)
+		}
+		return printAdopted(s.Out, objects, print)
+	}
+	suffix := ""
+	if a.dryRun == "server" {
+		suffix = " (dry run)"
+	}
+	verb := func(changed bool) string {
+		if changed {
+			return "adopted"
+		}
+		return "unchanged"
+	}
+	fmt.Fprintf(s.Out, "persistentvolume/%s %s%s\n", done.Volume.Name, verb(done.Changed), suffix)
+	if done.Claim != nil {
+		fmt.Fprintf(s.Out, "persistentvolumeclaim/%s %s%s\n", done.Claim.Name, strings.ReplaceAll(verb(done.Claimed), "adopted", "created"), suffix)
+	}
+	return nil
+}
+
+func printAdopted(w io.Writer, objects []runtime.Object, print printers.ResourcePrinter) error {
+	for _, o := range objects {
+		kinds, _, err := scheme.Scheme.ObjectKinds(o)
+		if err != nil {
+			return err
+		}
+		o.GetObjectKind().SetGroupVersionKind(kinds[0])
+		if m, ok := o.(metav1.Object); ok {
+			m.SetManagedFields(nil)
+		}
+		if err := print.PrintObj(o, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"volplane.dev/volplane/internal/app"
+	decide "volplane.dev/volplane/internal/decide/orphans"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/orphans"
+)
+
+// driverFlags say where the drivers are.
+type driverFlags struct {
+	// address is a driver's socket, root the root directory of the node agent
+	// whose drivers are asked, pool that of the bundled driver's volumes.
+	address, root, pool string
+}
+
+func (d *driverFlags) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&d.address, "csi-address", "", "socket of a driver (default those of all drivers that are announced to the node agent of this host)")
+	f.StringVar(&d.root, "root-dir", "", "root directory of that node agent (default <data-dir>/node)")
+	f.StringVar(&d.pool, "pool", "", "directory of the bundled driver's volumes, which says more of them (default <data-dir>/pool)")
+	_ = c.MarkFlagDirname("root-dir")
+	_ = c.MarkFlagDirname("pool")
+}
+
+func (s *shell) orphansCommand() *cobra.Command {
+	var d driverFlags
+	var output string
+	c := &cobra.Command{
+		Use:   "orphans",
+		Short: "Show volumes that no object names, and objects without a volume",
+		Long: `Show the volumes that drivers have and no PersistentVolume names, and the
+PersistentVolumes whose volume their driver does not have. Nothing is changed.
+
+Drivers are asked at their sockets: on a host of the control plane, as root, all
+that are announced to its node agent; elsewhere the one of --csi-address. A volume
+without an object may be another cluster's that uses the same driver.`,
+		Example: `  volplane orphans
+  volplane orphans --csi-address /run/csi/socket -o json
+  volplane adopt local.volplane.dev vol-d41d8cd98f00b204e9800998ecf8427e --claim default/data`,
+		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.orphans(cmd.Context(), d, output) },
+	}
+	d.register(c)
+	c.Flags().StringVarP(&output, "output", "o", "", "form of the output: name, json")
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"name", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// orphanReport is what orphans prints as JSON.
+type orphanReport struct {
+	Drivers  []string         `json:"drivers"`
+	Findings []decide.Finding `json:"findings"`
+	// Making and Elsewhere are as in the plan.
+	Making    int `json:"making"`
+	Elsewhere int `json:"elsewhere"`
+}
+
+func (s *shell) orphans(ctx context.Context, d driverFlags, output string) error {
+	if output != "" && output != "name" && output != "json" {
+		return fmt.Errorf("unknown output %q: use name or json", output)
+	}
+	search, err := s.search(d)
+	if err != nil {
+		return err
+	}
+	sockets, unasked := s.sockets(ctx, d)
+	if len(sockets) == 0 && unasked != nil {
+		return unasked
+	}
+	r := orphanReport{Drivers: []string{}, Findings: []decide.Finding{}}
+	failed := []error{unasked}
+	for _, socket := range sockets {
+		found, err := search.Find(ctx, socket)
+		if errors.Is(err, orphans.ErrCannotList) && d.address == "" {
+			fmt.Fprintf(s.Err, "not asked: %v\n", err)
+			continue
+		}
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		r.Drivers, r.Findings = append(r.Drivers, found.Driver), append(r.Findings, found.Findings...)
+		r.Making, r.Elsewhere = r.Making+found.Making, r.Elsewhere+found.Elsewhere
+	}
+	return errors.Join(printOrphans(s.Out, r, output), errors.Join(failed...))
+}
+
+func (s *shell) search(d driverFlags) (*orphans.Search, error) {
+	client, _, err := s.client()
+	if err != nil {
+		return nil, err
+	}
+	pool, err := s.path(d.pool, "pool")
+	if err != nil {
+		return nil, err
+	}
+	return &orphans.Search{Client: kube.Translated(client, app.FlexTranslation()), Records: app.PoolRecords(pool)}, nil
+}
+
+// sockets returns the sockets of the drivers that are asked.
+func (s *shell) sockets(ctx context.Context, d driverFlags) ([]string, error) {
+	if d.address != "" {
+		return []string{d.address}, nil
+	}
+	root, err := s.path(d.root, "node")
+	if err != nil {
+		return nil, err
+	}
+	out, err := orphans.Sockets(ctx, filepath.Join(root, "plugins_registry"))
+	if len(out) == 0 && err == nil {
+		err = fmt.Errorf("no driver is announced in %s: run this as root on the host of the control plane, or name a driver's socket with --csi-address", root)
+	}
+	return out, err
+}
+
+func printOrphans(w io.Writer, r orphanReport, output string) error {
+	switch output {
+	case "json":
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		return e.Encode(r)
+	case "name":
+		for _, f := range r.Findings {
+			name := f.Driver + "/" + decide.Printable(f.Handle)
+			if f.Kind == decide.Object {
+				name = "persistentvolume/" + f.Object
+			}
+			fmt.Fprintln(w, name)
+		}
+		return nil
+	}
+	if len(r.Findings) > 0 {
+		t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+		fmt.Fprintln(t, "VOLUME\tDRIVER\tSIZE\tOBJECT\tCLAIM\tREASON")
+		for _, f := range r.Findings {
+			fmt.Fprintln(t, strings.Join([]string{
+				decide.Printable(f.Handle), f.Driver, sizeText(f.Bytes), printableOrNone(f.Object), printableOrNone(f.Claim), string(f.Reason),
+			}, "\t"))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		fmt.Fprintln(w)
+		for _, f := range r.Findings {
+			fmt.Fprintf(w, "%s: %s\n", f.Reason, f.Message)
+		}
+	}
+	return summarise(w, r)
+}
+
+func summarise(w io.Writer, r orphanReport) error {
+	if len(r.Findings) == 0 && len(r.Drivers) > 0 {
+		fmt.Fprintf(w, "Every volume of %s has its object, and every object its volume.\n", strings.Join(r.Drivers, ", "))
+	}
+	if r.Making > 0 {
+		fmt.Fprintf(w, "Volumes that are being made: %d.\n", r.Making)
+	}
+	if r.Elsewhere > 0 {
+		fmt.Fprintf(w, "Objects whose volume lies where these drivers do not reach: %d; ask the driver on a node there.\n", r.Elsewhere)
+	}
+	return nil
+}
+
+func printableOrNone(name string) string {
+	if name == "" {
+		return none("")
+	}
+	return decide.Printable(name)
+}
+
+func sizeText(bytes int64) string {
+	if bytes == 0 {
+		return "<unknown>"
+	}
+	return resource.NewQuantity(bytes, resource.BinarySI).String()
+}

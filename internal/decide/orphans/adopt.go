@@ -1,0 +1,276 @@
+package orphans
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Wish is how a volume is to be taken in.
+type Wish struct {
+	Driver, Handle string
+	// Claim is the claim that is made for it; none when it has no name.
+	Claim types.NamespacedName
+	// Name is that of the object; "" is the one that the volume was made as, or
+	// one that follows from the handle.
+	Name string
+	// Modes are the access modes; none is ReadWriteOnce.
+	Modes []corev1.PersistentVolumeAccessMode
+	// Bytes is the size where the driver tells none.
+	Bytes  int64
+	FSType string
+	// Mode is whether there are files on it; "" is as the driver's records say,
+	// or Filesystem.
+	Mode       corev1.PersistentVolumeMode
+	Attributes map[string]string
+	// Class is that of the object and the claim; nil is the bundled driver's own
+	// class for its volumes, and none for others.
+	Class *string
+	// Force takes in what may have somebody.
+	Force bool
+}
+
+// Contents is what is on a volume, if somebody could look.
+type Contents struct {
+	// Known says that somebody could.
+	Known bool
+	// Holds is the filesystem's type, or "".
+	Holds string
+	// Blank says that nothing was ever written.
+	Blank bool
+}
+
+// AdoptionFacts is everything that a decision about one volume looks at.
+type AdoptionFacts struct {
+	Facts
+	Wish     Wish
+	Contents Contents
+	// Claim is the one of the wanted name, if there is one.
+	Claim *corev1.PersistentVolumeClaim
+	// Default says that the bundled driver's own class is there.
+	Default bool
+}
+
+// Adoption is what is written, in this order; the repeated command finds nothing
+// left to do.
+type Adoption struct {
+	// Create is the volume object that is made.
+	Create *corev1.PersistentVolume
+	// Link is the volume object, adopted before, that is given to the claim.
+	Link *corev1.PersistentVolume
+	// Claim is the claim that is made.
+	Claim *corev1.PersistentVolumeClaim
+	// Object is the volume object as it will be; nil says that it is refused.
+	Object *corev1.PersistentVolume
+}
+
+// Adopt decides with which objects a volume is taken in.
+func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
+	var a Adoption
+	i := slices.IndexFunc(f.First, func(e Entry) bool { return e.Handle == f.Wish.Handle })
+	if i < 0 {
+		return a, refuse(volume.ReasonVolumeMissing, "driver "+f.Driver+" does not list volume "+Printable(f.Wish.Handle))
+	}
+	e := f.First[i]
+	at := slices.IndexFunc(f.After, func(v *corev1.PersistentVolume) bool {
+		return v.Spec.CSI != nil && v.Spec.CSI.Driver == f.Driver && v.Spec.CSI.VolumeHandle == e.Handle
+	})
+	var because volume.Because
+	if at >= 0 {
+		a, because = f.again(f.After[at])
+	} else {
+		a, because = f.create(e)
+	}
+	if a.Object == nil || f.Wish.Claim.Name == "" {
+		return a, because
+	}
+	if f.Claim == nil {
+		a.Claim = claimOf(a.Object)
+		return a, because
+	}
+	if f.Claim.Spec.VolumeName != a.Object.Name || f.Claim.DeletionTimestamp != nil {
+		return Adoption{}, refuse(volume.ReasonClaimMisbound, "claim "+f.Wish.Claim.String()+" is there already, and not one of this volume: choose another name, or delete it")
+	}
+	return a, because
+}
+
+func refuse(r volume.Reason, message string) volume.Because {
+	return volume.Because{Reason: r, Message: message, Next: "user"}
+}
+
+// again decides about a volume that has an object.
+func (f AdoptionFacts) again(v *corev1.PersistentVolume) (Adoption, volume.Because) {
+	want, ref := f.Wish.Claim, v.Spec.ClaimRef
+	done := volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + Printable(f.Wish.Handle) + " has its object pv/" + v.Name}
+	switch {
+	case v.DeletionTimestamp != nil:
+		return Adoption{}, refuse(volume.ReasonTerminating, "pv/"+v.Name+" of this volume is being deleted: try again when it is gone")
+	case want.Name == "" || ref != nil && ref.Namespace == want.Namespace && ref.Name == want.Name && (ref.UID == "" || f.Claim != nil && f.Claim.UID == ref.UID):
+		return Adoption{Object: v}, done
+	case ref != nil:
+		return Adoption{}, refuse(volume.ReasonInUse, fmt.Sprintf("pv/%s of this volume is for claim %s/%s: when that needs it no more, take claimRef out of the object", v.Name, ref.Namespace, ref.Name))
+	}
+	linked := v.DeepCopy()
+	linked.Spec.ClaimRef = refOf(want)
+	return Adoption{Link: linked, Object: linked}, volume.Because{Reason: volume.ReasonAdopted, Message: "pv/" + v.Name + " is given to claim " + want.String()}
+}
+
+// create decides about a volume without an object.
+func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
+	p := Find(f.Facts)
+	i := slices.IndexFunc(p.Findings, func(o Finding) bool { return o.Kind == Volume && o.Handle == e.Handle })
+	switch {
+	case i < 0:
+		return Adoption{}, refuse(volume.ReasonProvisioning, "volume "+Printable(e.Handle)+" is being made or deleted: look again with 'volplane orphans'")
+	case p.Findings[i].Doubt && !f.Wish.Force:
+		return Adoption{}, refuse(p.Findings[i].Reason, p.Findings[i].Message+"; --force takes it in all the same")
+	}
+	if problem := f.problem(e); problem != "" {
+		return Adoption{}, refuse(volume.ReasonVolumeMismatch, problem)
+	}
+	v := f.object(e)
+	if slices.ContainsFunc(f.After, func(other *corev1.PersistentVolume) bool { return other.Name == v.Name }) {
+		return Adoption{}, refuse(volume.ReasonVolumeMismatch, "there is a pv/"+v.Name+" of something else: choose another name with --name")
+	}
+	return Adoption{Create: v, Object: v}, volume.Because{Reason: volume.ReasonAdopted, Message: "volume " + Printable(e.Handle) + " is taken in as pv/" + v.Name}
+}
+
+// problem says what is missing in a wish, or contradicts what is known; "" is
+// nothing.
+func (f AdoptionFacts) problem(e Entry) string {
+	w := f.Wish
+	switch {
+	case e.Bytes == 0 && w.Bytes == 0:
+		return "driver " + f.Driver + " does not tell the size of volume " + Printable(e.Handle) + ": give it with --size"
+	case e.Bytes != 0 && w.Bytes != 0 && e.Bytes != w.Bytes:
+		return fmt.Sprintf("driver %s says that volume %s has %d bytes, not %d: leave --size out", f.Driver, Printable(e.Handle), e.Bytes, w.Bytes)
+	case w.Mode == corev1.PersistentVolumeBlock && w.FSType != "":
+		return "a raw block volume has no filesystem: leave --fs-type out"
+	case f.Driver == volume.LocalDriver:
+		return f.localProblem()
+	}
+	return ""
+}
+
+// localProblem is the same for what is known of the bundled driver's volumes.
+func (f AdoptionFacts) localProblem() string {
+	w, name := f.Wish, Printable(f.Wish.Handle)
+	odd := slices.IndexFunc(w.Modes, func(m corev1.PersistentVolumeAccessMode) bool {
+		return m == corev1.ReadWriteMany || m == corev1.ReadOnlyMany
+	})
+	files := w.Mode == corev1.PersistentVolumeFilesystem || w.FSType != ""
+	switch {
+	case odd >= 0:
+		return fmt.Sprintf("a volume of driver %s is on one node at a time, not %s: ask for ReadWriteOnce or ReadWriteOncePod", f.Driver, w.Modes[odd])
+	case f.Contents.Holds != "" && w.FSType != "" && w.FSType != f.Contents.Holds:
+		return fmt.Sprintf("volume %s holds %s, not %s: leave --fs-type out", name, f.Contents.Holds, w.FSType)
+	case !f.Contents.Known && w.FSType == "" && w.Mode != corev1.PersistentVolumeBlock:
+		// One that only its writer can read would be formatted.
+		return "nobody here can see what is on volume " + name + ": run this as root on the host of its pool, or say it with --fs-type or --volume-mode Block"
+	case f.Contents.raw() && files:
+		return "volume " + name + " holds data and no filesystem: it is a raw block volume"
+	}
+	return ""
+}
+
+// raw says that there are data and no filesystem.
+func (c Contents) raw() bool { return c.Known && !c.Blank && c.Holds == "" }
+
+// shape returns whether there are files on the volume, and of which filesystem.
+func (f AdoptionFacts) shape() (corev1.PersistentVolumeMode, string) {
+	w, c := f.Wish, f.Contents
+	if w.Mode == corev1.PersistentVolumeBlock || c.raw() && f.Driver == volume.LocalDriver {
+		return corev1.PersistentVolumeBlock, ""
+	}
+	fsType := cmp.Or(w.FSType, c.Holds)
+	if fsType == "" && f.Driver == volume.LocalDriver {
+		fsType = "ext4"
+	}
+	return corev1.PersistentVolumeFilesystem, fsType
+}
+
+// object returns the volume object for a volume at its driver.
+func (f AdoptionFacts) object(e Entry) *corev1.PersistentVolume {
+	w := f.Wish
+	modes := w.Modes
+	if len(modes) == 0 {
+		modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	}
+	class := ""
+	switch {
+	case w.Class != nil:
+		class = *w.Class
+	case f.Driver == volume.LocalDriver && f.Default:
+		class = volume.DefaultClass
+	}
+	mode, fsType := f.shape()
+	attributes := maps.Clone(e.Context)
+	if attributes == nil && len(w.Attributes) > 0 {
+		attributes = map[string]string{}
+	}
+	maps.Copy(attributes, w.Attributes)
+	v := &corev1.PersistentVolume{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: f.name(e), Annotations: map[string]string{volume.AnnProvisionedBy: f.Driver}, Finalizers: []string{volume.FinalizerVolumeProtection},
+		},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(cmp.Or(e.Bytes, w.Bytes), resource.BinarySI)},
+			AccessModes:                   modes,
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			StorageClassName:              class,
+			VolumeMode:                    &mode,
+			NodeAffinity:                  topology.Affinity(e.Segments),
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: f.Driver, VolumeHandle: e.Handle, FSType: fsType, VolumeAttributes: attributes,
+			}},
+		},
+	}
+	if w.Claim.Name != "" {
+		v.Spec.ClaimRef = refOf(w.Claim)
+	}
+	return v
+}
+
+// name returns the object's name. The one that a volume was made as is its
+// driver's word: it is taken only when nothing else has that name.
+func (f AdoptionFacts) name(e Entry) string {
+	if f.Wish.Name != "" {
+		return f.Wish.Name
+	}
+	made := f.nameOf(e)
+	taken := slices.ContainsFunc(f.After, func(v *corev1.PersistentVolume) bool { return v.Name == made })
+	if made != "" && !taken && len(validation.IsDNS1123Subdomain(made)) == 0 {
+		return made
+	}
+	sum := sha256.Sum256([]byte(f.Driver + "\x00" + e.Handle))
+	return "adopted-" + hex.EncodeToString(sum[:16])
+}
+
+func refOf(claim types.NamespacedName) *corev1.ObjectReference {
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name}
+}
+
+// claimOf returns the claim that a volume object is reserved for.
+func claimOf(v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: v.Spec.AccessModes, StorageClassName: &v.Spec.StorageClassName, VolumeMode: v.Spec.VolumeMode, VolumeName: v.Name,
+			Resources: corev1.VolumeResourceRequirements{Requests: v.Spec.Capacity},
+		},
+	}
+}

@@ -1,0 +1,256 @@
+package orphans
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Keys of a volume's context by which makers say who asked for it.
+const (
+	keyVolume    = "csi.storage.k8s.io/pv/name"
+	keyClaim     = "csi.storage.k8s.io/pvc/name"
+	keyNamespace = "csi.storage.k8s.io/pvc/namespace"
+	keyMaker     = "storage.kubernetes.io/csiProvisionerIdentity"
+)
+
+// Find decides what has no counterpart.
+func Find(f Facts) Plan {
+	var p Plan
+	known, tails := f.objects()
+	again := handles(f.Second)
+	making := f.making()
+	// The bundled driver's handles follow from names; of another's volumes any may
+	// be the one that is being made and has not been found.
+	unknown := f.Hidden || f.Driver != volume.LocalDriver && slices.ContainsFunc(making, func(name string) bool {
+		return !slices.ContainsFunc(f.First, func(e Entry) bool { return f.madeAs(e, name) })
+	})
+	seen := map[string]bool{}
+	for _, e := range f.First {
+		// What is gone by the second look is being deleted by somebody.
+		if e.Handle == "" || seen[e.Handle] || known[e.Handle] || tails[tail(e.Handle)] || !again[e.Handle] {
+			continue
+		}
+		seen[e.Handle] = true
+		if slices.ContainsFunc(making, func(name string) bool { return f.madeAs(e, name) }) {
+			p.Making++
+			continue
+		}
+		p.Findings = append(p.Findings, f.orphan(e, unknown))
+	}
+	f.missing(&p, again)
+	slices.SortFunc(p.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(b.Kind, a.Kind), cmp.Compare(a.Handle, b.Handle), cmp.Compare(a.Object, b.Object))
+	})
+	return p
+}
+
+func handles(all []Entry) map[string]bool {
+	out := map[string]bool{}
+	for _, e := range all {
+		out[e.Handle] = true
+	}
+	return out
+}
+
+// objects returns what volume objects call the driver's volumes. An object of a
+// plugin of Kubernetes' own may name one by a path or an address that ends in
+// the handle: these are by their end.
+func (f Facts) objects() (known, tails map[string]bool) {
+	known, tails = map[string]bool{}, map[string]bool{}
+	for _, v := range slices.Concat(f.Before, f.After) {
+		switch {
+		case v.Spec.CSI == nil:
+			for _, id := range inTree(v) {
+				tails[tail(id)] = true
+			}
+		case v.Spec.CSI.Driver == f.Driver:
+			known[v.Spec.CSI.VolumeHandle] = true
+		}
+	}
+	delete(tails, "")
+	return known, tails
+}
+
+func inTree(v *corev1.PersistentVolume) []string {
+	var out []string
+	s := v.Spec.PersistentVolumeSource
+	if s.AWSElasticBlockStore != nil {
+		out = append(out, s.AWSElasticBlockStore.VolumeID)
+	}
+	if s.GCEPersistentDisk != nil {
+		out = append(out, s.GCEPersistentDisk.PDName)
+	}
+	if s.AzureDisk != nil {
+		out = append(out, s.AzureDisk.DataDiskURI)
+	}
+	if s.Cinder != nil {
+		out = append(out, s.Cinder.VolumeID)
+	}
+	if s.VsphereVolume != nil {
+		out = append(out, s.VsphereVolume.VolumePath)
+	}
+	if s.PortworxVolume != nil {
+		out = append(out, s.PortworxVolume.VolumeID)
+	}
+	return out
+}
+
+func tail(id string) string { return id[strings.LastIndex(id, "/")+1:] }
+
+// making returns the names of volumes that are being made at the driver:
+// volplane's provisioner writes an intent, every other one is asked by a claim.
+func (f Facts) making() []string {
+	var out []string
+	for _, in := range f.Intents {
+		if in.Driver == f.Driver {
+			out = append(out, in.Name)
+		}
+	}
+	for _, c := range f.Claims {
+		by := cmp.Or(c.Annotations[volume.AnnStorageProvisioner], c.Annotations[volume.AnnBetaStorageProvisioner])
+		if c.Spec.VolumeName == "" && by == f.Driver {
+			out = append(out, provision.NameOf(c))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// madeAs says whether a volume is the one that was asked for under a name, as far
+// as can be seen.
+func (f Facts) madeAs(e Entry, name string) bool {
+	return e.Name == name || e.Context[keyVolume] == name || strings.Contains(e.Handle, name) ||
+		f.Driver == volume.LocalDriver && e.Handle == localHandle(name)
+}
+
+// localHandle is what the bundled driver calls the volume of a name.
+func localHandle(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return "vol-" + hex.EncodeToString(sum[:16])
+}
+
+// orphan describes a volume without an object.
+func (f Facts) orphan(e Entry, unknown bool) Finding {
+	out := Finding{
+		Kind: Volume, Driver: f.Driver, Handle: e.Handle, Bytes: e.Bytes, Nodes: e.Nodes, Doubt: true,
+		Object: f.nameOf(e), By: e.Context[keyMaker],
+	}
+	if ns, name := e.Context[keyNamespace], e.Context[keyClaim]; ns != "" && name != "" {
+		out.Claim = ns + "/" + name
+	}
+	for _, c := range f.Claims {
+		if out.Object == provision.NameOf(c) {
+			out.Claim = c.Namespace + "/" + c.Name
+		}
+	}
+	stranger := slices.IndexFunc(e.Nodes, func(id string) bool { return !f.NodeIDs[id] })
+	inline, _ := regexp.MatchString(`^csi-[0-9a-f]{64}$`, e.Handle)
+	name := "volume " + Printable(e.Handle)
+	switch {
+	case inline:
+		out.Reason, out.Message = volume.ReasonNotMine, name+" is part of a Pod, as its handle says"
+	case stranger >= 0:
+		out.Reason, out.Next = volume.ReasonInUse, "user"
+		out.Message = fmt.Sprintf("%s is in use on node %s, which is none of this cluster: it belongs to another one", name, Printable(e.Nodes[stranger]))
+	case unknown && f.Hidden:
+		out.Reason, out.Next = volume.ReasonProvisioning, "user"
+		out.Message = name + " may be one that is being made: you may not list the ConfigMaps that say what is"
+	case unknown:
+		out.Reason, out.Next = volume.ReasonProvisioning, f.Driver
+		out.Message = name + " has no object, and may be one that is being made: look again when no claim waits for driver " + f.Driver
+	default:
+		out.Doubt, out.Reason, out.Next = false, volume.ReasonOrphaned, "user"
+		out.Message = name + " has no object in this cluster; another one that uses the same driver may have one"
+	}
+	return out
+}
+
+// nameOf returns the name of the object that a volume was made for; "" when
+// nothing says it.
+func (f Facts) nameOf(e Entry) string {
+	for _, name := range []string{e.Name, e.Context[keyVolume], regexp.MustCompile(`pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(e.Handle)} {
+		if name != "" {
+			return name
+		}
+	}
+	for _, c := range f.Claims {
+		if name := provision.NameOf(c); f.madeAs(e, name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// missing adds the objects without a volume: those that were there before the
+// driver was first asked, and in none of its lists.
+func (f Facts) missing(p *Plan, again map[string]bool) {
+	first, after := handles(f.First), map[string]*corev1.PersistentVolume{}
+	for _, v := range f.After {
+		after[v.Name] = v
+	}
+	for _, before := range f.Before {
+		v := after[before.Name]
+		if v == nil || v.UID != before.UID || v.Spec.CSI == nil || v.Spec.CSI.Driver != f.Driver || going(v) {
+			continue
+		}
+		handle := v.Spec.CSI.VolumeHandle
+		switch {
+		case first[handle] || again[handle]:
+		case !reaches(v, f.Own):
+			p.Elsewhere++
+		default:
+			out := Finding{
+				Kind: Object, Driver: f.Driver, Handle: handle, Object: v.Name, Reason: volume.ReasonVolumeMissing, Next: "user",
+				Message: fmt.Sprintf("driver %s does not list volume %s of pv/%s", f.Driver, Printable(handle), v.Name),
+			}
+			size := v.Spec.Capacity[corev1.ResourceStorage]
+			out.Bytes = size.Value()
+			if ref := v.Spec.ClaimRef; ref != nil {
+				out.Claim = ref.Namespace + "/" + ref.Name
+			}
+			p.Findings = append(p.Findings, out)
+		}
+	}
+}
+
+// going says whether the volume of an object is being deleted.
+func going(v *corev1.PersistentVolume) bool {
+	deletes := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
+	return v.DeletionTimestamp != nil || deletes && (v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed)
+}
+
+// reaches says whether a volume may lie in a segment: one that is not allowed
+// there is another instance's of the driver.
+func reaches(v *corev1.PersistentVolume, own topology.Segment) bool {
+	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil || len(own) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(v.Spec.NodeAffinity.Required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {
+		return !slices.ContainsFunc(t.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
+			value, ok := own[r.Key]
+			return ok && r.Operator == corev1.NodeSelectorOpIn && !slices.Contains(r.Values, value)
+		})
+	})
+}
+
+// Printable returns what a driver or somebody else called something, quoted when
+// it could be taken for anything else on a line.
+func Printable(s string) string {
+	odd := strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == ' ' || r == '"' || r == '\ufffd' })
+	if odd || s == "" {
+		return strconv.QuoteToASCII(s)
+	}
+	return s
+}

@@ -1,0 +1,389 @@
+package orphans_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"volplane.dev/volplane/internal/decide/orphans"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	driver = "d.example.com"
+	uid    = "0b0c0d0e-1111-2222-3333-444455556666"
+)
+
+func object(name, handle string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	v := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: handle}},
+		},
+	}
+	for _, c := range change {
+		c(v)
+	}
+	return v
+}
+
+// awaited is a claim that asks the driver for a volume.
+func awaited(name string, id types.UID, of string) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name, UID: id, Annotations: map[string]string{volume.AnnStorageProvisioner: of},
+	}}
+}
+
+// at has the objects and the volumes the same from the first look to the last.
+func at(objects []*corev1.PersistentVolume, entries ...orphans.Entry) orphans.Facts {
+	return orphans.Facts{
+		Driver: driver, Before: objects, After: objects, First: entries, Second: entries, NodeIDs: map[string]bool{"n1": true},
+	}
+}
+
+func entry(handle string) orphans.Entry { return orphans.Entry{Handle: handle, Bytes: 1 << 30} }
+
+func with(f orphans.Facts, change func(*orphans.Facts)) orphans.Facts {
+	change(&f)
+	return f
+}
+
+type objects = []*corev1.PersistentVolume
+
+func intent(of, name string) *provision.Intent { return &provision.Intent{Driver: of, Name: name} }
+
+type findRow struct {
+	argues string
+	facts  orphans.Facts
+}
+
+func TestFind(t *testing.T) {
+	var out strings.Builder
+	for _, c := range slices.Concat(volumeRows(), makingRows(), objectRows()) {
+		p := orphans.Find(c.facts)
+		fmt.Fprintf(&out, "%s: making %d, elsewhere %d\n", c.argues, p.Making, p.Elsewhere)
+		for _, f := range p.Findings {
+			text, err := json.Marshal(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&out, "\t%s\n", text)
+		}
+	}
+	golden.Equal(t, "testdata/findings.txt", out.String())
+}
+
+// volumeRows are about volumes.
+func volumeRows() []findRow {
+	inTree := object("pv-old", "", func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://zone/vol-1"}}
+	})
+	used := entry("h")
+	here := entry("h")
+	return []findRow{
+		{"nothing anywhere", at(nil)},
+		{"each has its other", at(objects{object("a", "h")}, entry("h"))},
+		{"no object", at(nil, entry("h"))},
+		{"an object of another driver is none of it", at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "other" })}, entry("h"))},
+		{"listed twice, found once", at(nil, entry("h"), entry("h"))},
+		{"no handle is no volume", at(nil, entry(""))},
+		{"of a claim that is there", with(at(nil, entry("cloud/pvc-"+uid)), func(f *orphans.Facts) { f.Claims = append(f.Claims, awaited("c", uid, "other")) })},
+		{"used on a node of another cluster", at(nil, used)},
+		{"used on a node of this cluster", at(nil, here)},
+		{"part of a Pod", at(nil, entry("csi-"+strings.Repeat("0a", 32)))},
+		{"of a plugin in the tree", at(objects{inTree}, entry("vol-1"))},
+		{"its object came meanwhile", with(at(nil, entry("h")), func(f *orphans.Facts) { f.After = objects{object("a", "h")} })},
+		{"its object went meanwhile", with(at(objects{object("a", "h")}, entry("h")), func(f *orphans.Facts) { f.After = nil })},
+		{"it went meanwhile", with(at(nil, entry("h")), func(f *orphans.Facts) { f.Second = nil })},
+		{"it came meanwhile", with(at(nil, entry("h")), func(f *orphans.Facts) { f.First = nil })},
+		{"a hostile handle", at(nil, entry("h\u202e\"x y"))},
+	}
+}
+
+// makingRows are about volumes that somebody makes or made.
+func makingRows() []findRow {
+	told := entry("h")
+	bundled := func(f *orphans.Facts) { f.Driver = volume.LocalDriver }
+	// The handle of the bundled driver for that name, as `volplane` gives it.
+	ours := entry("vol-" + "7a6b7f0a" + strings.Repeat("0", 24))
+	ours.Name = "pvc-" + uid
+	return []findRow{
+		{"made by a claim, says its context", at(nil, told)},
+		{"made by a claim that is gone, says its handle", at(nil, entry("cloud/pvc-"+uid))},
+		{"being made, says its handle", with(at(nil, entry("pvc-"+uid)), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "pvc-"+uid)) })},
+		{"being made, says a claim", with(at(nil, entry("pvc-"+uid)), func(f *orphans.Facts) { f.Claims = append(f.Claims, awaited("c", uid, driver)) })},
+		{"something is being made, nobody knows what", with(at(nil, entry("h")), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "pvc-"+uid)) })},
+		{"something is being made, and is another one", with(at(nil, entry("h"), entry("pvc-"+uid)), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "pvc-"+uid)) })},
+		{"something is being made elsewhere", with(at(nil, entry("h")), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent("other", "pvc-"+uid)) })},
+		{"a bound claim waits for nothing", with(at(nil, entry("h")), func(f *orphans.Facts) {
+			c := awaited("c", uid, driver)
+			c.Spec.VolumeName = "pv"
+			f.Claims = append(f.Claims, c)
+		})},
+		{"what is being made may not be read", with(at(nil, entry("h")), func(f *orphans.Facts) { f.Hidden = true })},
+		{"bundled: the record names it", with(at(nil, ours), bundled)},
+		{"bundled: another one is being made", with(with(at(nil, entry("vol-x")), bundled), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(volume.LocalDriver, "pvc-"+uid)) })},
+		{"bundled: this one is being made", with(with(at(nil, ours), bundled), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(volume.LocalDriver, "pvc-"+uid)) })},
+	}
+}
+
+// objectRows are about objects.
+func objectRows() []findRow {
+	zone := func(name string) func(*corev1.PersistentVolume) {
+		return func(v *corev1.PersistentVolume) {
+			v.Spec.NodeAffinity = topology.Affinity([]topology.Segment{{"zone": name}})
+		}
+	}
+	deleted := func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeReclaimPolicy, v.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeReleased
+	}
+	return []findRow{
+		{"no volume", at(objects{object("a", "h", func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "c"}
+		})})},
+		{"no volume, listed at first", with(at(objects{object("a", "h")}, entry("h")), func(f *orphans.Facts) { f.Second = nil })},
+		{"no volume, listed at last", with(at(objects{object("a", "h")}, entry("h")), func(f *orphans.Facts) { f.First = nil })},
+		{"no volume, new object", with(at(nil), func(f *orphans.Facts) { f.After = objects{object("a", "h")} })},
+		{"no volume, deleted object", with(at(objects{object("a", "h")}), func(f *orphans.Facts) { f.After = nil })},
+		{"no volume, being deleted", at(objects{object("a", "h", deleted)})},
+		{"no volume, another zone", with(at(objects{object("a", "h", zone("z2"))}), func(f *orphans.Facts) { f.Own = topology.Segment{"zone": "z1"} })},
+		{"no volume, the same zone", with(at(objects{object("a", "h", zone("z1"))}), func(f *orphans.Facts) { f.Own = topology.Segment{"zone": "z1"} })},
+		{"no volume, all zones", at(objects{object("a", "h", zone("z2"))})},
+	}
+}
+
+func wanting(f orphans.Facts, change ...func(*orphans.AdoptionFacts)) orphans.AdoptionFacts {
+	a := orphans.AdoptionFacts{Facts: f, Wish: orphans.Wish{Driver: f.Driver, Handle: "h"}}
+	for _, c := range change {
+		c(&a)
+	}
+	return a
+}
+
+func claimed(a *orphans.AdoptionFacts) {
+	a.Wish.Claim = types.NamespacedName{Namespace: "ns", Name: "c"}
+}
+
+type adoptRow struct {
+	argues string
+	facts  orphans.AdoptionFacts
+}
+
+func TestAdopt(t *testing.T) {
+	var out strings.Builder
+	for _, c := range slices.Concat(adoptRows(), againRows(), bundledRows()) {
+		a, because := orphans.Adopt(c.facts)
+		fmt.Fprintf(&out, "%s: %s: %s\n%s", c.argues, because.Reason, because.Message, described(t, a))
+	}
+	golden.Equal(t, "testdata/adoptions.txt", out.String())
+}
+
+func described(t *testing.T, a orphans.Adoption) string {
+	var out strings.Builder
+	line := func(what string, o any) {
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&out, "\t%s %s\n", what, text)
+	}
+	if a.Create != nil {
+		line("create", a.Create)
+	}
+	if a.Link != nil {
+		line("link", a.Link)
+	}
+	if a.Claim != nil {
+		line("claim", a.Claim)
+	}
+	if a.Object != nil && a.Create == nil && a.Link == nil {
+		fmt.Fprintf(&out, "\tleave pv/%s\n", a.Object.Name)
+	}
+	return out.String()
+}
+
+func wish(change func(*orphans.Wish)) func(*orphans.AdoptionFacts) {
+	return func(a *orphans.AdoptionFacts) { change(&a.Wish) }
+}
+
+func contents(c orphans.Contents) func(*orphans.AdoptionFacts) {
+	return func(a *orphans.AdoptionFacts) { a.Contents, a.Default = c, true }
+}
+
+func local(f orphans.Facts) orphans.Facts {
+	f.Driver = volume.LocalDriver
+	return f
+}
+
+// adoptRows are about volumes without an object.
+func adoptRows() []adoptRow {
+	full := entry("h")
+	full.Context, full.Segments = map[string]string{"share": "s", "server": "old"}, []topology.Segment{{"zone": "z1"}, {"zone": "z2"}}
+	nameless := entry("h")
+	nameless.Bytes = 0
+	used := entry("h")
+	used.Nodes = []string{"n9"}
+	hostile := entry("h")
+	hostile.Context = map[string]string{"csi.storage.k8s.io/pv/name": "../b"}
+	named := entry("h")
+	named.Context = map[string]string{"csi.storage.k8s.io/pv/name": "a"}
+	const block = corev1.PersistentVolumeBlock
+	return []adoptRow{
+		{"not there", wanting(at(nil, entry("other")))},
+		{"as it is", wanting(at(nil, full))},
+		{"with a claim", wanting(at(nil, full), claimed)},
+		{"with all flags", wanting(at(nil, full), claimed, wish(func(w *orphans.Wish) {
+			class := "fast"
+			w.Name, w.Modes, w.FSType, w.Class = "mine", []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadOnlyMany}, "xfs", &class
+			w.Attributes = map[string]string{"server": "new"}
+		}))},
+		{"attributes of nothing", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Attributes = map[string]string{"a": "b"} }))},
+		{"a raw one", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Mode = block }))},
+		{"a raw one with a filesystem", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Mode, w.FSType = block, "ext4" }))},
+		{"no size", wanting(at(nil, nameless))},
+		{"a given size", wanting(at(nil, nameless), wish(func(w *orphans.Wish) { w.Bytes = 5 }))},
+		{"another size", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Bytes = 5 }))},
+		{"the name it was made as", wanting(at(nil, named))},
+		{"a name that is taken", wanting(at(objects{object("a", "x")}, named))},
+		{"a wanted name that is taken", wanting(at(objects{object("a", "x")}, entry("h")), wish(func(w *orphans.Wish) { w.Name = "a" }))},
+		{"a hostile name", wanting(at(nil, hostile))},
+		{"another cluster's", wanting(at(nil, used))},
+		{"another cluster's, by force", wanting(at(nil, used), wish(func(w *orphans.Wish) { w.Force = true }))},
+		{"being made", wanting(with(at(nil, named), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "a")) }))},
+		{"being made, by force", wanting(with(at(nil, named), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "a")) }), wish(func(w *orphans.Wish) { w.Force = true }))},
+		{"being deleted", wanting(with(at(nil, named), func(f *orphans.Facts) { f.Second = nil }))},
+	}
+}
+
+// againRows are about volumes that have one, and claims that are there.
+func againRows() []adoptRow {
+	named := entry("h")
+	named.Context = map[string]string{"csi.storage.k8s.io/pv/name": "a"}
+	ref := func(uid types.UID) func(*corev1.PersistentVolume) {
+		return func(v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "c", UID: uid}
+		}
+	}
+	claim := func(of string) func(*orphans.AdoptionFacts) {
+		return func(a *orphans.AdoptionFacts) {
+			a.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: of}}
+		}
+	}
+	return []adoptRow{
+		{"adopted before", wanting(at(objects{object("a", "h")}, entry("h")))},
+		{"adopted before, now with a claim", wanting(at(objects{object("a", "h")}, entry("h")), claimed)},
+		{"killed before the claim", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed)},
+		{"all done", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed, claim("a"))},
+		{"released", wanting(at(objects{object("a", "h", ref("gone"))}, entry("h")), claimed)},
+		{"another claim's", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed, wish(func(w *orphans.Wish) { w.Claim.Name = "d" }))},
+		{"another namespace's", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed, wish(func(w *orphans.Wish) { w.Claim.Namespace = "other" }))},
+		{"its object is going", wanting(at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} })}, entry("h")), claimed)},
+		{"the claim is there", wanting(at(nil, named), claimed, claim(""))},
+		{"the claim is another volume's", wanting(at(nil, named), claimed, claim("b"))},
+		{"the claim has lost its volume", wanting(at(nil, named), claimed, claim("a"))},
+	}
+}
+
+// bundledRows are about the bundled driver's.
+func bundledRows() []adoptRow {
+	full := entry("h")
+	full.Segments = []topology.Segment{{"zone": "z1"}}
+	return []adoptRow{
+		{"bundled, ext4", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}), claimed)},
+		{"bundled, xfs", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Holds: "xfs"}))},
+		{"bundled, no class wanted", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Holds: "xfs"}), wish(func(w *orphans.Wish) { w.Class = new(string) }))},
+		{"bundled, blank", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}))},
+		{"bundled, raw", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}))},
+		{"bundled, raw is no filesystem", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}), wish(func(w *orphans.Wish) { w.Mode = corev1.PersistentVolumeFilesystem }))},
+		{"bundled, raw is no ext4", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}), wish(func(w *orphans.Wish) { w.FSType = "ext4" }))},
+		{"bundled, nobody can look", wanting(local(at(nil, entry("h"))))},
+		{"bundled, nobody can look, and it is said", wanting(local(at(nil, entry("h"))), wish(func(w *orphans.Wish) { w.FSType = "xfs" }))},
+		{"bundled, on many nodes", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}), wish(func(w *orphans.Wish) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }))},
+	}
+}
+
+// TestAdoptionSettles draws objects and lists: what is adopted is an orphan no
+// more, its object is retained and of that volume, the second time nothing is
+// left to do, and what is being made or has an object is never taken.
+func TestAdoptionSettles(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f, owned := drawn(t)
+		for _, p := range orphans.Find(f).Findings {
+			if p.Kind == orphans.Volume && owned[p.Handle] {
+				t.Fatalf("%q has an object", p.Handle)
+			}
+			if p.Kind == orphans.Volume {
+				settles(t, f, p.Handle)
+			}
+		}
+	})
+}
+
+// drawn returns volumes and objects, and which handles have one.
+func drawn(t *rapid.T) (orphans.Facts, map[string]bool) {
+	handles := rapid.SliceOf(rapid.SampledFrom([]string{"a", "b", "x/a", "pvc-" + uid, "h\n\u202e", "csi-" + strings.Repeat("00", 32)}))
+	f, owned := at(nil), map[string]bool{}
+	for i, h := range handles.Draw(t, "listed") {
+		e := entry(h)
+		e.Context = map[string]string{"csi.storage.k8s.io/pv/name": rapid.SampledFrom([]string{"", "pv-0", "n-1", "/"}).Draw(t, "name")}
+		if i%2 == 1 {
+			e.Nodes = []string{"n1"}
+		}
+		f.First = append(f.First, e)
+	}
+	for i, h := range handles.Draw(t, "objects") {
+		f.After, owned[h] = append(f.After, object(fmt.Sprint("pv-", i), h)), true
+	}
+	f.Second, f.Before = f.First, f.After
+	return f, owned
+}
+
+func settles(t *rapid.T, f orphans.Facts, handle string) {
+	a := orphans.AdoptionFacts{Facts: f, Wish: orphans.Wish{Driver: driver, Handle: handle, Force: true}}
+	claimed(&a)
+	first, because := orphans.Adopt(a)
+	if first.Create == nil || first.Claim == nil {
+		t.Fatalf("%q is not taken in: %v", handle, because)
+	}
+	v := first.Create
+	if v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || v.Spec.CSI.VolumeHandle != handle || first.Claim.Spec.VolumeName != v.Name {
+		t.Fatalf("%q is taken in as %v", handle, v)
+	}
+	a.After = append(slices.Clone(a.After), v)
+	if slices.ContainsFunc(orphans.Find(a.Facts).Findings, func(p orphans.Finding) bool { return p.Kind == orphans.Volume && p.Handle == handle }) {
+		t.Fatalf("%q is an orphan still", handle)
+	}
+	a.Claim = first.Claim
+	if second, because := orphans.Adopt(a); second.Create != nil || second.Link != nil || second.Claim != nil || second.Object == nil {
+		t.Fatalf("%q is not done: %v", handle, because)
+	}
+}
+
+// TestPrintable holds that nothing that a driver says moves the cursor or looks
+// like another column.
+func TestPrintable(t *testing.T) {
+	if got := orphans.Printable("server/share-1"); got != "server/share-1" {
+		t.Errorf("an ordinary name became %s", got)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		s := rapid.String().Draw(t, "name")
+		p := orphans.Printable(s)
+		if p == "" || strings.ContainsFunc(p, func(r rune) bool { return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) }) {
+			t.Fatalf("%q is printed as %q", s, p)
+		}
+	})
+}

@@ -1,0 +1,239 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"volplane.dev/volplane/internal/csi"
+	decide "volplane.dev/volplane/internal/decide/orphans"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Records is what the bundled driver keeps of its volumes on this host.
+type Records interface {
+	// Name is what a volume was asked for as, "" if that is not known.
+	Name(handle string) string
+	// Contents looks what is on a volume.
+	Contents(ctx context.Context, handle string) decide.Contents
+}
+
+// Search looks at drivers and at the API.
+type Search struct {
+	// Client reaches the API; FlexVolumes are what it shows them as.
+	Client kubernetes.Interface
+	// Records is nil where they are not at hand.
+	Records Records
+}
+
+// Found is what was found at one driver.
+type Found struct {
+	Driver string
+	decide.Plan
+}
+
+// Find looks for what has no counterpart at the driver of a socket. A driver that
+// cannot say what it has is ErrCannotList.
+func (s *Search) Find(ctx context.Context, socket string) (Found, error) {
+	d, err := dial(ctx, socket)
+	if err != nil {
+		return Found{}, err
+	}
+	defer d.Close()
+	f, err := s.gather(ctx, d)
+	return Found{Driver: d.Name, Plan: decide.Find(f)}, err
+}
+
+// gather reads in the order that decide.Facts wants.
+func (s *Search) gather(ctx context.Context, d *csi.Driver) (decide.Facts, error) {
+	f := decide.Facts{Driver: d.Name, Own: own(ctx, d), NodeIDs: map[string]bool{}}
+	var err error
+	for _, read := range []func() error{
+		func() error { f.Before, err = s.volumes(ctx); return err },
+		func() error { f.First, err = s.list(ctx, d); return err },
+		func() error { return s.making(ctx, &f) },
+		func() error { f.After, err = s.volumes(ctx); return err },
+		func() error { return s.nodes(ctx, &f) },
+		func() error { f.Second, err = list(ctx, d); return err },
+	} {
+		if err := read(); err != nil {
+			return decide.Facts{}, err
+		}
+	}
+	return f, nil
+}
+
+func (s *Search) list(ctx context.Context, d *csi.Driver) ([]decide.Entry, error) {
+	all, err := list(ctx, d)
+	if err != nil || s.Records == nil || d.Name != volume.LocalDriver {
+		return all, err
+	}
+	for i := range all {
+		all[i].Name = s.Records.Name(all[i].Handle)
+	}
+	return all, nil
+}
+
+func (s *Search) volumes(ctx context.Context) ([]*corev1.PersistentVolume, error) {
+	all, err := s.Client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list volumes: %w", err)
+	}
+	return pointers(all.Items), nil
+}
+
+// making reads what is being made, which says who a volume without an object
+// belongs to. The intents are of volplane's provisioners.
+func (s *Search) making(ctx context.Context, f *decide.Facts) error {
+	logs, err := s.Client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	switch {
+	case apierrors.IsForbidden(err):
+		f.Hidden = true
+	case err != nil:
+		return fmt.Errorf("list intents: %w", err)
+	default:
+		for i := range logs.Items {
+			for _, text := range logs.Items[i].Data {
+				in, err := provision.ParseIntent(text)
+				if err != nil {
+					// Nobody knows what is begun: whatever it is, it is left alone.
+					f.Hidden = true
+					continue
+				}
+				f.Intents = append(f.Intents, in)
+			}
+		}
+	}
+	claims, err := s.Client.CoreV1().PersistentVolumeClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list claims: %w", err)
+	}
+	f.Claims = pointers(claims.Items)
+	return nil
+}
+
+func (s *Search) nodes(ctx context.Context, f *decide.Facts) error {
+	all, err := s.Client.StorageV1().CSINodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list CSINodes: %w", err)
+	}
+	for i := range all.Items {
+		for _, d := range all.Items[i].Spec.Drivers {
+			if d.Name == f.Driver {
+				f.NodeIDs[d.NodeID] = true
+			}
+		}
+	}
+	return nil
+}
+
+func pointers[T any](items []T) []*T {
+	out := make([]*T, 0, len(items))
+	for i := range items {
+		out = append(out, &items[i])
+	}
+	return out
+}
+
+// ErrRefused says that a volume is not taken in, and why.
+var ErrRefused = errors.New("refused")
+
+// Adopted is what an adoption wrote.
+type Adopted struct {
+	Volume *corev1.PersistentVolume
+	Claim  *corev1.PersistentVolumeClaim
+	// Changed and Claimed say that the volume object and the claim were written.
+	Changed, Claimed bool
+	Because          volume.Because
+}
+
+// Adopt takes a volume in at the driver of a socket. It may be repeated, also
+// after it was killed: what is there already stays. With dryRun the API server
+// checks everything and keeps nothing.
+func (s *Search) Adopt(ctx context.Context, socket string, w decide.Wish, dryRun bool) (Adopted, error) {
+	d, err := dial(ctx, socket)
+	if err != nil {
+		return Adopted{}, err
+	}
+	defer d.Close()
+	if d.Name != w.Driver {
+		return Adopted{}, fmt.Errorf("the driver at %s is %s, not %s: %w", socket, d.Name, decide.Printable(w.Driver), ErrRefused)
+	}
+	f := decide.AdoptionFacts{Wish: w}
+	if f.Facts, err = s.gather(ctx, d); err != nil {
+		return Adopted{}, err
+	}
+	if err := s.gatherAdoption(ctx, &f); err != nil {
+		return Adopted{}, err
+	}
+	a, because := decide.Adopt(f)
+	if a.Object == nil {
+		return Adopted{}, fmt.Errorf("%s: %w (%s)", because.Message, ErrRefused, because.Reason)
+	}
+	return s.apply(ctx, f, a, because, dryRun)
+}
+
+func (s *Search) gatherAdoption(ctx context.Context, f *decide.AdoptionFacts) error {
+	w := f.Wish
+	if s.Records != nil && w.Driver == volume.LocalDriver {
+		f.Contents = s.Records.Contents(ctx, w.Handle)
+	}
+	class, err := s.Client.StorageV1().StorageClasses().Get(ctx, volume.DefaultClass, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("get class: %w", err)
+	}
+	f.Default = err == nil && isOf(class, volume.LocalDriver)
+	if w.Claim.Name == "" {
+		return nil
+	}
+	claim, err := s.Client.CoreV1().PersistentVolumeClaims(w.Claim.Namespace).Get(ctx, w.Claim.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("get claim %s: %w", w.Claim, err)
+	}
+	f.Claim = claim
+	return nil
+}
+
+func isOf(class *storagev1.StorageClass, driver string) bool { return class.Provisioner == driver }
+
+// apply writes the volume object before the claim: a claim without it would be
+// given another volume.
+func (s *Search) apply(ctx context.Context, f decide.AdoptionFacts, a decide.Adoption, because volume.Because, dryRun bool) (Adopted, error) {
+	out := Adopted{Volume: a.Object, Claim: f.Claim, Because: because}
+	var mode []string
+	if dryRun {
+		mode = []string{metav1.DryRunAll}
+	}
+	const manager = "volplane"
+	var err error
+	switch {
+	case a.Create != nil:
+		out.Volume, err = s.Client.CoreV1().PersistentVolumes().Create(ctx, a.Create, metav1.CreateOptions{DryRun: mode, FieldManager: manager})
+		out.Changed = true
+	case a.Link != nil:
+		out.Volume, err = s.Client.CoreV1().PersistentVolumes().Update(ctx, a.Link, metav1.UpdateOptions{DryRun: mode, FieldManager: manager})
+		out.Changed = true
+	}
+	if err != nil {
+		return Adopted{}, fmt.Errorf("write pv/%s: %w", a.Object.Name, err)
+	}
+	if a.Claim == nil {
+		return out, nil
+	}
+	claim, err := s.Client.CoreV1().PersistentVolumeClaims(a.Claim.Namespace).Create(ctx, a.Claim, metav1.CreateOptions{DryRun: mode, FieldManager: manager})
+	if err != nil {
+		return out, fmt.Errorf("make claim %s/%s of pv/%s: %w", a.Claim.Namespace, a.Claim.Name, a.Object.Name, err)
+	}
+	out.Claim, out.Claimed = claim, true
+	return out, nil
+}

@@ -1,0 +1,81 @@
+package orphans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+)
+
+const (
+	// askTime bounds the question who is at a registration socket.
+	askTime = 5 * time.Second
+	// maxInfo bounds the answer, in bytes, maxSockets how many are asked.
+	maxInfo    = 64 << 10
+	maxSockets = 256
+)
+
+// Sockets returns the sockets of the drivers that are announced in a directory of
+// registration sockets. Who does not answer there is an error, beside the others.
+func Sockets(ctx context.Context, dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for drivers: %w", err)
+	}
+	var out []string
+	var failed []error
+	for _, e := range entries {
+		if e.Type()&fs.ModeSocket == 0 {
+			continue
+		}
+		if len(out)+len(failed) == maxSockets {
+			failed = append(failed, fmt.Errorf("more than %d sockets in %s: name a driver's with --csi-address", maxSockets, dir))
+			break
+		}
+		socket, err := announced(ctx, filepath.Join(dir, e.Name()))
+		switch {
+		case err != nil:
+			failed = append(failed, err)
+		case socket != "":
+			out = append(out, socket)
+		}
+	}
+	return out, errors.Join(failed...)
+}
+
+// announced asks a registration socket for the driver's; "" is no driver.
+func announced(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxInfo)))
+	if err != nil {
+		return "", fmt.Errorf("connect to %s: %w", path, err)
+	}
+	defer conn.Close()
+	info, err := registerapi.NewRegistrationClient(conn).GetInfo(ctx, &registerapi.InfoRequest{})
+	if err != nil {
+		return "", fmt.Errorf("ask which driver is announced at %q: nobody answers", path)
+	}
+	socket := strings.TrimPrefix(info.GetEndpoint(), "unix://")
+	switch {
+	case info.GetType() != registerapi.CSIPlugin:
+		return "", nil
+	case socket == "":
+		return path, nil
+	case !filepath.IsAbs(socket):
+		return "", fmt.Errorf("the driver announced at %q names the socket %.200q, which is no absolute path", path, socket)
+	}
+	return socket, nil
+}
