@@ -27,18 +27,18 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-const driverName = "test.csi.example.com"
+const loopDriver = "test.csi.example.com"
 
-// world is an attacher over an API that keeps objects only.
-type world struct {
+// loop is an attacher over an API that keeps objects only.
+type loop struct {
 	*testing.T
 	client *fake.Clientset
 }
 
-// newWorld starts an attacher.
-func newWorld(t *testing.T, drivers *csi.Set, objects ...runtime.Object) *world {
+// newLoop starts an attacher.
+func newLoop(t *testing.T, drivers *csi.Set, objects ...runtime.Object) *loop {
 	t.Helper()
-	w := &world{T: t, client: fake.NewClientset(objects...)}
+	w := &loop{T: t, client: fake.NewClientset(objects...)}
 	ctx, cancel := context.WithCancel(context.Background())
 	caches := kube.NewCaches(w.client)
 	c := New(controller.Env{
@@ -79,36 +79,36 @@ func serving(t *testing.T, answer func(r *csipb.ControllerPublishVolumeRequest))
 	return drivers
 }
 
-func pv(name string) *corev1.PersistentVolume {
+func volumeOf(name string) *corev1.PersistentVolume {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("u-" + name)}}
 	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "h-" + name}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: loopDriver, VolumeHandle: "h-" + name}
 	return v
 }
 
-// going is a volume object that is deleted, and that nothing but the attacher
+// leaving is a volume object that is deleted, and that nothing but the attacher
 // keeps.
-func going(name string) *corev1.PersistentVolume {
-	v := pv(name)
+func leaving(name string) *corev1.PersistentVolume {
+	v := volumeOf(name)
 	now := metav1.Now()
-	v.DeletionTimestamp, v.Finalizers = &now, []string{volume.AttacherFinalizer(driverName)}
+	v.DeletionTimestamp, v.Finalizers = &now, []string{volume.AttacherFinalizer(loopDriver)}
 	return v
 }
 
-func attachment(volumeName, node string) *storagev1.VolumeAttachment {
-	name := attach.NameOf(driverName, "h-"+volumeName, node)
+func attachmentOf(volumeName, node string) *storagev1.VolumeAttachment {
+	name := attach.NameOf(loopDriver, "h-"+volumeName, node)
 	return &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("u-" + name)},
-		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volumeName}},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: loopDriver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volumeName}},
 	}
 }
 
-func csiNode(name string) *storagev1.CSINode {
-	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driverName, NodeID: "id-" + name}}}}
+func nodeOf(name string) *storagev1.CSINode {
+	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: loopDriver, NodeID: "id-" + name}}}}
 }
 
 // is waits until an attachment has a status.
-func (w *world) is(va *storagev1.VolumeAttachment, what string, has func(storagev1.VolumeAttachmentStatus) bool) {
+func (w *loop) is(va *storagev1.VolumeAttachment, what string, has func(storagev1.VolumeAttachmentStatus) bool) {
 	w.Helper()
 	w.eventually(func() string {
 		got, err := w.client.StorageV1().VolumeAttachments().Get(context.Background(), va.Name, metav1.GetOptions{})
@@ -119,11 +119,11 @@ func (w *world) is(va *storagev1.VolumeAttachment, what string, has func(storage
 	})
 }
 
-func attached(s storagev1.VolumeAttachmentStatus) bool { return s.Attached && s.AttachError == nil }
+func isAttached(s storagev1.VolumeAttachmentStatus) bool { return s.Attached && s.AttachError == nil }
 
 // eventually fails the test when f does not become empty; f says what is
 // missing.
-func (w *world) eventually(f func() string) {
+func (w *loop) eventually(f func() string) {
 	w.Helper()
 	deadline, tick := time.After(time.Minute), time.NewTicker(2*time.Millisecond)
 	defer tick.Stop()
@@ -143,16 +143,16 @@ func (w *world) eventually(f func() string) {
 // TestNodeWithoutItsObject: an attachment for it says what is missing, others go
 // on, and it is attached when the object comes (S1-016).
 func TestNodeWithoutItsObject(t *testing.T) {
-	bare, other := attachment("a", "n1"), attachment("b", "n2")
-	w := newWorld(t, serving(t, func(*csipb.ControllerPublishVolumeRequest) {}), pv("a"), pv("b"), bare, other, csiNode("n2"))
+	bare, other := attachmentOf("a", "n1"), attachmentOf("b", "n2")
+	w := newLoop(t, serving(t, func(*csipb.ControllerPublishVolumeRequest) {}), volumeOf("a"), volumeOf("b"), bare, other, nodeOf("n2"))
 	w.is(bare, "the error", func(s storagev1.VolumeAttachmentStatus) bool {
-		return !s.Attached && s.AttachError != nil && s.AttachError.Message == "driver "+driverName+" has not registered on node n1"
+		return !s.Attached && s.AttachError != nil && s.AttachError.Message == "driver "+loopDriver+" has not registered on node n1"
 	})
-	w.is(other, "attached", attached)
-	if _, err := w.client.StorageV1().CSINodes().Create(context.Background(), csiNode("n1"), metav1.CreateOptions{}); err != nil {
+	w.is(other, "attached", isAttached)
+	if _, err := w.client.StorageV1().CSINodes().Create(context.Background(), nodeOf("n1"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.is(bare, "attached", attached)
+	w.is(bare, "attached", isAttached)
 }
 
 // TestVolumesBesideAttachments: while a driver works on an attachment, another
@@ -166,17 +166,17 @@ func TestVolumesBesideAttachments(t *testing.T) {
 			<-open
 		}
 	})
-	slow, quick := attachment("slow", "n1"), attachment("quick", "n1")
-	w := newWorld(t, drivers, pv("slow"), pv("quick"), pv("old"), slow, csiNode("n1"))
+	slow, quick := attachmentOf("slow", "n1"), attachmentOf("quick", "n1")
+	w := newLoop(t, drivers, volumeOf("slow"), volumeOf("quick"), volumeOf("old"), slow, nodeOf("n1"))
 	<-called
 	ctx := context.Background()
 	if _, err := w.client.StorageV1().VolumeAttachments().Create(ctx, quick, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.client.CoreV1().PersistentVolumes().Update(ctx, going("old"), metav1.UpdateOptions{}); err != nil {
+	if _, err := w.client.CoreV1().PersistentVolumes().Update(ctx, leaving("old"), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.is(quick, "attached", attached)
+	w.is(quick, "attached", isAttached)
 	w.eventually(func() string {
 		if v, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "old", metav1.GetOptions{}); err == nil && len(v.Finalizers) > 0 {
 			return fmt.Sprint("the volume object has ", v.Finalizers)
@@ -184,7 +184,7 @@ func TestVolumesBesideAttachments(t *testing.T) {
 		return ""
 	})
 	close(open)
-	w.is(slow, "attached", attached)
+	w.is(slow, "attached", isAttached)
 }
 
 // TestVolumeObjectComesBack ever later while it cannot be written, until it is
@@ -193,7 +193,7 @@ func TestVolumeObjectComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var at []time.Time
-		client := fake.NewClientset(going("old"))
+		client := fake.NewClientset(leaving("old"))
 		client.PrependReactor("update", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 			mu.Lock()
 			defer mu.Unlock()
