@@ -48,7 +48,10 @@ func (s *Search) Find(ctx context.Context, socket string) (Found, error) {
 	}
 	defer d.Close()
 	f, err := s.gather(ctx, d)
-	return Found{Driver: d.Name, Plan: decide.Find(f)}, err
+	if err != nil {
+		return Found{Driver: d.Name}, err
+	}
+	return Found{Driver: d.Name, Plan: decide.Find(f)}, nil
 }
 
 // gather reads in the order that decide.Facts wants.
