@@ -1,0 +1,170 @@
+package resizer
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/kube"
+)
+
+const driverName = "d.example"
+
+// world is a resizer that does what it is told, with a driver and an API that
+// keeps objects only.
+type world struct {
+	t       *testing.T
+	client  *fake.Clientset
+	driver  *csitest.Driver
+	drivers *csi.Set
+	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
+	c       *controller.Controller
+}
+
+// newWorld has the driver answer by what answer returns.
+func newWorld(t *testing.T, answer func() csitest.Action, objects ...runtime.Object) *world {
+	t.Helper()
+	config := csitest.Full()
+	config.Name = driverName
+	w := &world{t: t, client: fake.NewClientset(objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
+	w.driver.OnCall("ControllerExpandVolume", func(int, any) csitest.Action { return answer() })
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	d, err := csi.Dial(ctx, w.driver.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	w.drivers.Put(d)
+	caches := kube.NewCaches(w.client)
+	w.claims = caches.Claims()
+	w.c = New(controller.Env{Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "resizer"), Log: slog.New(slog.DiscardHandler)}, w.drivers)
+	if err := caches.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) reconcile() (time.Duration, error) {
+	w.t.Helper()
+	r, err := w.c.Reconcile(w.t.Context(), controller.Key{Kind: "claim", Namespace: "ns", Name: "claim"})
+	return r.After, err
+}
+
+// sees waits until the resizer knows of a change of the claim.
+func (w *world) sees(has func(*corev1.PersistentVolumeClaim) bool) {
+	w.t.Helper()
+	deadline, tick := time.After(time.Minute), time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		if c, ok := w.claims.Get("ns/claim"); ok && has(c) {
+			return
+		}
+		select {
+		case <-deadline:
+			w.t.Fatal("the claim does not change")
+		case <-tick.C:
+		}
+	}
+}
+
+// grown is an answer of the driver.
+func grown(bytes int64, node bool) func() csitest.Action {
+	return func() csitest.Action {
+		return csitest.Action{Answer: &csipb.ControllerExpandVolumeResponse{CapacityBytes: bytes, NodeExpansionRequired: node}}
+	}
+}
+
+// called compares all calls that the driver got.
+func (w *world) called(want ...proto.Message) {
+	w.t.Helper()
+	var got []proto.Message
+	for _, c := range w.driver.Calls() {
+		got = append(got, c.Request)
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
+		w.t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+func whole() cmp.Options {
+	return cmp.Options{
+		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}),
+		cmpopts.IgnoreFields(corev1.PersistentVolumeClaimCondition{}, "LastTransitionTime", "LastProbeTime"), cmpopts.EquateEmpty(),
+		cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }),
+	}
+}
+
+// are compares the whole claim and the whole volume with what is wanted.
+func (w *world) are(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
+	w.t.Helper()
+	c, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(w.t.Context(), "claim", metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	v, err := w.client.CoreV1().PersistentVolumes().Get(w.t.Context(), "pv", metav1.GetOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if diff := cmp.Diff(claim, c, whole()); diff != "" {
+		w.t.Errorf("claim (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(pv, v, whole()); diff != "" {
+		w.t.Errorf("volume (-want +got):\n%s", diff)
+	}
+}
+
+func storage(size string) corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+}
+
+// bound is a claim of 1Gi that wants 2Gi, and its volume.
+func bound(change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "claim", UID: "c", Labels: map[string]string{"a": "b"}, Finalizers: []string{"example.org/foreign"}}}
+	c.Spec.VolumeName, c.Spec.Resources.Requests = "pv", storage("2Gi")
+	c.Status = corev1.PersistentVolumeClaimStatus{
+		Phase: corev1.ClaimBound, Capacity: storage("1Gi"),
+		Conditions: []corev1.PersistentVolumeClaimCondition{{Type: "example.org/Foreign", Status: corev1.ConditionTrue, Message: "theirs"}},
+	}
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "v", Finalizers: []string{"example.org/foreign"}}}
+	v.Spec.Capacity, v.Spec.AccessModes = storage("1Gi"), []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	v.Spec.MountOptions, v.Spec.PersistentVolumeReclaimPolicy = []string{"noatime"}, corev1.PersistentVolumeReclaimRetain
+	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "claim", UID: "c"}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
+		Driver: driverName, VolumeHandle: "h", FSType: "xfs", VolumeAttributes: map[string]string{"pool": "p"},
+		ControllerExpandSecretRef: &corev1.SecretReference{Namespace: "ns", Name: "s"},
+	}
+	for _, f := range change {
+		f(c, v)
+	}
+	return c, v
+}
+
+func secret() *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("value")}}
+}
+
+func request(bytes int64) *csipb.ControllerExpandVolumeRequest {
+	return &csipb.ControllerExpandVolumeRequest{
+		VolumeId: "h", Secrets: map[string]string{"key": "value"}, CapacityRange: &csipb.CapacityRange{RequiredBytes: bytes},
+		VolumeCapability: &csipb.VolumeCapability{
+			AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{FsType: "xfs", MountFlags: []string{"noatime"}}},
+			AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+		},
+	}
+}
