@@ -3,6 +3,7 @@ package resizer
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,12 +35,21 @@ type world struct {
 	drivers *csi.Set
 	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
 	c       *controller.Controller
+	// register has the driver appear.
+	register func()
 }
 
 // newWorld has the driver answer by what answer returns.
 func newWorld(t *testing.T, answer func() csitest.Action, objects ...runtime.Object) *world {
 	t.Helper()
-	config := csitest.Full()
+	w := newWorldWith(t, csitest.Full(), answer, objects...)
+	w.register()
+	return w
+}
+
+// newWorldWith has another driver, which is not there yet.
+func newWorldWith(t *testing.T, config csitest.Config, answer func() csitest.Action, objects ...runtime.Object) *world {
+	t.Helper()
 	config.Name = driverName
 	w := &world{t: t, client: fake.NewClientset(objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
 	w.driver.OnCall("ControllerExpandVolume", func(int, any) csitest.Action { return answer() })
@@ -50,7 +60,7 @@ func newWorld(t *testing.T, answer func() csitest.Action, objects ...runtime.Obj
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	w.drivers.Put(d)
+	w.register = func() { w.drivers.Put(d) }
 	caches := kube.NewCaches(w.client)
 	w.claims = caches.Claims()
 	w.c = New(controller.Env{Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "resizer"), Log: slog.New(slog.DiscardHandler)}, w.drivers)
@@ -66,21 +76,63 @@ func (w *world) reconcile() (time.Duration, error) {
 	return r.After, err
 }
 
-// sees waits until the resizer knows of a change of the claim.
-func (w *world) sees(has func(*corev1.PersistentVolumeClaim) bool) {
+// run has it work by itself until the test ends.
+func (w *world) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.c.Run(ctx) }()
+	w.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			w.t.Error(err)
+		}
+	})
+}
+
+// eventually fails the test when f does not become empty; f says what is missing.
+func (w *world) eventually(f func() string) {
 	w.t.Helper()
 	deadline, tick := time.After(time.Minute), time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		if c, ok := w.claims.Get("ns/claim"); ok && has(c) {
+		missing := f()
+		if missing == "" {
 			return
 		}
 		select {
 		case <-deadline:
-			w.t.Fatal("the claim does not change")
+			w.t.Fatal("never: " + missing)
 		case <-tick.C:
 		}
 	}
+}
+
+// told waits for an event at the claim.
+func (w *world) told(reason, text string) {
+	w.t.Helper()
+	w.eventually(func() string {
+		all, err := w.client.CoreV1().Events("ns").List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for i := range all.Items {
+			if e := &all.Items[i]; e.InvolvedObject.Name == "claim" && e.Reason == reason && strings.Contains(e.Message, text) {
+				return ""
+			}
+		}
+		return "event " + reason + ": " + text
+	})
+}
+
+// sees waits until the resizer knows of a change of the claim.
+func (w *world) sees(has func(*corev1.PersistentVolumeClaim) bool) {
+	w.t.Helper()
+	w.eventually(func() string {
+		if c, ok := w.claims.Get("ns/claim"); ok && has(c) {
+			return ""
+		}
+		return "the claim does not change"
+	})
 }
 
 // grown is an answer of the driver.
