@@ -196,10 +196,7 @@ func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachme
 	if after == nil || after.DeletionTimestamp != nil {
 		c.shown(now.UID)
 	}
-	var v *corev1.PersistentVolume
-	if name := now.Spec.Source.PersistentVolumeName; name != nil {
-		v, _ = c.volumes.Get(*name)
-	}
+	v := c.volumeAttached(now)
 	// It must be noted before the node is looked at.
 	c.noteAttached(before, after, v)
 	c.wake(now.Spec.NodeName)
@@ -210,6 +207,15 @@ func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachme
 		c.wakeWaiting(driver + "^" + handle)
 	}
 	c.wakeVolume(v)
+}
+
+// volumeAttached returns the volume object that an attachment names, or nil.
+func (c *attachDetach) volumeAttached(a *storagev1.VolumeAttachment) *corev1.PersistentVolume {
+	if a.Spec.Source.PersistentVolumeName == nil {
+		return nil
+	}
+	v, _ := c.volumes.Get(*a.Spec.Source.PersistentVolumeName)
+	return v
 }
 
 // noteAttached remembers that a node has got a volume.

@@ -2,7 +2,6 @@ package attachdetach
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -151,6 +151,12 @@ func started(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientse
 func built(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset, *attachDetach) {
 	t.Helper()
 	client := fake.NewClientset(objects...)
+	watched := make(chan string, 10*kinds)
+	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := client.Tracker().Watch(a.GetResource(), a.GetNamespace())
+		watched <- a.GetResource().Resource
+		return true, w, err
+	})
 	caches := kube.NewCaches(client)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -158,8 +164,15 @@ func built(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset,
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
+	// Of what changes before it is watched this client tells nobody.
+	for range kinds {
+		within(t, watched)
+	}
 	return client, c
 }
+
+// kinds is how many kinds of objects the controller watches.
+const kinds = 7
 
 // look has the controller look at n1 and at the attachment.
 func look(t *testing.T, c *controller.Controller, attachment string) time.Duration {
@@ -232,104 +245,6 @@ func TestTwoObjectsOfOneVolume(t *testing.T) {
 				t.Errorf("attachments: %v, %v; want the one to n1", all.Items, err)
 			}
 		})
-	}
-}
-
-// TestUsedElsewhere: what a living node has mounted is not attached to another
-// one, whatever has become of the attachment; but two nodes that wait for the
-// same volume do not wait for each other, and a node that never had the volume
-// is not believed.
-func TestUsedElsewhere(t *testing.T) {
-	mounted := corev1.PodCondition{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}
-	for name, c := range map[string]struct {
-		ready  corev1.ConditionStatus
-		taints []corev1.Taint
-		// there are the Pods of the node that says that it uses the volume.
-		there []corev1.Pod
-		// had says that it has been attached there.
-		had  bool
-		want int
-	}{
-		"it unmounts":                  {corev1.ConditionTrue, nil, nil, true, 0},
-		"it never had it":              {corev1.ConditionTrue, nil, nil, false, 1},
-		"its Pod has it":               {corev1.ConditionTrue, nil, []corev1.Pod{{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{mounted}}}}, false, 0},
-		"its Pod waits":                {corev1.ConditionTrue, nil, []corev1.Pod{{}}, false, 1},
-		"its Pod waits for it again":   {corev1.ConditionTrue, nil, []corev1.Pod{{}}, true, 1},
-		"a Pod waits and is not":       {corev1.ConditionTrue, nil, []corev1.Pod{{}, {Status: corev1.PodStatus{Conditions: []corev1.PodCondition{mounted}}}}, false, 0},
-		"its Pod has ended":            {corev1.ConditionTrue, nil, []corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}}, false, 0},
-		"its Pod has ended, one waits": {corev1.ConditionTrue, nil, []corev1.Pod{{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, {}}, false, 1},
-		"it is dead":                   {corev1.ConditionUnknown, nil, nil, true, 1},
-		"it is out of service":         {corev1.ConditionTrue, []corev1.Taint{{Key: corev1.TaintNodeOutOfService}}, nil, true, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			objects := append(used("pv", "h", "n1"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
-			other := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Spec: corev1.NodeSpec{Taints: c.taints}}
-			other.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: c.ready}}
-			other.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName("d", "h"))}
-			objects = append(objects, other)
-			for i, p := range c.there {
-				p.ObjectMeta = metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("there-", i), UID: types.UID(fmt.Sprint(i))}
-				p.Spec.NodeName, p.Spec.Volumes = "n2", objects[2].(*corev1.Pod).Spec.Volumes
-				objects = append(objects, &p)
-			}
-			va := attachment()
-			va.Name, va.Spec.NodeName, va.Status.Attached = attach.NameOf("d", "h", "n2"), "n2", true
-			if c.had {
-				objects = append(objects, va)
-			}
-			client, c2 := built(t, Options{Now: time.Now}, objects...)
-			if c.had {
-				takenByForce(t, client, c2, va.Name)
-			}
-			for _, key := range []controller.Key{{Kind: kindNode, Name: "n1"}, {Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")}} {
-				if _, err := c2.Reconcile(t.Context(), key); err != nil {
-					t.Fatal(err)
-				}
-			}
-			all, err := client.StorageV1().VolumeAttachments().List(t.Context(), metav1.ListOptions{})
-			if err != nil || len(all.Items) != c.want {
-				t.Errorf("%d attachments, %v; want %d", len(all.Items), err, c.want)
-			}
-		})
-	}
-}
-
-// takenByForce has an attachment go without a word, when the controller has seen
-// it, and waits until it has seen that it is gone.
-func takenByForce(t *testing.T, client *fake.Clientset, c *attachDetach, name string) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	until := func(f func() bool) {
-		for !f() {
-			within(t, tick.C)
-		}
-	}
-	until(func() bool { return c.had.has("n2", volume.UniqueName("d", "h")) })
-	if err := client.StorageV1().VolumeAttachments().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	until(func() bool {
-		_, there := c.attachments.Get(name)
-		return !there
-	})
-	// A look at the node must not make it forget.
-	if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindNode, Name: "n2"}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// TestHistory: what a node had is remembered while it may have it, and no longer.
-func TestHistory(t *testing.T) {
-	h := &history{volumes: map[string]map[string]bool{}}
-	h.gets("n1", "v")
-	h.gets("n1", "w")
-	h.keep("n1", func(unique string) bool { return unique == "w" })
-	if h.has("n1", "v") || !h.has("n1", "w") || h.has("n2", "w") {
-		t.Errorf("it has %v", h.volumes)
-	}
-	if h.keep("n1", func(string) bool { return false }); len(h.volumes) > 0 {
-		t.Errorf("nodes are remembered that have nothing: %v", h.volumes)
 	}
 }
 

@@ -264,6 +264,8 @@ func (c *attachDetach) remember(f attach.NodeFacts, p attach.NodePlan) {
 		unwanted[d.Attachment.UID] = true
 	}
 	for _, a := range f.Attachments {
+		// At a start it may have been seen before its volume was.
+		c.noteAttached(nil, a, c.volumeAttached(a))
 		if !unwanted[a.UID] {
 			c.wantedAgain(a.UID)
 		}

@@ -16,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
@@ -64,11 +66,24 @@ func newWorldWith(t *testing.T, config csitest.Config, answer func() csitest.Act
 	caches := kube.NewCaches(w.client)
 	w.claims = caches.Claims()
 	w.c = New(controller.Env{Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "resizer"), Log: slog.New(slog.DiscardHandler)}, w.drivers)
+	watched := make(chan string, 10*kinds)
+	w.client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		events, err := w.client.Tracker().Watch(a.GetResource(), a.GetNamespace())
+		watched <- a.GetResource().Resource
+		return true, events, err
+	})
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
+	// Of what changes before it is watched this client tells nobody.
+	for range kinds {
+		<-watched
+	}
 	return w
 }
+
+// kinds is how many kinds of objects the resizer watches.
+const kinds = 2
 
 func (w *world) reconcile() (time.Duration, error) {
 	w.t.Helper()
