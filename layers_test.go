@@ -65,7 +65,7 @@ func layers() []layer {
 		{"internal/golden", nil, append(heavy, clientGo), "for tests only"},
 		{"internal/logged", nil, append(heavy, clientGo), "for tests only"},
 		{"internal/migrate", []string{"internal/volume", decidePrefix, "internal/kube"}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
-		{"internal/orphans", []string{"internal/volume", decidePrefix, "internal/csi"}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
+		{"internal/orphans", []string{"internal/volume", decidePrefix, "internal/csi", "internal/kube"}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
 		{"internal/cli", []string{"internal/volume", decidePrefix, "internal/kube", "internal/manifest", "internal/app", "internal/migrate", "internal/orphans"}, heavy, "the command line joins nothing"},
 		{"internal/app", []string{anyInternal}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{"internal/cli", "internal/app", "internal/csi"}, heavy, "main is boring"},

@@ -93,21 +93,13 @@ func named(name string) metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: "metadata.name=" + name}
 }
 
-func pointers[T any](items []T) []*T {
-	out := make([]*T, 0, len(items))
-	for i := range items {
-		out = append(out, &items[i])
-	}
-	return out
-}
-
 func (r *reading) claims(ns, name string) read {
 	return func(ctx context.Context) error {
 		list, err := r.client.CoreV1().PersistentVolumeClaims(ns).List(ctx, named(name))
 		if err != nil {
 			return fmt.Errorf("list claims: %w", err)
 		}
-		r.Claims = pointers(list.Items)
+		r.Claims = kube.Pointers(list.Items)
 		return nil
 	}
 }
@@ -118,7 +110,7 @@ func (r *reading) volumes(name string) read {
 		if err != nil {
 			return fmt.Errorf("list volumes: %w", err)
 		}
-		r.Volumes = pointers(list.Items)
+		r.Volumes = kube.Pointers(list.Items)
 		return nil
 	}
 }
@@ -128,7 +120,7 @@ func (r *reading) attachments(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list attachments: %w", err)
 	}
-	r.Attachments = pointers(list.Items)
+	r.Attachments = kube.Pointers(list.Items)
 	return nil
 }
 
@@ -138,7 +130,7 @@ func (r *reading) pods(ns string) read {
 		if err != nil {
 			return fmt.Errorf("list pods: %w", err)
 		}
-		for _, p := range pointers(list.Items) {
+		for _, p := range kube.Pointers(list.Items) {
 			r.Pods = append(r.Pods, why.Consumer{Pod: p, Claims: kube.ClaimNames(p)})
 		}
 		return nil
@@ -163,8 +155,8 @@ func (r *reading) cluster(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list CSINodes: %w", err)
 	}
-	r.Classes, r.Drivers = pointers(classes.Items), pointers(drivers.Items)
-	r.Nodes, r.CSINodes = pointers(nodes.Items), pointers(csiNodes.Items)
+	r.Classes, r.Drivers = kube.Pointers(classes.Items), kube.Pointers(drivers.Items)
+	r.Nodes, r.CSINodes = kube.Pointers(nodes.Items), kube.Pointers(csiNodes.Items)
 	return nil
 }
 
@@ -258,7 +250,7 @@ func (r *reading) warnings(ns string) read {
 			if err != nil {
 				return fmt.Errorf("list events: %w", err)
 			}
-			r.Warnings = append(r.Warnings, pointers(list.Items)...)
+			r.Warnings = append(r.Warnings, kube.Pointers(list.Items)...)
 		}
 		slices.SortStableFunc(r.Warnings, func(a, b *corev1.Event) int { return seen(a).Compare(seen(b)) })
 		return nil

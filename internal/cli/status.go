@@ -17,6 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -152,7 +153,7 @@ func printCounts(ctx context.Context, out io.Writer, client kubernetes.Interface
 		a = append(a, map[bool]string{true: "attached", false: "not attached"}[attachments.Items[i].Status.Attached])
 	}
 	fmt.Fprintf(out, "claims       %s\nvolumes      %s\nattachments  %s\n", tally(c), tally(v), tally(a))
-	if err := printUnsettled(ctx, out, client, pointers(volumes.Items)); err != nil {
+	if err := printUnsettled(ctx, out, client, kube.Pointers(volumes.Items)); err != nil {
 		return err
 	}
 	if pending != nil {

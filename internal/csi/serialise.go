@@ -31,13 +31,11 @@ func serialise(t *Turns) decorator {
 // volumeOf returns a key of the volume that a request is about. The prefixes
 // keep names and ids apart.
 func volumeOf(req any) string {
-	switch r := req.(type) {
-	case *csipb.CreateVolumeRequest:
+	if r, ok := req.(*csipb.CreateVolumeRequest); ok {
 		return "name " + r.GetName()
-	case interface{ GetVolumeId() string }:
-		if r.GetVolumeId() != "" {
-			return "id " + r.GetVolumeId()
-		}
+	}
+	if id := idOf(req); id != "" {
+		return "id " + id
 	}
 	return ""
 }

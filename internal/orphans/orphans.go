@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -14,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/orphans"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -89,7 +89,7 @@ func (s *Search) volumes(ctx context.Context) ([]*corev1.PersistentVolume, error
 	if err != nil {
 		return nil, fmt.Errorf("list volumes: %w", err)
 	}
-	return pointers(all.Items), nil
+	return kube.Pointers(all.Items), nil
 }
 
 // making reads what is being made, which says who a volume without an object
@@ -118,7 +118,7 @@ func (s *Search) making(ctx context.Context, f *decide.Facts) error {
 	if err != nil {
 		return fmt.Errorf("list claims: %w", err)
 	}
-	f.Claims = pointers(claims.Items)
+	f.Claims = kube.Pointers(claims.Items)
 	return nil
 }
 
@@ -135,14 +135,6 @@ func (s *Search) nodes(ctx context.Context, f *decide.Facts) error {
 		}
 	}
 	return nil
-}
-
-func pointers[T any](items []T) []*T {
-	out := make([]*T, 0, len(items))
-	for i := range items {
-		out = append(out, &items[i])
-	}
-	return out
 }
 
 // ErrRefused says that a volume is not taken in, and why.
@@ -192,7 +184,7 @@ func (s *Search) gatherAdoption(ctx context.Context, f *decide.AdoptionFacts) er
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("get class: %w", err)
 	}
-	f.Default = err == nil && isOf(class, volume.LocalDriver)
+	f.Default = err == nil && class.Provisioner == volume.LocalDriver
 	if w.Claim.Name == "" {
 		return nil
 	}
@@ -206,8 +198,6 @@ func (s *Search) gatherAdoption(ctx context.Context, f *decide.AdoptionFacts) er
 	f.Claim = claim
 	return nil
 }
-
-func isOf(class *storagev1.StorageClass, driver string) bool { return class.Provisioner == driver }
 
 // apply writes the volume object before the claim: a claim without it would be
 // given another volume.

@@ -127,11 +127,7 @@ func Examine(ctx context.Context, o Options) (m Manifest, err error) {
 		return m, fmt.Errorf("check %s: %w", o.DataDir, err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
-	file := filepath.Join(work, "backup")
-	if m, err = Save(ctx, o, file); err != nil {
-		return m, err
-	}
-	return Check(file)
+	return Save(ctx, o, filepath.Join(work, "backup"))
 }
 
 // Check returns what a backup says of itself, after a look at all of it. It

@@ -29,27 +29,30 @@ func Name(dataDir, reason string, now time.Time) string {
 // Keep makes a backup every so often, and removes the oldest when there are
 // more than most, until ctx ends. Only what it has made itself is ever removed.
 func Keep(ctx context.Context, o Options, every time.Duration, most int, log *slog.Logger) {
-	for {
-		wait := time.NewTimer(time.Until(due(o.DataDir, every, time.Now())))
-		select {
-		case <-ctx.Done():
-			wait.Stop()
-			return
-		case <-wait.C:
-		}
+	for pause(ctx, time.Until(due(o.DataDir, every, time.Now()))) {
 		err := keepOne(o, most, func() error {
 			_, err := SaveRunning(ctx, o, Name(o.DataDir, o.Reason, time.Now()))
 			return err
 		})
-		if err != nil && ctx.Err() == nil {
-			log.Error("no backup is made, will be tried again", "err", err)
-			pause := time.NewTimer(min(every, retry))
-			select {
-			case <-ctx.Done():
-			case <-pause.C:
-			}
-			pause.Stop()
+		if err == nil || ctx.Err() != nil {
+			continue
 		}
+		log.Error("no backup is made, will be tried again", "err", err)
+		if !pause(ctx, min(every, retry)) {
+			return
+		}
+	}
+}
+
+// pause waits, and says whether ctx has not ended meanwhile.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 

@@ -15,15 +15,15 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// Folders of a data directory.
+// Names in a data directory.
 const (
-	// restoring is where a restore makes everything.
+	// restoring is the folder where a restore makes everything.
 	restoring = "restoring"
 	// replaced begins the names of folders with what a restore has replaced.
 	replaced = "replaced-"
-	// hold is a file that says from which backup the directory was restored, until
+	// pending is a file that says from which backup the directory was restored, until
 	// the API says so.
-	hold = "restored"
+	pending = "restored"
 )
 
 // Restored is what a restore leaves.
@@ -62,7 +62,7 @@ func Restore(file, dataDir string, now time.Time) (r Restored, err error) {
 		return r, errors.Join(err, os.RemoveAll(work))
 	}
 	// From here on the control plane starts only as a restored one.
-	if err := durable.WriteJSON(filepath.Join(dir.Path, hold), r); err != nil {
+	if err := durable.WriteJSON(filepath.Join(dir.Path, pending), r); err != nil {
 		return r, fmt.Errorf("restore: %w", err)
 	}
 	r.Replaced, err = exchange(dir.Path, work, filepath.Join(dir.Path, replaced+now.UTC().Format("20060102T150405Z")))
@@ -123,8 +123,8 @@ func exchange(dir, work, old string) (string, error) {
 
 // Pending returns from which backup a data directory was restored, as long as
 // its API does not say so.
-func Pending(dataDir string) (r Restored, pending bool, err error) {
-	err = durable.ReadJSON(filepath.Join(dataDir, hold), maxFile, &r)
+func Pending(dataDir string) (r Restored, is bool, err error) {
+	err = durable.ReadJSON(filepath.Join(dataDir, pending), maxFile, &r)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, false, nil
 	}
@@ -132,4 +132,4 @@ func Pending(dataDir string) (r Restored, pending bool, err error) {
 }
 
 // Settle says that the API says it now.
-func Settle(dataDir string) error { return durable.Remove(filepath.Join(dataDir, hold)) }
+func Settle(dataDir string) error { return durable.Remove(filepath.Join(dataDir, pending)) }

@@ -13,20 +13,21 @@ import (
 // Kubeconfig returns the file with which the user of the identity reaches the
 // server (https://host:port). It holds a private key.
 func (a *Authority) Kubeconfig(server, user string, identity Leaf) ([]byte, error) {
-	c := clientcmdapi.NewConfig()
-	c.Clusters["volplane"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: a.certPEM}
-	c.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: identity.Cert, ClientKeyData: identity.Key}
-	c.Contexts["volplane"] = &clientcmdapi.Context{Cluster: "volplane", AuthInfo: user}
-	c.CurrentContext = "volplane"
-	return clientcmd.Write(*c)
+	return kubeconfig(server, a.certPEM, user, &clientcmdapi.AuthInfo{ClientCertificateData: identity.Cert, ClientKeyData: identity.Key})
 }
 
 // Invitation returns the file with which an invited user reaches the server of
 // an authority.
 func Invitation(server string, authority []byte, user, token string) ([]byte, error) {
+	return kubeconfig(server, authority, user, &clientcmdapi.AuthInfo{Token: token})
+}
+
+// kubeconfig returns the file with which a user reaches the server of an
+// authority by what the user shows there.
+func kubeconfig(server string, authority []byte, user string, shows *clientcmdapi.AuthInfo) ([]byte, error) {
 	c := clientcmdapi.NewConfig()
 	c.Clusters["volplane"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: authority}
-	c.AuthInfos[user] = &clientcmdapi.AuthInfo{Token: token}
+	c.AuthInfos[user] = shows
 	c.Contexts["volplane"] = &clientcmdapi.Context{Cluster: "volplane", AuthInfo: user}
 	c.CurrentContext = "volplane"
 	return clientcmd.Write(*c)
