@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
@@ -23,6 +22,7 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -151,28 +151,17 @@ func started(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientse
 func built(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset, *attachDetach) {
 	t.Helper()
 	client := fake.NewClientset(objects...)
-	watched := make(chan string, 10*kinds)
-	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
-		w, err := client.Tracker().Watch(a.GetResource(), a.GetNamespace())
-		watched <- a.GetResource().Resource
-		return true, w, err
-	})
 	caches := kube.NewCaches(client)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	c := build(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)}, o)
+	followed := kubetest.Follow(t, client)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// Of what changes before it is watched this client tells nobody.
-	for range kinds {
-		within(t, watched)
-	}
+	followed()
 	return client, c
 }
-
-// kinds is how many kinds of objects the controller watches.
-const kinds = 7
 
 // look has the controller look at n1 and at the attachment.
 func look(t *testing.T, c *controller.Controller, attachment string) time.Duration {

@@ -13,6 +13,7 @@ import (
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -79,25 +80,25 @@ func TestUsedElsewhere(t *testing.T) {
 // it, and waits until it has seen that it is gone.
 func takenByForce(t *testing.T, client *fake.Clientset, c *attachDetach, name string) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	until := func(f func() bool) {
-		for !f() {
-			within(t, tick.C)
-		}
-	}
 	reconcile := func() {
 		if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindNode, Name: "n2"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	until(func() bool { reconcile(); return c.had.has("n2", volume.UniqueName("d", "h")) })
+	kubetest.Eventually(t, func() string {
+		if reconcile(); !c.had.has("n2", volume.UniqueName("d", "h")) {
+			return "it is not known that the node has the volume"
+		}
+		return ""
+	})
 	if err := client.StorageV1().VolumeAttachments().Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
-	until(func() bool {
-		_, there := c.attachments.Get(name)
-		return !there
+	kubetest.Eventually(t, func() string {
+		if _, there := c.attachments.Get(name); there {
+			return "the attachment is still there"
+		}
+		return ""
 	})
 	// A look at the node must not make it forget.
 	reconcile()
@@ -113,14 +114,12 @@ func TestAttachedBeforeItsVolumeIsSeen(t *testing.T) {
 	if _, err := client.CoreV1().PersistentVolumes().Create(t.Context(), pv, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		if _, there := c.volumes.Get("pv"); there {
-			break
+	kubetest.Eventually(t, func() string {
+		if _, there := c.volumes.Get("pv"); !there {
+			return "the volume is not seen"
 		}
-		within(t, tick.C)
-	}
+		return ""
+	})
 	if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindNode, Name: "n2"}); err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -44,9 +45,11 @@ func newLoop(t *testing.T, drivers *csi.Set, objects ...runtime.Object) *loop {
 	c := New(controller.Env{
 		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "attacher"), Log: slog.New(slog.DiscardHandler),
 	}, Options{Drivers: drivers})
+	followed := kubetest.Follow(t, w.client)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
+	followed()
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	t.Cleanup(func() {
@@ -110,7 +113,7 @@ func nodeOf(name string) *storagev1.CSINode {
 // is waits until an attachment has a status.
 func (w *loop) is(va *storagev1.VolumeAttachment, what string, has func(storagev1.VolumeAttachmentStatus) bool) {
 	w.Helper()
-	w.eventually(func() string {
+	kubetest.Eventually(w, func() string {
 		got, err := w.client.StorageV1().VolumeAttachments().Get(context.Background(), va.Name, metav1.GetOptions{})
 		if err != nil || !has(got.Status) {
 			return fmt.Sprintf("%s of node %s: %+v, %v", what, va.Spec.NodeName, got, err)
@@ -120,25 +123,6 @@ func (w *loop) is(va *storagev1.VolumeAttachment, what string, has func(storagev
 }
 
 func isAttached(s storagev1.VolumeAttachmentStatus) bool { return s.Attached && s.AttachError == nil }
-
-// eventually fails the test when f does not become empty; f says what is
-// missing.
-func (w *loop) eventually(f func() string) {
-	w.Helper()
-	deadline, tick := time.After(time.Minute), time.NewTicker(2*time.Millisecond)
-	defer tick.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-deadline:
-			w.Fatal("never: " + missing)
-		case <-tick.C:
-		}
-	}
-}
 
 // TestNodeWithoutItsObject: an attachment for it says what is missing, others go
 // on, and it is attached when the object comes (S1-016).
@@ -177,7 +161,7 @@ func TestVolumesBesideAttachments(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.is(quick, "attached", isAttached)
-	w.eventually(func() string {
+	kubetest.Eventually(w, func() string {
 		if v, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "old", metav1.GetOptions{}); err == nil && len(v.Finalizers) > 0 {
 			return fmt.Sprint("the volume object has ", v.Finalizers)
 		}

@@ -21,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -98,10 +99,7 @@ func (w *world) called(want ...proto.Message) {
 }
 
 func whole() cmp.Options {
-	return cmp.Options{
-		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}),
-		cmpopts.IgnoreFields(storagev1.VolumeError{}, "Time"), cmpopts.EquateEmpty(),
-	}
+	return append(kubetest.Whole(), cmpopts.IgnoreFields(storagev1.VolumeError{}, "Time"))
 }
 
 // attachment compares the whole attachment with what is wanted.

@@ -10,6 +10,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -38,7 +39,7 @@ func has(d *driver) { d.volumes["id-pvc-u-c"] = 1 << 30 }
 // gone waits until the driver has deleted the volume.
 func (w *world) gone() {
 	w.t.Helper()
-	eventually(w.t, func() string {
+	kubetest.Eventually(w.t, func() string {
 		if w.driver.has() != "" {
 			return "DeleteVolume"
 		}
@@ -50,7 +51,7 @@ func (w *world) gone() {
 // claim; when the claim goes it is.
 func TestNothingIsDeletedThatAClaimNames(t *testing.T) {
 	w := newWorld(t, has, released(t), names())
-	eventually(t, func() string {
+	kubetest.Eventually(t, func() string {
 		all, err := w.client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{})
 		if err != nil || len(all.Items) == 0 || all.Items[0].Reason != string(volume.ReasonClaimUIDMismatch) {
 			return "an event ClaimUIDMismatch"

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -124,7 +125,7 @@ func playCodes(t *testing.T, says []codes.Code, makes bool) *world {
 		}
 	}, claim("c"))
 	client <- w
-	eventually(t, func() string {
+	kubetest.Eventually(t, func() string {
 		if len(w.driver.calls()) == 0 {
 			return "CreateVolume"
 		}

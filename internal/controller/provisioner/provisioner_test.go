@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -39,7 +40,7 @@ func TestAFinalNoIsNotRepeatedAtOnce(t *testing.T) {
 			return nil, status.Error(codes.InvalidArgument, "no such parameter")
 		}
 	}, claim("c"))
-	eventually(t, func() string {
+	kubetest.Eventually(t, func() string {
 		if len(w.driver.calls()) < 4 {
 			return "four calls of CreateVolume"
 		}
@@ -64,7 +65,7 @@ func TestAnAnswerThatIsTooSmallLeavesNothing(t *testing.T) {
 			return nil, nil
 		}
 	}, claim("c"))
-	eventually(t, func() string {
+	kubetest.Eventually(t, func() string {
 		if len(w.driver.deletions()) == 0 {
 			return "DeleteVolume"
 		}
@@ -144,7 +145,7 @@ func TestAStrangersVolumeObjectHidesNothing(t *testing.T) {
 	}, claim("c"))
 	client <- w
 	w.settled()
-	eventually(t, func() string {
+	kubetest.Eventually(t, func() string {
 		if len(w.driver.calls()) == 0 || w.driver.has() != "" {
 			return "the driver's volume to be deleted"
 		}

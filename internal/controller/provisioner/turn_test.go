@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -39,7 +40,7 @@ func TestHangingCreationsHoldUpNobodyElse(t *testing.T) {
 			return nil, ctx.Err()
 		}
 	}, objects...)
-	eventually(t, func() string {
+	kubetest.Eventually(t, func() string {
 		if n := hang.Load(); n < places/2 {
 			return fmt.Sprintf("half of the places are taken: %d", n)
 		}
@@ -52,7 +53,7 @@ func TestHangingCreationsHoldUpNobodyElse(t *testing.T) {
 	w.createReleased("old")
 	w.saved("pvc-u-second-driver")
 	w.saved("pvc-u-second-namespace")
-	eventually(t, func() string {
+	kubetest.Eventually(t, func() string {
 		if !slices.Contains(w.driver.deletions(), "old") {
 			return "the deletion of what the driver made before"
 		}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,13 +22,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -172,7 +170,7 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 	c := New(controller.Env{
 		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
 	}, Options{Drivers: w.drivers, Requests: controller.NewRequests(), Intents: Intents(), Lateness: 50 * time.Millisecond})
-	followed := w.follows()
+	followed := kubetest.Follow(t, w.client)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -186,34 +184,6 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 		}
 	})
 	return w
-}
-
-// follows returns what waits until all that was listed since is watched: this API
-// forgets what happens between a list and a watch.
-func (w *world) follows() (followed func()) {
-	var watching atomic.Int32
-	w.client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
-		events, err := w.client.Tracker().Watch(a.GetResource(), a.GetNamespace())
-		if err == nil {
-			watching.Add(1)
-		}
-		return true, events, err
-	})
-	return func() {
-		w.t.Helper()
-		kinds := map[string]bool{}
-		for _, a := range w.client.Actions() {
-			if a.GetVerb() == "list" {
-				kinds[a.GetResource().Resource] = true
-			}
-		}
-		eventually(w.t, func() string {
-			if n := int(watching.Load()); n < len(kinds) {
-				return fmt.Sprintf("%d of %d kinds are watched", n, len(kinds))
-			}
-			return ""
-		})
-	}
 }
 
 func serve(ctx context.Context, t *testing.T, d *driver) *csi.Driver {
@@ -268,7 +238,7 @@ func (w *world) claim(name string) *corev1.PersistentVolumeClaim {
 // settled waits until there are no intents.
 func (w *world) settled() {
 	w.t.Helper()
-	eventually(w.t, func() string {
+	kubetest.Eventually(w.t, func() string {
 		all, err := w.client.CoreV1().ConfigMaps("").List(context.Background(), metav1.ListOptions{})
 		if err != nil || len(all.Items) > 0 {
 			return fmt.Sprintf("intents are left: %v, %v", all.Items, err)
@@ -281,7 +251,7 @@ func (w *world) settled() {
 func (w *world) saved(name string) *corev1.PersistentVolume {
 	w.t.Helper()
 	var got *corev1.PersistentVolume
-	eventually(w.t, func() string {
+	kubetest.Eventually(w.t, func() string {
 		var err error
 		if got, err = w.client.CoreV1().PersistentVolumes().Get(context.Background(), name, metav1.GetOptions{}); err != nil {
 			return err.Error()
@@ -294,7 +264,7 @@ func (w *world) saved(name string) *corev1.PersistentVolume {
 // tells waits for an event about a claim with the reason and the words.
 func (w *world) tells(name string, reason volume.Reason, words string) {
 	w.t.Helper()
-	eventually(w.t, func() string {
+	kubetest.Eventually(w.t, func() string {
 		all, err := w.client.CoreV1().Events("ns").List(context.Background(), metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
@@ -313,25 +283,6 @@ func (w *world) noVolumes() {
 	all, err := w.client.CoreV1().PersistentVolumes().List(context.Background(), metav1.ListOptions{})
 	if err != nil || len(all.Items) > 0 {
 		w.t.Errorf("%d volume objects, %v; want none", len(all.Items), err)
-	}
-}
-
-// eventually fails the test when f does not become empty; f says what is
-// missing.
-func eventually(t *testing.T, f func() string) {
-	t.Helper()
-	deadline, tick := time.After(time.Minute), time.NewTicker(2*time.Millisecond)
-	defer tick.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatal("never: " + missing)
-		case <-tick.C:
-		}
 	}
 }
 

@@ -16,14 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
 const driverName = "d.example"
@@ -66,24 +65,13 @@ func newWorldWith(t *testing.T, config csitest.Config, answer func() csitest.Act
 	caches := kube.NewCaches(w.client)
 	w.claims = caches.Claims()
 	w.c = New(controller.Env{Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "resizer"), Log: slog.New(slog.DiscardHandler)}, w.drivers)
-	watched := make(chan string, 10*kinds)
-	w.client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
-		events, err := w.client.Tracker().Watch(a.GetResource(), a.GetNamespace())
-		watched <- a.GetResource().Resource
-		return true, events, err
-	})
+	followed := kubetest.Follow(t, w.client)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// Of what changes before it is watched this client tells nobody.
-	for range kinds {
-		<-watched
-	}
+	followed()
 	return w
 }
-
-// kinds is how many kinds of objects the resizer watches.
-const kinds = 2
 
 func (w *world) reconcile() (time.Duration, error) {
 	w.t.Helper()
@@ -104,28 +92,10 @@ func (w *world) run() {
 	})
 }
 
-// eventually fails the test when f does not become empty; f says what is missing.
-func (w *world) eventually(f func() string) {
-	w.t.Helper()
-	deadline, tick := time.After(time.Minute), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-deadline:
-			w.t.Fatal("never: " + missing)
-		case <-tick.C:
-		}
-	}
-}
-
 // told waits for an event at the claim.
 func (w *world) told(reason, text string) {
 	w.t.Helper()
-	w.eventually(func() string {
+	kubetest.Eventually(w.t, func() string {
 		all, err := w.client.CoreV1().Events("ns").List(context.Background(), metav1.ListOptions{})
 		if err != nil {
 			return err.Error()
@@ -142,7 +112,7 @@ func (w *world) told(reason, text string) {
 // sees waits until the resizer knows of a change of the claim.
 func (w *world) sees(has func(*corev1.PersistentVolumeClaim) bool) {
 	w.t.Helper()
-	w.eventually(func() string {
+	kubetest.Eventually(w.t, func() string {
 		if c, ok := w.claims.Get("ns/claim"); ok && has(c) {
 			return ""
 		}
@@ -170,11 +140,9 @@ func (w *world) called(want ...proto.Message) {
 }
 
 func whole() cmp.Options {
-	return cmp.Options{
-		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}),
-		cmpopts.IgnoreFields(corev1.PersistentVolumeClaimCondition{}, "LastTransitionTime", "LastProbeTime"), cmpopts.EquateEmpty(),
-		cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }),
-	}
+	return append(kubetest.Whole(),
+		cmpopts.IgnoreFields(corev1.PersistentVolumeClaimCondition{}, "LastTransitionTime", "LastProbeTime"),
+		cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }))
 }
 
 // are compares the whole claim and the whole volume with what is wanted.
