@@ -128,7 +128,7 @@ func await(ctx context.Context, socket string, log *slog.Logger) (*csi.Driver, e
 // locks returns the leases that upstream's programs for the same work hold: so
 // one of theirs that still runs, or runs again, and this one never work side by
 // side.
-func (o ControllersOptions) locks(driver string) ([]Seat, error) {
+func (o ControllersOptions) locks(driver string) ([]WatchedLock, error) {
 	if !o.Elects {
 		return nil, nil
 	}
@@ -138,7 +138,7 @@ func (o ControllersOptions) locks(driver string) ([]Seat, error) {
 	}
 	// Two processes on one host are two.
 	id := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
-	var locks []Seat
+	var locks []WatchedLock
 	names := leases(o.Roles, driver)
 	config := kube.Restrict(o.Config, "leader-election", leaseRights(o.Namespace, names))
 	client, err := kubernetes.NewForConfig(config)
@@ -150,7 +150,7 @@ func (o ControllersOptions) locks(driver string) ([]Seat, error) {
 		if err != nil {
 			return nil, fmt.Errorf("lease %s: %w", name, err)
 		}
-		locks = append(locks, Seat{Interface: lock, Leases: client.CoordinationV1().Leases(o.Namespace), Name: name})
+		locks = append(locks, WatchedLock{Interface: lock, Leases: client.CoordinationV1().Leases(o.Namespace), Name: name})
 	}
 	return locks, nil
 }

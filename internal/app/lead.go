@@ -12,21 +12,21 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Lead waits until each of the seats is held, in their order, which must be the
+// Lead waits until each of the locks is held, in their order, which must be the
 // same for all: of processes that want several none waits for another that waits
 // for it. It runs while all of them are held (S3-031). When one is lost run's
 // context ends, and the waiting begins again. All are watched from the beginning:
-// those of a process that has gone run out together. The seats are given back in the
+// those of a process that has gone run out together. The locks are given back in the
 // reverse order when run has returned, so that nothing works any more when another
 // process takes them. It returns when ctx has ended, or run has returned by
 // itself, with its error.
-func Lead(ctx context.Context, seats []Seat, t Term, log *slog.Logger, run func(context.Context) error) error {
+func Lead(ctx context.Context, locks []WatchedLock, t Term, log *slog.Logger, run func(context.Context) error) error {
 	watched, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer stop()
-	observers := make([]*observer, 0, len(seats))
-	for _, s := range seats {
+	observers := make([]*observer, 0, len(locks))
+	for _, s := range locks {
 		o := observe(s)
 		observers = append(observers, o)
 		watching.Go(func() { o.run(watched) })
@@ -34,14 +34,14 @@ func Lead(ctx context.Context, seats []Seat, t Term, log *slog.Logger, run func(
 	return t.lead(ctx, observers, log, run)
 }
 
-func (t Term) lead(ctx context.Context, seats []*observer, log *slog.Logger, run func(context.Context) error) error {
-	if len(seats) == 0 {
+func (t Term) lead(ctx context.Context, locks []*observer, log *slog.Logger, run func(context.Context) error) error {
+	if len(locks) == 0 {
 		return run(ctx)
 	}
-	log = log.With("lease", seats[0].Describe())
+	log = log.With("lease", locks[0].Describe())
 	for {
-		done, err := t.once(ctx, seats[0], log, func(held context.Context) error {
-			return t.lead(held, seats[1:], log, run)
+		done, err := t.once(ctx, locks[0], log, func(held context.Context) error {
+			return t.lead(held, locks[1:], log, run)
 		})
 		if done || ctx.Err() != nil {
 			return err
@@ -57,7 +57,7 @@ type Term struct {
 	Duration, Deadline, Retry time.Duration
 }
 
-// once waits for one seat and runs while it is held. It says whether nothing is
+// once waits for one lease and runs while it is held. It says whether nothing is
 // left to do: run has returned by itself, or ctx has ended.
 func (t Term) once(ctx context.Context, lock *observer, log *slog.Logger, run func(context.Context) error) (done bool, err error) {
 	// It must go on holding the lease while run stops.

@@ -24,7 +24,7 @@ import (
 
 // lock is a lease that its holder may lose sight of.
 type lock struct {
-	Seat
+	WatchedLock
 	away atomic.Bool
 }
 
@@ -55,14 +55,16 @@ func silence(ctx context.Context) error {
 }
 
 func newLock(client kubernetes.Interface, name, identity string) *lock {
-	return &lock{Seat: Seat{Name: name, Leases: client.CoordinationV1().Leases("default"), Interface: &resourcelock.LeaseLock{
+	return &lock{WatchedLock: WatchedLock{Name: name, Leases: client.CoordinationV1().Leases("default"), Interface: &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
 	}}}
 }
 
-// seat is one that is held by the lock.
-func (l *lock) seat() Seat { return Seat{Interface: l, Leases: l.Leases, Name: l.Name} }
+// watched is the lock as Lead takes it.
+func (l *lock) watched() WatchedLock {
+	return WatchedLock{Interface: l, Leases: l.Leases, Name: l.Name}
+}
 
 // usual is how upstream's programs hold their leases.
 var usual = Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
@@ -82,12 +84,12 @@ type leader struct {
 func lead(t *testing.T, working *atomic.Int64, l *leader, more ...*lock) *leader {
 	ctx, cancel := context.WithCancel(t.Context())
 	l.cancel, l.ended = cancel, make(chan error, 1)
-	seats := []Seat{l.seat()}
+	locks := []WatchedLock{l.watched()}
 	for _, m := range more {
-		seats = append(seats, m.seat())
+		locks = append(locks, m.watched())
 	}
 	go func() {
-		l.ended <- Lead(ctx, seats, usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+		l.ended <- Lead(ctx, locks, usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
 			if n := working.Add(1); n > 1 {
 				t.Errorf("%d work at once", n)
 			}
@@ -216,22 +218,22 @@ func TestTakeOver(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			client := versioned()
 			die, dead := context.WithCancel(t.Context())
-			seats := func(who string) (first *lock, more []*lock) {
+			locks := func(who string) (first *lock, more []*lock) {
 				var all []*lock
 				for i := range roles {
 					all = append(all, newLock(client, fmt.Sprint("lease-", i), who))
 				}
 				return all[0], all[1:]
 			}
-			first, more := seats("gone")
+			first, more := locks("gone")
 			for i, l := range append([]*lock{first}, more...) {
 				go renews(die, t, l, time.Duration(i)*usual.Retry/time.Duration(roles))
 			}
 			var working atomic.Int64
 			<-time.After(usual.Retry)
-			first, more = seats("a")
+			first, more = locks("a")
 			a := lead(t, &working, &leader{lock: first}, more...)
-			first, more = seats("b")
+			first, more = locks("b")
 			b := lead(t, &working, &leader{lock: first}, more...)
 			<-time.After(10 * time.Minute)
 			if working.Load() != 0 {
@@ -320,7 +322,7 @@ func TestNextLeadsAtOnce(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() {
-				ended <- Lead(ctx, []Seat{newLock(client, "l", name).seat()}, usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+				ended <- Lead(ctx, []WatchedLock{newLock(client, "l", name).watched()}, usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
 					begun <- name
 					<-ctx.Done()
 					return nil
@@ -352,7 +354,7 @@ func TestWorkEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, broken := fake.NewClientset(), errors.New("broken")
 		l := newLock(client, "l", "a")
-		err := Lead(t.Context(), []Seat{l.seat()}, usual, slog.New(slog.DiscardHandler), func(context.Context) error { return broken })
+		err := Lead(t.Context(), []WatchedLock{l.watched()}, usual, slog.New(slog.DiscardHandler), func(context.Context) error { return broken })
 		if !errors.Is(err, broken) {
 			t.Errorf("got %v", err)
 		}

@@ -24,12 +24,12 @@ type lanes struct {
 	wake   func(Key)
 
 	mu  sync.Mutex
-	all map[course]*traffic
+	all map[laneKey]*traffic
 	of  map[Key]*ticket
 }
 
-// course is a lane, whoever is in it.
-type course struct{ driver, call string }
+// laneKey is a lane, whoever is in it.
+type laneKey struct{ driver, call string }
 
 // busy explains why a call is not made yet, in the same words to all that wait.
 func (l Lane) busy() volume.Because {
@@ -39,9 +39,9 @@ func (l Lane) busy() volume.Because {
 	}
 }
 
-func (l Lane) course() course { return course{l.Driver, l.Call} }
+func (l Lane) key() laneKey { return laneKey{l.Driver, l.Call} }
 
-// traffic is what is under way on a course, and what waits for it.
+// traffic is what is under way in a lane, and what waits for it.
 type traffic struct {
 	busy int
 	// held are the places that namespaces have.
@@ -60,16 +60,16 @@ type ticket struct {
 	key   Key
 	lane  Lane
 	since time.Time
-	state claim
+	state turn
 	// asked says that the work on the key that is under way has asked for it.
 	asked bool
 }
 
-type claim int
+type turn int
 
 const (
 	// queued waits for its turn.
-	queued claim = iota
+	queued turn = iota
 	// called has a place, and is to be worked on again.
 	called
 	// inside has a place until the work on it that is under way ends.
@@ -110,7 +110,7 @@ func (l *lanes) enter(k Key, lane Lane) (ok bool, waited time.Duration) {
 
 // ticket gives a key a place in a lane, or in the line.
 func (l *lanes) ticket(k Key, lane Lane) *ticket {
-	t, on := &ticket{key: k, lane: lane, since: time.Now()}, l.on(lane.course())
+	t, on := &ticket{key: k, lane: lane, since: time.Now()}, l.on(lane.key())
 	l.of[k] = t
 	if on.allows(lane.Namespace, l.places) {
 		on.take(t, inside)
@@ -144,7 +144,7 @@ func (l *lanes) end(k Key) (waits bool) {
 // drop takes back a ticket, and gives its place to the next one.
 func (l *lanes) drop(t *ticket) {
 	delete(l.of, t.key)
-	at := t.lane.course()
+	at := t.lane.key()
 	on := l.all[at]
 	if t.state == queued {
 		on.leave(t)
@@ -160,9 +160,9 @@ func (l *lanes) drop(t *ticket) {
 	}
 }
 
-func (l *lanes) on(c course) *traffic {
+func (l *lanes) on(c laneKey) *traffic {
 	if l.all == nil {
-		l.all, l.of = map[course]*traffic{}, map[Key]*ticket{}
+		l.all, l.of = map[laneKey]*traffic{}, map[Key]*ticket{}
 	}
 	if l.all[c] == nil {
 		l.all[c] = &traffic{held: map[string]int{}}
@@ -175,7 +175,7 @@ func (t *traffic) allows(namespace string, places int) bool {
 	return t.held[namespace] < places-t.busy
 }
 
-func (t *traffic) take(k *ticket, state claim) {
+func (t *traffic) take(k *ticket, state turn) {
 	k.state = state
 	t.busy++
 	t.held[k.lane.Namespace]++

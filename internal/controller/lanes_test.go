@@ -340,10 +340,10 @@ func (m *lanesMachine) holds(t *rapid.T) {
 
 // counts: a lane has no more than its places, no place is counted twice, and who
 // was called was woken.
-func (m *lanesMachine) counts(t *rapid.T, at course, on *traffic) {
+func (m *lanesMachine) counts(t *rapid.T, at laneKey, on *traffic) {
 	busy, held := 0, map[string]int{}
 	for k, ticket := range m.lanes.of {
-		if ticket.lane.course() != at || ticket.state == queued {
+		if ticket.lane.key() != at || ticket.state == queued {
 			continue
 		}
 		busy++

@@ -65,15 +65,15 @@ func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string
 	if a.etcd, a.factory, err = store(c, place{endpoint: db.Endpoint(), sealing: sealing, collects: o.Collects}); err != nil {
 		return nil, nil, err
 	}
-	a.desk = membership.New(ca, client)
-	if a.identities, err = authenticate(c, ca, a.informers, a.desk); err != nil {
+	a.members = membership.New(ca, client)
+	if a.identities, err = authenticate(c, ca, a.informers, a.members); err != nil {
 		return nil, nil, err
 	}
-	if err := authorize(c, a.informers, a.desk, ready); err != nil {
+	if err := authorize(c, a.informers, a.members, ready); err != nil {
 		return nil, nil, err
 	}
 	c.BuildHandlerChainFunc = func(h http.Handler, c *genericapiserver.Config) http.Handler {
-		return genericapiserver.DefaultBuildHandlerChain(a.desk.Guard(h), c)
+		return genericapiserver.DefaultBuildHandlerChain(a.members.Guard(h), c)
 	}
 	if err := admit(c, client, a.informers, func() room.Plan { _, p := db.Room(); return p }); err != nil {
 		return nil, nil, err

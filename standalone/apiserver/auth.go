@@ -39,7 +39,7 @@ const issuer = "https://kubernetes.default.svc"
 // back, service account tokens signed by it, and the invitations of nodes, and
 // returns what knows them. Without either one
 // may only ask whether the server is well, as supervisors do.
-func authenticate(c *genericapiserver.Config, ca *pki.Authority, inf informers.SharedInformerFactory, desk *membership.Desk) (authenticator.Request, error) {
+func authenticate(c *genericapiserver.Config, ca *pki.Authority, inf informers.SharedInformerFactory, members *membership.Members) (authenticator.Request, error) {
 	clientCA, err := dynamiccertificates.NewStaticCAContent("client-ca", ca.CertPEM())
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority for clients: %w", err)
@@ -56,8 +56,8 @@ func authenticate(c *genericapiserver.Config, ca *pki.Authority, inf informers.S
 	c.Authentication.APIAudiences = audiences
 	identities := group.NewAuthenticatedGroupAdder(authnunion.New(
 		ownProcess(),
-		desk.Certificates(x509.NewDynamic(clientCA.VerifyOptions, x509.CommonNameUserConversion)),
-		bearertoken.New(tokenunion.New(desk, tokens)),
+		members.Certificates(x509.NewDynamic(clientCA.VerifyOptions, x509.CommonNameUserConversion)),
+		bearertoken.New(tokenunion.New(members, tokens)),
 	))
 	// Who shows a wrong identity is refused, not taken for nobody.
 	c.Authentication.Authenticator = authnunion.NewFailOnError(identities, anonymous.NewAuthenticator(
@@ -76,7 +76,7 @@ func tokenIssuer(key *ecdsa.PrivateKey) (serviceaccount.TokenGenerator, error) {
 // authorize lets administrators do everything, confines node agents to their
 // own objects, and asks RBAC about everybody else. Until ready it refuses nobody:
 // who may do what is not known yet.
-func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory, desk *membership.Desk, ready <-chan struct{}) error {
+func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory, members *membership.Members, ready <-chan struct{}) error {
 	graph := node.NewGraph()
 	node.AddGraphEventHandlers(graph, inf.Core().V1().Nodes(), inf.Core().V1().Pods(), inf.Core().V1().PersistentVolumes(),
 		inf.Storage().V1().VolumeAttachments(), nil, nil)
@@ -87,7 +87,7 @@ func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory, 
 	all, err := authzunion.New(
 		authzunion.NamedAuthorizer{AuthorizerName: "Administrators", Authorizer: authorizerfactory.NewPrivilegedGroups("system:masters")},
 		authzunion.NamedAuthorizer{AuthorizerName: "Start", Authorizer: waitFor(ready)},
-		authzunion.NamedAuthorizer{AuthorizerName: "Membership", Authorizer: desk.Authorizer()},
+		authzunion.NamedAuthorizer{AuthorizerName: "Membership", Authorizer: members.Authorizer()},
 		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: node.NewAuthorizer(graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())},
 		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: roles})
 	if err != nil {

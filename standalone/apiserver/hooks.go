@@ -55,7 +55,7 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 		go ends.Run(h, 1)
 		return nil
 	})
-	server.AddPostStartHookOrDie("membership", func(h genericapiserver.PostStartHookContext) error { return a.desk.Run(h) })
+	server.AddPostStartHookOrDie("membership", func(h genericapiserver.PostStartHookContext) error { return a.members.Run(h) })
 	return a.keepQuotas(server, client, objects)
 }
 

@@ -115,7 +115,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 		return err
 	}
 	generic.Handler.NonGoRestfulMux.HandleFunc(room.Path, s.tellRoom)
-	a.desk.Install(generic.Handler.NonGoRestfulMux)
+	a.members.Install(generic.Handler.NonGoRestfulMux)
 	s.handler = generic.Handler
 	prepared := generic.PrepareRun()
 	if err := a.describe(generic); err != nil {

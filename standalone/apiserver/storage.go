@@ -237,6 +237,6 @@ type assembly struct {
 	crds      *extensions.CustomResourceDefinitions
 	// identities knows who somebody is, and knows nobody as anonymous.
 	identities authenticator.Request
-	// desk knows which nodes are let in.
-	desk *membership.Desk
+	// members knows which nodes are let in.
+	members *membership.Members
 }

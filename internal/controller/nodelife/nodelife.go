@@ -94,7 +94,7 @@ func (l *nodeLife) reconcile(ctx context.Context, key controller.Key) (controlle
 	case kindGone:
 		return l.collect(ctx, key.Name)
 	case kindDead:
-		return controller.Result{}, l.bury(ctx, key.Name)
+		return controller.Result{}, l.collectDead(ctx, key.Name)
 	}
 	node, ok := l.nodes.Get(key.Name)
 	if !ok {

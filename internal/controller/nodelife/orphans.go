@@ -32,11 +32,11 @@ func (l *nodeLife) podChanged(before, after *corev1.Pod) {
 	}
 }
 
-// bury deletes the Pods of a node that is off.
-func (l *nodeLife) bury(ctx context.Context, name string) error {
+// collectDead deletes the Pods of a node that is off.
+func (l *nodeLife) collectDead(ctx context.Context, name string) error {
 	node, _ := l.nodes.Get(name)
 	pods := l.pods.By(kube.PodsByNode, name)
-	if plan := nodelife.Bury(name, node, pods); len(plan.Delete) == 0 {
+	if plan := nodelife.DeadPods(name, node, pods); len(plan.Delete) == 0 {
 		return nil
 	}
 	// The cache may not have heard yet that its agent is back.
@@ -47,7 +47,7 @@ func (l *nodeLife) bury(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("look at node %s: %w", name, err)
 	}
-	plan := nodelife.Bury(name, node, pods)
+	plan := nodelife.DeadPods(name, node, pods)
 	return l.remove(ctx, plan.Delete, plan.Because)
 }
 

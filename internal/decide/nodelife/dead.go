@@ -25,10 +25,10 @@ type DeadPlan struct {
 	Because volume.Because
 }
 
-// Bury decides about the Pods of a node. Of a dead one those are deleted that are
+// DeadPods decides about the Pods of a node. Of a dead one those are deleted that are
 // being deleted, for nobody there ends them, as Kubernetes' Pod garbage collector
 // does; and if the taint evicts those, too, that do not tolerate it.
-func Bury(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
+func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 	switch {
 	case n == nil:
 		return DeadPlan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is gone"}}

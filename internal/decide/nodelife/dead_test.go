@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/golden"
 )
 
-func TestBury(t *testing.T) {
+func TestDeadPods(t *testing.T) {
 	const key = corev1.TaintNodeOutOfService
 	node := func(ready corev1.ConditionStatus, taints ...corev1.Taint) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{Taints: taints}}
@@ -45,7 +45,7 @@ func TestBury(t *testing.T) {
 		{"without a condition nobody contradicts", &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{evict}}}},
 		{"a taint that evicts nobody ends what is going", node(corev1.ConditionFalse, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})},
 	} {
-		p := nodelife.Bury("n1", c.node, pods)
+		p := nodelife.DeadPods("n1", c.node, pods)
 		names := map[string]bool{}
 		for _, pod := range p.Delete {
 			names[pod.Name] = true

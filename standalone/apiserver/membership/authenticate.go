@@ -35,7 +35,7 @@ func shown(r *http.Request) (cert *x509.Certificate, node string, ok bool) {
 
 // Certificates refuses what another authenticator of certificates accepts, when
 // it was taken back.
-func (d *Desk) Certificates(inner authenticator.Request) authenticator.Request {
+func (d *Members) Certificates(inner authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		answer, ok, err := inner.AuthenticateRequest(r)
 		if err != nil || !ok {
@@ -50,7 +50,7 @@ func (d *Desk) Certificates(inner authenticator.Request) authenticator.Request {
 
 // refuse says whether a request comes with a node's certificate that does not
 // count any more.
-func (d *Desk) refuse(r *http.Request) error {
+func (d *Members) refuse(r *http.Request) error {
 	cert, node, ok := shown(r)
 	if !ok {
 		return nil
@@ -67,7 +67,7 @@ func (d *Desk) refuse(r *http.Request) error {
 }
 
 // AuthenticateToken knows who shows an invitation.
-func (d *Desk) AuthenticateToken(ctx context.Context, text string) (*authenticator.Response, bool, error) {
+func (d *Members) AuthenticateToken(ctx context.Context, text string) (*authenticator.Response, bool, error) {
 	t, ok := identity.ParseToken(text)
 	if !ok {
 		return nil, false, nil
@@ -90,7 +90,7 @@ func (d *Desk) AuthenticateToken(ctx context.Context, text string) (*authenticat
 
 // Authorizer lets those who are invited, and nodes, ask for a certificate; what
 // they get is decided there.
-func (d *Desk) Authorizer() authorizer.Authorizer {
+func (d *Members) Authorizer() authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 		groups := a.GetUser().GetGroups()
 		mine := !a.IsResourceRequest() && a.GetPath() == identity.PathCertificate && a.GetVerb() == "post"
@@ -109,7 +109,7 @@ type visit struct {
 
 // Guard ends what nodes have under way when their certificates are taken back: a
 // watch would go on for as long as it likes.
-func (d *Desk) Guard(next http.Handler) http.Handler {
+func (d *Members) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, node, ok := shown(r)
 		if !ok {
@@ -128,7 +128,7 @@ func (d *Desk) Guard(next http.Handler) http.Handler {
 	})
 }
 
-func (d *Desk) enter(node string, q *visit) (leave func()) {
+func (d *Members) enter(node string, q *visit) (leave func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.underWay[node] == nil {
@@ -146,7 +146,7 @@ func (d *Desk) enter(node string, q *visit) (leave func()) {
 }
 
 // sweep ends every request whose certificate does not count any more.
-func (d *Desk) sweep() {
+func (d *Members) sweep() {
 	d.mu.Lock()
 	var all []*visit
 	for _, of := range d.underWay {

@@ -17,7 +17,7 @@ import (
 )
 
 // certificate gives a node a certificate for a key that it has made.
-func (d *Desk) certificate(r *http.Request, body []byte) ([]byte, error) {
+func (d *Members) certificate(r *http.Request, body []byte) ([]byte, error) {
 	who, ok := request.UserFrom(r.Context())
 	if !ok {
 		return nil, refuseWith(http.StatusForbidden, "nobody asks")
@@ -35,7 +35,7 @@ func (d *Desk) certificate(r *http.Request, body []byte) ([]byte, error) {
 
 // entitled returns what somebody may be: who shows an invitation, what it says;
 // who shows a node's certificate, the same again, for as long as that counts.
-func (d *Desk) entitled(r *http.Request, who user.Info, asked string, key *ecdsa.PublicKey) (string, identity.Epoch, error) {
+func (d *Members) entitled(r *http.Request, who user.Info, asked string, key *ecdsa.PublicKey) (string, identity.Epoch, error) {
 	node, invited := strings.CutPrefix(who.GetName(), identity.InvitedPrefix)
 	cert, own, has := shown(r)
 	switch id := who.GetExtra()[extraInvitation]; {
@@ -56,7 +56,7 @@ func (d *Desk) entitled(r *http.Request, who user.Info, asked string, key *ecdsa
 }
 
 // spend uses an invitation for a key.
-func (d *Desk) spend(ctx context.Context, id string, key *ecdsa.PublicKey) (identity.Invitation, error) {
+func (d *Members) spend(ctx context.Context, id string, key *ecdsa.PublicKey) (identity.Invitation, error) {
 	der, err := x509.MarshalPKIXPublicKey(key)
 	if err != nil {
 		return identity.Invitation{}, refuseWith(http.StatusBadRequest, "public key: %w", err)

@@ -32,7 +32,7 @@ const (
 var errUnknown = errors.New("there is no such invitation")
 
 // invite makes an invitation.
-func (d *Desk) invite(r *http.Request, body []byte) ([]byte, error) {
+func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 	var q identity.Invite
 	if err := read(body, &q, &q.Node); err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func random(bytes int) string {
 }
 
 // kept returns an invitation, and the Secret that has it.
-func (d *Desk) kept(ctx context.Context, id string) (identity.Invitation, *corev1.Secret, error) {
+func (d *Members) kept(ctx context.Context, id string) (identity.Invitation, *corev1.Secret, error) {
 	s, err := d.client.CoreV1().Secrets(volume.NamespaceSystem).Get(ctx, secretPrefix+id, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return identity.Invitation{}, nil, errUnknown
@@ -98,7 +98,7 @@ func invitationIn(s *corev1.Secret) (i identity.Invitation, err error) {
 
 // use marks an invitation as used for a public key. Of two keys one loses: the
 // Secret is changed by one of them only.
-func (d *Desk) use(ctx context.Context, id, key string) (identity.Invitation, error) {
+func (d *Members) use(ctx context.Context, id, key string) (identity.Invitation, error) {
 	var used identity.Invitation
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		i, s, err := d.kept(ctx, id)
@@ -131,7 +131,7 @@ func (d *Desk) use(ctx context.Context, id, key string) (identity.Invitation, er
 }
 
 // forget deletes invitations.
-func (d *Desk) forget(ctx context.Context, which func(identity.Invitation) bool) error {
+func (d *Members) forget(ctx context.Context, which func(identity.Invitation) bool) error {
 	secrets := d.client.CoreV1().Secrets(volume.NamespaceSystem)
 	all, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: labelInvitation})
 	if err != nil {

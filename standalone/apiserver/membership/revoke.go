@@ -19,7 +19,7 @@ import (
 
 // revoke takes back all certificates and invitations of a node. When it returns
 // without an error they count for no request any more, and none is under way.
-func (d *Desk) revoke(r *http.Request, body []byte) ([]byte, error) {
+func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 	var q identity.Revoke
 	if err := read(body, &q, &q.Node); err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (d *Desk) revoke(r *http.Request, body []byte) ([]byte, error) {
 }
 
 // begin begins a node's next epoch.
-func (d *Desk) begin(ctx context.Context, node string) (next identity.Epoch, err error) {
+func (d *Members) begin(ctx context.Context, node string) (next identity.Epoch, err error) {
 	maps := d.client.CoreV1().ConfigMaps(volume.NamespaceSystem)
 	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 	err = retry.OnError(retry.DefaultBackoff, again, func() error {

@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Seat is a lease that one of several processes holds.
-type Seat struct {
+// WatchedLock is a lease that one of several processes holds.
+type WatchedLock struct {
 	// Interface is how it is held.
 	resourcelock.Interface
 	// Leases is where others that hold it are watched, by the Name of the lease.
@@ -26,12 +26,12 @@ type Seat struct {
 // followPause is the pause before a watch that has ended begins again.
 const followPause = time.Second
 
-// observer watches who holds a seat, from the beginning and not only when its
+// observer watches who holds a lease, from the beginning and not only when its
 // turn has come: a holder that has gone is waited for once, however many leases
 // it held.
 type observer struct {
-	Seat
-	// free is told once when the seat may be taken now.
+	WatchedLock
+	// free is told once when the lease may be taken now.
 	free chan struct{}
 
 	mu    sync.Mutex
@@ -50,7 +50,7 @@ func signOf(r *resourcelock.LeaderElectionRecord) sign {
 	return sign{r.HolderIdentity, r.RenewTime.UTC()}
 }
 
-func observe(s Seat) *observer { return &observer{Seat: s, free: make(chan struct{}, 1)} }
+func observe(s WatchedLock) *observer { return &observer{WatchedLock: s, free: make(chan struct{}, 1)} }
 
 // run watches until ctx ends.
 func (o *observer) run(ctx context.Context) {
@@ -96,7 +96,7 @@ func (o *observer) follow(ctx context.Context) {
 	}
 }
 
-// see takes what a lease says, and has the seat told to be free when that has
+// see takes what a lease says, and has the lease told to be free when that has
 // stood still for as long as it says.
 func (o *observer) see(l *coordinationv1.Lease) {
 	r := resourcelock.LeaseSpecToLeaderElectionRecord(&l.Spec)
@@ -122,7 +122,7 @@ func (o *observer) tell() {
 	}
 }
 
-// forget takes back that the seat was told to be free.
+// forget takes back that the lease was told to be free.
 func (o *observer) forget() {
 	select {
 	case <-o.free:

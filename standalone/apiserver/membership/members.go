@@ -27,8 +27,8 @@ import (
 // when what the node had was last taken back.
 const Revoked = "volplane-revoked-nodes"
 
-// Desk lets nodes in and out. It is safe for concurrent use.
-type Desk struct {
+// Members lets nodes in and out. It is safe for concurrent use.
+type Members struct {
 	ca     *pki.Authority
 	client kubernetes.Interface
 	// epochs are known as soon as synced is closed.
@@ -42,22 +42,22 @@ type Desk struct {
 	underWay map[string]map[*visit]struct{}
 }
 
-// New returns the desk of an authority. Client is the server's own, with all
+// New returns the members of an authority. Client is the server's own, with all
 // rights.
-func New(ca *pki.Authority, client kubernetes.Interface) *Desk {
+func New(ca *pki.Authority, client kubernetes.Interface) *Members {
 	source := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(volume.NamespaceSystem),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, Revoked).String()
 		}))
 	maps := source.Core().V1().ConfigMaps()
-	return &Desk{
+	return &Members{
 		ca: ca, client: client, source: source, cache: maps.Informer(), epochs: maps.Lister().ConfigMaps(volume.NamespaceSystem),
 		synced: make(chan struct{}), underWay: map[string]map[*visit]struct{}{},
 	}
 }
 
 // Run learns what was taken back, until ctx ends. Nodes wait for it.
-func (d *Desk) Run(ctx context.Context) error {
+func (d *Members) Run(ctx context.Context) error {
 	// The object may also be changed by hand.
 	_, err := d.cache.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { d.sweep() }, UpdateFunc: func(any, any) { d.sweep() },
@@ -75,7 +75,7 @@ func (d *Desk) Run(ctx context.Context) error {
 }
 
 // Install serves the paths at which identities are asked for and taken back.
-func (d *Desk) Install(m *mux.PathRecorderMux) {
+func (d *Members) Install(m *mux.PathRecorderMux) {
 	for path, answer := range map[string]answerer{
 		identity.PathCertificate: d.certificate, identity.PathInvitation: d.invite, identity.PathRevocation: d.revoke,
 	} {
@@ -84,7 +84,7 @@ func (d *Desk) Install(m *mux.PathRecorderMux) {
 }
 
 // present returns the epoch of a node.
-func (d *Desk) present(ctx context.Context, node string) (identity.Epoch, error) {
+func (d *Members) present(ctx context.Context, node string) (identity.Epoch, error) {
 	select {
 	case <-d.synced:
 	case <-ctx.Done():
