@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
@@ -131,7 +132,7 @@ func (r *reading) pods(ns string) read {
 			return fmt.Errorf("list pods: %w", err)
 		}
 		for _, p := range kube.Pointers(list.Items) {
-			r.Pods = append(r.Pods, why.Consumer{Pod: p, Claims: kube.ClaimNames(p)})
+			r.Pods = append(r.Pods, why.Consumer{Pod: p, Claims: cluster.ClaimNames(p)})
 		}
 		return nil
 	}

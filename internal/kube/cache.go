@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,6 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
+
+	"volplane.dev/volplane/internal/cluster"
 )
 
 // ownWriteTTL bounds how long an own write may hide what the watch says. The
@@ -32,7 +33,7 @@ type Cache[T Object] struct {
 	from  cache.ListerWatcher
 }
 
-func newCache[T Object](from cache.ListerWatcher, indexers indexers[T], trim cache.TransformFunc) *Cache[T] {
+func newCache[T Object](from cache.ListerWatcher, indexers cluster.Indexers[T], trim cache.TransformFunc) *Cache[T] {
 	return &Cache[T]{store: newStore(indexers, trim), from: from}
 }
 
@@ -65,7 +66,7 @@ func (c *Cache[T]) Get(key string) (T, bool) { return c.store.get(key) }
 func (c *Cache[T]) List() []T { return sorted(c.store.list()) }
 
 // By returns the objects whose index has the value, ordered by key. Indexes
-// are those of index.go. An own write does not change under what an object is
+// are those of package cluster. An own write does not change under what an object is
 // found.
 func (c *Cache[T]) By(index, value string) []T { return sorted(c.store.by(index, value)) }
 
@@ -90,16 +91,6 @@ func (c *Cache[T]) Watch(f func(before, after T)) {
 }
 
 func sorted[T Object](objects []T) []T {
-	slices.SortFunc(objects, func(a, b T) int {
-		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
-	})
+	slices.SortFunc(objects, cluster.Compare[T])
 	return objects
-}
-
-// Key returns the key under which a cache keeps the object.
-func Key(o metav1.Object) string {
-	if o.GetNamespace() == "" {
-		return o.GetName()
-	}
-	return o.GetNamespace() + "/" + o.GetName()
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -31,7 +32,7 @@ func TestCacheIndexesAndOwnWrites(t *testing.T) {
 	if !ok || got.ManagedFields != nil {
 		t.Fatalf("got %v, %v; want the claim without managed fields", got, ok)
 	}
-	if by := claims.By(ClaimsByVolume, "pv"); len(by) != 1 {
+	if by := claims.By(cluster.ClaimsByVolume, "pv"); len(by) != 1 {
 		t.Errorf("by volume: %d objects, want 1", len(by))
 	}
 	if _, ok := claims.ByUID("u"); !ok {
@@ -68,7 +69,7 @@ func TestUnboundByClass(t *testing.T) {
 		{claim(beta("old"), nil), "old"},
 		{claim(beta(""), ptr.To("fast")), ""},
 	} {
-		got := claimIndexers()[UnboundByClass](c.claim)
+		got := claimIndexers()[cluster.UnboundByClass](c.claim)
 		if len(got) != 1 || got[0] != c.want {
 			t.Errorf("%v and %v: found under %q, want %q", c.claim.Annotations, c.claim.Spec.StorageClassName, got, c.want)
 		}

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"volplane.dev/volplane/internal/cluster"
 )
 
 // Caches is the one set of caches of a process. The methods that return a
@@ -55,7 +57,7 @@ func NewNodeCaches(client kubernetes.Interface, node string) *Caches {
 // Pods returns the cache of Pods.
 func (c *Caches) Pods() *Cache[*corev1.Pod] {
 	if c.node == "" {
-		return made(c, &c.pods, c.client.CoreV1().Pods(""), "", podIndexers)
+		return made(c, &c.pods, c.client.CoreV1().Pods(""), "", cluster.PodIndexers)
 	}
 	return made(c, &c.pods, c.client.CoreV1().Pods(""), "spec.nodeName="+c.node, nodePodIndexers)
 }
@@ -67,7 +69,7 @@ func (c *Caches) Claims() *Cache[*corev1.PersistentVolumeClaim] {
 
 // Volumes returns the cache of PersistentVolumes.
 func (c *Caches) Volumes() *Cache[*corev1.PersistentVolume] {
-	return made(c, &c.volumes, c.client.CoreV1().PersistentVolumes(), "", volumeIndexers)
+	return made(c, &c.volumes, c.client.CoreV1().PersistentVolumes(), "", cluster.VolumeIndexers)
 }
 
 // Nodes returns the cache of Nodes.
@@ -76,7 +78,7 @@ func (c *Caches) Nodes() *Cache[*corev1.Node] {
 	if c.node != "" {
 		selector = "metadata.name=" + c.node
 	}
-	return made(c, &c.nodes, c.client.CoreV1().Nodes(), selector, nodeIndexers)
+	return made(c, &c.nodes, c.client.CoreV1().Nodes(), selector, cluster.NodeIndexers)
 }
 
 // Classes returns the cache of StorageClasses.
@@ -86,7 +88,7 @@ func (c *Caches) Classes() *Cache[*storagev1.StorageClass] {
 
 // Attachments returns the cache of VolumeAttachments.
 func (c *Caches) Attachments() *Cache[*storagev1.VolumeAttachment] {
-	return made(c, &c.attachments, c.client.StorageV1().VolumeAttachments(), "", attachmentIndexers)
+	return made(c, &c.attachments, c.client.StorageV1().VolumeAttachments(), "", cluster.AttachmentIndexers)
 }
 
 // CSINodes returns the cache of CSINodes.
@@ -101,7 +103,7 @@ func (c *Caches) CSIDrivers() *Cache[*storagev1.CSIDriver] {
 
 // Capacities returns the cache of CSIStorageCapacities.
 func (c *Caches) Capacities() *Cache[*storagev1.CSIStorageCapacity] {
-	return made(c, &c.capacities, c.client.StorageV1().CSIStorageCapacities(""), "", capacityIndexers)
+	return made(c, &c.capacities, c.client.StorageV1().CSIStorageCapacities(""), "", cluster.CapacityIndexers)
 }
 
 // NodeLeases returns the cache of the Leases by which nodes say that they live.
@@ -117,7 +119,7 @@ type reads[L runtime.Object] interface {
 }
 
 // made returns the cache of a field, which it makes when it is asked for first.
-func made[T Object, L runtime.Object](c *Caches, field **Cache[T], from reads[L], selector string, indexers func() indexers[T]) *Cache[T] {
+func made[T Object, L runtime.Object](c *Caches, field **Cache[T], from reads[L], selector string, indexers func() cluster.Indexers[T]) *Cache[T] {
 	if *field != nil {
 		return *field
 	}
@@ -131,7 +133,7 @@ func made[T Object, L runtime.Object](c *Caches, field **Cache[T], from reads[L]
 			return from.Watch(ctx, o)
 		},
 	}
-	var words map[string]func(T) []string
+	var words cluster.Indexers[T]
 	if indexers != nil {
 		words = indexers()
 	}

@@ -2,64 +2,11 @@ package kube
 
 import (
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/volume"
+	"volplane.dev/volplane/internal/cluster"
 )
 
-const indexUID = "uid"
-
-// Indexes of the caches. The value that an object is found under is named
-// behind each.
-const (
-	// PodsByClaim: "namespace/claim" of each claim the Pod uses, generic
-	// ephemeral ones included.
-	PodsByClaim = "claim"
-	// PodsByNode: spec.nodeName; "" are those without a node.
-	PodsByNode = "node"
-	// ClaimsByVolume: spec.volumeName.
-	ClaimsByVolume = "volume"
-	// UnboundByClass: the class's name of a claim that names no volume; "" for
-	// claims without a class.
-	UnboundByClass = "class"
-	// UnboundBySource: "namespace/name" of the claim that a claim without a
-	// volume is to be a copy of.
-	UnboundBySource = "source"
-	// VolumesByClaim: "namespace/name" of spec.claimRef.
-	VolumesByClaim = "claim"
-	// VolumesByHandle: "driver^handle" of a CSI volume.
-	VolumesByHandle = "handle"
-	// AttachmentsByVolume: spec.source.persistentVolumeName.
-	AttachmentsByVolume = "volume"
-	// AttachmentsByNode: spec.nodeName.
-	AttachmentsByNode = "node"
-	// NodesByVolume: each of status.volumesInUse.
-	NodesByVolume = "volume"
-	// CapacitiesByDriver: the driver's name in the label.
-	CapacitiesByDriver = "driver"
-	// CapacitiesByClass: the class's name.
-	CapacitiesByClass = "class"
-)
-
-// ClaimNames returns the names of the claims that a Pod uses, in the Pod's
-// namespace; a generic ephemeral volume's claim is named after both.
-func ClaimNames(pod *corev1.Pod) []string {
-	var names []string
-	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		switch {
-		case v.PersistentVolumeClaim != nil:
-			names = append(names, v.PersistentVolumeClaim.ClaimName)
-		case v.Ephemeral != nil:
-			names = append(names, volume.EphemeralClaim(pod.Name, v.Name))
-		}
-	}
-	return names
-}
-
-// indexers say, by the name of an index, under what an object is found.
-type indexers[T Object] map[string]func(T) []string
+const indexUID = "uid" // beside the indexes of package cluster
 
 // index has the keys of the objects that are found under a value. Most values
 // are of one object.
@@ -114,95 +61,14 @@ func (x index) remove(value, key string) {
 func uidOf[T Object](o T) []string { return []string{string(o.GetUID())} }
 
 // nodePodIndexers are those of the Pods of one node.
-func nodePodIndexers() indexers[*corev1.Pod] {
-	all := podIndexers()
+func nodePodIndexers() cluster.Indexers[*corev1.Pod] {
+	all := cluster.PodIndexers()
 	all[indexUID] = uidOf[*corev1.Pod]
 	return all
 }
 
-func podIndexers() indexers[*corev1.Pod] {
-	return indexers[*corev1.Pod]{
-		PodsByClaim: func(pod *corev1.Pod) []string {
-			names := ClaimNames(pod)
-			for i := range names {
-				names[i] = pod.Namespace + "/" + names[i]
-			}
-			return names
-		},
-		PodsByNode: func(pod *corev1.Pod) []string { return []string{pod.Spec.NodeName} },
-	}
-}
-
-func nodeIndexers() indexers[*corev1.Node] {
-	return indexers[*corev1.Node]{
-		NodesByVolume: func(n *corev1.Node) []string {
-			names := make([]string, 0, len(n.Status.VolumesInUse))
-			for _, name := range n.Status.VolumesInUse {
-				names = append(names, string(name))
-			}
-			return names
-		},
-	}
-}
-
-func claimIndexers() indexers[*corev1.PersistentVolumeClaim] {
-	return indexers[*corev1.PersistentVolumeClaim]{
-		indexUID:       uidOf[*corev1.PersistentVolumeClaim],
-		ClaimsByVolume: func(c *corev1.PersistentVolumeClaim) []string { return nonEmpty(c.Spec.VolumeName) },
-		UnboundBySource: func(c *corev1.PersistentVolumeClaim) []string {
-			if s := c.Spec.DataSource; s != nil && s.Kind == "PersistentVolumeClaim" && c.Spec.VolumeName == "" {
-				return []string{c.Namespace + "/" + s.Name}
-			}
-			return nil
-		},
-		UnboundByClass: func(c *corev1.PersistentVolumeClaim) []string {
-			if c.Spec.VolumeName != "" {
-				return nil
-			}
-			if name, ok := c.Annotations[volume.AnnBetaStorageClass]; ok {
-				return []string{name}
-			}
-			return []string{ptr.Deref(c.Spec.StorageClassName, "")}
-		},
-	}
-}
-
-func volumeIndexers() indexers[*corev1.PersistentVolume] {
-	return indexers[*corev1.PersistentVolume]{
-		VolumesByClaim: func(v *corev1.PersistentVolume) []string {
-			if r := v.Spec.ClaimRef; r != nil {
-				return []string{r.Namespace + "/" + r.Name}
-			}
-			return nil
-		},
-		VolumesByHandle: func(v *corev1.PersistentVolume) []string {
-			if s := v.Spec.CSI; s != nil {
-				return []string{s.Driver + "^" + s.VolumeHandle}
-			}
-			return nil
-		},
-	}
-}
-
-func attachmentIndexers() indexers[*storagev1.VolumeAttachment] {
-	return indexers[*storagev1.VolumeAttachment]{
-		AttachmentsByVolume: func(a *storagev1.VolumeAttachment) []string {
-			return nonEmpty(ptr.Deref(a.Spec.Source.PersistentVolumeName, ""))
-		},
-		AttachmentsByNode: func(a *storagev1.VolumeAttachment) []string { return nonEmpty(a.Spec.NodeName) },
-	}
-}
-
-func capacityIndexers() indexers[*storagev1.CSIStorageCapacity] {
-	return indexers[*storagev1.CSIStorageCapacity]{
-		CapacitiesByDriver: func(c *storagev1.CSIStorageCapacity) []string { return nonEmpty(c.Labels[volume.LabelDriver]) },
-		CapacitiesByClass:  func(c *storagev1.CSIStorageCapacity) []string { return nonEmpty(c.StorageClassName) },
-	}
-}
-
-func nonEmpty(s string) []string {
-	if s == "" {
-		return nil
-	}
-	return []string{s}
+func claimIndexers() cluster.Indexers[*corev1.PersistentVolumeClaim] {
+	all := cluster.ClaimIndexers()
+	all[indexUID] = uidOf[*corev1.PersistentVolumeClaim]
+	return all
 }

@@ -10,13 +10,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"volplane.dev/volplane/internal/cluster"
 )
 
 // store is what a watch fills: the objects, by key, and their indexes, each
 // object under a few words that are mostly its own. It tells listeners of each
 // change after it can be read.
 type store[T Object] struct {
-	indexers  indexers[T]
+	indexers  cluster.Indexers[T]
 	trim      cache.TransformFunc
 	listeners []*listener[T]
 
@@ -40,7 +42,7 @@ type own[T Object] struct {
 
 var _ cache.TransformingStore = (*feed[*corev1.Pod])(nil)
 
-func newStore[T Object](indexers indexers[T], trim cache.TransformFunc) *store[T] {
+func newStore[T Object](indexers cluster.Indexers[T], trim cache.TransformFunc) *store[T] {
 	s := &store[T]{indexers: indexers, trim: trim, objects: map[string]T{}, own: map[string]own[T]{}, full: make(chan struct{})}
 	s.indexes = s.newIndexes()
 	return s
@@ -100,7 +102,7 @@ func (s *store[T]) all(keys func(func(string) bool), n int) []T {
 func (s *store[T]) wrote(o T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := Key(o)
+	key := cluster.Key(o)
 	now, ok := s.newest(key)
 	if ok && newer(o, now) {
 		s.own[key] = own[T]{o, time.Now().Add(ownWriteTTL)}
@@ -109,7 +111,7 @@ func (s *store[T]) wrote(o T) {
 
 // put takes an object as the watch tells it.
 func (s *store[T]) put(o T) {
-	key := Key(o)
+	key := cluster.Key(o)
 	s.mu.Lock()
 	before, known := s.objects[key]
 	s.objects[key] = o
@@ -136,7 +138,7 @@ func changes[T Object](before, after T, known bool) []change[T] {
 // remove takes an object away; o is its last state.
 func (s *store[T]) remove(o T) {
 	var none T
-	key := Key(o)
+	key := cluster.Key(o)
 	s.mu.Lock()
 	before, known := s.objects[key]
 	delete(s.objects, key)
@@ -156,7 +158,7 @@ func (s *store[T]) replace(all []T) {
 	was := s.objects
 	s.objects, s.indexes = make(map[string]T, len(all)), s.newIndexes()
 	for _, o := range all {
-		key := Key(o)
+		key := cluster.Key(o)
 		before, known := was[key]
 		news = append(news, changes(before, o, known)...)
 		s.objects[key] = o

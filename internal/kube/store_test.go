@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
+
+	"volplane.dev/volplane/internal/cluster"
 )
 
 // say is a Pod as "name version node claims...".
@@ -59,7 +61,7 @@ func TestStoreTells(t *testing.T) {
 		var heard []string
 		l := newListener(func(before, after *corev1.Pod) {
 			if after != nil {
-				if now, ok := s.get(Key(after)); !ok || version(now) < version(after) {
+				if now, ok := s.get(cluster.Key(after)); !ok || version(now) < version(after) {
 					t.Errorf("%s is told and cannot be read", after.Name)
 				}
 			}

@@ -7,6 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/cluster"
 )
 
 // byDriver stands for volumes of FlexVolume drivers.
@@ -50,7 +52,7 @@ func TestTranslatedCaches(t *testing.T) {
 	if err := caches.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if v, _ := volumes.Get("flex"); len(volumes.By(VolumesByHandle, "d^flex")) != 1 || v.Spec.CSI == nil {
+	if v, _ := volumes.Get("flex"); len(volumes.By(cluster.VolumesByHandle, "d^flex")) != 1 || v.Spec.CSI == nil {
 		t.Fatalf("the cache has %+v", v)
 	}
 	if pod, _ := pods.Get("n/p"); len(pod.Spec.Volumes) != 1 || pod.Spec.Volumes[0].CSI == nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -208,7 +209,7 @@ func TestTrimPod(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("without a node (-want +got):\n%s", d)
 	}
-	if names := ClaimNames(got); len(names) != 2 || names[0] != "c" || names[1] != "p-e" {
+	if names := cluster.ClaimNames(got); len(names) != 2 || names[0] != "c" || names[1] != "p-e" {
 		t.Errorf("claims %v, want [c p-e]", names)
 	}
 	placed := pod()

@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/migrate"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -66,7 +66,7 @@ func (m *Migration) pods(ctx context.Context, ns, claim string) ([]string, error
 	for i := range list.Items {
 		p := &list.Items[i]
 		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		if !ended && slices.Contains(kube.ClaimNames(p), claim) {
+		if !ended && slices.Contains(cluster.ClaimNames(p), claim) {
 			out = append(out, p.Name)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
@@ -228,7 +229,7 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 	a.inUse.start(node.Status.VolumesInUse, a.recorded())
 	a.addAll("")
 	for _, p := range a.pods.List() {
-		a.podQueue.Add(kube.Key(p))
+		a.podQueue.Add(cluster.Key(p))
 	}
 	return nil
 }

@@ -9,10 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -65,7 +65,7 @@ func (a *Agent) gather(ctx context.Context, key string) (*facts, error) {
 // gatherUses finds the Pods that want the volume. More than one object may
 // stand for the same volume.
 func (a *Agent) gatherUses(f *facts, key string) {
-	for _, pv := range a.volumes.By(kube.VolumesByHandle, key) {
+	for _, pv := range a.volumes.By(cluster.VolumesByHandle, key) {
 		if f.pv == nil {
 			f.set(pv, nil)
 		}
@@ -73,7 +73,7 @@ func (a *Agent) gatherUses(f *facts, key string) {
 		if ref == nil {
 			continue
 		}
-		for _, pod := range a.pods.By(kube.PodsByClaim, ref.Namespace+"/"+ref.Name) {
+		for _, pod := range a.pods.By(cluster.PodsByClaim, ref.Namespace+"/"+ref.Name) {
 			if !alive(pod) {
 				continue
 			}

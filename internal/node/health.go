@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -40,7 +40,7 @@ func (a *Agent) lastStats(r *decide.Record) VolumeStats {
 	now := a.stats.last[r.Key()]
 	a.stats.mu.Unlock()
 	now.Driver, now.Handle, now.Volume, now.At = r.Driver, r.Handle, r.Volume, time.Now()
-	if pvs := a.volumes.By(kube.VolumesByHandle, r.Key()); len(pvs) > 0 && pvs[0].Spec.ClaimRef != nil {
+	if pvs := a.volumes.By(cluster.VolumesByHandle, r.Key()); len(pvs) > 0 && pvs[0].Spec.ClaimRef != nil {
 		now.ClaimNamespace, now.ClaimName = pvs[0].Spec.ClaimRef.Namespace, pvs[0].Spec.ClaimRef.Name
 	}
 	return now

@@ -8,8 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -168,7 +168,7 @@ func (l leftovers) found(driver, handle string, own *use) *decide.Record {
 		l.publishedTo(r, own.pv.Name, string(own.Pod.UID))
 	}
 	staging := stagingPath(l.a.RootDir, driver, handle, "", false)
-	objects := l.a.volumes.By(kube.VolumesByHandle, r.Key())
+	objects := l.a.volumes.By(cluster.VolumesByHandle, r.Key())
 	for _, pv := range objects {
 		r.Volume, r.Block = pv.Name, isBlock(pv)
 		staging = stagingPath(l.a.RootDir, driver, handle, pv.Name, r.Block)

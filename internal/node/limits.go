@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -178,13 +178,13 @@ func (a *Agent) giveUp(ctx context.Context, f *facts, b volume.Because) error {
 			},
 		})
 		if err != nil {
-			return fmt.Errorf("give up pod %s: %w", kube.Key(pod), err)
+			return fmt.Errorf("give up pod %s: %w", cluster.Key(pod), err)
 		}
 		written, err := a.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 		switch {
 		case apierrors.IsNotFound(err):
 		case err != nil:
-			failed = append(failed, fmt.Errorf("give up pod %s: %w", kube.Key(pod), err))
+			failed = append(failed, fmt.Errorf("give up pod %s: %w", cluster.Key(pod), err))
 		default:
 			a.pods.Wrote(written)
 			a.Events.Warn(pod, b)

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -174,14 +174,14 @@ func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool,
 		"status":   map[string]any{"reason": reason, "conditions": says},
 	})
 	if err != nil {
-		return false, fmt.Errorf("write condition of pod %s: %w", kube.Key(pod), err)
+		return false, fmt.Errorf("write condition of pod %s: %w", cluster.Key(pod), err)
 	}
 	written, err := a.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("write condition of pod %s: %w", kube.Key(pod), err)
+		return false, fmt.Errorf("write condition of pod %s: %w", cluster.Key(pod), err)
 	}
 	a.pods.Wrote(written)
 	return true, nil
@@ -216,7 +216,7 @@ func (a *Agent) deletePod(ctx context.Context, pod *corev1.Pod) error {
 		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("delete pod %s: %w", kube.Key(pod), err)
+		return fmt.Errorf("delete pod %s: %w", cluster.Key(pod), err)
 	}
 	return nil
 }

@@ -14,11 +14,11 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/nodelife"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -164,7 +164,7 @@ func (a *Agent) tell(f *facts, b volume.Because) {
 	}
 	a.mu.Unlock()
 	for _, pod := range f.consumers {
-		a.podQueue.Add(kube.Key(pod))
+		a.podQueue.Add(cluster.Key(pod))
 	}
 	if f.Record == nil {
 		return
@@ -187,7 +187,7 @@ func (a *Agent) begun(f *facts, b volume.Because) {
 	a.mu.Unlock()
 	for _, pod := range f.consumers {
 		if condition(pod) != nil {
-			a.podQueue.AddAfter(kube.Key(pod), patience)
+			a.podQueue.AddAfter(cluster.Key(pod), patience)
 		}
 	}
 }
@@ -341,7 +341,7 @@ func (a *Agent) watch() {
 		if c == nil {
 			c = before
 		}
-		for _, pod := range a.pods.By(kube.PodsByClaim, kube.Key(c)) {
+		for _, pod := range a.pods.By(cluster.PodsByClaim, cluster.Key(c)) {
 			a.addPod(pod)
 		}
 	})
@@ -350,7 +350,7 @@ func (a *Agent) watch() {
 			if pv == nil || pv.Spec.CSI == nil || pv.Spec.ClaimRef == nil {
 				continue
 			}
-			for _, pod := range a.pods.By(kube.PodsByClaim, pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name) {
+			for _, pod := range a.pods.By(cluster.PodsByClaim, pv.Spec.ClaimRef.Namespace+"/"+pv.Spec.ClaimRef.Name) {
 				a.addPod(pod)
 			}
 		}
@@ -387,7 +387,7 @@ func (a *Agent) addPod(pod *corev1.Pod) {
 			a.work.add(r.Key())
 		}
 	}
-	a.podQueue.Add(kube.Key(pod))
+	a.podQueue.Add(cluster.Key(pod))
 }
 
 // nodeChanged looks at the volumes that were attached or detached, and notices

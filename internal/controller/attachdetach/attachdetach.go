@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/nodelife"
@@ -51,13 +52,7 @@ type attachDetach struct {
 	*controller.Controller
 	*memory
 	Options
-	claims      *kube.Cache[*corev1.PersistentVolumeClaim]
-	volumes     *kube.Cache[*corev1.PersistentVolume]
-	pods        *kube.Cache[*corev1.Pod]
-	nodes       *kube.Cache[*corev1.Node]
-	attachments *kube.Cache[*storagev1.VolumeAttachment]
-	drivers     *kube.Cache[*storagev1.CSIDriver]
-	csiNodes    *kube.Cache[*storagev1.CSINode]
+	view cluster.View
 }
 
 // Options are what the controller depends on beside its Env.
@@ -80,8 +75,10 @@ func build(env controller.Env, o Options) *attachDetach {
 	c := &attachDetach{
 		Env: env, Options: o, memory: newMemory(),
 		Controller: &controller.Controller{Declaration: Declaration(), Workers: 32, Log: env.Log},
-		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(), pods: env.Caches.Pods(), nodes: env.Caches.Nodes(),
-		attachments: env.Caches.Attachments(), drivers: env.Caches.CSIDrivers(), csiNodes: env.Caches.CSINodes(),
+		view: cluster.View{
+			Claims: env.Caches.Claims(), Volumes: env.Caches.Volumes(), Pods: env.Caches.Pods(), Nodes: env.Caches.Nodes(),
+			Attachments: env.Caches.Attachments(), Drivers: env.Caches.CSIDrivers(), CSINodes: env.Caches.CSINodes(),
+		},
 	}
 	c.Controller.Reconcile = c.reconcile
 	c.watch()
@@ -89,24 +86,24 @@ func build(env controller.Env, o Options) *attachDetach {
 }
 
 func (c *attachDetach) watch() {
-	c.pods.Watch(c.podChanged)
-	c.nodes.Watch(func(before, after *corev1.Node) {
+	c.Caches.Pods().Watch(c.podChanged)
+	c.Caches.Nodes().Watch(func(before, after *corev1.Node) {
 		if before == nil || after == nil || !sameForAttaching(before, after) {
 			c.wake(latest(before, after).Name)
 			c.wakeAfter(before, after)
 		}
 	})
-	c.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
+	c.Caches.Claims().Watch(func(before, after *corev1.PersistentVolumeClaim) {
 		if claim := latest(before, after); claim.Spec.VolumeName != "" {
-			c.wakeUsers(kube.Key(claim))
+			c.wakeUsers(cluster.Key(claim))
 		}
 	})
-	c.volumes.Watch(func(before, after *corev1.PersistentVolume) { c.wakeVolume(latest(before, after)) })
-	c.attachments.Watch(c.attachmentChanged)
-	c.csiNodes.Watch(func(before, after *storagev1.CSINode) { c.wake(latest(before, after).Name) })
-	c.drivers.Watch(func(before, after *storagev1.CSIDriver) {
-		if needless(before) != needless(after) {
-			for _, n := range c.nodes.List() {
+	c.Caches.Volumes().Watch(func(before, after *corev1.PersistentVolume) { c.wakeVolume(latest(before, after)) })
+	c.Caches.Attachments().Watch(c.attachmentChanged)
+	c.Caches.CSINodes().Watch(func(before, after *storagev1.CSINode) { c.wake(latest(before, after).Name) })
+	c.Caches.CSIDrivers().Watch(func(before, after *storagev1.CSIDriver) {
+		if attach.Needless(before) != attach.Needless(after) {
+			for _, n := range c.view.Nodes.List() {
 				c.wake(n.Name)
 			}
 		}
@@ -122,7 +119,7 @@ func latest[T any](before, after *T) *T {
 }
 
 func (c *attachDetach) podChanged(before, after *corev1.Pod) {
-	if before != nil && after != nil && before.UID == after.UID && before.Spec.NodeName == after.Spec.NodeName && finished(before) == finished(after) {
+	if before != nil && after != nil && before.UID == after.UID && before.Spec.NodeName == after.Spec.NodeName && attach.Finished(before) == attach.Finished(after) {
 		return
 	}
 	if after == nil {
@@ -139,10 +136,6 @@ func sameForAttaching(a, b *corev1.Node) bool {
 		slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, func(x, y corev1.Taint) bool { return x.Key == y.Key })
 }
 
-func needless(d *storagev1.CSIDriver) bool {
-	return d != nil && d.Spec.AttachRequired != nil && !*d.Spec.AttachRequired
-}
-
 func (c *attachDetach) wake(node string) {
 	if node != "" {
 		c.Add(controller.Key{Kind: kindNode, Name: node})
@@ -150,7 +143,7 @@ func (c *attachDetach) wake(node string) {
 }
 
 func (c *attachDetach) wakeUsers(claim string) {
-	for _, p := range c.pods.By(kube.PodsByClaim, claim) {
+	for _, p := range c.view.Pods.By(cluster.PodsByClaim, claim) {
 		c.wake(p.Spec.NodeName)
 	}
 }
@@ -163,7 +156,7 @@ func (c *attachDetach) wakeVolume(v *corev1.PersistentVolume) {
 
 // wakeWaiting wakes the nodes whose Pods use a volume, by whatever object.
 func (c *attachDetach) wakeWaiting(key string) {
-	for _, v := range c.volumes.By(kube.VolumesByHandle, key) {
+	for _, v := range c.view.Volumes.By(cluster.VolumesByHandle, key) {
 		c.wakeVolume(v)
 	}
 }
@@ -191,12 +184,12 @@ func (c *attachDetach) wakeAfter(before, after *corev1.Node) {
 // the nodes whose Pods use the volume too and may have waited for it.
 func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachment) {
 	now := latest(before, after)
-	_, there := c.attachments.Get(now.Name)
+	_, there := c.view.Attachments.Get(now.Name)
 	c.shows(now.Name, now.UID, there)
 	if after == nil || after.DeletionTimestamp != nil {
 		c.shown(now.UID)
 	}
-	v := c.volumeAttached(now)
+	v := attach.VolumeOf(c.view, now)
 	// It must be noted before the node is looked at.
 	c.noteAttached(before, after, v)
 	c.wake(now.Spec.NodeName)
@@ -207,15 +200,6 @@ func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachme
 		c.wakeWaiting(driver + "^" + handle)
 	}
 	c.wakeVolume(v)
-}
-
-// volumeAttached returns the volume object that an attachment names, or nil.
-func (c *attachDetach) volumeAttached(a *storagev1.VolumeAttachment) *corev1.PersistentVolume {
-	if a.Spec.Source.PersistentVolumeName == nil {
-		return nil
-	}
-	v, _ := c.volumes.Get(*a.Spec.Source.PersistentVolumeName)
-	return v
 }
 
 // noteAttached remembers that a node has got a volume.

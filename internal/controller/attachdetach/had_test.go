@@ -95,7 +95,7 @@ func takenByForce(t *testing.T, client *fake.Clientset, c *attachDetach, name st
 		t.Fatal(err)
 	}
 	kubetest.Eventually(t, func() string {
-		if _, there := c.attachments.Get(name); there {
+		if _, there := c.view.Attachments.Get(name); there {
 			return "the attachment is still there"
 		}
 		return ""
@@ -115,7 +115,7 @@ func TestAttachedBeforeItsVolumeIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	kubetest.Eventually(t, func() string {
-		if _, there := c.volumes.Get("pv"); !there {
+		if _, there := c.view.Volumes.Get("pv"); !there {
 			return "the volume is not seen"
 		}
 		return ""

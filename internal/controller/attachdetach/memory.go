@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/attach"
@@ -53,12 +52,6 @@ type creation struct {
 	refused bool
 }
 
-// keyOf returns a volume's name at its driver. More than one object may stand for
-// the same volume.
-func keyOf(v *corev1.PersistentVolume) string {
-	return v.Spec.CSI.Driver + "^" + v.Spec.CSI.VolumeHandle
-}
-
 func newMemory() *memory {
 	return &memory{
 		waiting: map[types.UID]time.Time{}, going: map[types.UID]bool{}, taken: map[string]string{},
@@ -92,7 +85,7 @@ func (m *memory) freeUnwanted(node string, wanted map[string]bool) []string {
 	defer m.mu.Unlock()
 	making := map[string]bool{}
 	for name, c := range m.making {
-		switch v := keyOf(c.Volume); {
+		switch v := attach.Key(c.Volume); {
 		case c.Attachment.Spec.NodeName != node:
 		case c.refused && !wanted[v]:
 			delete(m.making, name)
@@ -156,7 +149,7 @@ func (m *memory) shows(name string, uid types.UID, there bool) {
 		return
 	}
 	delete(m.making, name)
-	if v := keyOf(c.Volume); m.taken[v] == c.Attachment.Spec.NodeName {
+	if v := attach.Key(c.Volume); m.taken[v] == c.Attachment.Spec.NodeName {
 		delete(m.taken, v)
 	}
 }

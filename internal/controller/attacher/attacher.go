@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
@@ -84,12 +85,12 @@ func (a *attacher) watch() {
 			a.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 		}
 		if v != nil && before == nil {
-			a.wake(a.attachments.By(kube.AttachmentsByVolume, v.Name))
+			a.wake(a.attachments.By(cluster.AttachmentsByVolume, v.Name))
 		}
 	})
 	a.csiNodes.Watch(func(_, n *storagev1.CSINode) {
 		if n != nil {
-			a.wake(a.attachments.By(kube.AttachmentsByNode, n.Name))
+			a.wake(a.attachments.By(cluster.AttachmentsByNode, n.Name))
 		}
 	})
 	a.Drivers.Subscribe(func(name string) {
@@ -140,7 +141,7 @@ func (a *attacher) reconcile(ctx context.Context, key controller.Key) (controlle
 		if !ok {
 			return controller.Result{}, nil
 		}
-		attached := len(a.attachments.By(kube.AttachmentsByVolume, v.Name)) > 0 || a.lost.of(v.Name)
+		attached := len(a.attachments.By(cluster.AttachmentsByVolume, v.Name)) > 0 || a.lost.of(v.Name)
 		return controller.Result{}, a.keepVolume(ctx, v, attached)
 	}
 	va, ok := a.attachments.Get(key.Name)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/kube"
@@ -73,7 +74,7 @@ func (b *binder) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		c = before
 	}
 	b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
-	for _, v := range b.volumes.By(kube.VolumesByClaim, kube.Key(c)) {
+	for _, v := range b.volumes.By(cluster.VolumesByClaim, cluster.Key(c)) {
 		b.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 	}
 }
@@ -89,7 +90,7 @@ func (b *binder) volumeChanged(before, after *corev1.PersistentVolume) {
 	if r := v.Spec.ClaimRef; r != nil {
 		b.Add(controller.Key{Kind: kindClaim, Namespace: r.Namespace, Name: r.Name})
 	}
-	for _, c := range b.claims.By(kube.ClaimsByVolume, v.Name) {
+	for _, c := range b.claims.By(cluster.ClaimsByVolume, v.Name) {
 		b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
 	}
 	if after == nil {
@@ -104,7 +105,7 @@ func (b *binder) volumeChanged(before, after *corev1.PersistentVolume) {
 // offer wakes the claims of a class for which there is a free volume now.
 // Volumes that come in numbers cost few looks: a class waits in the queue once.
 func (b *binder) offer(class string) {
-	for _, c := range b.claims.By(kube.UnboundByClass, class) {
+	for _, c := range b.claims.By(cluster.UnboundByClass, class) {
 		if b.free.has(c) {
 			b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
 		}
@@ -121,7 +122,7 @@ func (b *binder) classChanged(after *storagev1.StorageClass) {
 }
 
 func (b *binder) wakeClass(class string) {
-	for _, c := range b.claims.By(kube.UnboundByClass, class) {
+	for _, c := range b.claims.By(cluster.UnboundByClass, class) {
 		b.Add(controller.Key{Kind: kindClaim, Namespace: c.Namespace, Name: c.Name})
 	}
 }
@@ -136,7 +137,7 @@ func (b *binder) podChanged(before, after *corev1.Pod) {
 	if p == nil {
 		p = before
 	}
-	for _, name := range kube.ClaimNames(p) {
+	for _, name := range cluster.ClaimNames(p) {
 		b.Add(controller.Key{Kind: kindClaim, Namespace: p.Namespace, Name: name})
 	}
 }
@@ -232,8 +233,8 @@ func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFact
 		f.Volume, _ = b.volumes.Get(claim.Spec.VolumeName)
 		return f
 	}
-	f.Candidates = b.volumes.By(kube.VolumesByClaim, kube.Key(claim))
-	for _, p := range b.pods.By(kube.PodsByClaim, kube.Key(claim)) {
+	f.Candidates = b.volumes.By(cluster.VolumesByClaim, cluster.Key(claim))
+	for _, p := range b.pods.By(cluster.PodsByClaim, cluster.Key(claim)) {
 		if p.Spec.NodeName == "" {
 			f.Consumers = append(f.Consumers, p.Name)
 		}

@@ -10,10 +10,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/capacity"
-	"volplane.dev/volplane/internal/kube"
 )
 
 var errRefused = errors.New("capacity is not told")
@@ -25,11 +25,11 @@ func (t *tracker) reconcileDriver(ctx context.Context, name string) error {
 		t.Add(itemKey(f.Driver, name))
 	}
 	for _, r := range plan.Delete {
-		t.Env.Log.Info("capacity object is obsolete", "driver", f.Driver, "object", kube.Key(r.Object), "reason", r.Because.Message)
+		t.Env.Log.Info("capacity object is obsolete", "driver", f.Driver, "object", cluster.Key(r.Object), "reason", r.Because.Message)
 		err := t.Client.StorageV1().CSIStorageCapacities(r.Object.Namespace).Delete(ctx, r.Object.Name,
 			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.Object.UID))})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete capacity object %s: %w", kube.Key(r.Object), err)
+			return fmt.Errorf("delete capacity object %s: %w", cluster.Key(r.Object), err)
 		}
 	}
 	return nil
@@ -56,7 +56,7 @@ func (t *tracker) reconcileItem(ctx context.Context, key controller.Key) (contro
 		t.Events.Warn(item.Class, capacity.Failed(item, csi.Describe(err)))
 		return controller.Result{}, fmt.Errorf("ask for capacity of %s: %w", item, err)
 	}
-	now := capacity.Find(item, t.objects.By(kube.CapacitiesByClass, item.Class.Name))
+	now := capacity.Find(item, t.objects.By(cluster.CapacitiesByClass, item.Class.Name))
 	if err := t.tell(ctx, item, now, answer); err != nil {
 		return controller.Result{}, err
 	}
@@ -99,7 +99,7 @@ func (t *tracker) tell(ctx context.Context, item capacity.Item, now *storagev1.C
 	if now != nil {
 		got, err := all.Update(ctx, told.Write, metav1.UpdateOptions{})
 		if err != nil {
-			return fmt.Errorf("write capacity object %s: %w", kube.Key(now), err)
+			return fmt.Errorf("write capacity object %s: %w", cluster.Key(now), err)
 		}
 		t.objects.Wrote(got)
 		return nil
@@ -108,12 +108,12 @@ func (t *tracker) tell(ctx context.Context, item capacity.Item, now *storagev1.C
 	if apierrors.IsAlreadyExists(err) {
 		live, err := all.Get(ctx, told.Write.Name, metav1.GetOptions{})
 		if err != nil {
-			return fmt.Errorf("look at capacity object %s: %w", kube.Key(told.Write), err)
+			return fmt.Errorf("look at capacity object %s: %w", cluster.Key(told.Write), err)
 		}
 		return t.tell(ctx, item, live, a)
 	}
 	if err != nil {
-		return fmt.Errorf("make capacity object %s: %w", kube.Key(told.Write), err)
+		return fmt.Errorf("make capacity object %s: %w", cluster.Key(told.Write), err)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/bind"
@@ -206,7 +207,7 @@ func (t *tracker) reconcile(ctx context.Context, key controller.Key) (controller
 
 func (t *tracker) gather(driver string) capacity.Facts {
 	f := capacity.Facts{
-		Driver: driver, Immediate: t.Immediate, Classes: t.classes.List(), Objects: t.objects.By(kube.CapacitiesByDriver, driver),
+		Driver: driver, Immediate: t.Immediate, Classes: t.classes.List(), Objects: t.objects.By(cluster.CapacitiesByDriver, driver),
 		Segments: topology.Places(driver, t.nodes.List(), t.csiNodes.List()),
 	}
 	if d, ok := t.Drivers.Get(driver); ok {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/ephemeral"
 	"volplane.dev/volplane/internal/kube"
@@ -46,7 +47,7 @@ func New(env controller.Env) *controller.Controller {
 	m.pods.Watch(func(before, after *corev1.Pod) {
 		switch {
 		case after == nil:
-			for _, name := range kube.ClaimNames(before) {
+			for _, name := range cluster.ClaimNames(before) {
 				m.Add(controller.Key{Kind: kindClaim, Namespace: before.Namespace, Name: name})
 			}
 		case before == nil || before.UID != after.UID:
@@ -56,10 +57,10 @@ func New(env controller.Env) *controller.Controller {
 	m.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) {
 		switch {
 		case after == nil:
-			m.wake(m.pods.By(kube.PodsByClaim, kube.Key(before))...)
+			m.wake(m.pods.By(cluster.PodsByClaim, cluster.Key(before))...)
 		case before == nil:
 			m.Add(controller.Key{Kind: kindClaim, Namespace: after.Namespace, Name: after.Name})
-			m.wake(m.pods.By(kube.PodsByClaim, kube.Key(after))...)
+			m.wake(m.pods.By(cluster.PodsByClaim, cluster.Key(after))...)
 		}
 	})
 	return m.Controller
@@ -115,7 +116,7 @@ func (m *maker) apply(ctx context.Context, f ephemeral.Facts, p ephemeral.Plan) 
 		return nil
 	case err != nil:
 		m.Events.Warn(f.Pod, ephemeral.Failed(p.Create.Name, err.Error()))
-		return fmt.Errorf("make claim %s: %w", kube.Key(p.Create), err)
+		return fmt.Errorf("make claim %s: %w", cluster.Key(p.Create), err)
 	}
 	m.Events.Note(f.Pod, p.Because)
 	return nil
@@ -147,7 +148,7 @@ func (m *maker) collect(ctx context.Context, key controller.Key) error {
 	if !remove {
 		return nil
 	}
-	m.Env.Log.Info("claim is deleted", "claim", kube.Key(c), "reason", why.Message)
+	m.Env.Log.Info("claim is deleted", "claim", cluster.Key(c), "reason", why.Message)
 	err = m.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: ptr.To(c.UID), ResourceVersion: ptr.To(c.ResourceVersion)},
 	})

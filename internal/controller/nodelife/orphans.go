@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/nodelife"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -35,7 +35,7 @@ func (l *nodeLife) podChanged(before, after *corev1.Pod) {
 // collectDead deletes the Pods of a node that is off.
 func (l *nodeLife) collectDead(ctx context.Context, name string) error {
 	node, _ := l.nodes.Get(name)
-	pods := l.pods.By(kube.PodsByNode, name)
+	pods := l.pods.By(cluster.PodsByNode, name)
 	if plan := nodelife.DeadPods(name, node, pods); len(plan.Delete) == 0 {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (l *nodeLife) collectDead(ctx context.Context, name string) error {
 
 // collect deletes the Pods of a node that stays away.
 func (l *nodeLife) collect(ctx context.Context, name string) (controller.Result, error) {
-	f := nodelife.OrphanFacts{Name: name, Pods: l.pods.By(kube.PodsByNode, name), Grace: grace}
+	f := nodelife.OrphanFacts{Name: name, Pods: l.pods.By(cluster.PodsByNode, name), Grace: grace}
 	f.Node, _ = l.nodes.Get(name)
 	f.Missing = l.missing(name, f.Node != nil || len(f.Pods) == 0)
 	plan := nodelife.Orphans(f)
@@ -76,7 +76,7 @@ func (l *nodeLife) remove(ctx context.Context, pods []*corev1.Pod, why volume.Be
 			GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(p.UID)),
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
-			failed = append(failed, fmt.Errorf("delete pod %s: %w", kube.Key(p), err))
+			failed = append(failed, fmt.Errorf("delete pod %s: %w", cluster.Key(p), err))
 		}
 	}
 	return errors.Join(failed...)

@@ -10,10 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/placement"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -42,7 +42,7 @@ func mine(pod *corev1.Pod) bool {
 	case pod.Spec.NodeName == "":
 		return pod.Spec.SchedulerName == corev1.DefaultSchedulerName
 	}
-	return len(kube.ClaimNames(pod)) > 0
+	return len(cluster.ClaimNames(pod)) > 0
 }
 
 // choose decides about a Pod; it returns none when nothing is to be done. The

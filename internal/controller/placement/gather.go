@@ -6,16 +6,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/ephemeral"
 	"volplane.dev/volplane/internal/decide/placement"
-	"volplane.dev/volplane/internal/kube"
 )
 
 func (p *placer) gather(pod *corev1.Pod) placement.Facts {
 	f := placement.Facts{Pod: pod}
-	for _, name := range kube.ClaimNames(pod) {
+	for _, name := range cluster.ClaimNames(pod) {
 		f.Claims = append(f.Claims, p.claim(pod, name))
 	}
 	if pod.Spec.NodeName != "" {
@@ -49,12 +49,12 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 	case c.Object.Status.Phase == corev1.ClaimBound:
 		c.Volume, _ = p.volumes.Get(c.Object.Spec.VolumeName)
 	case bind.BindsLate(c.Class):
-		c.Reserved, c.Free = p.volumes.By(kube.VolumesByClaim, key), p.free
+		c.Reserved, c.Free = p.volumes.By(cluster.VolumesByClaim, key), p.free
 		if v, ok := p.volumes.Get(p.reserved[key]); ok {
 			c.Reserved = append(c.Reserved, v)
 		}
 		if c.Driver, _ = p.csiDrivers.Get(c.Class.Provisioner); capacity.Counts(c.Driver) {
-			c.Capacities = p.capacities.By(kube.CapacitiesByClass, c.Class.Name)
+			c.Capacities = p.capacities.By(cluster.CapacitiesByClass, c.Class.Name)
 		}
 	}
 	return c
@@ -62,7 +62,7 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 
 // holder returns the Pod that has a claim which is for one Pod.
 func (p *placer) holder(pod *corev1.Pod, claim string) string {
-	for _, other := range p.pods.By(kube.PodsByClaim, claim) {
+	for _, other := range p.pods.By(cluster.PodsByClaim, claim) {
 		if other.UID != pod.UID && (other.Spec.NodeName != "" || p.isPlaced(other.UID)) && !finished(other) {
 			return other.Name
 		}
@@ -71,7 +71,7 @@ func (p *placer) holder(pod *corev1.Pod, claim string) string {
 }
 
 func (p *placer) node(n *corev1.Node, coming []*corev1.Pod) placement.Node {
-	pods := p.pods.By(kube.PodsByNode, n.Name)
+	pods := p.pods.By(cluster.PodsByNode, n.Name)
 	node := placement.Node{Object: n, Pods: len(pods) + len(coming)}
 	node.CSI, _ = p.csiNodes.Get(n.Name)
 	if limited(node.CSI) {
@@ -94,14 +94,14 @@ func (p *placer) volumesOn(node string, pods []*corev1.Pod) map[string]map[strin
 		}
 		out[driver][handle] = true
 	}
-	for _, a := range p.attachments.By(kube.AttachmentsByNode, node) {
+	for _, a := range p.attachments.By(cluster.AttachmentsByNode, node) {
 		add(a.Spec.Attacher, p.handle(a))
 	}
 	for _, pod := range pods {
 		if finished(pod) {
 			continue
 		}
-		for _, name := range kube.ClaimNames(pod) {
+		for _, name := range cluster.ClaimNames(pod) {
 			c := p.claim(pod, name)
 			switch {
 			case c.Volume != nil && c.Volume.Spec.CSI != nil:

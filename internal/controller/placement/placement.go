@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/capacity"
@@ -66,7 +67,7 @@ func (p *placer) watch() {
 		if after == nil {
 			after = before
 		}
-		p.wakeUsers(kube.Key(after))
+		p.wakeUsers(cluster.Key(after))
 	})
 	p.volumes.Watch(p.volumeChanged)
 	p.nodes.Watch(func(before, after *corev1.Node) {
@@ -103,7 +104,7 @@ func (p *placer) podChanged(before, after *corev1.Pod) {
 	} else {
 		p.arrived(before.UID)
 	}
-	for _, name := range kube.ClaimNames(before) {
+	for _, name := range cluster.ClaimNames(before) {
 		p.wakeUsers(before.Namespace + "/" + name)
 	}
 }
@@ -129,9 +130,9 @@ func (p *placer) volumeChanged(before, after *corev1.PersistentVolume) {
 
 // wakeClass wakes the Pods whose claims may get a free volume of the class.
 func (p *placer) wakeClass(class string) {
-	for _, c := range p.claims.By(kube.UnboundByClass, class) {
+	for _, c := range p.claims.By(cluster.UnboundByClass, class) {
 		if p.offers(c) {
-			p.wakeUsers(kube.Key(c))
+			p.wakeUsers(cluster.Key(c))
 		}
 	}
 }
@@ -153,13 +154,13 @@ func (p *placer) wake(pod *corev1.Pod) {
 }
 
 func (p *placer) wakeUsers(claim string) {
-	for _, pod := range p.pods.By(kube.PodsByClaim, claim) {
+	for _, pod := range p.pods.By(cluster.PodsByClaim, claim) {
 		p.wake(pod)
 	}
 }
 
 func (p *placer) wakeAll() {
-	for _, pod := range p.pods.By(kube.PodsByNode, "") {
+	for _, pod := range p.pods.By(cluster.PodsByNode, "") {
 		p.wake(pod)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/kube"
@@ -59,7 +60,7 @@ func New(env controller.Env) *controller.Controller {
 	})
 	p.pods.Watch(func(before, after *corev1.Pod) {
 		if after == nil {
-			for _, name := range kube.ClaimNames(before) {
+			for _, name := range cluster.ClaimNames(before) {
 				p.Add(controller.Key{Kind: kindClaim, Namespace: before.Namespace, Name: name})
 			}
 		}
@@ -83,7 +84,7 @@ func (p *protection) reconcile(ctx context.Context, key controller.Key) (control
 }
 
 func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	next, _ := protect.Claim(claim, p.pods.By(kube.PodsByClaim, kube.Key(claim)))
+	next, _ := protect.Claim(claim, p.pods.By(cluster.PodsByClaim, cluster.Key(claim)))
 	if next == nil {
 		return nil
 	}
@@ -122,7 +123,7 @@ func (p *protection) listPods(ctx context.Context, namespace string, questions [
 	}
 	users := map[string][]*corev1.Pod{}
 	for i := range list.Items {
-		for _, name := range kube.ClaimNames(&list.Items[i]) {
+		for _, name := range cluster.ClaimNames(&list.Items[i]) {
 			users[name] = append(users[name], &list.Items[i])
 		}
 	}

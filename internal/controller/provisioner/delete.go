@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/bind"
@@ -38,7 +39,7 @@ func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeF
 	if r := v.Spec.ClaimRef; r != nil {
 		f.Claim, _ = p.claims.Get(r.Namespace + "/" + r.Name)
 	}
-	for _, a := range p.attachments.By(kube.AttachmentsByVolume, v.Name) {
+	for _, a := range p.attachments.By(cluster.AttachmentsByVolume, v.Name) {
 		f.Attachments = append(f.Attachments, a.Name)
 	}
 	if d, ok := p.Drivers.Get(provision.DeleterOf(v)); ok {

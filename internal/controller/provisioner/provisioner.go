@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/bind"
@@ -158,7 +159,7 @@ func (p *provisioner) wakeClaim(uid types.UID) {
 func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	if before != nil && (after == nil || after.Spec.VolumeName != before.Spec.VolumeName) {
 		// Nothing is deleted that a claim names.
-		for _, v := range p.volumes.By(kube.VolumesByClaim, kube.Key(before)) {
+		for _, v := range p.volumes.By(cluster.VolumesByClaim, cluster.Key(before)) {
 			p.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 		}
 	}
@@ -172,7 +173,7 @@ func (p *provisioner) claimChanged(before, after *corev1.PersistentVolumeClaim) 
 		p.wakeClaim(after.UID)
 		if after.Status.Phase == corev1.ClaimBound && (before == nil || before.Status.Phase != corev1.ClaimBound) {
 			// Copies of it can be made now.
-			for _, c := range p.claims.By(kube.UnboundBySource, kube.Key(after)) {
+			for _, c := range p.claims.By(cluster.UnboundBySource, cluster.Key(after)) {
 				p.wakeClaim(c.UID)
 			}
 		}
@@ -469,7 +470,7 @@ func (p *provisioner) hold(in *provision.Intent, handle string) (taken string, r
 		return other.(string), func() {}
 	}
 	release = func() { p.handles.Delete(key) }
-	for _, v := range p.volumes.By(kube.VolumesByHandle, key) {
+	for _, v := range p.volumes.By(cluster.VolumesByHandle, key) {
 		if v.Name != in.Name {
 			return v.Name, release
 		}

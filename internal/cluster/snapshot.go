@@ -1,0 +1,73 @@
+package cluster
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Snapshot holds the objects of one kind as a list had them. It does not change.
+type Snapshot[T metav1.Object] struct {
+	all     []T
+	objects map[string]T
+	indexes map[string]map[string][]T
+}
+
+// NewSnapshot returns the objects of a list, found by the indexers.
+func NewSnapshot[T metav1.Object](list []T, indexers Indexers[T]) Snapshot[T] {
+	s := Snapshot[T]{all: slices.Clone(list), objects: make(map[string]T, len(list)), indexes: make(map[string]map[string][]T, len(indexers))}
+	slices.SortStableFunc(s.all, Compare[T])
+	for name := range indexers {
+		s.indexes[name] = map[string][]T{}
+	}
+	for _, o := range s.all {
+		s.objects[Key(o)] = o
+		for name, values := range indexers {
+			for _, v := range values(o) {
+				s.indexes[name][v] = append(s.indexes[name][v], o)
+			}
+		}
+	}
+	return s
+}
+
+// Get returns the object with a key.
+func (s Snapshot[T]) Get(key string) (T, bool) {
+	o, ok := s.objects[key]
+	return o, ok
+}
+
+// By returns the objects whose index has the value, ordered by key.
+func (s Snapshot[T]) By(index, value string) []T { return s.indexes[index][value] }
+
+// List returns all objects, ordered by key.
+func (s Snapshot[T]) List() []T { return s.all }
+
+// Lists are the objects of a cluster as they were read: all, or at least those
+// that a question concerns.
+type Lists struct {
+	Claims      []*corev1.PersistentVolumeClaim
+	Volumes     []*corev1.PersistentVolume
+	Classes     []*storagev1.StorageClass
+	Drivers     []*storagev1.CSIDriver
+	Attachments []*storagev1.VolumeAttachment
+	Pods        []*corev1.Pod
+	Nodes       []*corev1.Node
+	CSINodes    []*storagev1.CSINode
+}
+
+// View returns what can be looked up in the lists.
+func (l Lists) View() View {
+	return View{
+		Claims:      NewSnapshot(l.Claims, ClaimIndexers()),
+		Volumes:     NewSnapshot(l.Volumes, VolumeIndexers()),
+		Classes:     NewSnapshot(l.Classes, nil),
+		Drivers:     NewSnapshot(l.Drivers, nil),
+		Attachments: NewSnapshot(l.Attachments, AttachmentIndexers()),
+		Pods:        NewSnapshot(l.Pods, PodIndexers()),
+		Nodes:       NewSnapshot(l.Nodes, NodeIndexers()),
+		CSINodes:    NewSnapshot(l.CSINodes, nil),
+	}
+}

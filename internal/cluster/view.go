@@ -1,0 +1,47 @@
+package cluster
+
+import (
+	"cmp"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Objects finds objects of one kind.
+type Objects[T any] interface {
+	// Get returns the object with the key "namespace/name", or "name" where there
+	// are no namespaces.
+	Get(key string) (T, bool)
+	// By returns the objects whose index has the value, ordered by key. The
+	// indexes of each kind are those of index.go.
+	By(index, value string) []T
+	// List returns all objects, ordered by key.
+	List() []T
+}
+
+// View finds the objects of a cluster. Whoever makes it leaves out the kinds that
+// nobody looks up in it.
+type View struct {
+	Claims      Objects[*corev1.PersistentVolumeClaim]
+	Volumes     Objects[*corev1.PersistentVolume]
+	Classes     Objects[*storagev1.StorageClass]
+	Drivers     Objects[*storagev1.CSIDriver]
+	Attachments Objects[*storagev1.VolumeAttachment]
+	Pods        Objects[*corev1.Pod]
+	Nodes       Objects[*corev1.Node]
+	CSINodes    Objects[*storagev1.CSINode]
+}
+
+// Key returns the key under which an object is found.
+func Key(o metav1.Object) string {
+	if o.GetNamespace() == "" {
+		return o.GetName()
+	}
+	return o.GetNamespace() + "/" + o.GetName()
+}
+
+// Compare orders objects by key.
+func Compare[T metav1.Object](a, b T) int {
+	return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+}

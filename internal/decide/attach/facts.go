@@ -1,0 +1,238 @@
+package attach
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Memory is what only the process knows that acts; the zero value is that of
+// anybody else.
+type Memory struct {
+	// Making are the drivers of attachments to the node whose creation has begun
+	// and that cannot be seen yet, by name.
+	Making map[string]string
+	// Going are the attachments whose deletion was asked for, though they do not
+	// show it yet.
+	Going map[types.UID]bool
+	// Overdue says whether an attachment has waited to be detached for longer
+	// than a healthy node needs.
+	Overdue func(types.UID) bool
+	// Had says whether a volume has been attached to a node that may still have it.
+	Had func(node, unique string) bool
+	// Near says whether the attacher of a driver runs in this process and calls
+	// the driver.
+	Near func(driver string) bool
+	// DisableForceDetachOnTimeout is that of NodeFacts.
+	DisableForceDetachOnTimeout bool
+}
+
+// FactsOf gathers the facts about a node.
+func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
+	f := NodeFacts{
+		Name: node, Making: m.Making, Attachments: view.Attachments.By(cluster.AttachmentsByNode, node), Volumes: map[string]*corev1.PersistentVolume{},
+		Going: map[string]bool{}, Overdue: map[string]bool{}, Limits: map[string]int{}, NodeIDs: map[string]string{},
+		DisableForceDetachOnTimeout: m.DisableForceDetachOnTimeout,
+	}
+	f.Node, _ = view.Nodes.Get(node)
+	for _, a := range f.Attachments {
+		if v := VolumeOf(view, a); v != nil {
+			f.Volumes[v.Name] = v
+		}
+		f.Going[a.Name] = m.Going[a.UID]
+		f.Overdue[a.Name] = m.Overdue != nil && m.Overdue(a.UID)
+	}
+	for _, p := range view.Pods.By(cluster.PodsByNode, node) {
+		// A Pod that is being deleted counts until its node has unmounted and
+		// taken it away.
+		if !Finished(p) {
+			f.addWishes(view, p, m.Had)
+		}
+	}
+	f.addDrivers(view, m.Near)
+	return f
+}
+
+// VolumeOf returns the volume object that an attachment names; nil when there is
+// none.
+func VolumeOf(view cluster.View, a *storagev1.VolumeAttachment) *corev1.PersistentVolume {
+	if a.Spec.Source.PersistentVolumeName == nil {
+		return nil
+	}
+	v, _ := view.Volumes.Get(*a.Spec.Source.PersistentVolumeName)
+	return v
+}
+
+// Finished says whether a Pod counts as gone for its volumes.
+func Finished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// Needless says whether a driver needs no attaching (S1-089).
+func Needless(d *storagev1.CSIDriver) bool {
+	return d != nil && d.Spec.AttachRequired != nil && !*d.Spec.AttachRequired
+}
+
+// addDrivers adds what the drivers of the node's agent said of the node.
+func (f *NodeFacts) addDrivers(view cluster.View, near func(driver string) bool) {
+	n, ok := view.CSINodes.Get(f.Name)
+	if !ok {
+		return
+	}
+	for _, d := range n.Spec.Drivers {
+		if d.Allocatable != nil && d.Allocatable.Count != nil {
+			f.Limits[d.Name] = int(*d.Allocatable.Count)
+		}
+		if near != nil && near(d.Name) {
+			f.NodeIDs[d.Name] = d.NodeID
+		}
+	}
+}
+
+// addWishes adds what a Pod wants. A volume in the Pod itself is not attached, and
+// a claim that is to live as long as the Pod counts only if it is the Pod's own.
+func (f *NodeFacts) addWishes(view cluster.View, p *corev1.Pod, had func(node, unique string) bool) {
+	for i := range p.Spec.Volumes {
+		var v *corev1.PersistentVolume
+		switch s := &p.Spec.Volumes[i]; {
+		case s.PersistentVolumeClaim != nil:
+			v = boundVolume(view, p.Namespace+"/"+s.PersistentVolumeClaim.ClaimName, nil)
+		case s.Ephemeral != nil:
+			v = boundVolume(view, p.Namespace+"/"+volume.EphemeralClaim(p.Name, s.Name), p)
+		}
+		if v != nil {
+			f.Wishes = append(f.Wishes, wishOf(view, f.Name, v, p, had))
+		}
+	}
+}
+
+// boundVolume returns the volume that a claim is bound to, if both say so, and if
+// the owner controls the claim when there has to be one.
+func boundVolume(view cluster.View, claim string, owner *corev1.Pod) *corev1.PersistentVolume {
+	pvc, ok := view.Claims.Get(claim)
+	if !ok || pvc.Status.Phase != corev1.ClaimBound || owner != nil && !metav1.IsControlledBy(pvc, owner) {
+		return nil
+	}
+	v, ok := view.Volumes.Get(pvc.Spec.VolumeName)
+	if !ok || v.Spec.CSI == nil || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != pvc.UID {
+		return nil
+	}
+	return v
+}
+
+func wishOf(view cluster.View, node string, v *corev1.PersistentVolume, p *corev1.Pod, had func(node, unique string) bool) Wish {
+	w := Wish{Volume: v, Pod: p}
+	if d, ok := view.Drivers.Get(v.Spec.CSI.Driver); ok {
+		w.Needless = Needless(d)
+	}
+	if Shareable(v) {
+		return w
+	}
+	w.Elsewhere = elsewhere(view, v, node)
+	if len(w.Elsewhere) > 0 {
+		w.Holder = holder(view, w.Elsewhere[0])
+	} else {
+		w.UsedOn = usedOn(view, v, node, had)
+	}
+	return w
+}
+
+// Away says whether another node than this one has a volume.
+func Away(view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool) bool {
+	return len(elsewhere(view, v, node)) > 0 || usedOn(view, v, node, had) != ""
+}
+
+// usedOn returns another living node that says that it uses a volume and has it
+// mounted, though its attachment may have been taken away by force. It is
+// believed if one of its Pods has the volume, or if none is left but the volume
+// has been attached there: any node can say that it uses any volume, and one that
+// waits for a volume says so, too.
+func usedOn(view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool) string {
+	unique := volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
+	for _, n := range view.Nodes.By(cluster.NodesByVolume, unique) {
+		if n.Name == node || !Living(n) {
+			continue
+		}
+		if has, waits := podsOf(view, v, n.Name); has || !waits && had != nil && had(n.Name, unique) {
+			return n.Name
+		}
+	}
+	return ""
+}
+
+// podsOf says whether one of a node's Pods has a volume, and whether any waits for
+// it. One that has ended may have it if none waits.
+func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (has, waits bool) {
+	ended := false
+	for _, same := range view.Volumes.By(cluster.VolumesByHandle, Key(v)) {
+		ref := same.Spec.ClaimRef
+		if ref == nil {
+			continue
+		}
+		for _, p := range view.Pods.By(cluster.PodsByClaim, ref.Namespace+"/"+ref.Name) {
+			switch {
+			case p.Spec.NodeName != node:
+			case Finished(p):
+				ended = true
+			case p.DeletionTimestamp != nil || isMounted(p):
+				return true, waits
+			default:
+				waits = true
+			}
+		}
+	}
+	return ended && !waits, waits
+}
+
+func isMounted(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == volume.ConditionVolumesMounted && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Key returns a volume's name at its driver, as cluster.VolumesByHandle has it.
+// More than one object may stand for the same volume.
+func Key(v *corev1.PersistentVolume) string {
+	return v.Spec.CSI.Driver + "^" + v.Spec.CSI.VolumeHandle
+}
+
+// elsewhere returns the attachments of a volume to other nodes, also those of
+// other objects that stand for it.
+func elsewhere(view cluster.View, v *corev1.PersistentVolume, node string) []*storagev1.VolumeAttachment {
+	names := []string{v.Name}
+	for _, same := range view.Volumes.By(cluster.VolumesByHandle, Key(v)) {
+		if same.Name != v.Name {
+			names = append(names, same.Name)
+		}
+	}
+	var out []*storagev1.VolumeAttachment
+	for _, name := range names {
+		for _, a := range view.Attachments.By(cluster.AttachmentsByVolume, name) {
+			if a.Spec.NodeName != node {
+				out = append(out, a)
+			}
+		}
+	}
+	return out
+}
+
+// holder returns a Pod that uses what an attachment is for, on its node; "" is
+// none that is known.
+func holder(view cluster.View, a *storagev1.VolumeAttachment) (name string) {
+	v := VolumeOf(view, a)
+	if v == nil || v.Spec.ClaimRef == nil {
+		return ""
+	}
+	for _, p := range view.Pods.By(cluster.PodsByClaim, v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name) {
+		if p.Spec.NodeName == a.Spec.NodeName && !Finished(p) {
+			name = p.Name
+		}
+	}
+	return name
+}
