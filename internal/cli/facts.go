@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
@@ -131,9 +130,7 @@ func (r *reading) pods(ns string) read {
 		if err != nil {
 			return fmt.Errorf("list pods: %w", err)
 		}
-		for _, p := range kube.Pointers(list.Items) {
-			r.Pods = append(r.Pods, why.Consumer{Pod: p, Claims: cluster.ClaimNames(p)})
-		}
+		r.Pods = kube.Pointers(list.Items)
 		return nil
 	}
 }
@@ -172,7 +169,7 @@ func (r *reading) flex(context.Context) error {
 		t.Show(v)
 	}
 	for _, p := range r.Pods {
-		t.Show(p.Pod)
+		t.Show(p)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -60,19 +61,19 @@ func (f facts) source() source {
 }
 
 // sourcesOf returns the drivers that a Pod needs.
-func (c cluster) sourcesOf(p Consumer) []source {
+func (k known) sourcesOf(p *corev1.Pod) []source {
 	var out []source
-	for i := range p.Pod.Spec.Volumes {
-		if v := &p.Pod.Spec.Volumes[i]; v.CSI != nil {
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; v.CSI != nil {
 			out = append(out, source{v.CSI.Driver, v.FlexVolume != nil})
 		}
 	}
-	for _, name := range p.Claims {
-		claim := c.claims[p.Pod.Namespace+"/"+name]
+	for _, name := range cluster.ClaimNames(p) {
+		claim := found(k.view.Claims, p.Namespace+"/"+name)
 		if claim == nil {
 			continue
 		}
-		if s, ok := sourceOf(c.volumes[claim.Spec.VolumeName]); ok {
+		if s, ok := sourceOf(found(k.view.Volumes, claim.Spec.VolumeName)); ok {
 			out = append(out, s)
 		}
 	}
@@ -82,12 +83,12 @@ func (c cluster) sourcesOf(p Consumer) []source {
 // absent says why a driver has not registered on a node, if more is known than
 // that: of a FlexVolume's driver, which a bridge may know under its CSI name in a
 // cluster that was not told of FlexVolumes.
-func (f facts) absent(s source, node string) (volume.Because, bool) {
-	n := f.node(node)
-	if n == nil || f.registered(s.driver, node) {
+func (k known) absent(s source, node string) (volume.Because, bool) {
+	n := k.node(node)
+	if n == nil || k.registered(s.driver, node) {
 		return volume.Because{}, false
 	}
-	told := slices.ContainsFunc(f.Nodes, func(n *corev1.Node) bool { _, ok := flex.Told(n)[s.driver]; return ok })
+	told := slices.ContainsFunc(k.Nodes, func(n *corev1.Node) bool { _, ok := flex.Told(n)[s.driver]; return ok })
 	if !s.flex && !told {
 		return volume.Because{}, false
 	}
@@ -98,8 +99,8 @@ func (f facts) absent(s source, node string) (volume.Because, bool) {
 // broken says why a FlexVolume driver that is registered on a node cannot be used
 // there, if that is what a message is about: a version of it may be kept to take
 // volumes away with.
-func (f facts) broken(s source, node, message string) (volume.Because, bool) {
-	n := f.node(node)
+func (k known) broken(s source, node, message string) (volume.Because, bool) {
+	n := k.node(node)
 	if n == nil || flex.Told(n)[s.driver] == "" || !strings.Contains(message, "Unavailable: ") {
 		return volume.Because{}, false
 	}
@@ -107,9 +108,9 @@ func (f facts) broken(s source, node, message string) (volume.Because, bool) {
 }
 
 // brokenFor is broken for the first such driver that the Pod needs.
-func (f facts) brokenFor(p *corev1.Pod, message string) (volume.Because, bool) {
-	for _, s := range f.Sources[p.Namespace+"/"+p.Name] {
-		if b, ok := f.broken(s, p.Spec.NodeName, message); ok {
+func (k known) brokenFor(p *corev1.Pod, message string) (volume.Because, bool) {
+	for _, s := range k.sourcesOf(p) {
+		if b, ok := k.broken(s, p.Spec.NodeName, message); ok {
 			return b, true
 		}
 	}
@@ -117,9 +118,9 @@ func (f facts) brokenFor(p *corev1.Pod, message string) (volume.Because, bool) {
 }
 
 // lacks is absent for the first such driver that the Pod needs on its node.
-func (f facts) lacks(p *corev1.Pod, node string) (volume.Because, bool) {
-	for _, s := range f.Sources[p.Namespace+"/"+p.Name] {
-		if b, ok := f.absent(s, node); ok {
+func (k known) lacks(p *corev1.Pod, node string) (volume.Because, bool) {
+	for _, s := range k.sourcesOf(p) {
+		if b, ok := k.absent(s, node); ok {
 			return b, true
 		}
 	}
@@ -128,14 +129,14 @@ func (f facts) lacks(p *corev1.Pod, node string) (volume.Because, bool) {
 
 // homeless tells of a Pod that found no node, and what to do when that is for
 // want of a FlexVolume driver.
-func (f facts) homeless(p *corev1.Pod, message string) Link {
+func (k known) homeless(p *corev1.Pod, message string) Link {
 	next := "user"
-	for _, s := range f.Sources[p.Namespace+"/"+p.Name] {
+	for _, s := range k.sourcesOf(p) {
 		name, err := flex.ParseCSI(s.driver)
 		if err != nil || !s.flex || !strings.Contains(message, name.String()) {
 			continue
 		}
-		if b, ok := f.lacks(p, f.only()); ok {
+		if b, ok := k.lacks(p, k.only()); ok {
 			message, next = "0/1 nodes are available: "+b.Message, b.Next
 			break
 		}
@@ -147,28 +148,28 @@ func (f facts) homeless(p *corev1.Pod, message string) Link {
 }
 
 // only returns the name of the only node; "" when there are more.
-func (f facts) only() string {
-	if len(f.Nodes) != 1 {
+func (k known) only() string {
+	if len(k.Nodes) != 1 {
 		return ""
 	}
-	return f.Nodes[0].Name
+	return k.Nodes[0].Name
 }
 
 // controlPlane returns the node in whose process the controllers run; nil in a
 // cluster, where that is not known.
-func (f facts) controlPlane() *corev1.Node {
-	return first(f.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" })
+func (k known) controlPlane() *corev1.Node {
+	return first(k.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" })
 }
 
 // uncalled tells of a driver that the controllers cannot call, because it has not
 // registered where they run. Where they run is not known in a cluster.
-func (f facts) uncalled(subject string, s source) (Link, bool) {
-	n := f.controlPlane()
-	if n == nil || f.registered(s.driver, n.Name) {
+func (k known) uncalled(subject string, s source) (Link, bool) {
+	n := k.controlPlane()
+	if n == nil || k.registered(s.driver, n.Name) {
 		return Link{}, false
 	}
 	const because = "; the control plane runs there and calls it to attach, detach and grow volumes of any node"
-	if b, ok := f.absent(s, n.Name); ok {
+	if b, ok := k.absent(s, n.Name); ok {
 		return link(subject, Problem, b.Reason, b.Message+because, b.Next), true
 	}
 	return link(subject, Problem, volume.ReasonDriverMissing, fmt.Sprintf("driver %s has not registered on node %s", s.driver, n.Name)+because, "administrator of node "+n.Name), true

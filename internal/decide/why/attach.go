@@ -20,9 +20,9 @@ func (f facts) attachments() []Link {
 	var out []Link
 	wanted := f.wanted()
 	for _, node := range wanted {
-		out = append(out, f.attached(node))
+		out = append(out, f.attachedTo(node))
 	}
-	for _, a := range f.Attachments {
+	for _, a := range f.attached() {
 		if !slices.Contains(wanted, a.Spec.NodeName) && f.OnlyPod == "" {
 			out = append(out, f.leaving(a))
 		}
@@ -43,7 +43,7 @@ func (f facts) wanted() []string {
 
 func attachmentSubject(node string) string { return "attachment/" + node }
 
-func (f facts) attached(node string) Link {
+func (f facts) attachedTo(node string) Link {
 	subject := attachmentSubject(node)
 	a := f.attachment(node)
 	switch {
@@ -90,13 +90,13 @@ func (f facts) attaching(subject string, s source, node string, a *storagev1.Vol
 }
 
 func (f facts) attachment(node string) *storagev1.VolumeAttachment {
-	return first(f.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node })
+	return first(f.attached(), func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node })
 }
 
 // full tells of a node that has as many volumes of a driver as it takes.
 func (f facts) full(subject string, s source, node string) (Link, bool) {
 	limit := -1
-	if n := first(f.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == node }); n != nil {
+	if n := found(f.view.CSINodes, node); n != nil {
 		for _, d := range n.Spec.Drivers {
 			if d.Name == s.driver && d.Allocatable != nil && d.Allocatable.Count != nil {
 				limit = int(*d.Allocatable.Count)
@@ -104,7 +104,7 @@ func (f facts) full(subject string, s source, node string) (Link, bool) {
 		}
 	}
 	count := 0
-	for _, a := range f.Everywhere {
+	for _, a := range f.Attachments {
 		if a.Spec.Attacher == s.driver && a.Spec.NodeName == node {
 			count++
 		}
@@ -120,7 +120,7 @@ func (f facts) heldElsewhere(node string) (Link, bool) {
 	if !f.oneNode() {
 		return Link{}, false
 	}
-	other := first(f.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName != node })
+	other := first(f.attached(), func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName != node })
 	if other == nil {
 		return f.usedElsewhere(node)
 	}
@@ -198,13 +198,13 @@ func (f facts) leaving(a *storagev1.VolumeAttachment) Link {
 }
 
 // alone tells of an attachment whose volume is not known.
-func (f facts) alone(a *storagev1.VolumeAttachment) Link {
+func (k known) alone(a *storagev1.VolumeAttachment) Link {
 	subject, node, driver := "volumeattachment/"+a.Name, a.Spec.NodeName, a.Spec.Attacher
 	switch {
 	case a.Status.DetachError != nil:
 		return link(subject, Problem, volume.ReasonFailedDetach, of(a)+" is not detached from node "+node+": "+a.Status.DetachError.Message, blame(a.Status.DetachError.Message, driver))
 	case a.DeletionTimestamp != nil:
-		if l, ok := f.uncalled(subject, source{driver: driver}); ok {
+		if l, ok := k.uncalled(subject, source{driver: driver}); ok {
 			return l
 		}
 		return link(subject, Waiting, volume.ReasonDetaching, "driver "+driver+" is detaching "+of(a)+" from node "+node, driver)
@@ -230,6 +230,4 @@ func (f facts) inUse(node string) bool {
 	return n != nil && slices.Contains(n.Status.VolumesInUse, corev1.UniqueVolumeName(volume.UniqueName(csi.Driver, csi.VolumeHandle)))
 }
 
-func (f facts) node(name string) *corev1.Node {
-	return first(f.Nodes, func(n *corev1.Node) bool { return n.Name == name })
-}
+func (k known) node(name string) *corev1.Node { return found(k.view.Nodes, name) }

@@ -17,11 +17,11 @@ const slow = 10 * time.Second
 // volume some time ago, there is none yet, and it may have made it.
 func Unsettled(o Objects) []*provision.Intent { return index(o).unsettled() }
 
-func (c cluster) unsettled() []*provision.Intent {
+func (k known) unsettled() []*provision.Intent {
 	var out []*provision.Intent
-	for _, in := range c.Begun {
-		v := c.volumes[in.Name]
-		if c.Now.Sub(in.Begun.Time) >= slow && (v == nil || !provision.Owns(in.Claim.UID, v)) {
+	for _, in := range k.Begun {
+		v := found(k.view.Volumes, in.Name)
+		if k.Now.Sub(in.Begun.Time) >= slow && (v == nil || !provision.Owns(in.Claim.UID, v)) {
 			out = append(out, in)
 		}
 	}
@@ -30,8 +30,8 @@ func (c cluster) unsettled() []*provision.Intent {
 
 // undone explains an intent that no claim waits for; false when one does, and
 // tells it itself.
-func (c cluster) undone(in *provision.Intent) (Chain, bool) {
-	claim := c.claims[in.Claim.Namespace+"/"+in.Claim.Name]
+func (k known) undone(in *provision.Intent) (Chain, bool) {
+	claim := found(k.view.Claims, in.Claim.Namespace+"/"+in.Claim.Name)
 	if claim != nil && claim.UID == in.Claim.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" {
 		return Chain{}, false
 	}
@@ -42,7 +42,7 @@ func (c cluster) undone(in *provision.Intent) (Chain, bool) {
 	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits for it any more; it is asked until it tells, and what is there is %s",
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, since(" at ", in), becomes)
 	subject, state, reason, next := "intent/"+in.Name, Waiting, volume.ReasonProvisioning, in.Driver
-	if e := c.lastWarning(in); e != nil {
+	if e := k.lastWarning(in); e != nil {
 		state, reason, next = Problem, volume.Reason(e.Reason), blame(e.Message, orText(e.Annotations[volume.AnnNext], in.Driver))
 		message += ": " + e.Message
 	}
@@ -50,9 +50,9 @@ func (c cluster) undone(in *provision.Intent) (Chain, bool) {
 }
 
 // lastWarning returns the newest warning about the claim of an intent.
-func (c cluster) lastWarning(in *provision.Intent) *corev1.Event {
-	for i := len(c.Warnings) - 1; i >= 0; i-- {
-		if e := c.Warnings[i]; e.InvolvedObject.UID == in.Claim.UID {
+func (k known) lastWarning(in *provision.Intent) *corev1.Event {
+	for i := len(k.Warnings) - 1; i >= 0; i-- {
+		if e := k.Warnings[i]; e.InvolvedObject.UID == in.Claim.UID {
 			return e
 		}
 	}

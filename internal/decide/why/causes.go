@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/decide/attach"
 )
 
 // Cause is a link that does not hold, and all objects that wait because of it.
@@ -33,8 +35,8 @@ func Causes(o Objects) []Cause {
 		g.add(c.Namespace, all.claim(c.Namespace, c.Name).chain())
 	}
 	for _, p := range o.Pods {
-		if !finished(p.Pod) {
-			g.add(p.Pod.Namespace, all.consumer(p))
+		if !attach.Finished(p) {
+			g.add(p.Namespace, all.consumer(p))
 		}
 	}
 	for _, v := range o.Volumes {
@@ -48,7 +50,7 @@ func Causes(o Objects) []Cause {
 		}
 	}
 	for _, n := range o.Nodes {
-		g.add("", all.node(n))
+		g.add("", all.nodeChain(n))
 	}
 	slices.SortStableFunc(g.causes, func(a, b Cause) int {
 		return cmp.Or(len(b.Waits)-len(a.Waits), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Waits[0].Namespace, b.Waits[0].Namespace))

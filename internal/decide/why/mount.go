@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -19,30 +20,30 @@ func (f facts) mounts() []Link {
 	return out
 }
 
-func (f facts) mounted(p *corev1.Pod) Link {
+func (k known) mounted(p *corev1.Pod) Link {
 	subject, node := "pod/"+p.Name, p.Spec.NodeName
-	if finished(p) {
+	if attach.Finished(p) {
 		return link(subject, OK, volume.ReasonNotInUse, "the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), "")
 	}
 	if node == "" {
 		if m, bad := unplaced(p); bad {
-			return f.homeless(p, m)
+			return k.homeless(p, m)
 		}
 		return link(subject, Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
 	}
-	if l, down := f.nodeDown(node); down {
+	if l, down := k.nodeDown(node); down {
 		return l
 	}
 	if p.DeletionTimestamp != nil {
-		if l, ok := f.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
+		if l, ok := k.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
 			return link(subject, Problem, l.Because.Reason, on(node, l.Because.Message), orText(inTheWay(l.Because.Message, node), l.Because.Next))
 		}
-		if c := f.condition(p); c.State == Waiting && c.Because.Reason == volume.ReasonMounting && c.Because.Next != "node "+node {
+		if c := k.condition(p); c.State == Waiting && c.Because.Reason == volume.ReasonMounting && c.Because.Next != "node "+node {
 			return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
 		}
-		return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted"+f.by(p), "node "+node)
+		return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted"+k.by(p), "node "+node)
 	}
-	return f.condition(p)
+	return k.condition(p)
 }
 
 // cause returns why a Pod has ended, if somebody has said so.
@@ -54,9 +55,9 @@ func cause(p *corev1.Pod) string {
 }
 
 // by names the drivers of a Pod's volumes.
-func (f facts) by(p *corev1.Pod) string {
+func (k known) by(p *corev1.Pod) string {
 	var names []string
-	for _, s := range f.Sources[p.Namespace+"/"+p.Name] {
+	for _, s := range k.sourcesOf(p) {
 		if !slices.Contains(names, s.String()) {
 			names = append(names, s.String())
 		}
@@ -68,28 +69,28 @@ func (f facts) by(p *corev1.Pod) string {
 }
 
 // condition repeats what the node agent says of the Pod's mounts.
-func (f facts) condition(p *corev1.Pod) Link {
+func (k known) condition(p *corev1.Pod) Link {
 	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
 	for _, c := range p.Status.Conditions {
 		if c.Type != volume.ConditionVolumesMounted {
 			continue
 		}
 		reason := volume.Reason(orText(c.Reason, string(volume.ReasonMounting)))
-		next := f.nextAfter(p, c, node)
+		next := k.nextAfter(p, c, node)
 		next = orText(mount.Next(reason, c.Message), next)
 		switch {
 		case c.Status == corev1.ConditionTrue:
-			if l, ill := f.ill(subject, p); ill {
+			if l, ill := k.ill(subject, p); ill {
 				return l
 			}
 			return link(subject, OK, volume.ReasonMounted, orText(c.Message, "all volumes are mounted"), "")
 		case reason == volume.ReasonDriverMissing:
-			if b, ok := f.lacks(p, p.Spec.NodeName); ok {
+			if b, ok := k.lacks(p, p.Spec.NodeName); ok {
 				return link(subject, Problem, reason, b.Message, b.Next)
 			}
 			return link(subject, Problem, reason, c.Message, next)
 		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing:
-			if b, ok := f.brokenFor(p, c.Message); ok {
+			if b, ok := k.brokenFor(p, c.Message); ok {
 				return link(subject, Problem, reason, b.Message, b.Next)
 			}
 			return link(subject, Problem, reason, on(p.Spec.NodeName, c.Message), orText(inTheWay(c.Message, p.Spec.NodeName), blame(c.Message, next)))
@@ -97,17 +98,17 @@ func (f facts) condition(p *corev1.Pod) Link {
 			return link(subject, Waiting, reason, c.Message, next)
 		}
 	}
-	if l, ok := f.failed(subject, p, volume.ReasonFailedMount, node); ok {
+	if l, ok := k.failed(subject, p, volume.ReasonFailedMount, node); ok {
 		return l
 	}
 	return link(subject, Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
 }
 
 // ill repeats what the node agent says of a volume that is mounted and not well.
-func (f facts) ill(subject string, p *corev1.Pod) (Link, bool) {
+func (k known) ill(subject string, p *corev1.Pod) (Link, bool) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
-			return link(subject, Problem, volume.Reason(c.Reason), c.Message, f.nextAfter(p, c, "user")), true
+			return link(subject, Problem, volume.Reason(c.Reason), c.Message, k.nextAfter(p, c, "user")), true
 		}
 	}
 	return Link{}, false
@@ -115,8 +116,8 @@ func (f facts) ill(subject string, p *corev1.Pod) (Link, bool) {
 
 // nextAfter returns who the event says is next that tells the same as a
 // condition, which has no room for it.
-func (f facts) nextAfter(p *corev1.Pod, c corev1.PodCondition, otherwise string) string {
-	for _, e := range slices.Backward(f.Warnings) {
+func (k known) nextAfter(p *corev1.Pod, c corev1.PodCondition, otherwise string) string {
+	for _, e := range slices.Backward(k.Warnings) {
 		if e.InvolvedObject.UID == p.UID && e.Reason == c.Reason && e.Message == c.Message {
 			return orText(e.Annotations[volume.AnnNext], otherwise)
 		}
@@ -125,8 +126,8 @@ func (f facts) nextAfter(p *corev1.Pod, c corev1.PodCondition, otherwise string)
 }
 
 // nodeDown tells of a node that does nothing, whatever waits for it.
-func (f facts) nodeDown(name string) (Link, bool) {
-	subject, n := "node/"+name, f.node(name)
+func (k known) nodeDown(name string) (Link, bool) {
+	subject, n := "node/"+name, k.node(name)
 	if n == nil {
 		return link(subject, Problem, volume.ReasonNodeGone, "there is no node "+name, "user"), true
 	}

@@ -9,14 +9,14 @@ import (
 // moved tells of a volume or a claim, "namespace/name", that is not there, or not
 // whole, because it is being moved between a Flex plugin and the bridge: whoever
 // moves it deletes both and makes them anew.
-func (f facts) moved(subject, pv, claim string) (Link, bool) {
-	i := slices.IndexFunc(f.Moves, func(m Move) bool {
+func (k known) moved(subject, pv, claim string) (Link, bool) {
+	i := slices.IndexFunc(k.Moves, func(m Move) bool {
 		return pv != "" && m.Volume == pv || claim != "" && m.Claim == claim
 	})
 	if i < 0 {
 		return Link{}, false
 	}
-	m := f.Moves[i]
+	m := k.Moves[i]
 	message := "volume " + m.Volume + " is being moved to the bridge, and that is not finished: `volplane flex migrate run " + m.Volume +
 		"` goes on, `volplane flex migrate undo " + m.Volume + "` turns round"
 	if m.Back {

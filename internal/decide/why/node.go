@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -16,35 +16,35 @@ import (
 // on it, and every attachment and Pod there that is not as it should be; false
 // when there is no such node.
 func Node(o Objects, name string) (Chain, bool) {
-	c := index(o)
-	n := c.all().node(name)
+	k := index(o)
+	n := k.node(name)
 	if n == nil {
 		return Chain{}, false
 	}
-	chain := c.node(n)
+	chain := k.nodeChain(n)
 	if !chain.Healthy() {
 		return chain, true // all that is there waits for the node
 	}
 	chain.Links = append(chain.Links, flexDrivers(n)...)
 	for _, a := range o.Attachments {
-		if l := c.all().alone(a); a.Spec.NodeName == name && l.State != OK {
+		if l := k.alone(a); a.Spec.NodeName == name && l.State != OK {
 			chain.Links = append(chain.Links, l)
 		}
 	}
 	for _, p := range o.Pods {
-		if p.Pod.Spec.NodeName != name || finished(p.Pod) {
+		if p.Spec.NodeName != name || attach.Finished(p) {
 			continue
 		}
-		if l := c.consumer(p).Answer(); l.State != OK {
-			chain.Links = append(chain.Links, Link{Subject: "pod/" + p.Pod.Name, State: l.State, Because: l.Because})
+		if l := k.consumer(p).Answer(); l.State != OK {
+			chain.Links = append(chain.Links, Link{Subject: "pod/" + p.Name, State: l.State, Because: l.Because})
 		}
 	}
 	return chain, true
 }
 
 // node tells of the node by itself.
-func (c cluster) node(n *corev1.Node) Chain {
-	f, name := c.all(), n.Name
+func (k known) nodeChain(n *corev1.Node) Chain {
+	f, name := k, n.Name
 	subject := "node/" + name
 	l, down := f.nodeDown(name)
 	if !down {
@@ -59,10 +59,10 @@ func (c cluster) node(n *corev1.Node) Chain {
 
 // drivers tells of each driver on a node; a node without any is no use for
 // volumes.
-func (f facts) drivers(node *corev1.Node) []Link {
-	n := first(f.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == node.Name })
+func (k known) drivers(node *corev1.Node) []Link {
+	n := found(k.view.CSINodes, node.Name)
 	if n == nil || len(n.Spec.Drivers) == 0 {
-		if l, ok := f.failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
+		if l, ok := k.failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
 			return []Link{l}
 		}
 		return []Link{link("csinode/"+node.Name, Problem, volume.ReasonDriverMissing, "no driver has registered on the node", "user")}

@@ -214,7 +214,8 @@ func consumerRows() []row {
 		{"a Pod without claims that finds no node", "pod/other", func(s *scene) {
 			p := pod("other", "")
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available"}}
-			s.all.Pods = append(s.all.Pods, why.Consumer{Pod: p})
+			p.Spec.Volumes = nil
+			s.all.Pods = append(s.all.Pods, p)
 		}},
 		{"a Pod without a node", "pod/web", func(s *scene) { s.detached(); s.pod.Spec.NodeName = "" }},
 		{"a Pod that has ended", "pod/web", func(s *scene) { s.pod.Status.Phase = corev1.PodFailed }},

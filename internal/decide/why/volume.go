@@ -45,9 +45,9 @@ func (f facts) released(subject string) Link {
 	if v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
 		return link(subject, OK, volume.ReasonRetained, "its claim is gone; the data is kept because the policy is Retain", "")
 	}
-	if len(f.Attachments) > 0 {
+	if attached := f.attached(); len(attached) > 0 {
 		return link(subject, Waiting, volume.ReasonStillAttached,
-			"its claim is gone; it is deleted when it is detached from node "+f.Attachments[0].Spec.NodeName, "attachdetach")
+			"its claim is gone; it is deleted when it is detached from node "+attached[0].Spec.NodeName, "attachdetach")
 	}
 	if e := f.warning(v, volume.ReasonDriverBusy); e != nil {
 		return link(subject, Waiting, volume.ReasonDriverBusy, e.Message, orText(f.driverName(), "user"))

@@ -1,11 +1,10 @@
 package why
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -20,13 +19,13 @@ func Claim(o Objects, ns, name string) (Chain, bool) {
 // Volume returns the chain of the claim that a volume is bound to, or what
 // becomes of a volume without one; false when there is no such volume.
 func Volume(o Objects, name string) (Chain, bool) {
-	c := index(o)
-	v := c.volumes[name]
+	k := index(o)
+	v := found(k.view.Volumes, name)
 	if v == nil {
-		l, moved := c.all().moved("pv/"+name, name, "")
+		l, moved := k.moved("pv/"+name, name, "")
 		return Chain{Subject: "pv/" + name, Links: []Link{l}}, moved
 	}
-	return about("pv/"+name, c.volume(v).chain()), true
+	return about("pv/"+name, k.volume(v).chain()), true
 }
 
 // Attachment returns the chain of the volume that is attached, or what becomes
@@ -37,7 +36,7 @@ func Attachment(o Objects, name string) (Chain, bool) {
 	if a == nil {
 		return Chain{}, false
 	}
-	subject, l := "volumeattachment/"+name, index(o).all().alone(a)
+	subject, l := "volumeattachment/"+name, index(o).alone(a)
 	if v := a.Spec.Source.PersistentVolumeName; v != nil {
 		if c, ok := Volume(o, *v); ok {
 			return about(subject, c), true
@@ -52,19 +51,20 @@ func Attachment(o Objects, name string) (Chain, bool) {
 // Pod returns the chains of all claims that a Pod uses, and what the Pod waits
 // for by itself; false when there is no such Pod.
 func Pod(o Objects, ns, name string) (Chain, bool) {
-	i := slices.IndexFunc(o.Pods, func(p Consumer) bool { return p.Pod.Namespace == ns && p.Pod.Name == name })
-	if i < 0 {
+	k := index(o)
+	p := found(k.view.Pods, ns+"/"+name)
+	if p == nil {
 		return Chain{}, false
 	}
-	return index(o).consumer(o.Pods[i]), true
+	return k.consumer(p), true
 }
 
 // consumer joins the chains of the claims of a Pod; the Pod itself is told once.
-func (c cluster) consumer(p Consumer) Chain {
-	joined, last := Chain{Subject: "pod/" + p.Pod.Name}, c.all().mounted(p.Pod)
-	for _, claim := range p.Claims {
-		f := c.claim(p.Pod.Namespace, claim)
-		f.OnlyPod = p.Pod.Name
+func (k known) consumer(p *corev1.Pod) Chain {
+	joined, last := Chain{Subject: "pod/" + p.Name}, k.mounted(p)
+	for _, claim := range cluster.ClaimNames(p) {
+		f := k.claim(p.Namespace, claim)
+		f.OnlyPod = p.Name
 		for _, l := range f.chain().Links {
 			if l.Because.Reason == volume.ReasonTerminating && last.State == OK {
 				l.State = OK // what waits for the Pod is not what the Pod waits for

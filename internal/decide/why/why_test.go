@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/golden"
@@ -59,12 +60,12 @@ func newScene() *scene {
 	s.volume.Spec.PersistentVolumeReclaimPolicy, s.volume.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
 	s.attachment.Status.Attached = true
 	s.mounted(corev1.ConditionTrue, string(volume.ReasonMounted), "data=/m")
-	s.all = why.Objects{
+	s.all = why.Objects{Lists: cluster.Lists{
 		Claims: []*corev1.PersistentVolumeClaim{s.claim}, Volumes: []*corev1.PersistentVolume{s.volume},
 		Classes: []*storagev1.StorageClass{s.class}, Drivers: []*storagev1.CSIDriver{s.driver},
-		Attachments: []*storagev1.VolumeAttachment{s.attachment}, Pods: []why.Consumer{{Pod: s.pod, Claims: []string{"data"}}},
+		Attachments: []*storagev1.VolumeAttachment{s.attachment}, Pods: []*corev1.Pod{s.pod},
 		Nodes: []*corev1.Node{s.n1, node("n2")}, CSINodes: []*storagev1.CSINode{s.csi1, csiNode("n2")},
-	}
+	}}
 	return s
 }
 
@@ -76,8 +77,11 @@ func csiNode(name string) *storagev1.CSINode {
 	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "id-" + name}}}}
 }
 
+// pod uses the claim.
 func pod(name, node string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: node}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: node}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	return p
 }
 
 func attachment(name, node string) *storagev1.VolumeAttachment {
@@ -127,7 +131,7 @@ func (s *scene) inline() {
 	s.pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
 		FlexVolume: &corev1.FlexVolumeSource{Driver: "example.com/d"}, CSI: &corev1.CSIVolumeSource{Driver: driver},
 	}}}
-	s.all.Pods, s.all.Claims, s.all.Volumes, s.all.Attachments = []why.Consumer{{Pod: s.pod}}, nil, nil, nil
+	s.all.Claims, s.all.Volumes, s.all.Attachments = nil, nil, nil
 }
 
 // homeless has the Pod find no node.
@@ -145,7 +149,7 @@ func (s *scene) controls() {
 
 // use adds a second consumer of the claim.
 func (s *scene) use(p *corev1.Pod) {
-	s.all.Pods = append(s.all.Pods, why.Consumer{Pod: p, Claims: []string{"data"}})
+	s.all.Pods = append(s.all.Pods, p)
 }
 
 // unbound makes the claim one that nothing was done for, and that nobody uses.
