@@ -58,6 +58,7 @@ type attacher struct {
 	csiNodes    *kube.Cache[*storagev1.CSINode]
 	nodes       *kube.Cache[*corev1.Node]
 	csiDrivers  *kube.Cache[*storagev1.CSIDriver]
+	view        cluster.View
 	lost        lost
 	known       known
 }
@@ -73,6 +74,7 @@ func New(env controller.Env, o Options) *controller.Controller {
 		volumes:    env.Caches.Volumes(), attachments: env.Caches.Attachments(), csiNodes: env.Caches.CSINodes(), nodes: env.Caches.Nodes(),
 		csiDrivers: env.Caches.CSIDrivers(),
 	}
+	a.view = cluster.View{Volumes: a.volumes, CSINodes: a.csiNodes, Nodes: a.nodes}
 	a.Controller.Reconcile = a.reconcile
 	a.watch()
 	return a.Controller
@@ -177,19 +179,13 @@ func (a *attacher) turn(f attach.Facts, p attach.Plan) time.Duration {
 }
 
 func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {
-	f := attach.Facts{Attachment: va, Again: a.known.isAgain(va.UID)}
-	if name := va.Spec.Source.PersistentVolumeName; name != nil {
-		f.Volume, _ = a.volumes.Get(*name)
-	}
-	f.Volume = attach.SourceOf(va, f.Volume)
+	f := attach.AttachmentFacts(a.view, va)
+	f.Again = a.known.isAgain(va.UID)
 	if d, ok := a.Drivers.Get(va.Spec.Attacher); ok {
 		f.Ours, f.Trivial = true, !d.Controller.PublishUnpublish
 	} else if a.Dummy != "" && va.Spec.Attacher == a.Dummy {
 		f.Ours, f.Trivial = true, true
 	}
-	csiNode, _ := a.csiNodes.Get(va.Spec.NodeName)
-	node, _ := a.nodes.Get(va.Spec.NodeName)
-	f.NodeID = attach.NodeID(csiNode, va, node)
 	return f
 }
 

@@ -126,38 +126,47 @@ func Attachment(f Facts) Plan {
 	case !f.Ours:
 		return say(Nothing, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered")
 	case a.DeletionTimestamp != nil && !Kept(a):
-		return say(Nothing, volume.ReasonTerminating, "", "attachment "+a.Name+" is going")
+		return terminating(a)
 	case a.DeletionTimestamp != nil:
 		return detach(f)
 	case a.Status.Attached && !f.Again && (f.Trivial || Kept(a) || !isRecorded(a)):
-		return say(Nothing, volume.ReasonAttached, "", "volume "+sourceOf(a)+" is attached to node "+a.Spec.NodeName)
+		return say(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName)
 	case f.Trivial:
-		return say(Mark, volume.ReasonAttaching, "", "volume "+sourceOf(a)+" needs no attaching by driver "+a.Spec.Attacher)
+		return say(Mark, volume.ReasonAttaching, "", Name(a)+" needs no attaching by driver "+a.Spec.Attacher)
 	}
 	return attach(f)
 }
 
+// terminating says what an attachment waits for that is detached and being deleted.
+func terminating(a *storagev1.VolumeAttachment) Plan {
+	if len(a.Finalizers) == 0 {
+		return say(Nothing, volume.ReasonTerminating, "api server", "attachment "+a.Name+" is being deleted, and nothing holds it")
+	}
+	return say(Nothing, volume.ReasonTerminating, "owner of "+a.Finalizers[0], Name(a)+" is detached from node "+a.Spec.NodeName+
+		"; its attachment is being deleted, and finalizer "+a.Finalizers[0]+" is held by somebody else")
+}
+
 func attach(f Facts) Plan {
 	a, v := f.Attachment, f.Volume
-	name := sourceOf(a)
+	name := Name(a)
 	switch {
 	case v == nil || v.Spec.CSI == nil:
-		return say(Refuse, volume.ReasonVolumeMissing, "user", "volume "+name+" does not exist or is no CSI volume")
+		return say(Refuse, volume.ReasonVolumeMissing, "user", name+" does not exist or is no CSI volume")
 	case v.Spec.CSI.Driver != a.Spec.Attacher:
-		return say(Refuse, volume.ReasonNotMine, "user", "volume "+name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
+		return say(Refuse, volume.ReasonNotMine, "user", name+" is of driver "+v.Spec.CSI.Driver+", not "+a.Spec.Attacher)
 	case v.DeletionTimestamp != nil:
 		// S3-010, S3-024.
-		return say(Refuse, volume.ReasonTerminating, "provisioner", "volume "+name+" is being deleted and is not attached any more")
+		return say(Refuse, volume.ReasonTerminating, "provisioner", name+" is being deleted and is not attached any more")
 	case recordsOther(a, v):
 		// It keeps what is to be detached, until it is gone.
-		return say(Refuse, volume.ReasonNotMine, "attachdetach", "volume "+name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
+		return say(Refuse, volume.ReasonNotMine, "attachdetach", name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
 		return say(Refuse, volume.ReasonFailedAttach, "user",
-			fmt.Sprintf("volume %s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
+			fmt.Sprintf("%s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
 	case f.NodeID == "":
-		return say(Refuse, volume.ReasonDriverMissing, "node "+a.Spec.NodeName, "driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
+		return say(Refuse, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
 	}
-	p := say(Attach, volume.ReasonAttaching, a.Spec.Attacher, "volume "+name+" is being attached to node "+a.Spec.NodeName)
+	p := say(Attach, volume.ReasonAttaching, a.Spec.Attacher, name+" is being attached to node "+a.Spec.NodeName)
 	p.Record = recordFrom(v)
 	p.NodeID = f.NodeID
 	if recorded := a.Annotations[volume.AnnNodeID]; Kept(a) && recorded != p.NodeID {
@@ -196,7 +205,7 @@ func recordFrom(v *corev1.PersistentVolume) Record {
 
 func detach(f Facts) Plan {
 	a := f.Attachment
-	p := say(Detach, volume.ReasonDetaching, a.Spec.Attacher, "volume "+sourceOf(a)+" is being detached from node "+a.Spec.NodeName)
+	p := say(Detach, volume.ReasonDetaching, a.Spec.Attacher, Name(a)+" is being detached from node "+a.Spec.NodeName)
 	if f.Trivial {
 		return p
 	}
@@ -216,7 +225,7 @@ func detach(f Facts) Plan {
 		// without one the driver was never called (S1-053).
 		return say(Release, volume.ReasonDetaching, "", "attachment "+a.Name+" was never attached")
 	default:
-		return say(Refuse, volume.ReasonFailedDetach, "user", "volume "+sourceOf(a)+" is gone and attachment "+a.Name+" does not say what to detach")
+		return say(Refuse, volume.ReasonFailedDetach, "user", Name(a)+" is gone and attachment "+a.Name+" does not say what to detach")
 	}
 	if p.NodeID == "" {
 		// To a driver no node means all nodes.
@@ -227,13 +236,21 @@ func detach(f Facts) Plan {
 
 // Failed explains a call of the driver that did not work.
 func Failed(a *storagev1.VolumeAttachment, detaching bool, cause string) volume.Because {
-	b := volume.Because{Reason: volume.ReasonFailedAttach, Next: a.Spec.Attacher}
-	deed := "attach to"
+	b := volume.Because{Reason: volume.ReasonFailedAttach, Next: volume.NextAfter(cause, a.Spec.Attacher)}
+	state := "attached to"
 	if detaching {
-		b.Reason, deed = volume.ReasonFailedDetach, "detach from"
+		b.Reason, state = volume.ReasonFailedDetach, "detached from"
 	}
-	b.Message = "volume " + sourceOf(a) + " did not " + deed + " node " + a.Spec.NodeName + ": " + cause
+	b.Message = Name(a) + " is not " + state + " node " + a.Spec.NodeName + ": " + cause
 	return b
+}
+
+// Name names what an attachment attaches, for people.
+func Name(a *storagev1.VolumeAttachment) string {
+	if name := sourceOf(a); name != "" {
+		return "volume " + name
+	}
+	return "a volume"
 }
 
 // Recorded returns the attachment with the finalizer and all that its detach

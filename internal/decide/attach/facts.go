@@ -59,6 +59,13 @@ func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
 	return f
 }
 
+// AttachmentFacts gathers the facts about one attachment that anybody can see.
+func AttachmentFacts(view cluster.View, a *storagev1.VolumeAttachment) Facts {
+	csiNode, _ := view.CSINodes.Get(a.Spec.NodeName)
+	node, _ := view.Nodes.Get(a.Spec.NodeName)
+	return Facts{Attachment: a, Volume: SourceOf(a, VolumeOf(view, a)), NodeID: NodeID(csiNode, a, node)}
+}
+
 // VolumeOf returns the volume object that an attachment names; nil when there is
 // none.
 func VolumeOf(view cluster.View, a *storagev1.VolumeAttachment) *corev1.PersistentVolume {

@@ -105,6 +105,9 @@ type NodePlan struct {
 	Detach  []Detachment
 	Attach  []Attachable
 	Notices []Notice
+	// Kept are attachments that no Pod wants and that are not taken away, because
+	// somebody else has made them.
+	Kept []Detachment
 	// There are the volumes that the attachments are for.
 	There   map[string]bool
 	Because volume.Because
@@ -157,6 +160,8 @@ func Node(f NodeFacts) NodePlan {
 			d.keep(a, d.uniques[i], wishes)
 		case d.ours(a):
 			d.drop(a, d.uniques[i])
+		case a.Spec.Source.PersistentVolumeName != nil:
+			d.Kept = append(d.Kept, Detachment{Attachment: a, Unique: d.uniques[i]})
 		}
 	}
 	slices.SortFunc(d.Attached, func(a, b corev1.AttachedVolume) int { return cmp.Compare(a.Name, b.Name) })
@@ -230,7 +235,7 @@ func (d *nodeDecision) wish(w Wish, unique string) {
 		d.warn(w, multiAttach(w))
 	case limited && d.count[driver] >= limit:
 		d.warn(w, volume.Because{
-			Reason: volume.ReasonFailedAttach, Next: "user",
+			Reason: volume.ReasonAttachLimit, Next: "user",
 			Message: fmt.Sprintf("volume %s cannot be attached: node %s has as many volumes of driver %s as it takes (%d)", v.Name, d.Name, driver, limit),
 		})
 	default:
@@ -310,10 +315,7 @@ func (d *nodeDecision) keep(a *storagev1.VolumeAttachment, name string, wishes [
 		}
 	case a.Status.AttachError != nil:
 		for _, w := range wishes {
-			d.warn(w, volume.Because{
-				Reason: volume.ReasonFailedAttach, Next: a.Spec.Attacher,
-				Message: fmt.Sprintf("volume %s is not attached to node %s: %s", w.Volume.Name, d.Name, a.Status.AttachError.Message),
-			})
+			d.warn(w, Failed(a, false, a.Status.AttachError.Message))
 		}
 	default:
 		d.More = true
@@ -369,19 +371,29 @@ func (d *nodeDecision) drop(a *storagev1.VolumeAttachment, unique string) {
 		out.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, its volumes are detached", Next: a.Spec.Attacher}
 	case nodelife.OutOfService(node) || late && !d.DisableForceDetachOnTimeout:
 		out.Force = true
-		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "node " + d.Name + " is out of service, volume " + sourceOf(a) + " is detached by force", Next: a.Spec.Attacher}
+		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "node " + d.Name + " is out of service, " + Name(a) + " is detached by force", Next: a.Spec.Attacher}
 	case InUse(node, unique):
-		out.Because = volume.Because{Reason: volume.ReasonStillMounted, Message: "volume " + sourceOf(a) + " is still mounted on node " + d.Name, Next: "node " + d.Name}
-		if late {
-			out.Stuck = true
-			out.Because.Next = "user"
-			out.Because.Message += ", which is not ready, and --disable-force-detach-on-timeout keeps it from being detached by force: " +
-				"it waits until the node is back, or is deleted, or has the taint " + corev1.TaintNodeOutOfService
-		}
+		out.Stuck, out.Because = late, d.stillMounted(a, late)
 	default:
-		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "volume " + sourceOf(a) + " is not used on node " + d.Name + " any more", Next: a.Spec.Attacher}
+		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: Name(a) + " is not used on node " + d.Name + " any more", Next: a.Spec.Attacher}
 	}
 	d.Detach = append(d.Detach, out)
+}
+
+// stillMounted says for whom an attachment waits that its node uses; late is that
+// the node is not ready and has had its time.
+func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) volume.Because {
+	b := volume.Because{Reason: volume.ReasonStillMounted, Message: Name(a) + " is still mounted on node " + d.Name, Next: "node " + d.Name}
+	switch {
+	case late:
+		b.Next = "user"
+		b.Message += ", which is not ready, and --disable-force-detach-on-timeout keeps it from being detached by force: " +
+			"it waits until the node is back, or is deleted, or has the taint " + corev1.TaintNodeOutOfService
+	case !nodelife.Ready(d.Node):
+		b.Next = "administrator of node " + d.Name
+		b.Message += " as far as is known, and the node is not ready; if that host is off for good, taint the Node with " + corev1.TaintNodeOutOfService
+	}
+	return b
 }
 
 // InUse says whether a node says that it uses a volume. A node whose volume

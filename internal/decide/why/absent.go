@@ -163,26 +163,18 @@ func (k known) controlPlane() *corev1.Node {
 
 // uncalled tells of a driver that the controllers cannot call, because it has not
 // registered where they run. Where they run is not known in a cluster.
-func (k known) uncalled(subject string, s source) (Link, bool) {
+func (k known) uncalled(s source) (volume.Because, bool) {
 	n := k.controlPlane()
 	if n == nil || k.registered(s.driver, n.Name) {
-		return Link{}, false
+		return volume.Because{}, false
 	}
-	const because = "; the control plane runs there and calls it to attach, detach and grow volumes of any node"
-	if b, ok := k.absent(s, n.Name); ok {
-		return link(subject, Problem, b.Reason, b.Message+because, b.Next), true
+	b, ok := k.absent(s, n.Name)
+	if !ok {
+		b = volume.Because{
+			Reason: volume.ReasonDriverMissing, Message: fmt.Sprintf("driver %s has not registered on node %s", s.driver, n.Name),
+			Next: "administrator of node " + n.Name,
+		}
 	}
-	return link(subject, Problem, volume.ReasonDriverMissing, fmt.Sprintf("driver %s has not registered on node %s", s.driver, n.Name)+because, "administrator of node "+n.Name), true
-}
-
-// unregistered tells of a driver that is missing on a node.
-func (f facts) unregistered(subject, driver, node string) (Link, bool) {
-	if f.registered(driver, node) {
-		return Link{}, false
-	}
-	s := f.source()
-	if b, ok := f.absent(s, node); ok {
-		return link(subject, Problem, b.Reason, b.Message, b.Next), true
-	}
-	return link(subject, Problem, volume.ReasonDriverMissing, fmt.Sprintf("driver %s is not registered on node %s", driver, node), driver), true
+	b.Message += "; the control plane runs there and calls it to attach, detach and grow volumes of any node"
+	return b, true
 }

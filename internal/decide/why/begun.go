@@ -43,7 +43,7 @@ func (k known) undone(in *provision.Intent) (Chain, bool) {
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, since(" at ", in), becomes)
 	subject, state, reason, next := "intent/"+in.Name, Waiting, volume.ReasonProvisioning, in.Driver
 	if e := k.lastWarning(in); e != nil {
-		state, reason, next = Problem, volume.Reason(e.Reason), blame(e.Message, orText(e.Annotations[volume.AnnNext], in.Driver))
+		state, reason, next = Problem, volume.Reason(e.Reason), volume.NextAfter(e.Message, orText(e.Annotations[volume.AnnNext], in.Driver))
 		message += ": " + e.Message
 	}
 	return Chain{Subject: subject, Links: []Link{link(subject, state, reason, message, next)}}, true

@@ -25,18 +25,3 @@ func on(node, message string) string {
 	}
 	return "on node " + node + ": " + message
 }
-
-// blame returns who has to act after a failure: a person when the driver says
-// that the request itself cannot be served, and otherwise the one who repeats
-// it. The codes are CSI's; a message has "Code: text" or gRPC's own form.
-func blame(message, repeats string) string {
-	for _, code := range []string{
-		"InvalidArgument", "OutOfRange", "NotFound", "AlreadyExists", "PermissionDenied", "Unauthenticated",
-		"FailedPrecondition", "ResourceExhausted", "Unimplemented",
-	} {
-		if strings.Contains(message, code+": ") || strings.Contains(message, "code = "+code+" ") {
-			return "user"
-		}
-	}
-	return orText(repeats, "user")
-}

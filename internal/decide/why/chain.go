@@ -1,6 +1,10 @@
 package why
 
-import "volplane.dev/volplane/internal/volume"
+import (
+	"slices"
+
+	"volplane.dev/volplane/internal/volume"
+)
 
 // State says whether a link of the chain holds.
 type State string
@@ -31,11 +35,16 @@ type Chain struct {
 	Links []Link
 }
 
-// Answer returns the first link that does not hold, or the last link when all
-// of them do.
+// Answer returns the link to look at: the deepest one with a problem, because those
+// above it only wait for it; else the first that waits; else the last.
 func (c Chain) Answer() Link {
+	for _, l := range slices.Backward(c.Links) {
+		if l.State == Problem {
+			return l
+		}
+	}
 	for _, l := range c.Links {
-		if l.State != OK {
+		if l.State == Waiting {
 			return l
 		}
 	}

@@ -22,8 +22,6 @@ func (f facts) claim() Link {
 			fmt.Sprintf("there is no claim %s in namespace %s", f.ClaimName, f.Namespace), "user")
 	case c.DeletionTimestamp != nil:
 		return f.deleting(subject)
-	case f.misnamed():
-		return Link{Subject: subject, State: Problem, Because: bind.UIDMismatch(c, f.Volume)}
 	case c.Status.Phase == corev1.ClaimLost:
 		return link(subject, Problem, volume.ReasonClaimLost,
 			fmt.Sprintf("volume %s, which the claim was bound to, is lost", c.Spec.VolumeName), "user")
@@ -128,6 +126,8 @@ func (f facts) binding() Link {
 		return link(subject, Problem, volume.ReasonClaimLost, "the claim is bound to volume "+c.Spec.VolumeName+", which does not exist", "user")
 	case f.Volume == nil:
 		return link(subject, Waiting, volume.ReasonVolumeMissing, "the claim asks for volume "+c.Spec.VolumeName+", which does not exist", "user")
+	case f.misnamed():
+		return Link{Subject: subject, State: Problem, Because: bind.UIDMismatch(c, f.Volume)}
 	case f.Volume.Spec.ClaimRef != nil && !f.isClaim(f.Volume.Spec.ClaimRef):
 		ref := f.Volume.Spec.ClaimRef
 		return link(subject, Problem, volume.ReasonClaimMisbound,
@@ -221,7 +221,7 @@ func (f facts) roomless(subject string, p *corev1.Pod, message string, unknown b
 	}
 	next := f.Class.Provisioner
 	if e := f.warning(f.Class, volume.ReasonCapacityUnknown); e != nil {
-		message, next = message+"; "+e.Message, blame(e.Message, next)
+		message, next = message+"; "+e.Message, volume.NextAfter(e.Message, next)
 	}
 	return link(subject, Problem, volume.ReasonCapacityUnknown, message, next)
 }

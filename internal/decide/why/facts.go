@@ -80,7 +80,7 @@ func (k known) failed(subject string, about metav1.Object, reason volume.Reason,
 	if e == nil {
 		return Link{}, false
 	}
-	return link(subject, Problem, reason, e.Message, blame(e.Message, orText(e.Annotations[volume.AnnNext], repeats))), true
+	return link(subject, Problem, reason, e.Message, volume.NextAfter(e.Message, orText(e.Annotations[volume.AnnNext], repeats))), true
 }
 
 func (k known) warning(about metav1.Object, reason volume.Reason) *corev1.Event {

@@ -93,7 +93,7 @@ func (k known) condition(p *corev1.Pod) Link {
 			if b, ok := k.brokenFor(p, c.Message); ok {
 				return link(subject, Problem, reason, b.Message, b.Next)
 			}
-			return link(subject, Problem, reason, on(p.Spec.NodeName, c.Message), orText(inTheWay(c.Message, p.Spec.NodeName), blame(c.Message, next)))
+			return link(subject, Problem, reason, on(p.Spec.NodeName, c.Message), orText(inTheWay(c.Message, p.Spec.NodeName), volume.NextAfter(c.Message, next)))
 		default:
 			return link(subject, Waiting, reason, c.Message, next)
 		}
@@ -164,8 +164,8 @@ func (f facts) resize() []Link {
 	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, s.next()); ok {
 		return []Link{l}
 	}
-	if l, away := f.uncalled(subject, s); away {
-		return []Link{l}
+	if b, away := f.uncalled(s); away {
+		return []Link{link(subject, Problem, b.Reason, b.Message, b.Next)}
 	}
 	return []Link{link(subject, Waiting, volume.ReasonResizing, s.String()+" grows the volume "+growth, s.next())}
 }

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
@@ -46,9 +47,13 @@ type Move struct {
 type known struct {
 	Objects
 	view cluster.View
+	// plans are those of the nodes that were asked about.
+	plans map[string]attach.NodePlan
 }
 
-func index(o Objects) known { return known{Objects: o, view: o.View()} }
+func index(o Objects) known {
+	return known{Objects: o, view: o.View(), plans: map[string]attach.NodePlan{}}
+}
 
 // found returns the object with a key; nil when there is none.
 func found[T any](in cluster.Objects[*T], key string) *T {

@@ -126,7 +126,7 @@ func moveRows() []row {
 }
 
 func attachmentRows() []row {
-	return []row{
+	return append([]row{
 		{"another node has the volume", "pod/other", func(s *scene) { s.use(pod("other", "n2")) }},
 		{"another node has it, and does not get rid of it", "pod/other", func(s *scene) {
 			s.use(pod("other", "n2"))
@@ -140,7 +140,7 @@ func attachmentRows() []row {
 		{"the driver does not detach it from another node", "pod/other", func(s *scene) {
 			s.all.Pods = nil
 			s.use(pod("other", "n2"))
-			s.attachment.DeletionTimestamp = now()
+			s.detaching()
 			s.attachment.Status.DetachError = &storagev1.VolumeError{Message: "Internal: array a1 does not answer"}
 		}},
 		{"another node still uses it, though it is not attached there", "pod/other", func(s *scene) { s.usedAlone(true) }},
@@ -163,17 +163,24 @@ func attachmentRows() []row {
 		}},
 		{"nobody has asked yet", "pvc/data", (*scene).detached},
 		{"the node takes no more", "pod/web", func(s *scene) {
-			a := attachment("a2", "n1")
+			a := attachment("n1")
+			a.Name = "a2"
 			a.Spec.Source.PersistentVolumeName = ptr.To("v2")
 			s.all.Attachments = []*storagev1.VolumeAttachment{a}
 			s.csi1.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(1))}
 		}},
-		{"the driver is at it", "pvc/data", func(s *scene) { s.attachment.Status.Attached = false }},
+		{"the driver is at it", "pvc/data", (*scene).attaching},
 		{"the driver refuses", "pvc/data", func(s *scene) {
 			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no such disk"}}
 		}},
-		{"the driver is not on the node", "pvc/data", func(s *scene) { s.detached(); s.csi1.Spec.Drivers = nil }},
+		{"the driver is not on the node", "pvc/data", func(s *scene) { s.attaching(); s.csi1.Spec.Drivers = nil }},
 		{"the driver needs no attaching", "pvc/data", func(s *scene) { s.detached(); s.driver.Spec.AttachRequired = ptr.To(false) }},
+	}, leavingRows()...)
+}
+
+// leavingRows are of attachments that nobody wants.
+func leavingRows() []row {
+	return []row{
 		{"nobody uses it and the node still has it mounted", "pvc/data", func(s *scene) {
 			s.all.Pods = nil
 			s.n1.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(driver, "h1"))}
@@ -185,21 +192,25 @@ func attachmentRows() []row {
 		}},
 		{"and cannot get rid of it", "pvc/data", func(s *scene) { s.stillMounted("NodeUnstageVolume by driver d: Internal: busy") }},
 		{"nobody uses it", "pvc/data", func(s *scene) { s.all.Pods = nil }},
-		{"it is being detached", "volumeattachment/a1", func(s *scene) { s.all.Pods, s.attachment.DeletionTimestamp = nil, now() }},
+		{"it is being detached", "volumeattachment/a1", func(s *scene) { s.all.Pods = nil; s.detaching() }},
+		{"it is detached, and somebody else holds the attachment", "volumeattachment/a1", func(s *scene) {
+			s.all.Pods, s.attachment.DeletionTimestamp, s.attachment.Finalizers = nil, now(), []string{"example.com/keep"}
+		}},
+		{"somebody else has made the attachment", "pvc/data", func(s *scene) { s.all.Pods, s.attachment.Name = nil, "by-hand" }},
 		{"it cannot be detached", "volumeattachment/a1", func(s *scene) {
 			s.all.Pods = nil
 			s.attachment.Status.DetachError = &storagev1.VolumeError{Message: "device is busy"}
 		}},
 		{"the volume is gone, its attachment is not", "volumeattachment/a1", func(s *scene) { s.all.Volumes = nil }},
-		{"the same, being detached", "volumeattachment/a1", func(s *scene) { s.all.Volumes, s.attachment.DeletionTimestamp = nil, now() }},
+		{"the same, being detached", "volumeattachment/a1", func(s *scene) { s.all.Volumes = nil; s.detaching() }},
 		{"the same, not to be detached", "volumeattachment/a1", func(s *scene) {
 			s.all.Volumes, s.attachment.Status.DetachError = nil, &storagev1.VolumeError{Message: "device is busy"}
 		}},
 		{"a volume written in a Pod is being attached", "volumeattachment/a1", func(s *scene) {
-			s.attachment.Spec.Source, s.attachment.Status.Attached = storagev1.VolumeAttachmentSource{}, false
+			s.inlineAttachment()
 		}},
 		{"and cannot be", "volumeattachment/a1", func(s *scene) {
-			s.attachment.Spec.Source = storagev1.VolumeAttachmentSource{}
+			s.inlineAttachment()
 			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no such disk"}}
 		}},
 	}
@@ -279,8 +290,8 @@ func absentRows() []row {
 		s.mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing), "driver d.example.com is not registered on node n1")
 	}
 	return []row{
-		{"a FlexVolume's driver that is not installed", "pod/web", func(s *scene) { s.flexVolume(); s.detached(); s.flexDrivers(`{}`); missing(s) }},
-		{"the same, its node serves none", "pod/web", func(s *scene) { s.flexVolume(); s.detached(); s.csi1.Spec.Drivers = nil; missing(s) }},
+		{"a FlexVolume's driver that is not installed", "pod/web", func(s *scene) { s.flexVolume(); s.attaching(); s.flexDrivers(`{}`); missing(s) }},
+		{"the same, its node serves none", "pod/web", func(s *scene) { s.flexVolume(); s.attaching(); s.csi1.Spec.Drivers = nil; missing(s) }},
 		{"the same, it attaches and has attached", "pod/web", func(s *scene) { s.flexVolume(); s.flexDrivers(`{}`); missing(s) }},
 		{"the same, in a Pod", "pod/web", func(s *scene) { s.inline(); s.flexDrivers(`{}`); missing(s) }},
 		{"in a Pod, and it does not initialise", "pod/web", func(s *scene) {
@@ -291,10 +302,10 @@ func absentRows() []row {
 		{"in a Pod, and it is about to register", "pod/web", func(s *scene) { s.inline(); s.flexDrivers(`{"d.example.com":""}`); missing(s) }},
 		{"what the node said is over", "pod/web", func(s *scene) { s.inline(); missing(s) }},
 		{"a driver that a bridge knows, of a volume written as CSI", "pvc/data", func(s *scene) {
-			s.detached()
+			s.attaching()
 			s.flexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed"}`)
 		}},
-		{"a bridge that is not understood", "pvc/data", func(s *scene) { s.detached(); s.flexDrivers(`["d"]`) }},
+		{"a bridge that is not understood", "pvc/data", func(s *scene) { s.attaching(); s.flexDrivers(`["d"]`) }},
 		{"no node for want of it", "pod/web", func(s *scene) {
 			s.flexVolume()
 			s.flexDrivers(`{}`)
@@ -432,7 +443,7 @@ func nodeRows() []row {
 			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
 		}},
 		{"what is wrong with its attachments and Pods", "node/n1", func(s *scene) {
-			s.attachment.DeletionTimestamp = now()
+			s.detaching()
 			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "bad superblock")
 		}},
 	}

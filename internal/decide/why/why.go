@@ -36,16 +36,13 @@ func Attachment(o Objects, name string) (Chain, bool) {
 	if a == nil {
 		return Chain{}, false
 	}
-	subject, l := "volumeattachment/"+name, index(o).alone(a)
 	if v := a.Spec.Source.PersistentVolumeName; v != nil {
 		if c, ok := Volume(o, *v); ok {
-			return about(subject, c), true
-		}
-		if l.State == OK {
-			l = link(subject, Waiting, volume.ReasonStillAttached, "volume "+*v+", which is attached to node "+a.Spec.NodeName+", does not exist any more", "attachdetach")
+			return about("volumeattachment/"+name, c), true
 		}
 	}
-	return Chain{Subject: subject, Links: []Link{l}}, true
+	l := index(o).alone(a)
+	return Chain{Subject: l.Subject, Links: []Link{l}}, true
 }
 
 // Pod returns the chains of all claims that a Pod uses, and what the Pod waits

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/golden"
@@ -20,6 +21,9 @@ import (
 )
 
 const driver = "d.example.com"
+
+// attachmentName returns that of the attachment of v1 to n1.
+func attachmentName() string { return attach.NameOf(driver, "h1", "n1") }
 
 // scene is a small cluster: claim data of class fast, bound to volume v1, which
 // is attached to node n1 and mounted there for pod web; node n2 is empty.
@@ -41,7 +45,7 @@ func newScene() *scene {
 		volume:     &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v1", UID: "uid-v1"}},
 		class:      &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: "uid-fast"}, Provisioner: driver, AllowVolumeExpansion: ptr.To(true)},
 		driver:     &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}},
-		attachment: attachment("a1", "n1"),
+		attachment: attachment("n1"),
 		pod:        pod("web", "n1"),
 		n1:         node("n1"),
 		csi1:       csiNode("n1"),
@@ -84,8 +88,8 @@ func pod(name, node string) *corev1.Pod {
 	return p
 }
 
-func attachment(name, node string) *storagev1.VolumeAttachment {
-	return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{
+func attachment(node string) *storagev1.VolumeAttachment {
+	return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driver, "h1", node)}, Spec: storagev1.VolumeAttachmentSpec{
 		NodeName: node, Attacher: driver, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("v1")},
 	}}
 }
@@ -179,6 +183,19 @@ func (s *scene) released() {
 
 func (s *scene) detached() { s.all.Attachments = nil }
 
+// attaching has the volume not be attached yet.
+func (s *scene) attaching() { s.attachment.Status.Attached = false }
+
+// detaching has the attachment be deleted.
+func (s *scene) detaching() {
+	s.attachment.DeletionTimestamp, s.attachment.Finalizers = now(), []string{volume.AttacherFinalizer(driver)}
+}
+
+// inlineAttachment has the attachment itself say what its volume is.
+func (s *scene) inlineAttachment() {
+	s.attachment.Spec.Source, s.attachment.Status.Attached = storagev1.VolumeAttachmentSource{InlineVolumeSpec: &s.volume.Spec}, false
+}
+
 func (s *scene) warn(uid types.UID, reason volume.Reason, message string) {
 	s.all.Warnings = append(s.all.Warnings, &corev1.Event{InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: string(reason), Message: message})
 }
@@ -227,7 +244,19 @@ func TestExplanations(t *testing.T) {
 	}
 }
 
+// ask explains an object; a1 stands for the long name of the attachment to n1.
 func ask(o why.Objects, subject string) (why.Chain, bool) {
+	c, ok := explain(o, strings.Replace(subject, "/a1", "/"+attachmentName(), 1))
+	short := strings.NewReplacer(attachmentName(), "a1")
+	c.Subject = short.Replace(c.Subject)
+	for i := range c.Links {
+		l := &c.Links[i]
+		l.Subject, l.Because.Message = short.Replace(l.Subject), short.Replace(l.Because.Message)
+	}
+	return c, ok
+}
+
+func explain(o why.Objects, subject string) (why.Chain, bool) {
 	switch kind, name, _ := strings.Cut(subject, "/"); kind {
 	case "pvc":
 		return why.Claim(o, "ns", name)

@@ -1,0 +1,63 @@
+package attach
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Told is what can be told of a volume at a node.
+type Told struct {
+	volume.Because
+	// Stuck says that it does not go on before somebody removes a cause.
+	Stuck bool
+}
+
+// Wanted returns what the plan says of a volume that a Pod wants on the node and
+// that has no attachment to it.
+func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) Told {
+	if i := slices.IndexFunc(p.Notices, func(n Notice) bool { return n.Warn && n.Volume == v.Name }); i >= 0 {
+		b := p.Notices[i].Because
+		return Told{b, b.Reason != volume.ReasonMultiAttach}
+	}
+	if slices.ContainsFunc(p.Attach, func(a Attachable) bool { return a.Volume.Name == v.Name }) {
+		return Told{volume.Because{Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is about to be attached to node " + node, Next: "attachdetach"}, false}
+	}
+	return Told{p.Because, p.Because.Reason == volume.ReasonNodeGone}
+}
+
+// Unwanted returns what the plan of its node says of an attachment; false when
+// Pods want it, or when it is the attacher's turn.
+func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (Told, bool) {
+	is := func(d Detachment) bool { return d.Attachment.Name == a.Name }
+	if i := slices.IndexFunc(p.Detach, is); i >= 0 {
+		return Told{p.Detach[i].Because, p.Detach[i].Stuck}, true
+	}
+	if slices.ContainsFunc(p.Kept, is) && a.Status.Attached && a.DeletionTimestamp == nil {
+		return Told{volume.Because{
+			Reason: volume.ReasonStillAttached, Next: "user",
+			Message: Name(a) + " is attached to node " + a.Spec.NodeName + " by attachment " + a.Name + ", which somebody has made and has to delete",
+		}, false}, true
+	}
+	return Told{}, false
+}
+
+// State returns what is to be told of an attachment for which the decision about
+// it is the next.
+func State(f Facts) Told {
+	a, p := f.Attachment, Attachment(f)
+	failed := a.Status.AttachError
+	if a.DeletionTimestamp != nil {
+		failed = a.Status.DetachError
+	}
+	switch {
+	case p.Step == Refuse:
+		return Told{p.Because, true}
+	case p.Step != Nothing && failed != nil:
+		return Told{Failed(a, a.DeletionTimestamp != nil, failed.Message), true}
+	}
+	return Told{p.Because, false}
+}

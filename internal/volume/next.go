@@ -1,0 +1,22 @@
+package volume
+
+import "strings"
+
+// NextAfter returns who has to act after a failure: a person when the driver says
+// that the request itself cannot be served, and otherwise the one who repeats it;
+// a person, too, when nobody does. The codes are CSI's; a message has "Code: text"
+// or gRPC's own form.
+func NextAfter(message, repeats string) string {
+	for _, code := range []string{
+		"InvalidArgument", "OutOfRange", "NotFound", "AlreadyExists", "PermissionDenied", "Unauthenticated",
+		"FailedPrecondition", "ResourceExhausted", "Unimplemented",
+	} {
+		if strings.Contains(message, code+": ") || strings.Contains(message, "code = "+code+" ") {
+			return "user"
+		}
+	}
+	if repeats == "" {
+		return "user"
+	}
+	return repeats
+}
