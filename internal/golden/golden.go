@@ -1,8 +1,3 @@
-// Package golden compares what tests get with files that people have read.
-//
-// Life cycle: a test calls Equal; with UPDATE_GOLDEN=1 in the environment the
-// file is written anew instead, and its difference is read before it is
-// committed.
 package golden
 
 import (

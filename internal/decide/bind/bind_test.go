@@ -19,7 +19,7 @@ import (
 func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	class := "fast"
 	c := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u1", Annotations: map[string]string{}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u1", ResourceVersion: "7", Annotations: map[string]string{}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
@@ -83,13 +83,79 @@ func reclaim(p corev1.PersistentVolumeReclaimPolicy) func(*corev1.PersistentVolu
 	return func(v *corev1.PersistentVolume) { v.Spec.PersistentVolumeReclaimPolicy = p }
 }
 
+type claimCase struct {
+	argues string
+	facts  ClaimFacts
+}
+
+// oddClaims are seldom seen: what old versions and people have left on claims,
+// volumes and classes.
+func oddClaims() []claimCase {
+	soon, none := class(false), class(false)
+	mode := storagev1.VolumeBindingImmediate
+	soon.VolumeBindingMode, none.Provisioner = &mode, volume.NoProvisioner
+	taken := func(c *corev1.PersistentVolumeClaim) {
+		c.Status.Phase, c.Status.Capacity, c.Status.AccessModes = corev1.ClaimPending, c.Spec.Resources.Requests, c.Spec.AccessModes
+	}
+	pending := func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimPending }
+	selects := func(operator metav1.LabelSelectorOperator) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "disk", Operator: operator}}}
+		}
+	}
+	old := func(c *corev1.PersistentVolumeClaim) {
+		c.Annotations = map[string]string{volume.AnnBetaStorageClass: "slow"}
+	}
+	oldVolume := func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnBetaStorageClass] = "slow" }
+	ext4 := func(v *corev1.PersistentVolume) { m := corev1.PersistentVolumeFilesystem; v.Spec.VolumeMode = &m }
+	going := func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} }
+	gold := func(v *corev1.PersistentVolume) { name := "gold"; v.Spec.VolumeAttributesClassName = &name }
+	growing := func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnPreResizeCapacity] = "5Gi" }
+	ours, made := refers("ns", "data", "u1"), []func(*corev1.PersistentVolume){refers("ns", "data", "u1"), provisioned}
+	asked := func(spellings ...string) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) {
+			for _, s := range spellings {
+				c.Annotations[s] = "d.example.com"
+			}
+		}
+	}
+	some := func(all ...*corev1.PersistentVolume) []*corev1.PersistentVolume { return all }
+	return []claimCase{
+		{"without a class and a default one it waits for a volume without a class", ClaimFacts{Claim: claim(noClass)}},
+		{"a class without a provisioner has only the volumes that there are", ClaimFacts{Claim: claim(), Class: none, Candidates: some(pv("small", "1Gi"))}},
+		{"a provisioner of this process is asked without a write", ClaimFacts{Claim: claim(), Class: class(false), Served: true}},
+		{"a claim that has been asked for is not written again", ClaimFacts{Claim: claim(pending, asked(volume.AnnStorageProvisioner, volume.AnnBetaStorageProvisioner)), Class: class(false)}},
+		{"one spelling is not both", ClaimFacts{Claim: claim(pending, asked(volume.AnnStorageProvisioner)), Class: class(false)}},
+		{"nor is the other", ClaimFacts{Claim: claim(pending, asked(volume.AnnBetaStorageProvisioner)), Class: class(false)}},
+		{"a claim that is Pending has nothing", ClaimFacts{Claim: claim(taken), Class: class(true)}},
+		{"no capacity", ClaimFacts{Claim: claim(taken, func(c *corev1.PersistentVolumeClaim) { c.Status.AccessModes = nil }), Class: class(true)}},
+		{"and no access modes", ClaimFacts{Claim: claim(taken, func(c *corev1.PersistentVolumeClaim) { c.Status.Capacity = nil }), Class: class(true)}},
+		{"a class may say that it does not wait", ClaimFacts{Claim: claim(), Class: soon}},
+		{"the oldest spelling of the class counts, on both sides", ClaimFacts{Claim: claim(old), Class: class(false), Candidates: some(pv("fast", "5Gi"), pv("marked", "6Gi", oldVolume), pv("slow", "7Gi", slow))}},
+		{"a late claim takes what is kept for it, of whatever class", ClaimFacts{Claim: claim(), Class: class(true), Candidates: some(pv("fits", "5Gi"), pv("kept", "9Gi", refers("ns", "data", ""), slow))}},
+		{"of equal volumes the first by name is taken", ClaimFacts{Claim: claim(), Class: class(false), Candidates: some(pv("b", "5Gi"), pv("a", "5Gi"), pv("c", "5Gi"))}},
+		{"a selector that makes no sense selects nothing", ClaimFacts{Claim: claim(selects("near")), Class: class(false), Candidates: some(pv("fits", "5Gi"))}},
+		{"one that does selects", ClaimFacts{Claim: claim(selects(metav1.LabelSelectorOpDoesNotExist)), Class: class(false), Candidates: some(pv("fits", "5Gi"))}},
+		{"no mode is that of a filesystem", ClaimFacts{Claim: claim(), Class: class(false), Candidates: some(pv("fits", "5Gi", ext4))}},
+		{"a volume made for the claim says who was asked, which nobody has written", ClaimFacts{Claim: claim(), Class: class(false), Candidates: some(pv("pv", "5Gi", made...))}},
+		{"what was written is not written again", ClaimFacts{Claim: claim(asked(volume.AnnStorageProvisioner, volume.AnnBetaStorageProvisioner)), Class: class(false), Candidates: some(pv("pv", "5Gi", made...))}},
+		{"one that nobody's provisioner made says nothing", ClaimFacts{Claim: claim(asked(volume.AnnStorageProvisioner)), Class: class(false), Candidates: some(pv("pv", "5Gi", ours))}},
+		{"one made for another claim that was free says nothing of this one", ClaimFacts{Claim: claim(), Class: class(false), Candidates: some(pv("pv", "5Gi", provisioned))}},
+		{"of a volume that is growing the claim has what it had before", ClaimFacts{Claim: claim(), Class: class(false), Candidates: some(pv("pv", "9Gi", ours, growing))}},
+		{"the claim is bound with the volume's class of attributes", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", ours, gold, wide)}},
+		{"a claim without any annotation gets them", ClaimFacts{Claim: claim(wantsPV, func(c *corev1.PersistentVolumeClaim) { c.Annotations = nil }), Class: class(false), Volume: pv("pv", "5Gi")}},
+		{"a volume asked for by name that is going is not bound", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", going)}},
+		{"nor one of another class", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", slow)}},
+		{"nor one of another class of attributes", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", gold)}},
+		{"nor one of another mode", ClaimFacts{Claim: claim(wantsPV), Class: class(false), Volume: pv("pv", "5Gi", block)}},
+		{"nor one without the access modes", ClaimFacts{Claim: claim(wantsPV, func(c *corev1.PersistentVolumeClaim) { c.Spec.AccessModes[0] = corev1.ReadWriteMany }), Class: class(false), Volume: pv("pv", "5Gi")}},
+	}
+}
+
 func TestClaims(t *testing.T) {
 	all := []*corev1.PersistentVolume{pv("small", "1Gi"), pv("large", "9Gi"), pv("fits", "6Gi"), pv("wide", "5Gi", wide), pv("slow", "5Gi", slow), pv("raw", "5Gi", block)}
 	var out strings.Builder
-	for _, c := range []struct {
-		argues string
-		facts  ClaimFacts
-	}{
+	for _, c := range append([]claimCase{
 		{"the smallest volume of the tightest access modes that fits is taken", ClaimFacts{Claim: claim(), Class: class(false), Candidates: all}},
 		{"a volume that a user keeps for the claim wins over a better one", ClaimFacts{Claim: claim(), Class: class(false), Candidates: append(all, pv("kept", "50Gi", refers("ns", "data", "")))}},
 		{"a late claim takes nothing but what is kept for it", ClaimFacts{Claim: claim(), Class: class(true), Candidates: all}},
@@ -112,8 +178,8 @@ func TestClaims(t *testing.T) {
 		{"a bound claim is left alone, a larger volume is a resize's matter", ClaimFacts{Claim: claim(wantsPV, completed, ours, wasBound, func(c *corev1.PersistentVolumeClaim) {
 			c.Status.AccessModes = c.Spec.AccessModes
 		}), Volume: pv("pv", "50Gi", refers("ns", "data", "u1"), func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })}},
-	} {
-		fmt.Fprintf(&out, "# %s\n%s----\n%s\n", c.argues, claimText(c.facts), text(t, Claim(c.facts)))
+	}, oddClaims()...) {
+		fmt.Fprintf(&out, "# %s\n%s----\n%s\n", c.argues, claimText(c.facts), text(t, Claim(c.facts), c.facts.Claim, append(c.facts.Candidates, c.facts.Volume)...))
 	}
 	golden.Equal(t, "testdata/claims.txt", out.String())
 }
@@ -139,10 +205,15 @@ func TestVolumes(t *testing.T) {
 		{"nobody recycles", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), reclaim(corev1.PersistentVolumeReclaimRecycle))}},
 		{"a provisioned volume whose claim went elsewhere is deleted", VolumeFacts{Volume: pv("pv2", "5Gi", refers("ns", "data", "u1"), provisioned), Claim: bound}},
 		{"a link of ours is undone", VolumeFacts{Volume: pv("pv2", "5Gi", refers("ns", "data", "u1"), boundByUs), Claim: bound}},
+		{"one that somebody has called broken is available again, without what was said", VolumeFacts{Volume: pv("pv", "5Gi", func(v *corev1.PersistentVolume) { v.Status.Message = "broken" })}},
+		{"a provisioned volume that is to be retained is given free", VolumeFacts{Volume: pv("pv2", "5Gi", refers("ns", "data", "u1"), provisioned, reclaim(corev1.PersistentVolumeReclaimRetain)), Claim: bound}},
+		{"what is released stays so", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased; v.Status.Message = "wait" })}},
+		{"and what could not be deleted, with the reason", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeFailed; v.Status.Message = "no" })}},
+		{"nobody says twice that nobody recycles", VolumeFacts{Volume: pv("pv", "5Gi", refers("ns", "data", "u1"), reclaim(corev1.PersistentVolumeReclaimRecycle), func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeFailed })}},
 		{"of a user's link only what we added is undone", VolumeFacts{Volume: pv("pv2", "5Gi", refers("ns", "data", "u1")), Claim: bound}},
 	} {
 		v := c.facts.Volume
-		fmt.Fprintf(&out, "# %s\nvolume %s %s %s ref=%s claim=%v\n----\n%s\n", c.argues, v.Name, v.Status.Phase, v.Spec.PersistentVolumeReclaimPolicy, ref(v.Spec.ClaimRef), c.facts.Claim != nil, text(t, Volume(c.facts)))
+		fmt.Fprintf(&out, "# %s\nvolume %s %s %s ref=%s claim=%v\n----\n%s\n", c.argues, v.Name, v.Status.Phase, v.Spec.PersistentVolumeReclaimPolicy, ref(v.Spec.ClaimRef), c.facts.Claim != nil, text(t, Volume(c.facts), c.facts.Claim, v))
 	}
 	golden.Equal(t, "testdata/volumes.txt", out.String())
 }
@@ -165,27 +236,39 @@ func ref(r *corev1.ObjectReference) string {
 	return fmt.Sprintf("%s/%s/%s", r.Namespace, r.Name, r.UID)
 }
 
-func text(t *testing.T, p Plan) string {
+// text is all that a plan says and changes.
+func text(t *testing.T, p Plan, claim *corev1.PersistentVolumeClaim, volumes ...*corev1.PersistentVolume) string {
 	t.Helper()
 	if p.Because.Reason == "" || p.Because.Message == "" {
 		t.Error("a plan without a reason")
 	}
+	now := map[string]metav1.Object{"claim": claim}
+	for _, v := range volumes {
+		if v != nil {
+			now["volume "+v.Name] = v
+		}
+	}
 	var b strings.Builder
+	wrote := func(what, status string, o metav1.Object) {
+		fmt.Fprintf(&b, "write %s%s\n%s", what, status, golden.Change(t, now[what], o))
+		now[what] = o
+	}
 	for _, w := range p.Writes {
 		switch {
 		case w.Volume != nil:
-			fmt.Fprintf(&b, "write volume %s: ref=%s ours=%q\n", w.Volume.Name, ref(w.Volume.Spec.ClaimRef), w.Volume.Annotations[volume.AnnBoundByController])
+			wrote("volume "+w.Volume.Name, "", w.Volume)
 		case w.VolumeStatus != nil:
-			fmt.Fprintf(&b, "write volume status %s: %s\n", w.VolumeStatus.Name, w.VolumeStatus.Status.Phase)
+			wrote("volume "+w.VolumeStatus.Name, " status", w.VolumeStatus)
 		case w.Claim != nil:
-			class, _ := ClassOf(w.Claim)
-			fmt.Fprintf(&b, "write claim: volume=%q class=%q completed=%q ours=%q provisioner=%q/%q\n", w.Claim.Spec.VolumeName, class, w.Claim.Annotations[volume.AnnBindCompleted],
-				w.Claim.Annotations[volume.AnnBoundByController], w.Claim.Annotations[volume.AnnStorageProvisioner], w.Claim.Annotations[volume.AnnBetaStorageProvisioner])
+			wrote("claim", "", w.Claim)
 		case w.ClaimStatus != nil:
-			fmt.Fprintf(&b, "write claim status: %s %s\n", w.ClaimStatus.Status.Phase, w.ClaimStatus.Status.Capacity.Storage())
+			wrote("claim", " status", w.ClaimStatus)
 		}
 	}
-	fmt.Fprintf(&b, "%s: %s -> %s\n", p.Because.Reason, p.Because.Message, p.Because.Next)
+	fmt.Fprintf(&b, "%s %s: %s -> %s\n", map[Event]string{Silent: "silent", Normal: "event", Warning: "warning"}[p.Event], p.Because.Reason, p.Because.Message, p.Because.Next)
+	if p.Ask != "" {
+		fmt.Fprintf(&b, "ask %s\n", p.Ask)
+	}
 	return b.String()
 }
 

@@ -75,14 +75,15 @@ func waitForConsumer(f ClaimFacts) Plan {
 // the claim, the request of seed 004, in both spellings.
 func askProvisioner(f ClaimFacts) Plan {
 	name := f.Class.Provisioner
-	p := wait(volume.ReasonExternalProvisioning, Normal, name, "waiting for a volume to be created by the external provisioner '"+name+"'", pending(f.Claim)...)
+	p := wait(volume.ReasonExternalProvisioning, Normal, name, "waiting for a volume to be created by the external provisioner '"+name+"'")
+	claim := f.Claim
 	if f.Served {
 		p.Ask, p.Event = name, Silent
-		return p
+	} else if c := requested(claim, name); c != nil {
+		// A write of the status writes the annotations as well: these.
+		claim, p.Writes = c, []Write{{Claim: c}}
 	}
-	if c := requested(f.Claim, name); c != nil {
-		p.Writes = append([]Write{{Claim: c}}, p.Writes...)
-	}
+	p.Writes = append(p.Writes, pending(claim)...)
 	return p
 }
 

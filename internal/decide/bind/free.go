@@ -3,6 +3,7 @@ package bind
 import (
 	"cmp"
 	"slices"
+	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,13 +92,7 @@ func (f *Free) Best(claim *corev1.PersistentVolumeClaim, willDo func(*corev1.Per
 // smallest returns the first of a shelf that is large enough and usable; nil is
 // none.
 func smallest(all []*corev1.PersistentVolume, request *resource.Quantity, usable func(*corev1.PersistentVolume) bool) *corev1.PersistentVolume {
-	first, _ := slices.BinarySearchFunc(all, request, func(v *corev1.PersistentVolume, request *resource.Quantity) int {
-		// Of equal ones the first.
-		if v.Spec.Capacity.Storage().Cmp(*request) < 0 {
-			return -1
-		}
-		return 1
-	})
+	first := sort.Search(len(all), func(i int) bool { return all[i].Spec.Capacity.Storage().Cmp(*request) >= 0 })
 	for _, v := range all[first:] {
 		if usable(v) {
 			return v

@@ -80,6 +80,39 @@ func TestFreeIsMatch(t *testing.T) {
 	})
 }
 
+// TestFree: only what nobody has and nobody deletes is free, and of a shelf the
+// smallest that is large enough is best, whichever shelves there are beside it.
+func TestFree(t *testing.T) {
+	taken, going, released := pv("taken", "5Gi", refers("ns", "other", "")), pv("going", "5Gi"), pv("released", "5Gi")
+	going.DeletionTimestamp, released.Status.Phase = &metav1.Time{}, corev1.VolumeReleased
+	small, fits, large, twin := pv("small", "1Gi"), pv("fits", "6Gi"), pv("large", "9Gi"), pv("also", "6Gi")
+	wide, read := pv("wide", "5Gi", wide), pv("read", "1Gi", wide)
+	for _, c := range []struct {
+		argues string
+		all    []*corev1.PersistentVolume
+		want   string
+	}{
+		{"none is free", []*corev1.PersistentVolume{taken, going, released}, "none"},
+		{"none is large enough", []*corev1.PersistentVolume{small, read}, "none"},
+		{"the smallest", []*corev1.PersistentVolume{small, large, fits, taken, going, released}, "fits"},
+		{"the first by name", []*corev1.PersistentVolume{small, large, fits, twin}, "also"},
+		{"a shelf of small ones is none", []*corev1.PersistentVolume{small, wide}, "wide"},
+		{"whichever it is", []*corev1.PersistentVolume{read, large}, "large"},
+		{"few access modes before little size", []*corev1.PersistentVolume{wide, large}, "large"},
+	} {
+		// Shelves have no order: each is looked at first once in a while.
+		for range 20 {
+			free := NewFree()
+			for _, v := range c.all {
+				free.Set(v)
+			}
+			if got := nameOf(free.Best(claim(), nil)); got != c.want {
+				t.Fatalf("%s: %s, want %s", c.argues, got, c.want)
+			}
+		}
+	}
+}
+
 func nameOf(v *corev1.PersistentVolume) string {
 	if v == nil {
 		return "none"

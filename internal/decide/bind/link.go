@@ -18,10 +18,7 @@ import (
 func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan {
 	p := wait(volume.ReasonBound, Silent, "", "claim "+claim.Namespace+"/"+claim.Name+" is bound to volume "+v.Name)
 	v = linkVolume(&p, claim, v)
-	if w := volumePhase(v, corev1.VolumeBound); w != nil {
-		v = w[0].VolumeStatus
-		p.Writes = append(p.Writes, w...)
-	}
+	p.Writes = append(p.Writes, volumePhase(v, corev1.VolumeBound)...)
 	claim = linkClaim(&p, claim, v)
 	linkStatus(&p, claim, v)
 	if len(p.Writes) > 0 {

@@ -1,6 +1,7 @@
 package bind
 
 import (
+	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,13 +76,7 @@ func better(a, b *corev1.PersistentVolume) bool {
 	if reserved := a.Spec.ClaimRef != nil; reserved != (b.Spec.ClaimRef != nil) {
 		return reserved
 	}
-	if la, lb := len(a.Spec.AccessModes), len(b.Spec.AccessModes); la != lb {
-		return la < lb
-	}
-	if c := a.Spec.Capacity.Storage().Cmp(*b.Spec.Capacity.Storage()); c != 0 {
-		return c < 0
-	}
-	return a.Name < b.Name
+	return cmp.Or(cmp.Compare(len(a.Spec.AccessModes), len(b.Spec.AccessModes)), bySize(a, b)) < 0
 }
 
 func offers(v *corev1.PersistentVolume, modes []corev1.PersistentVolumeAccessMode) bool {

@@ -28,3 +28,28 @@ func TestRefersTo(t *testing.T) {
 		}
 	}
 }
+
+// TestTogether: a claim and a volume belong together only if each names the
+// other, in one namespace.
+func TestTogether(t *testing.T) {
+	named := claim(wantsPV)
+	for _, c := range []struct {
+		argues string
+		claim  *corev1.PersistentVolumeClaim
+		volume *corev1.PersistentVolume
+		want   bool
+	}{
+		{"both do", named, pv("pv", "5Gi", refers("ns", "data", "u1")), true},
+		{"whatever the uid", named, pv("pv", "5Gi", refers("ns", "data", "u0")), true},
+		{"there is no claim", nil, pv("pv", "5Gi", refers("ns", "data", "u1")), false},
+		{"the volume names none", named, pv("pv", "5Gi"), false},
+		{"it names one of another namespace", named, pv("pv", "5Gi", refers("other", "data", "u1")), false},
+		{"it names another one", named, pv("pv", "5Gi", refers("ns", "more", "u1")), false},
+		{"the claim names none", claim(), pv("pv", "5Gi", refers("ns", "data", "u1")), false},
+		{"it names another volume", named, pv("pv2", "5Gi", refers("ns", "data", "u1")), false},
+	} {
+		if got := Together(c.claim, c.volume); got != c.want {
+			t.Errorf("%s: %v", c.argues, got)
+		}
+	}
+}

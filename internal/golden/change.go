@@ -1,0 +1,66 @@
+package golden
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Change tells in lines what becomes of an object: each path whose value is not
+// what it was, as JSON has them. It is how a test names all of a write without
+// all of the object.
+func Change(t testing.TB, before, after any) string {
+	t.Helper()
+	was, is := leaves(t, before), leaves(t, after)
+	paths := maps.Clone(was)
+	maps.Copy(paths, is)
+	var out strings.Builder
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		switch old, now := was[path], is[path]; {
+		case old == now:
+		case old == "":
+			fmt.Fprintf(&out, "  %s: %s\n", path, now)
+		case now == "":
+			fmt.Fprintf(&out, "  %s: %s is gone\n", path, old)
+		default:
+			fmt.Fprintf(&out, "  %s: %s, was %s\n", path, now, old)
+		}
+	}
+	return out.String()
+}
+
+// leaves returns what an object is made of, by path; nil is made of nothing.
+func leaves(t testing.TB, object any) map[string]string {
+	t.Helper()
+	text, err := json.Marshal(object)
+	var value any
+	if err == nil {
+		err = json.Unmarshal(text, &value)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	walk(all, "", value)
+	return all
+}
+
+func walk(all map[string]string, path string, value any) {
+	switch v := value.(type) {
+	case nil:
+	case map[string]any:
+		for key, below := range v {
+			walk(all, strings.TrimPrefix(path+"."+key, "."), below)
+		}
+	case []any:
+		for n, below := range v {
+			walk(all, fmt.Sprint(path, "[", n, "]"), below)
+		}
+	default:
+		text, _ := json.Marshal(v) // it came from JSON
+		all[path] = string(text)
+	}
+}
