@@ -134,6 +134,30 @@ func disturbed() []nodeCase {
 	}
 }
 
+// several are nodes with more than one volume, or more than one attachment of
+// one, and attachments that say little.
+func several() []nodeCase {
+	v, b, path := pv("pv"), pv("b"), pv("pv")
+	path.Spec.CSI = nil
+	both := map[string]*corev1.PersistentVolume{"pv": v, "b": b}
+	wish, self := []Wish{{Volume: v, Pod: pod("web")}}, []Wish{{Volume: pv("inline"), Pod: pod("web")}}
+	byHand, short, long := attachment("pv", "n1", attached, renamed), attachment("pv", "n1", attached), attachment("pv", "n1", attached)
+	short.Name, long.Name = "csi-by-hand", "by-hand-"+long.Name[len("by-hand-"):]
+	return []nodeCase{
+		{"a node is told its volumes in one order", NodeFacts{
+			Node: node(knows("b")), Wishes: append(wish, Wish{Volume: b, Pod: pod("web")}), Attachments: attachments(attachment("pv", "n1", attached), attachment("b", "n1", attached)), Volumes: both,
+		}},
+		{"a volume that is attached twice is told once, to the node and to the Pod", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(byHand, attachment("pv", "n1", attached)), Volumes: both}},
+		{"it is attached though another attachment of it is not", NodeFacts{Node: node(knows("pv")), Wishes: wish, Attachments: attachments(byHand, attachment("pv", "n1")), Volumes: both}},
+		{"what is recorded tells of a volume whose object is not seen", NodeFacts{Node: node(knows("pv")), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, renamed, recorded))}},
+		{"what an attachment says itself of its volume is believed", NodeFacts{Node: node(knows("inline")), Wishes: self, Attachments: attachments(attachment("pv", "n1", attached, inline))}},
+		{"a name that only begins like ours is somebody else's", NodeFacts{Node: node(), Attachments: attachments(short)}},
+		{"and so is one that is only as long", NodeFacts{Node: node(), Attachments: attachments(long)}},
+		{"a volume that nobody knows is detached from a node that uses nothing", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached))}},
+		{"a volume that is no CSI volume any more tells nothing", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: map[string]*corev1.PersistentVolume{"pv": path}}},
+	}
+}
+
 // limited are nodes whose driver takes so many volumes.
 func limited() []nodeCase {
 	wish := []Wish{{Volume: pv("pv"), Pod: pod("web")}}
@@ -231,45 +255,47 @@ func TestNodes(t *testing.T) {
 		}},
 		{"a node that is gone and has nothing", NodeFacts{}},
 		{"what is being detached is the attacher's turn", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, going)), Volumes: known}},
-	}, slices.Concat(limited(), patient(), disturbed())...) {
+	}, slices.Concat(limited(), patient(), disturbed(), several())...) {
 		c.facts.Name = "n1"
-		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, nodeText(c.facts.Node, Node(c.facts)))
+		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, nodeText(t, c.facts.Node, Node(c.facts)))
 	}
 	golden.Equal(t, "testdata/nodes.txt", out.String())
 }
 
-func nodeText(n *corev1.Node, p NodePlan) string {
+func whyText(b volume.Because) string {
+	return fmt.Sprintf("%s: %s -> %s", b.Reason, b.Message, b.Next)
+}
+
+func nodeText(t *testing.T, n *corev1.Node, p NodePlan) string {
+	t.Helper()
 	var b strings.Builder
 	if p.Publish {
 		fmt.Fprintf(&b, "publish %v more=%v\n", p.Attached, p.More)
 	}
 	for _, d := range p.Detach {
 		stuck := map[bool]string{true: " stuck"}[d.Stuck]
-		fmt.Fprintf(&b, "detach %s in-use=%v force=%v%s %s\n", *d.Attachment.Spec.Source.PersistentVolumeName, InUse(n, d.Unique), d.Force, stuck, d.Because.Reason)
+		fmt.Fprintf(&b, "detach %s unique=%q in-use=%v force=%v%s %s\n", sourceOf(d.Attachment), d.Unique, InUse(n, d.Unique), d.Force, stuck, whyText(d.Because))
 	}
 	for _, a := range p.Attach {
-		spec := a.Attachment.Spec
-		fmt.Fprintf(&b, "attach %s to %s by %s\n", *spec.Source.PersistentVolumeName, spec.NodeName, spec.Attacher)
-		if len(a.Attachment.Finalizers) > 0 {
-			fmt.Fprintf(&b, "with %v %v\n", a.Attachment.Finalizers, a.Attachment.Annotations)
-		}
+		fmt.Fprintf(&b, "attach volume %s\n%s", a.Volume.Name, golden.Change(t, nil, a.Attachment))
 	}
 	for _, n := range p.Notices {
-		fmt.Fprintf(&b, "tell %s warn=%v %s: %s\n", n.Pod.Name, n.Warn, n.Event().Reason, n.Because.Message)
+		fmt.Fprintf(&b, "tell %s of %s warn=%v %s, %s\n", n.Pod.Name, n.Volume, n.Warn, n.Event().Reason, whyText(n.Because))
 	}
-	fmt.Fprintf(&b, "%s: %s -> %s\n", p.Because.Reason, p.Because.Message, p.Because.Next)
+	fmt.Fprintln(&b, whyText(p.Because))
 	return b.String()
 }
 
 func TestAttachments(t *testing.T) {
 	v, dying := pv("pv"), pv("pv")
 	dying.DeletionTimestamp = &metav1.Time{}
-	dyingHeld := dying.DeepCopy()
-	dyingHeld.Finalizers = []string{volume.AttacherFinalizer(driver)}
 	foreign, path := pv("pv"), pv("pv")
 	foreign.Spec.CSI.Driver, path.Spec.CSI = "other.example.com", nil
-	wordy := pv("pv")
-	wordy.Spec.CSI.VolumeAttributes = map[string]string{"a": strings.Repeat("x", 1<<20)}
+	wordy, full := pv("pv"), pv("pv")
+	wordy.Spec.CSI.VolumeAttributes = map[string]string{"a": strings.Repeat("x", maxAttributes)}
+	full.Spec.CSI.VolumeAttributes = map[string]string{"a": strings.Repeat("x", maxAttributes-1)}
+	nothing := attachment("", "n1")
+	nothing.Spec.Source = storagev1.VolumeAttachmentSource{}
 	anew := pv("pv")
 	anew.Spec.CSI.VolumeHandle = "h-anew"
 	var out strings.Builder
@@ -300,6 +326,12 @@ func TestAttachments(t *testing.T) {
 		{"the node has another name since: it may be attached under the old one", Facts{Attachment: attachment("pv", "n1", held, recorded), Volume: v, NodeID: "id2", Ours: true}},
 		{"a name that somebody suggests was not used yet", Facts{Attachment: attachment("pv", "n1", named), Volume: v, NodeID: "id2", Ours: true}},
 		{"more attributes than a driver takes", Facts{Attachment: attachment("pv", "n1"), Volume: wordy, NodeID: "id1", Ours: true}},
+		{"as many as one takes", Facts{Attachment: attachment("pv", "n1"), Volume: full, NodeID: "id1", Ours: true}},
+		{"the Secret of the call is recorded for the next one", Facts{Attachment: attachment("pv", "n1"), Volume: withSecret(), NodeID: "id1", Ours: true}},
+		{"what is attached, kept and recorded is left alone", Facts{Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Ours: true}},
+		{"a record that cannot be read is one: the finalizer has been taken", Facts{Attachment: attachment("pv", "n1", attached, torn), Volume: v, NodeID: "id1", Ours: true}},
+		{"what is no CSI volume any more does not say what to detach", Facts{Attachment: attachment("pv", "n1", going, held, named), Volume: path, Ours: true}},
+		{"an attachment of nothing is not attached", Facts{Attachment: nothing, NodeID: "id1", Ours: true}},
 		{"a volume may be described in the attachment itself", Facts{Attachment: attachment("", "n1", inline), Volume: SourceOf(attachment("", "n1", inline), nil), NodeID: "id1", Ours: true}},
 		{"if it is a CSI volume", Facts{Attachment: attachment("", "n1", inlinePath), Volume: SourceOf(attachment("", "n1", inlinePath), nil), NodeID: "id1", Ours: true}},
 		{"the object was made again for another volume, and the driver may have attached the first", Facts{Attachment: attachment("pv", "n1", held, recorded), Volume: anew, NodeID: "id1", Ours: true}},
@@ -309,8 +341,26 @@ func TestAttachments(t *testing.T) {
 	} {
 		p := Attachment(c.facts)
 		step := map[Step]string{Nothing: "nothing", Mark: "mark", Attach: "attach", Detach: "detach", Release: "release", Refuse: "refuse"}[p.Step]
-		fmt.Fprintf(&out, "# %s\n%s handle=%q node-id=%q left=%q\n%s: %s -> %s\n\n", c.argues, step, p.Record.Handle, p.NodeID, p.Left, p.Because.Reason, p.Because.Message, p.Because.Next)
+		fmt.Fprintf(&out, "# %s\n%s node-id=%q left=%q\n%s%s\n\n", c.argues, step, p.NodeID, p.Left, golden.Change(t, Record{}, p.Record), whyText(p.Because))
 	}
+	out.WriteString(volumesText(t))
+	for _, detaching := range []bool{false, true} {
+		why := Failed(attachment("pv", "n1"), detaching, "Internal: no")
+		fmt.Fprintf(&out, "# a driver that fails is quoted\n%s\n\n", whyText(why))
+	}
+	golden.Equal(t, "testdata/attachments.txt", out.String())
+}
+
+// volumesText is what becomes of volume objects that are attached or not.
+func volumesText(t *testing.T) string {
+	t.Helper()
+	v, dying, path := pv("pv"), pv("pv"), pv("pv")
+	dying.DeletionTimestamp, path.Spec.CSI = &metav1.Time{}, nil
+	dyingHeld, kept, provisioned := dying.DeepCopy(), pv("pv"), dying.DeepCopy()
+	dyingHeld.Finalizers = []string{"example.com/first", volume.AttacherFinalizer(driver), "example.com/last"}
+	kept.Finalizers = []string{volume.AttacherFinalizer(driver)}
+	provisioned.Finalizers = []string{volume.AttacherFinalizer(driver), volume.FinalizerProvisioner}
+	var out strings.Builder
 	for _, c := range []struct {
 		argues   string
 		volume   *corev1.PersistentVolume
@@ -318,35 +368,71 @@ func TestAttachments(t *testing.T) {
 	}{
 		{"a volume that is attached is kept", v, true},
 		{"one that is going is not taken hold of again", dying, true},
+		{"which is done once", kept, true},
 		{"one that is not attached is left alone", v, false},
+		{"also when it is kept: it may be attached again", kept, false},
+		{"and keeps hold of what is attached", dyingHeld, true},
+		{"one that is going and was not kept needs no write", dying, false},
 		{"one that is going is let go when it is not attached any more", dyingHeld, false},
+		{"but by the provisioner, which takes this with its own", provisioned, false},
 		{"what is no CSI volume is not touched", path, true},
 	} {
 		got, why := Volume(c.volume, c.attached)
-		fmt.Fprintf(&out, "# %s\nchanged=%v\n%s: %s\n\n", c.argues, got != nil, why.Reason, why.Message)
+		if got == nil {
+			got = c.volume
+		}
+		fmt.Fprintf(&out, "# %s\n%s%s\n\n", c.argues, golden.Change(t, c.volume, got), whyText(why))
 	}
-	for _, detaching := range []bool{false, true} {
-		why := Failed(attachment("pv", "n1"), detaching, "Internal: no")
-		fmt.Fprintf(&out, "# a driver that fails is quoted\n%s: %s -> %s\n\n", why.Reason, why.Message, why.Next)
-	}
-	golden.Equal(t, "testdata/attachments.txt", out.String())
+	return out.String()
 }
 
-func TestRecordSurvivesTheAttachment(t *testing.T) {
+// TestRecorded: what a detach needs is added to what is there, once; whatever of
+// it is missing or another is written again.
+func TestRecorded(t *testing.T) {
 	p := Plan{NodeID: "id1", Record: Record{Handle: "h", Secret: &corev1.SecretReference{Name: "s", Namespace: "n"}}}
-	a, changed := Recorded(attachment("pv", "n1"), p)
-	if !changed {
-		t.Fatal("a first record is no change")
+	bare := attachment("pv", "n1", func(a *storagev1.VolumeAttachment) {
+		a.Finalizers, a.Annotations = []string{"example.com/keep"}, map[string]string{"example.com/note": "x"}
+	})
+	want := bare.DeepCopy()
+	want.Finalizers = append(want.Finalizers, volume.AttacherFinalizer(driver))
+	want.Annotations[volume.AnnNodeID], want.Annotations[volume.AnnDetach] = "id1", `{"handle":"h","secret":{"name":"s","namespace":"n"}}`
+	for _, lacks := range []func(*storagev1.VolumeAttachment){
+		func(a *storagev1.VolumeAttachment) { *a = *bare.DeepCopy() },
+		func(a *storagev1.VolumeAttachment) { a.Finalizers = a.Finalizers[:1] },
+		func(a *storagev1.VolumeAttachment) { a.Annotations[volume.AnnNodeID] = "id2" },
+		func(a *storagev1.VolumeAttachment) { a.Annotations[volume.AnnDetach] = `{"handle":"h"}` },
+	} {
+		from := want.DeepCopy()
+		lacks(from)
+		got, changed := Recorded(from, p)
+		if diff := cmp.Diff(want, got); diff != "" || !changed {
+			t.Errorf("changed=%v (-want +got):\n%s", changed, diff)
+		}
 	}
-	got, err := RecordOf(a)
-	if diff := cmp.Diff(&p.Record, got); diff != "" || err != nil {
-		t.Error(diff, err)
-	}
-	if _, changed := Recorded(a, p); changed {
+	if again, changed := Recorded(want, p); again != want || changed {
 		t.Error("recording twice is a change")
 	}
-	if len(Released(a).Finalizers) != 0 {
-		t.Error("a released attachment is held")
+	if got, err := RecordOf(want); err != nil || !cmp.Equal(&p.Record, got) {
+		t.Errorf("read again: %+v, %v", got, err)
+	}
+	if left := Released(want).Finalizers; !slices.Equal(left, bare.Finalizers) {
+		t.Error("a released attachment has the finalizers", left)
+	}
+}
+
+// TestLiving: only a node that is there, ready and in service is believed in what
+// it says.
+func TestLiving(t *testing.T) {
+	for _, c := range []struct {
+		argues string
+		node   *corev1.Node
+		want   bool
+	}{
+		{"ready", node(), true}, {"gone", nil, false}, {"not ready", node(down), false}, {"out of service", node(outOf), false},
+	} {
+		if got := Living(c.node); got != c.want {
+			t.Errorf("a node that is %s is living: %v", c.argues, got)
+		}
 	}
 }
 
@@ -386,6 +472,11 @@ func TestLost(t *testing.T) {
 	early.Finalizers = nil
 	bare := early.DeepCopy()
 	recorded(bare)
+	own := lost.DeepCopy()
+	inline(own)
+	if Lost(own) {
+		t.Error("what no volume object names is not ours to lose")
+	}
 	if !Lost(lost) || Lost(released) || Lost(early) || !Lost(bare) {
 		t.Error("lost, released, never recorded and bare:", Lost(lost), Lost(released), Lost(early), Lost(bare))
 	}

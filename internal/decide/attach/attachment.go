@@ -19,7 +19,8 @@ type Record struct {
 	Secret *corev1.SecretReference `json:"secret,omitempty"`
 }
 
-// RecordOf returns the record of an attachment; nil when it has none.
+// RecordOf returns the record of an attachment; nil when it has none, or none
+// that makes sense, which is an error.
 func RecordOf(a *storagev1.VolumeAttachment) (*Record, error) {
 	text, ok := a.Annotations[volume.AnnDetach]
 	if !ok {
@@ -85,10 +86,10 @@ type Plan struct {
 // specification allows 4096; some drivers use more.
 const maxAttributes = 64 << 10
 
-// SourceOf returns the volume that an attachment is about: the object, or what
-// the attachment itself says in its place; nil when there is neither.
+// SourceOf returns the volume that an attachment is about: what the attachment
+// itself says, or else the object; nil when there is neither.
 func SourceOf(a *storagev1.VolumeAttachment, object *corev1.PersistentVolume) *corev1.PersistentVolume {
-	if object == nil && a.Spec.Source.InlineVolumeSpec != nil {
+	if a.Spec.Source.InlineVolumeSpec != nil {
 		return &corev1.PersistentVolume{Spec: *a.Spec.Source.InlineVolumeSpec}
 	}
 	return object
@@ -186,8 +187,8 @@ func isRecorded(a *storagev1.VolumeAttachment) bool {
 // recordsOther says whether the driver may have been called for another volume
 // than the one that the object is for.
 func recordsOther(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
-	r, err := RecordOf(a)
-	return err == nil && r != nil && r.Handle != v.Spec.CSI.VolumeHandle
+	r, _ := RecordOf(a)
+	return r != nil && r.Handle != v.Spec.CSI.VolumeHandle
 }
 
 // size returns the bytes of a map of attributes.
@@ -216,7 +217,7 @@ func detach(f Facts) Plan {
 	}
 	record, err := RecordOf(a)
 	switch {
-	case err == nil && record != nil:
+	case record != nil:
 		p.Record = *record
 	case f.Volume != nil && f.Volume.Spec.CSI != nil && f.Volume.Spec.CSI.Driver == a.Spec.Attacher:
 		p.Record = recordFrom(f.Volume)

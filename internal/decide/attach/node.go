@@ -348,9 +348,9 @@ func ownName(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) bool {
 func About(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume) (driver, handle string) {
 	v = SourceOf(a, v)
 	known := v != nil && v.Spec.CSI != nil
-	r, err := RecordOf(a)
+	r, _ := RecordOf(a)
 	switch {
-	case err == nil && r != nil && (!known || a.Name == NameOf(a.Spec.Attacher, r.Handle, a.Spec.NodeName)):
+	case r != nil && (!known || a.Name == NameOf(a.Spec.Attacher, r.Handle, a.Spec.NodeName)):
 		return a.Spec.Attacher, r.Handle
 	case known:
 		return v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle

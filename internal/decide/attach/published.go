@@ -130,7 +130,7 @@ func unasked(pair Pair, v *corev1.PersistentVolume, node string) *storagev1.Volu
 // that, by what is known of its volume and node.
 func pairOf(a *storagev1.VolumeAttachment, v *corev1.PersistentVolume, ids map[string]string) Pair {
 	p := Pair{NodeID: cmp.Or(a.Annotations[volume.AnnNodeID], ids[a.Spec.NodeName])}
-	if r, err := RecordOf(a); err == nil && r != nil {
+	if r, _ := RecordOf(a); r != nil {
 		p.Handle = r.Handle
 	} else if v = SourceOf(a, v); v != nil && v.Spec.CSI != nil {
 		p.Handle = v.Spec.CSI.VolumeHandle

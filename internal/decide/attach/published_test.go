@@ -41,6 +41,21 @@ func TestPublished(t *testing.T) {
 			Nodes: map[string]*corev1.Node{"id2": node()},
 		}},
 		{"an attachment without a record is known by its volume and node", PublishedFacts{Attachments: attachments(attachment("pv", "n1", attached)), Settled: settled(done)}},
+		{"one whose record cannot be read is, too", PublishedFacts{Attachments: attachments(attachment("pv", "n1", attached, torn)), Settled: settled(done)}},
+		{"a node that nobody knows is not asked for", PublishedFacts{Attachments: attachments(attachment("pv", "n7", attached)), Settled: settled(done)}},
+		{"an attachment that says itself what it is about is asked for by that", PublishedFacts{
+			Published: pairs(Pair{"h-inline", "id1"}), Suspects: pairs(Pair{"h-inline", "id1"}), Attachments: attachments(attachment("", "n1", inline)),
+			Volumes: []*corev1.PersistentVolume{pv("inline")},
+		}},
+		{"not by a volume object that has its handle for a name", PublishedFacts{
+			Published: pairs(Pair{"h-inline", "id1"}), Suspects: pairs(Pair{"h-inline", "id1"}), Attachments: attachments(attachment("", "n1", inline)),
+			Volumes: []*corev1.PersistentVolume{pv("inline"), pv("h-inline")},
+		}},
+		{"one about what is no CSI volume is left alone", PublishedFacts{Attachments: attachments(attachment("", "n1", attached, inlinePath)), Settled: settled(done)}},
+		{"several are detached in one order", PublishedFacts{
+			Published: pairs(here, Pair{"h-c", "id1"}, Pair{"h-b", "id1"}), Suspects: pairs(here, Pair{"h-c", "id1"}, Pair{"h-b", "id1"}),
+			Volumes: []*corev1.PersistentVolume{pv("pv"), pv("b"), pv("c")},
+		}},
 		{"one that nobody knows is left alone", PublishedFacts{Attachments: attachments(attachment("x", "n7", attached)), Settled: settled(done)}},
 	} {
 		c.facts.Driver = driver
@@ -50,7 +65,7 @@ func TestPublished(t *testing.T) {
 		if c.facts.Nodes == nil {
 			c.facts.Nodes = map[string]*corev1.Node{"id1": node()}
 		}
-		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, publishedText(Published(c.facts)))
+		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, publishedText(t, Published(c.facts)))
 	}
 	golden.Equal(t, "testdata/published.txt", out.String())
 }
@@ -67,18 +82,18 @@ func settled(a *storagev1.VolumeAttachment) map[types.UID]bool {
 	return map[types.UID]bool{a.UID: true}
 }
 
-func publishedText(p PublishedPlan) string {
+func publishedText(t *testing.T, p PublishedPlan) string {
+	t.Helper()
 	var b strings.Builder
 	for _, c := range p.Again {
-		fmt.Fprintf(&b, "again %s: %s: %s\n", c.Volume.Name, c.Because.Reason, c.Because.Message)
+		fmt.Fprintf(&b, "again %s by %s: %s\n", c.Volume.Name, c.Attachment.Name, whyText(c.Because))
 	}
 	for _, c := range p.Undo {
-		a := c.Attachment
-		fmt.Fprintf(&b, "undo %s on %s, attachment %.12s %v %v\n", c.Volume.Name, a.Spec.NodeName, a.Name, a.Finalizers, a.Annotations)
+		fmt.Fprintf(&b, "undo %s: %s\n%s", c.Volume.Name, whyText(c.Because), golden.Change(t, nil, c.Attachment))
 	}
 	if len(p.Suspects) > 0 {
 		fmt.Fprintf(&b, "suspect %v\n", p.Suspects)
 	}
-	fmt.Fprintf(&b, "%s: %s -> %s\n", p.Because.Reason, p.Because.Message, p.Because.Next)
+	fmt.Fprintln(&b, whyText(p.Because))
 	return b.String()
 }
