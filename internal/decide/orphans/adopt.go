@@ -216,10 +216,8 @@ func (f AdoptionFacts) object(e Entry) *corev1.PersistentVolume {
 		class = volume.DefaultClass
 	}
 	mode, fsType := f.shape()
-	attributes := maps.Clone(e.Context)
-	if attributes == nil && len(w.Attributes) > 0 {
-		attributes = map[string]string{}
-	}
+	attributes := map[string]string{}
+	maps.Copy(attributes, e.Context)
 	maps.Copy(attributes, w.Attributes)
 	v := &corev1.PersistentVolume{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
@@ -252,7 +250,7 @@ func (f AdoptionFacts) name(e Entry) string {
 	}
 	made := f.nameOf(e)
 	taken := slices.ContainsFunc(f.After, func(v *corev1.PersistentVolume) bool { return v.Name == made })
-	if made != "" && !taken && len(validation.IsDNS1123Subdomain(made)) == 0 {
+	if !taken && len(validation.IsDNS1123Subdomain(made)) == 0 {
 		return made
 	}
 	sum := sha256.Sum256([]byte(f.Driver + "\x00" + e.Handle))

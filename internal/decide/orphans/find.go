@@ -124,8 +124,7 @@ func (f Facts) making() []string {
 			out = append(out, provision.NameOf(c))
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return out
 }
 
 // madeAs says whether a volume is the one that was asked for under a name, as far
@@ -164,7 +163,7 @@ func (f Facts) orphan(e Entry, unknown bool) Finding {
 	case stranger >= 0:
 		out.Reason, out.Next = volume.ReasonInUse, "user"
 		out.Message = fmt.Sprintf("%s is in use on node %s, which is none of this cluster: it belongs to another one", name, Printable(e.Nodes[stranger]))
-	case unknown && f.Hidden:
+	case f.Hidden:
 		out.Reason, out.Next = volume.ReasonProvisioning, "user"
 		out.Message = name + " may be one that is being made: you may not list the ConfigMaps that say what is"
 	case unknown:
@@ -234,7 +233,7 @@ func going(v *corev1.PersistentVolume) bool {
 // reaches says whether a volume may lie in a segment: one that is not allowed
 // there is another instance's of the driver.
 func reaches(v *corev1.PersistentVolume, own topology.Segment) bool {
-	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil || len(own) == 0 {
+	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return true
 	}
 	return slices.ContainsFunc(v.Spec.NodeAffinity.Required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool {

@@ -92,8 +92,10 @@ func volumeRows() []findRow {
 	inTree := object("pv-old", "", func(v *corev1.PersistentVolume) {
 		v.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://zone/vol-1"}}
 	})
-	used := entry("h")
-	here := entry("h")
+	slash := inTree.DeepCopy()
+	slash.Spec.AWSElasticBlockStore.VolumeID = "aws://zone/"
+	used, here := entry("h"), entry("h")
+	used.Nodes, here.Nodes = []string{"n1", "n9"}, []string{"n1"}
 	return []findRow{
 		{"nothing anywhere", at(nil)},
 		{"each has its other", at(objects{object("a", "h")}, entry("h"))},
@@ -106,6 +108,8 @@ func volumeRows() []findRow {
 		{"used on a node of this cluster", at(nil, here)},
 		{"part of a Pod", at(nil, entry("csi-"+strings.Repeat("0a", 32)))},
 		{"of a plugin in the tree", at(objects{inTree}, entry("vol-1"))},
+		{"of a plugin whose volume ends in a slash", at(objects{slash}, entry("vol/"))},
+		{"several, in one order", at(objects{object("b", "gone"), object("a", "gone")}, entry("y"), entry("x"), entry("z"))},
 		{"its object came meanwhile", with(at(nil, entry("h")), func(f *orphans.Facts) { f.After = objects{object("a", "h")} })},
 		{"its object went meanwhile", with(at(objects{object("a", "h")}, entry("h")), func(f *orphans.Facts) { f.After = nil })},
 		{"it went meanwhile", with(at(nil, entry("h")), func(f *orphans.Facts) { f.Second = nil })},
@@ -114,13 +118,36 @@ func volumeRows() []findRow {
 	}
 }
 
+// TestInTree: a volume that an object of a plugin of Kubernetes' own names is not an
+// orphan, whichever plugin that is.
+func TestInTree(t *testing.T) {
+	for name, source := range map[string]corev1.PersistentVolumeSource{
+		"aws":      {AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "aws://zone/h"}},
+		"gce":      {GCEPersistentDisk: &corev1.GCEPersistentDiskVolumeSource{PDName: "h"}},
+		"azure":    {AzureDisk: &corev1.AzureDiskVolumeSource{DataDiskURI: "/subscriptions/x/disks/h"}},
+		"cinder":   {Cinder: &corev1.CinderPersistentVolumeSource{VolumeID: "h"}},
+		"vsphere":  {VsphereVolume: &corev1.VsphereVirtualDiskVolumeSource{VolumePath: "[store] kubevols/h"}},
+		"portworx": {PortworxVolume: &corev1.PortworxVolumeSource{VolumeID: "h"}},
+	} {
+		v := object("a", "", func(v *corev1.PersistentVolume) { v.Spec.PersistentVolumeSource = source })
+		if p := orphans.Find(at(objects{v}, entry("h"), entry("other"))); len(p.Findings) != 1 || p.Findings[0].Handle != "other" {
+			t.Errorf("%s: %+v", name, p.Findings)
+		}
+	}
+}
+
 // makingRows are about volumes that somebody makes or made.
 func makingRows() []findRow {
-	told := entry("h")
+	told, half, other := entry("h"), entry("h"), entry("h")
+	told.Context = map[string]string{
+		"csi.storage.k8s.io/pv/name": "a", "csi.storage.k8s.io/pvc/name": "c", "csi.storage.k8s.io/pvc/namespace": "ns", "storage.kubernetes.io/csiProvisionerIdentity": "p-1",
+	}
+	half.Context, other.Context = map[string]string{"csi.storage.k8s.io/pvc/name": "c"}, map[string]string{"csi.storage.k8s.io/pvc/namespace": "ns"}
 	bundled := func(f *orphans.Facts) { f.Driver = volume.LocalDriver }
 	// The handle of the bundled driver for that name, as `volplane` gives it.
-	ours := entry("vol-" + "7a6b7f0a" + strings.Repeat("0", 24))
-	ours.Name = "pvc-" + uid
+	ours := entry("vol-d7c2b4d5035b3c8701b74c04604dec8a")
+	recorded := entry("vol-x")
+	recorded.Name = "pvc-" + uid
 	return []findRow{
 		{"made by a claim, says its context", at(nil, told)},
 		{"made by a claim that is gone, says its handle", at(nil, entry("cloud/pvc-"+uid))},
@@ -135,7 +162,12 @@ func makingRows() []findRow {
 			f.Claims = append(f.Claims, c)
 		})},
 		{"what is being made may not be read", with(at(nil, entry("h")), func(f *orphans.Facts) { f.Hidden = true })},
-		{"bundled: the record names it", with(at(nil, ours), bundled)},
+		{"bundled: the record names it", with(at(nil, recorded), bundled)},
+		{"bundled: its handle names it, where the claim is there", with(with(at(nil, ours), bundled), func(f *orphans.Facts) { f.Claims = append(f.Claims, awaited("c", uid, "other")) })},
+		{"bundled: the one of the record is being made", with(with(at(nil, recorded), bundled), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(volume.LocalDriver, "pvc-"+uid)) })},
+		{"another driver may call its volumes like the bundled one", with(at(nil, ours), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "pvc-"+uid)) })},
+		{"half a claim is none", at(nil, half)},
+		{"nor is the other half", at(nil, other)},
 		{"bundled: another one is being made", with(with(at(nil, entry("vol-x")), bundled), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(volume.LocalDriver, "pvc-"+uid)) })},
 		{"bundled: this one is being made", with(with(at(nil, ours), bundled), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(volume.LocalDriver, "pvc-"+uid)) })},
 	}
@@ -162,6 +194,19 @@ func objectRows() []findRow {
 		{"no volume, being deleted", at(objects{object("a", "h", deleted)})},
 		{"no volume, another zone", with(at(objects{object("a", "h", zone("z2"))}), func(f *orphans.Facts) { f.Own = topology.Segment{"zone": "z1"} })},
 		{"no volume, the same zone", with(at(objects{object("a", "h", zone("z1"))}), func(f *orphans.Facts) { f.Own = topology.Segment{"zone": "z1"} })},
+		{"no volume, a zone that is none of the driver's keys", with(at(objects{object("a", "h", zone("z2"))}), func(f *orphans.Facts) { f.Own = topology.Segment{"rack": "r1"} })},
+		{"no volume, all zones but one", with(at(objects{object("a", "h", zone("z2"), func(v *corev1.PersistentVolume) {
+			v.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Operator = corev1.NodeSelectorOpNotIn
+		})}), func(f *orphans.Facts) { f.Own = topology.Segment{"zone": "z1"} })},
+		{"no volume, an affinity of nothing", with(at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{} })}), func(f *orphans.Facts) { f.Own = topology.Segment{"zone": "z1"} })},
+		{"no volume, another driver's object", at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "other" })})},
+		{"no volume, an object that was made anew meanwhile", with(at(objects{object("a", "h")}), func(f *orphans.Facts) {
+			f.After = objects{object("a", "h", func(v *corev1.PersistentVolume) { v.UID = "anew" })}
+		})},
+		{"no volume, its object is going", at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} })})},
+		{"no volume, its deletion has failed", at(objects{object("a", "h", deleted, func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeFailed })})},
+		{"no volume, to be deleted one day", at(objects{object("a", "h", deleted, func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })})},
+		{"no volume, released and retained", at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased })})},
 		{"no volume, all zones", at(objects{object("a", "h", zone("z2"))})},
 	}
 }
@@ -187,7 +232,7 @@ func TestAdopt(t *testing.T) {
 	var out strings.Builder
 	for _, c := range slices.Concat(adoptRows(), againRows(), bundledRows()) {
 		a, because := orphans.Adopt(c.facts)
-		fmt.Fprintf(&out, "%s: %s: %s\n%s", c.argues, because.Reason, because.Message, described(t, a))
+		fmt.Fprintf(&out, "%s: %s: %s -> %s\n%s", c.argues, because.Reason, because.Message, because.Next, described(t, a))
 	}
 	golden.Equal(t, "testdata/adoptions.txt", out.String())
 }
@@ -237,6 +282,8 @@ func adoptRows() []adoptRow {
 	nameless.Bytes = 0
 	used := entry("h")
 	used.Nodes = []string{"n9"}
+	elsewhere := entry("a")
+	elsewhere.Nodes = used.Nodes
 	hostile := entry("h")
 	hostile.Context = map[string]string{"csi.storage.k8s.io/pv/name": "../b"}
 	named := entry("h")
@@ -256,12 +303,15 @@ func adoptRows() []adoptRow {
 		{"a raw one with a filesystem", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Mode, w.FSType = block, "ext4" }))},
 		{"no size", wanting(at(nil, nameless))},
 		{"a given size", wanting(at(nil, nameless), wish(func(w *orphans.Wish) { w.Bytes = 5 }))},
+		{"the size that the driver says", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Bytes = 1 << 30 }))},
+		{"raw data of another driver are its own matter, and so is the default class", wanting(at(nil, entry("h")), contents(orphans.Contents{Known: true}))},
 		{"another size", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Bytes = 5 }))},
 		{"the name it was made as", wanting(at(nil, named))},
 		{"a name that is taken", wanting(at(objects{object("a", "x")}, named))},
 		{"a wanted name that is taken", wanting(at(objects{object("a", "x")}, entry("h")), wish(func(w *orphans.Wish) { w.Name = "a" }))},
 		{"a hostile name", wanting(at(nil, hostile))},
 		{"another cluster's", wanting(at(nil, used))},
+		{"what another volume is does not matter", wanting(at(nil, elsewhere, entry("h")))},
 		{"another cluster's, by force", wanting(at(nil, used), wish(func(w *orphans.Wish) { w.Force = true }))},
 		{"being made", wanting(with(at(nil, named), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "a")) }))},
 		{"being made, by force", wanting(with(at(nil, named), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "a")) }), wish(func(w *orphans.Wish) { w.Force = true }))},
@@ -291,6 +341,11 @@ func againRows() []adoptRow {
 		{"released", wanting(at(objects{object("a", "h", ref("gone"))}, entry("h")), claimed)},
 		{"another claim's", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed, wish(func(w *orphans.Wish) { w.Claim.Name = "d" }))},
 		{"another namespace's", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed, wish(func(w *orphans.Wish) { w.Claim.Namespace = "other" }))},
+		{"another claim's, by name alone", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed, wish(func(w *orphans.Wish) { w.Claim.Name = "d" }))},
+		{"released, and its claim was made anew", wanting(at(objects{object("a", "h", ref("gone"))}, entry("h")), claimed, claim("a"))},
+		{"another driver has one of that handle", wanting(at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "other" })}, entry("h")))},
+		{"a volume of no driver is another one", wanting(at(objects{object("a", "", func(v *corev1.PersistentVolume) { v.Spec.CSI = nil })}, entry("h")))},
+		{"its claim is going", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed, claim("a"), func(a *orphans.AdoptionFacts) { a.Claim.DeletionTimestamp = &metav1.Time{} })},
 		{"its object is going", wanting(at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} })}, entry("h")), claimed)},
 		{"the claim is there", wanting(at(nil, named), claimed, claim(""))},
 		{"the claim is another volume's", wanting(at(nil, named), claimed, claim("b"))},
@@ -312,6 +367,10 @@ func bundledRows() []adoptRow {
 		{"bundled, raw is no ext4", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}), wish(func(w *orphans.Wish) { w.FSType = "ext4" }))},
 		{"bundled, nobody can look", wanting(local(at(nil, entry("h"))))},
 		{"bundled, nobody can look, and it is said", wanting(local(at(nil, entry("h"))), wish(func(w *orphans.Wish) { w.FSType = "xfs" }))},
+		{"bundled, ext4 is not xfs", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}), wish(func(w *orphans.Wish) { w.FSType = "xfs" }))},
+		{"bundled, ext4 is ext4", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}), wish(func(w *orphans.Wish) { w.FSType = "ext4" }))},
+		{"bundled, nobody can look, and it is said to be raw", wanting(local(at(nil, entry("h"))), wish(func(w *orphans.Wish) { w.Mode = corev1.PersistentVolumeBlock }))},
+		{"bundled, read on many nodes", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}), wish(func(w *orphans.Wish) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany} }))},
 		{"bundled, on many nodes", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}), wish(func(w *orphans.Wish) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }))},
 	}
 }
@@ -376,8 +435,10 @@ func settles(t *rapid.T, f orphans.Facts, handle string) {
 // TestPrintable holds that nothing that a driver says moves the cursor or looks
 // like another column.
 func TestPrintable(t *testing.T) {
-	if got := orphans.Printable("server/share-1"); got != "server/share-1" {
-		t.Errorf("an ordinary name became %s", got)
+	for s, want := range map[string]string{"server/share-1": "server/share-1", "": `""`, "a b": `"a b"`, `a"b`: `"a\"b"`, "a\ufffdb": `"a\ufffdb"`} {
+		if got := orphans.Printable(s); got != want {
+			t.Errorf("%q became %s, not %s", s, got, want)
+		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		s := rapid.String().Draw(t, "name")

@@ -13,8 +13,9 @@ import (
 )
 
 func TestProtection(t *testing.T) {
-	meta := metav1.ObjectMeta{Name: "x", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{volume.FinalizerClaimProtection, volume.FinalizerVolumeProtection}}
-	alive, bare, going := meta, meta, meta
+	meta := metav1.ObjectMeta{Name: "x", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{"example.com/keep", volume.FinalizerClaimProtection, volume.FinalizerVolumeProtection}}
+	alive, bare, going, kept := meta, meta, meta, meta
+	kept.Finalizers = []string{volume.FinalizerVolumeProtection, volume.FinalizerProvisioner}
 	alive.DeletionTimestamp, bare.DeletionTimestamp = nil, nil
 	bare.Finalizers, going.Finalizers = nil, nil
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta}
@@ -28,22 +29,12 @@ func TestProtection(t *testing.T) {
 	earlier := claim.DeepCopy()
 	earlier.Name = "earlier-x"
 	var out strings.Builder
-	tell := func(argues string, before, after []string, written bool, why volume.Because) {
-		what := "stay"
-		switch {
-		case written && len(after) > len(before):
-			what = "protect"
-		case written:
-			what = "free"
+	tell := func(argues string, before, after metav1.Object, written bool, why volume.Because) {
+		what := "stay\n"
+		if written {
+			what = "write\n" + golden.Change(t, before, after)
 		}
-		fmt.Fprintf(&out, "# %s\n%s\n%s: %s -> %s\n\n", argues, what, why.Reason, why.Message, why.Next)
-	}
-	// written returns the finalizers of what is to be written.
-	written := func(o metav1.Object, none bool) []string {
-		if none {
-			return nil
-		}
-		return o.GetFinalizers()
+		fmt.Fprintf(&out, "# %s\n%s%s: %s -> %s\n\n", argues, what, why.Reason, why.Message, why.Next)
 	}
 	for _, c := range []struct {
 		argues string
@@ -60,7 +51,7 @@ func TestProtection(t *testing.T) {
 		{"a Pod for which another claim of the name will be made does not use it", earlier, stranger},
 	} {
 		next, why := Claim(c.claim, c.users)
-		tell(c.argues, c.claim.Finalizers, written(next, next == nil), next != nil, why)
+		tell(c.argues, c.claim, next, next != nil, why)
 	}
 	for _, c := range []struct {
 		argues string
@@ -69,12 +60,14 @@ func TestProtection(t *testing.T) {
 	}{
 		{"a bound volume stays", meta, corev1.VolumeBound},
 		{"a released one may go", meta, corev1.VolumeReleased},
+		{"not before its provisioner, which has two finalizers to take", kept, corev1.VolumeReleased},
 		{"a volume that is not deleted stays protected", alive, corev1.VolumeReleased},
 		{"a volume that came without protection gets it", bare, corev1.VolumeAvailable},
 		{"not when it is deleted already", going, corev1.VolumeBound},
 	} {
-		next, why := Volume(&corev1.PersistentVolume{ObjectMeta: c.meta, Status: corev1.PersistentVolumeStatus{Phase: c.phase}})
-		tell(c.argues, c.meta.Finalizers, written(next, next == nil), next != nil, why)
+		v := &corev1.PersistentVolume{ObjectMeta: c.meta, Status: corev1.PersistentVolumeStatus{Phase: c.phase}}
+		next, why := Volume(v)
+		tell(c.argues, v, next, next != nil, why)
 	}
 	golden.Equal(t, "testdata/protection.txt", out.String())
 }

@@ -79,10 +79,7 @@ func TestClaims(t *testing.T) {
 	}
 	asked := Claim(ClaimFacts{Claim: claim(), Class: class(nil), Driver: driver, Ours: true}).Intent
 	var out strings.Builder
-	for _, c := range []struct {
-		argues string
-		facts  ClaimFacts
-	}{
+	for _, c := range append(append([]claimCase{
 		{"what CreateVolume will be called with is recorded first", ClaimFacts{Claim: claim(), Class: class(map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs"}), Ours: true}},
 		{"a claim that asks nobody is the binder's", ClaimFacts{Claim: claim(unasked), Class: class(nil), Ours: true}},
 		{"a driver that is not here cannot be asked", ClaimFacts{Claim: claim(), Class: class(nil)}},
@@ -124,7 +121,7 @@ func TestClaims(t *testing.T) {
 		{"what hinders the next question is told", ClaimFacts{Claim: claim(), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
 		{"a claim that goes takes what may be there with it", ClaimFacts{Claim: claim(deleting), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
 		{"and for what its driver could once", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
-	} {
+	}, wholeClaims()...), halfDone()...) {
 		if c.facts.Intent == nil && c.facts.Driver == "" {
 			c.facts.Driver = ProvisionerOf(c.facts.Claim)
 		}
@@ -195,6 +192,11 @@ func TestSources(t *testing.T) {
 		{"an administrator allows that", restores, shot(func(s *Snapshot) { s.Mode, s.MayChangeMode = corev1.PersistentVolumeBlock, true })},
 		{"the snapshot is ready", restores, shot(func(*Snapshot) {})},
 		{"what others fill", from("populators.example.com", "Web"), Source{}},
+		{"a volume that no claim has is no source", clones, Source{Clones: true, Claim: source, Volume: &corev1.PersistentVolume{}}},
+		{"nor one of no CSI driver", clones, Source{Clones: true, Claim: source, Volume: saved("u9")}},
+		{"data that just fit", restores, shot(func(s *Snapshot) { s.Bytes = 5 << 30 })},
+		{"data of a mode that nobody knows", restores, shot(func(s *Snapshot) { s.Mode = "" })},
+		{"data of a block device on one", func(c *corev1.PersistentVolumeClaim) { restores(c); c.Spec.VolumeMode = &mode }, shot(func(s *Snapshot) { s.Mode = mode })},
 		{"a source in another namespace is not passed over", elsewhere, Source{}},
 		{"nor is its namespace, where there is a claim of that name here", both, Source{Clones: true, Claim: source, Volume: pv(driver, "u9")}},
 	} {
@@ -251,7 +253,11 @@ func TestReleased(t *testing.T) {
 		{"nobody deletes it", claim(held), nil, false},
 		{"it is not held", claim(deleting), nil, false},
 	} {
+		before := c.claim.DeepCopy()
 		got := Released(c.claim, c.open)
+		if diff := cmp.Diff(before, c.claim); diff != "" {
+			t.Errorf("%s: what is in the cache was changed:\n%s", c.argues, diff)
+		}
 		if (got != nil) != c.goes {
 			t.Errorf("%s: released %v, want %v", c.argues, got != nil, c.goes)
 		}
@@ -259,8 +265,9 @@ func TestReleased(t *testing.T) {
 			t.Errorf("%s: finalizers left are %v", c.argues, got.Finalizers)
 		}
 	}
-	if got := Protected(claim()); got == nil || !slices.Contains(got.Finalizers, volume.FinalizerCloning) || Protected(got) != nil {
-		t.Errorf("protected is %v", got)
+	bare := claim()
+	if got := Protected(bare); got == nil || !slices.Contains(got.Finalizers, volume.FinalizerCloning) || Protected(got) != nil || len(bare.Finalizers) > 0 {
+		t.Errorf("protected is %v, of %v", got, bare)
 	}
 }
 
@@ -276,6 +283,8 @@ func planText(t *testing.T, p Plan) string {
 		if diff := cmp.Diff(p.Intent, back); err != nil || diff != "" {
 			t.Errorf("an intent changed on its way through the log: %v\n%s", err, diff)
 		}
+	}
+	if p.Intent != nil {
 		s += p.Intent.String() + "\n"
 	}
 	return s + "\n"
@@ -319,6 +328,9 @@ func TestVolumes(t *testing.T) {
 		{"a policy that was changed is followed", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain), Ours: true}},
 		{"a retained volume is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain, free), Ours: true}},
 		{"a volume made by hand follows its policy, too (S4-056)", VolumeFacts{Volume: pv(corev1.VolumeReleased, byHand), Ours: true}},
+		{"a volume whose object was deleted first is deleted at the driver", VolumeFacts{Volume: pv(corev1.VolumeReleased, going), Ours: true}},
+		{"a bound volume that is kept is as it should be", VolumeFacts{Volume: pv(corev1.VolumeBound), Ours: true}},
+		{"one that is going is not taken hold of", VolumeFacts{Volume: pv(corev1.VolumeBound, going, free), Ours: true}},
 		{"a volume that something else made is not the driver's", VolumeFacts{Volume: pv(corev1.VolumeReleased, foreign), Ours: true}},
 	} {
 		reclaim, why := Volume(c.facts)
@@ -348,6 +360,9 @@ func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {
 		{"found again", in, Answer{Handle: "h", Bytes: 100}, "pvc-u1", true, false},
 		{"smaller: ours to delete", in, Answer{Handle: "h", Bytes: 99}, "", false, true},
 		{"another volume's: not ours to delete", in, Answer{Handle: "h", Bytes: 99}, "pv9", false, false},
+		{"restored", &Intent{Bytes: 1, Snapshot: "s"}, Answer{Handle: "h", Bytes: 1, Snapshot: "s"}, "", true, false},
+		{"copied", &Intent{Bytes: 1, Source: "s"}, Answer{Handle: "h", Bytes: 1, Source: "s"}, "", true, false},
+		{"with a source that nobody asked for", in, Answer{Handle: "h", Bytes: 100, Source: "x", Snapshot: "y"}, "", true, false},
 		{"empty instead of restored", &Intent{Bytes: 1, Snapshot: "s"}, Answer{Handle: "h", Bytes: 1}, "", false, true},
 		{"empty instead of a copy", &Intent{Bytes: 1, Source: "s"}, Answer{Handle: "h", Bytes: 1}, "", false, true},
 	} {
@@ -358,32 +373,13 @@ func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {
 	}
 }
 
-func TestObject(t *testing.T) {
-	in := intent()
-	in.Bytes, in.Block, in.FSType, in.Class = 100, true, "ext4", "fast"
-	in.Secrets = Secrets{Provision: &corev1.SecretReference{Name: "s", Namespace: "n"}}
-	v := Object(in, Answer{Handle: "h", Segments: []topology.Segment{{"zone": "a"}}})
-	for what, ok := range map[string]bool{
-		"raw block has no filesystem type":         v.Spec.CSI.FSType == "",
-		"the claim's UID is in the reference":      v.Spec.ClaimRef.UID == "u1",
-		"the deletion's secret is remembered":      v.Annotations[volume.AnnDeletionSecretName] == "s",
-		"the size asked for stands in":             v.Spec.Capacity.Storage().Value() == 100,
-		"the segment became a node affinity":       v.Spec.NodeAffinity != nil,
-		"the driver's volume is kept by finalizer": len(Disowned(v).Finalizers) == len(v.Finalizers)-1,
-		"adopting what is adopted changes nothing": len(Adopted(v).Finalizers) == len(v.Finalizers),
-	} {
-		if !ok {
-			t.Error(what)
-		}
-	}
-}
-
 // TestIntentsThatMakeNoSense are not followed: they say what a driver makes and
 // deletes.
 func TestIntentsThatMakeNoSense(t *testing.T) {
 	for _, change := range []func(*Intent){
 		func(in *Intent) { in.Name = "pvc-u2" },
 		func(in *Intent) { in.Claim.UID = "" },
+		func(in *Intent) { in.Claim.UID, in.Name = "", "pvc-" },
 		func(in *Intent) { in.Driver = "" },
 	} {
 		in := intent()
