@@ -80,7 +80,7 @@ func reachable(v *corev1.PersistentVolume, n *corev1.Node) bool {
 // will do. A promise to a node that is gone is void.
 func (s *settlement) serve(c Claim) string {
 	promised := c.Object.Annotations[volume.AnnSelectedNode]
-	if promised != "" && promised != s.node.Object.Name && s.knows(promised) {
+	if promised != s.node.Object.Name && s.knows(promised) {
 		return fmt.Sprintf("claim %s is promised to node %s", c.Name, promised)
 	}
 	if v := s.free(c); promised == "" && v != nil {

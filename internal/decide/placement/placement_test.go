@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -206,10 +207,7 @@ func TestPods(t *testing.T) {
 	dying := claim("")
 	dying.DeletionTimestamp = &metav1.Time{}
 	var out strings.Builder
-	for _, c := range []struct {
-		argues string
-		facts  Facts
-	}{
+	for _, c := range append([]podCase{
 		{"without volumes the emptiest node is taken", Facts{Pod: pod(), Nodes: two}},
 		{"a bound volume draws its Pod to where it is", Facts{Pod: pod(), Nodes: two, Claims: bound("a")}},
 		{"a late claim is told the node first", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("")}},
@@ -257,17 +255,18 @@ func TestPods(t *testing.T) {
 		{"a volume that is there needs no room", Facts{Pod: pod(), Nodes: two, Claims: measured(static(available("s", "b", "10Gi")), nil)}},
 		{"nor does a Pod that named its node ask", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: measured(lateClaim(""), nil)}},
 		{"no nodes at all", Facts{Pod: pod()}},
-	} {
+	}, oddPods()...) {
 		p := Pod(c.facts)
 		if p.Because.Reason == "" || p.Because.Message == "" {
 			t.Errorf("%s: no reason", c.argues)
 		}
 		fmt.Fprintf(&out, "# %s\nnode=%q bind=%v\n", c.argues, p.Node, p.Bind)
 		for _, v := range p.Reserve {
-			fmt.Fprintf(&out, "reserve %s for claim %s\n", v.Name, v.Spec.ClaimRef.Name)
+			fmt.Fprintf(&out, "reserve %s\n%s", v.Name, golden.Change(t, available(v.Name, v.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0], v.Spec.Capacity.Storage().String()), v))
 		}
 		for _, s := range p.Select {
-			fmt.Fprintf(&out, "select %s for claim %s\n", s.Annotations[volume.AnnSelectedNode], s.Name)
+			was := slices.IndexFunc(c.facts.Claims, func(c Claim) bool { return c.Name == s.Name })
+			fmt.Fprintf(&out, "select for claim %s\n%s", s.Name, golden.Change(t, c.facts.Claims[was].Object, s))
 		}
 		fmt.Fprintf(&out, "%s: %s -> %s\n\n", p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
@@ -292,10 +291,27 @@ func TestSelectors(t *testing.T) {
 		{"zone", corev1.NodeSelectorOpGt, []string{"4"}, false},
 		{"cpus", corev1.NodeSelectorOpLt, nil, false},
 		{"zone", "Nonsense", []string{"a"}, false},
+		{"zone", corev1.NodeSelectorOpNotIn, []string{"b"}, true},
+		{"rack", corev1.NodeSelectorOpIn, []string{""}, false},
+		{"rack", corev1.NodeSelectorOpNotIn, []string{""}, true},
+		{"rack", corev1.NodeSelectorOpDoesNotExist, nil, true},
+		{"cpus", corev1.NodeSelectorOpLt, []string{"16"}, true},
+		{"rack", corev1.NodeSelectorOpLt, []string{"16"}, false},
+		{"zone", corev1.NodeSelectorOpLt, []string{"1"}, false},
+		{"cpus", corev1.NodeSelectorOpGt, []string{"few"}, false},
 	} {
 		s := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: c.key, Operator: c.op, Values: c.values}}}}}
 		if got := Selects(s, n); got != c.want {
 			t.Errorf("%s %s %v: %v", c.key, c.op, c.values, got)
+		}
+	}
+	zone := []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}}
+	for name, want := range map[string]bool{"n1": true, "n2": false} {
+		field := []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}
+		for _, expressions := range [][]corev1.NodeSelectorRequirement{nil, zone} {
+			if s := (&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: field, MatchExpressions: expressions}}}); Selects(s, n) != want {
+				t.Errorf("the node %s by name, with %v: %v", name, expressions, !want)
+			}
 		}
 	}
 	if !Selects(nil, n) || Selects(&corev1.NodeSelector{}, n) {

@@ -44,15 +44,15 @@ func matches(e corev1.NodeSelectorRequirement, labels map[string]string) bool {
 	case corev1.NodeSelectorOpDoesNotExist:
 		return !has
 	case corev1.NodeSelectorOpGt:
-		return has && compare(value, e.Values) > 0
+		return compare(value, e.Values) > 0
 	case corev1.NodeSelectorOpLt:
-		return has && compare(value, e.Values) < 0
+		return compare(value, e.Values) < 0
 	}
 	return false
 }
 
 // compare compares a label's value with the one number of an expression; 0 is
-// also the answer when one of them is no number.
+// also the answer when one of them is no number, or is missing.
 func compare(value string, want []string) int {
 	if len(want) != 1 {
 		return 0

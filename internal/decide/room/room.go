@@ -84,7 +84,7 @@ func Decide(f Facts) Plan {
 }
 
 // tight says that the database file is near its quota, whatever it holds.
-func (f Facts) tight() bool { return f.Alarm || f.Size > soft(f.Quota) }
+func (f Facts) tight() bool { return f.Size > soft(f.Quota) }
 
 // compact wants what objects were before forgotten: in good time, and at once
 // when somebody waits for it.
@@ -125,7 +125,7 @@ func reserve(f Facts) int64 {
 
 func because(f Facts, p Plan) volume.Because {
 	switch {
-	case p.RefuseNew && f.Free < low:
+	case f.Free < low:
 		return volume.Because{Reason: volume.ReasonDiskFull, Next: "user", Message: fmt.Sprintf(
 			"the disk of the control plane has %s of %s free: new objects are refused, deletions are not; make room on it, or delete volumes", Text(f.Free), Text(f.Total))}
 	case p.RefuseNew:

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"volplane.dev/volplane/internal/decide/room"
@@ -43,6 +44,24 @@ func TestDecide(t *testing.T) {
 		{"and given back", func(f *room.Facts) { f.Size, f.Used, f.Alarm = 971*mib, 970*mib, true }},
 		{"etcd refuses writes, and most was deleted", func(f *room.Facts) { f.Size, f.Used, f.Alarm, f.Defragmented = 1000*mib, 300*mib, true, time.Minute }},
 		{"that was given back", func(f *room.Facts) { f.Size, f.Used, f.Alarm = 310*mib, 300*mib, true }},
+		{"in good time what objects were before is forgotten", func(f *room.Facts) { f.Size, f.Used, f.Compacted = 810*mib, 700*mib, 29*time.Second }},
+		{"which is now", func(f *room.Facts) { f.Size, f.Used, f.Compacted = 810*mib, 700*mib, 30*time.Second }},
+		{"as near to the quota as may be", func(f *room.Facts) { f.Size, f.Used = 800*mib, 800*mib }},
+		{"somebody waits for what is forgotten", func(f *room.Facts) { f.Size, f.Used, f.Compacted = 810*mib, 801*mib, 3*time.Second }},
+		{"also when etcd refuses writes for what was deleted", func(f *room.Facts) { f.Size, f.Used, f.Alarm, f.Compacted = 310*mib, 300*mib, true, 3*time.Second }},
+		{"what may still be changed", func(f *room.Facts) { f.Size, f.Used = 900*mib, 900*mib }},
+		{"as much waste as does not pay", func(f *room.Facts) { f.Size = 84 * mib }},
+		{"a byte more", func(f *room.Facts) { f.Size = 84*mib + 1 }},
+		{"the first moment that it may be written anew", func(f *room.Facts) { f.Size, f.Defragmented = 200*mib, 10*time.Minute }},
+		{"as much room as is not enough for the copy", func(f *room.Facts) { f.Size, f.Free = 200*mib, 36*mib }},
+		{"a byte more of room", func(f *room.Facts) { f.Size, f.Free = 200*mib, 36*mib+1 }},
+		{"so little was given back that writes stay refused", func(f *room.Facts) { f.Size, f.Used, f.Alarm = 980*mib, 970*mib, true }},
+		{"as little room as there may be", func(f *room.Facts) { f.Free = 16 * mib }},
+		{"a byte less", func(f *room.Facts) { f.Free = 16*mib - 1 }},
+		{"both are full: the disk is told, with which all is lost", func(f *room.Facts) { f.Size, f.Used, f.Free = 950*mib, 910*mib, 10*mib }},
+		{"the least room that is not enough to take the reserve back", func(f *room.Facts) { f.Free, f.Reserve = 80*mib, 144*mib }},
+		{"only the database is, and there is as little room as there may be", func(f *room.Facts) { f.Size, f.Used, f.Free = 950*mib, 910*mib, 16*mib }},
+		{"a reserve that is too large stays so", func(f *room.Facts) { f.Reserve = 200 * mib }},
 		{"the disk is full", func(f *room.Facts) { f.Free = 10 * mib }},
 		{"what a start needs stays", func(f *room.Facts) { f.Free, f.Reserve = 0, 144*mib }},
 		{"also if it is less already", func(f *room.Facts) { f.Free, f.Reserve = 0, 10*mib }},
@@ -103,5 +122,28 @@ func TestQuota(t *testing.T) {
 		if got := room.Kept(total); got != want {
 			t.Errorf("kept of %d: %d, want %d", total, got, want)
 		}
+	}
+}
+
+func TestText(t *testing.T) {
+	for n, want := range map[int64]string{
+		0: "0 MiB", gib - 1: "1023 MiB", gib: "1.0 GiB", gib + gib/2: "1.5 GiB", 10*gib - mib: "10.0 GiB", 10 * gib: "10 GiB", 11*gib - 1: "10 GiB",
+	} {
+		if got := room.Text(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
+
+// TestReport: what is told is what was decided about.
+func TestReport(t *testing.T) {
+	f := facts(func(f *room.Facts) { f.Size, f.Used = 850*mib, 810*mib })
+	p := room.Decide(f)
+	want := room.Report{
+		Used: 810 * mib, Size: 850 * mib, Limit: 800 * mib, Free: 50 * gib, Total: 100 * gib, Reserve: 160 * mib,
+		Refuses: true, Reason: "DatabaseFull", Message: p.Because.Message, Next: "user",
+	}
+	if diff := cmp.Diff(want, room.ReportOf(f, p)); diff != "" || want.Message == "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
