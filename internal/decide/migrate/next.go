@@ -59,7 +59,7 @@ func Turn(f Facts, back bool) Step {
 	if foreign := cmp.Or(f.foreign(), f.taken(back)); foreign != "" {
 		return f.refuse("user", "%s", foreign)
 	}
-	if s, busy := f.busy(); busy && s.Verb == Refuse {
+	if s, _ := f.busy(); s.Verb == Refuse {
 		return s
 	}
 	s := f.step(Save, volume.ReasonMigrating, "", "turn back: volume %s becomes a FlexVolume again", f.Name)
@@ -300,8 +300,6 @@ func usersOf(pods []string) string {
 
 func driverOf(pv *corev1.PersistentVolume) string {
 	switch {
-	case pv == nil:
-		return "<none>"
 	case pv.Spec.CSI != nil:
 		return pv.Spec.CSI.Driver
 	case pv.Spec.FlexVolume != nil:

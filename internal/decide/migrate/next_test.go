@@ -113,6 +113,7 @@ func beginnings() []row {
 		{"one whose bind is not complete", migrate.Facts{Volume: flexVolume(), Claim: oldClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" }), Served: true}},
 		{"a driver whose name is none", migrate.Facts{Volume: flexVolume(func(pv *corev1.PersistentVolume) { pv.Spec.FlexVolume.Driver = "a/b/c" }), Claim: oldClaim(), Served: true}},
 		{"a Secret without a namespace is the claim's; without a claim it is nobody's", migrate.Facts{Volume: flexVolume(claimless), Served: true}},
+		{"a claim may be named without its uid", migrate.Facts{Volume: flexVolume(func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.UID = "" }), Claim: oldClaim(), Served: true}},
 		{"a volume without a claim goes alone", migrate.Facts{Volume: flexVolume(claimless, secretless), Served: true}},
 	}
 }
@@ -163,8 +164,36 @@ func ways(t *testing.T) []row {
 	}
 }
 
+// oddWays are what somebody else has done to the objects meanwhile.
+func oddWays(t *testing.T) []row {
+	there, done := &migrate.Journal{Volume: flexVolume(), Claim: oldClaim()}, &migrate.Journal{Volume: flexVolume(), Claim: oldClaim(), Done: true}
+	nameless := func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" }
+	strange := func(pv *corev1.PersistentVolume) { pv.Spec.FlexVolume.Driver = "a/b/c" }
+	available := func(pv *corev1.PersistentVolume) { pv.Status.Phase = corev1.VolumeAvailable }
+	elsewhere := func(pv *corev1.PersistentVolume) { pv.Spec.ClaimRef.Namespace = "other" }
+	byHand := func(pv *corev1.PersistentVolume) { pv.UID, pv.Annotations = "pv-else", nil }
+	other := func(pv *corev1.PersistentVolume) { pv.Spec.FlexVolume.Driver = "example.com/other" }
+	claim := oldClaim(uidOf("claim-new"))
+	return []row{
+		{"what was finished and is gone is not there", migrate.Facts{Journal: done, Served: true}},
+		{"a volume that another one has made for the bridge was not moved", migrate.Facts{Journal: done, Volume: made(t, there, byHand), Claim: claim, Served: true}},
+		{"the saved volume that is a FlexVolume again begins anew", migrate.Facts{Journal: done, Volume: flexVolume(), Claim: oldClaim(), Served: true}},
+		{"the saved volume with another driver is not the saved one", migrate.Facts{Journal: there, Volume: flexVolume(other), Claim: oldClaim()}},
+		{"the saved claim is ours, whatever it names", migrate.Facts{Journal: there, Volume: flexVolume(retained), Claim: oldClaim(nameless)}},
+		{"without a saved one no claim is", migrate.Facts{Journal: &migrate.Journal{Volume: flexVolume(claimless)}, Volume: flexVolume(retained, claimless), Claim: oldClaim(nameless)}},
+		{"a volume whose claimRef was taken away is nobody's", migrate.Facts{Journal: there, Volume: flexVolume(retained, claimless)}},
+		{"a claim of the name in another namespace is another one", migrate.Facts{Journal: there, Volume: flexVolume(retained, elsewhere)}},
+		{"a volume that goes needs no policy", migrate.Facts{Journal: there, Volume: flexVolume(going)}},
+		{"a driver that the bridge cannot serve after all", migrate.Facts{Journal: &migrate.Journal{Volume: flexVolume(strange)}}},
+		{"the binder has not come to the volume", migrate.Facts{Journal: there, Volume: made(t, there, available), Claim: claim}},
+		{"a new claim that somebody deletes goes first", migrate.Facts{Journal: there, Volume: made(t, there), Claim: oldClaim(uidOf("claim-new"), going)}},
+		{"both are deleted by somebody", migrate.Facts{Journal: there, Volume: made(t, there, going), Claim: oldClaim(uidOf("claim-new"), going)}},
+		{"a new volume whose claimRef was taken away gets its claim", migrate.Facts{Journal: there, Volume: made(t, there, claimless)}},
+	}
+}
+
 func TestNext(t *testing.T) {
-	for name, rows := range map[string][]row{"begin": beginnings(), "way": ways(t)} {
+	for name, rows := range map[string][]row{"begin": beginnings(), "way": ways(t), "odd": oddWays(t)} {
 		var out strings.Builder
 		for _, r := range rows {
 			r.facts.Name = "pv1"
@@ -184,6 +213,8 @@ func TestTurn(t *testing.T) {
 	}{
 		{row{"what was moved can be undone", migrate.Facts{Journal: done, Volume: made(t, there)}}, true},
 		{row{"but not while a Pod uses it", migrate.Facts{Journal: done, Volume: made(t, there), Pods: []string{"db-0"}}}, true},
+		{row{"it may be attached still: that is waited for on the way", migrate.Facts{Journal: done, Volume: made(t, there), Nodes: []string{"n1"}}}, true},
+		{row{"what is not there was not moved", migrate.Facts{}}, true},
 		{row{"so can what is half moved", migrate.Facts{Journal: there}}, true},
 		{row{"and what is half undone can be moved after all", migrate.Facts{Journal: &migrate.Journal{Volume: flexVolume(), Back: true}}}, false},
 		{row{"what was never moved is as it was", migrate.Facts{Volume: flexVolume()}}, true},
@@ -206,6 +237,9 @@ func TestObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, anew, err := migrate.Target(flexVolume(), oldClaim(func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "" })); err != nil || anew.Spec.VolumeName != "pv1" {
+		t.Errorf("the claim is not for the volume: %v, %v", anew, err)
+	}
 	golden.Equal(t, "testdata/target.yaml", asYAML(t, pv)+"---\n"+asYAML(t, claim))
 	golden.Equal(t, "testdata/again.yaml", asYAML(t, made(t, &migrate.Journal{Volume: flexVolume(), Back: true})))
 }
@@ -220,9 +254,22 @@ func asYAML(t *testing.T, o any) string {
 }
 
 func told(argues string, s migrate.Step) string {
-	extra := ""
-	if s.Journal != nil {
-		extra = fmt.Sprintf("journal: back=%v done=%v claim=%v\n", s.Journal.Back, s.Journal.Done, s.Journal.Claim != nil)
+	var extra strings.Builder
+	if j := s.Journal; j != nil {
+		fmt.Fprintf(&extra, "journal: back=%v done=%v volume=%s", j.Back, j.Done, j.Volume.UID)
+		if j.Claim != nil {
+			fmt.Fprintf(&extra, " claim=%s", j.Claim.UID)
+		}
+		extra.WriteString("\n")
 	}
-	return fmt.Sprintf("# %s\n%s\n%s: %s -> %s\n%s\n", argues, s.Verb, s.Because.Reason, s.Because.Message, s.Because.Next, extra)
+	if s.Policy != "" {
+		fmt.Fprintf(&extra, "policy: %s\n", s.Policy)
+	}
+	if s.Volume != nil {
+		fmt.Fprintf(&extra, "volume: %s\n", s.Volume.Name)
+	}
+	if s.Claim != nil {
+		fmt.Fprintf(&extra, "claim: %s/%s of %s\n", s.Claim.Namespace, s.Claim.Name, s.Claim.Spec.VolumeName)
+	}
+	return fmt.Sprintf("# %s\n%s\n%s: %s -> %s\n%s\n", argues, s.Verb, s.Because.Reason, s.Because.Message, s.Because.Next, extra.String())
 }

@@ -12,10 +12,10 @@ type Allowed struct{ SUID, Dev bool }
 // HostOptions reads the options of a mount at a path of the host, "suid" and
 // "dev" and their contraries, with commas. What is not asked for is not allowed.
 func HostOptions(text string) (Allowed, error) {
-	var a Allowed
 	if text == "" {
-		return a, nil
+		return Allowed{}, nil
 	}
+	var a Allowed
 	for option := range strings.SplitSeq(text, ",") {
 		word, no := strings.CutPrefix(option, "no")
 		switch word {

@@ -215,7 +215,7 @@ func (p *planner) release(wanted []Consumer) {
 // there to make it anew. Otherwise it is left alone: a consumer may still have
 // use for what it has open.
 func (f Facts) renewable(path string) bool {
-	return f.Verify && f.Dead[path] && f.Known && f.Refused == "" && f.DriverReady && len(f.Wanted) > 0
+	return f.Verify && f.Dead[path] && f.Known && f.Refused == "" && f.DriverReady
 }
 
 func find(wanted []Consumer, path string) (Consumer, bool) {
@@ -251,11 +251,11 @@ func (p *planner) end() Plan {
 	}
 }
 
-// stagingRenewable wants everything dead that the volume is staged for: what
-// still works at a Pod is worth more than the next Pod.
+// stagingRenewable wants everything dead that the volume, which has a record, is
+// staged for: what still works at a Pod is worth more than the next Pod.
 func (f Facts) stagingRenewable() bool {
 	r := f.Record
-	return r != nil && r.Stage == Staged && f.renewable(r.StagingPath) &&
+	return r.Stage == Staged && f.renewable(r.StagingPath) &&
 		!slices.ContainsFunc(r.Targets, func(t Target) bool { return f.Mounted[t.Path] && !f.Dead[t.Path] })
 }
 
@@ -332,8 +332,7 @@ func (p *planner) again(plan Plan, wanted []Consumer) Plan {
 		return plan
 	}
 	for _, c := range wanted {
-		t := p.f.Record.Target(c.Path)
-		if c.Due && t != nil && t.Phase == Published && !slices.Contains(plan.Actions, Action{Publish, c.Path}) {
+		if c.Due && !slices.Contains(plan.Actions, Action{Publish, c.Path}) {
 			plan.Actions = append(plan.Actions, Action{Republish, c.Path})
 		}
 	}
@@ -374,7 +373,7 @@ func (p *planner) grow(holder string) Plan {
 		p.do(Grow, "")
 	}
 	switch {
-	case slices.ContainsFunc(p.actions, func(a Action) bool { return a.Verb == Unpublish && f.renewable(a.Path) }):
+	case slices.ContainsFunc(p.actions, func(a Action) bool { return f.renewable(a.Path) }):
 		return p.broken()
 	case p.bringing:
 		return p.plan(volume.ReasonMounting, p.next, "volume %s is being mounted on node %s", f.Volume, f.Node)

@@ -334,7 +334,7 @@ func settled(t *rapid.T, f Facts) {
 
 func TestAfterBoot(t *testing.T) {
 	r := &Record{Stage: Staged, StagingMounted: true, Boot: "1", Targets: []Target{
-		{Path: "/a", Phase: Published, HostPath: "/x", HostPhase: Bound}, {Path: "/b", Phase: Unpublishing},
+		{Path: "/a", Phase: Published, HostPath: "/x", HostPhase: Bound, HostDevice: "8:1"}, {Path: "/b", Phase: Unpublishing},
 	}}
 	if r.AfterBoot("1") != r {
 		t.Error("the record changes without a boot")
@@ -345,6 +345,9 @@ func TestAfterBoot(t *testing.T) {
 	if diff := cmp.Diff(want, r.AfterBoot("2")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	if key := (&Record{Driver: "d", Handle: "h"}).Key(); key != "d^h" || key != Key("d", "h") {
+		t.Error("the record is kept under", key)
+	}
 	if r.Stage != Staged || r.Targets[0].Phase != Published {
 		t.Error("the old record changed")
 	}
@@ -352,14 +355,14 @@ func TestAfterBoot(t *testing.T) {
 
 // TestBlocks: what fails for one Pod blocks what rests on it, and no other Pod.
 func TestBlocks(t *testing.T) {
-	all := []Action{{Stage, ""}, {Publish, "a"}, {Publish, "b"}, {Bind, "a"}, {Grow, ""}, {Unpublish, "a"}, {Unpublish, "b"}, {Unstage, ""}, {Drop, ""}}
+	all := []Action{{Stage, ""}, {Publish, "a"}, {Publish, "b"}, {Bind, "a"}, {Grow, ""}, {Unpublish, "a"}, {Unpublish, "b"}, {Unstage, ""}, {UnmarkInUse, ""}, {Drop, ""}}
 	for failed, want := range map[Action]string{
-		{Stage, ""}:      "stage publish:a publish:b bind:a grow unpublish:a unpublish:b unstage drop journal",
+		{Stage, ""}:      "stage publish:a publish:b bind:a grow unpublish:a unpublish:b unstage unmark in use drop journal",
 		{Publish, "a"}:   "publish:a bind:a grow unpublish:a",
 		{Bind, "a"}:      "publish:a bind:a unpublish:a",
 		{Republish, "a"}: "",
-		{Unpublish, "a"}: "publish:a bind:a unpublish:a unstage drop journal",
-		{Unbind, "b"}:    "publish:b unpublish:b unstage drop journal",
+		{Unpublish, "a"}: "publish:a bind:a unpublish:a unstage unmark in use drop journal",
+		{Unbind, "b"}:    "publish:b unpublish:b unstage unmark in use drop journal",
 	} {
 		var got []string
 		for _, next := range all {

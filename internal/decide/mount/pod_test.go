@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
@@ -40,6 +41,9 @@ func TestReasons(t *testing.T) {
 	} {
 		fmt.Fprintf(&got, "%-32s %s\n", "lifecycle: "+c.what, Lifecycle("d", c.known, c.modes, c.ephemeral))
 	}
+	for _, v := range []Verb{MarkInUse, CheckAttached, Stage, Publish, Republish, Bind, Grow, Unbind, Unpublish, Unstage, UnmarkInUse, Drop} {
+		line("called to "+string(v), Begun(Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n"}, v))
+	}
 	line("ill", Health("pv", "n", "DEGRADED OnePath", "d"))
 	line("well again", Health("pv", "n", "", "d"))
 	line("odd", Odd("name of the volume", "../x"))
@@ -50,6 +54,38 @@ func TestReasons(t *testing.T) {
 	line("many unknown", Unknown([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))
 	line("refused", Refused("/r/x.sock", "the cause", "user"))
 	golden.Equal(t, "testdata/reasons/pods.txt", got.String())
+}
+
+// TestNext: a condition has no room for who acts next, so that it is read from
+// what the condition says; whoever is named by this package is found again.
+func TestNext(t *testing.T) {
+	wants := []Consumer{{Namespace: "ns", Name: "a", Path: "/p/a"}, {Namespace: "ns", Name: "b", Path: "/p/b"}}
+	ready := Facts{Driver: "d.example.com", Volume: "pv", Node: "n", Known: true, DriverReady: true, InUse: true}
+	unattached, held := ready, ready
+	unattached.Wanted, unattached.AttachRequired = wants[:1], true
+	held.Wanted, held.SinglePod = wants, true
+	held.Mounted, held.Record = map[string]bool{"/p/a": true}, &Record{Targets: []Target{{Path: "/p/a", Phase: Published}}}
+	for _, c := range []struct {
+		b    volume.Because
+		want string
+	}{
+		{Volume(unattached).Because, "attacher"},
+		{Use{ClaimName: "c", Claim: &corev1.PersistentVolumeClaim{}}.Missing(), "binder"},
+		{Volume(held).Because, "pod ns/a"},
+		{Begun(ready, Stage), "d.example.com"},
+		{Begun(ready, Unpublish), "d.example.com"},
+	} {
+		if got := Next(c.b.Reason, c.b.Message); got != c.want || c.b.Next != c.want {
+			t.Errorf("%s: next is %q, want %q", say(c.b), got, c.want)
+		}
+	}
+	for message, r := range map[string]volume.Reason{
+		"driver d has been slow": volume.ReasonMounting, "volume pv was called to order": volume.ReasonUnmounting, "volume pv is in use": volume.ReasonInUse, "x": volume.ReasonMounted,
+	} {
+		if got := Next(r, message); got != "" {
+			t.Errorf("%s: %s: next is %q", r, message, got)
+		}
+	}
 }
 
 func uses(line func(string, volume.Because)) {
@@ -68,12 +104,23 @@ func uses(line func(string, volume.Because)) {
 	line("no claim yet", Use{Pod: pod, Name: "data", ClaimName: "p-data", Ephemeral: true}.Missing())
 	u.Claim, u.Ephemeral = claim, true
 	line("a stranger's claim", u.Missing())
-	u.Ephemeral = false
+	u.Claim = bound.DeepCopy()
+	u.Claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "1", Controller: ptr.To(true)}}
+	line("its own claim", u.Missing())
+	u.Claim, u.Ephemeral = claim, false
 	line("not bound", u.Missing())
+	u.Claim = bound.DeepCopy()
+	u.Claim.Status.Phase = corev1.ClaimPending
+	line("being bound", u.Missing())
+	u.Claim.Spec.VolumeName, u.Claim.Status.Phase = "", corev1.ClaimBound
+	line("bound to nothing", u.Missing())
 	u.Claim = bound
 	line("no volume", u.Missing())
 	u.Volume = pv
 	line("another claim's volume", u.Missing())
+	u.Volume = pv.DeepCopy()
+	u.Volume.Spec.ClaimRef = nil
+	line("nobody's volume", u.Missing())
 	u.Volume = mine
 	line("not CSI", u.Missing())
 	u.Volume = good
