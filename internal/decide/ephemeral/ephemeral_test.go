@@ -62,6 +62,7 @@ func TestClaims(t *testing.T) {
 		{"a Pod that is being deleted gets no claim", pod(going), nil},
 		{"a claim that somebody else made is not taken", pod(), made(pod(), byHand)},
 		{"the claim of an earlier Pod of the same name goes first", pod(anew), made(pod())},
+		{"one of a Pod of another name is not waited for", pod(), made(pod(anew), func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences[0].Name = "db" })},
 	} {
 		p := Claim(Facts{Pod: c.pod, Volume: &c.pod.Spec.Volumes[1], Claim: c.claim})
 		fmt.Fprintf(&out, "# %s\n", c.argues)
@@ -82,6 +83,8 @@ func TestClaims(t *testing.T) {
 		{"what is going need not be deleted", made(pod(), leaving), nil},
 		{"a claim of nobody stays", made(pod(), byHand), nil},
 		{"so does one of something else", made(pod(), ofASet), nil},
+		{"of a Pod of another group", made(pod(), func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences[0].APIVersion = "example.com/v1" }), nil},
+		{"or of what is no Pod", made(pod(), func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences[0].Kind = "ReplicationController" }), nil},
 		{"and one that has a second owner", made(pod(), sharedWith), nil},
 	} {
 		remove, why := Left(c.claim, c.pod)
@@ -106,6 +109,8 @@ func TestStranger(t *testing.T) {
 		{"of an earlier Pod", pod(anew), made(pod()), true},
 		{"of a Pod elsewhere", pod(inOther), made(pod()), true},
 		{"a claim of another name", pod(), other, false},
+		{"a claim of no volume of the Pod", pod(), made(pod(), byHand, func(c *corev1.PersistentVolumeClaim) { c.Name = "data" }), false},
+		{"a claim of a volume without a template", pod(), made(pod(), byHand, func(c *corev1.PersistentVolumeClaim) { c.Name = "web-plain" }), false},
 	} {
 		if got := Stranger(c.pod, c.claim); got != c.want {
 			t.Errorf("%s: %v", c.argues, got)

@@ -32,20 +32,26 @@ func TestDeadPods(t *testing.T) {
 	} {
 		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{o}}})
 	}
+	pressed := node(corev1.ConditionFalse, evict)
+	pressed.Status.Conditions = append([]corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue}}, pressed.Status.Conditions...)
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
 		node   *corev1.Node
+		pods   []*corev1.Pod
 	}{
-		{"what becomes of the Pods of a Node that is gone is decided elsewhere", nil},
-		{"a node that is only not ready may be alive", node(corev1.ConditionUnknown)},
-		{"another taint says nothing", node(corev1.ConditionUnknown, corev1.Taint{Key: "off", Effect: corev1.TaintEffectNoExecute})},
-		{"an agent that lives contradicts", node(corev1.ConditionTrue, evict)},
-		{"who does not tolerate it goes, and who is going already", node(corev1.ConditionUnknown, evict)},
-		{"without a condition nobody contradicts", &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{evict}}}},
-		{"a taint that evicts nobody ends what is going", node(corev1.ConditionFalse, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule})},
+		{"what becomes of the Pods of a Node that is gone is decided elsewhere", nil, pods},
+		{"a node that is only not ready may be alive", node(corev1.ConditionUnknown), pods},
+		{"another taint says nothing", node(corev1.ConditionUnknown, corev1.Taint{Key: "off", Effect: corev1.TaintEffectNoExecute}), pods},
+		{"an agent that lives contradicts", node(corev1.ConditionTrue, evict), pods},
+		{"who does not tolerate it goes, and who is going already", node(corev1.ConditionUnknown, evict), pods},
+		{"without a condition nobody contradicts", &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{evict}}}, pods},
+		{"a taint that evicts nobody ends what is going", node(corev1.ConditionFalse, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}), pods},
+		{"a node on which nobody has to end", node(corev1.ConditionFalse, evict), nil},
+		{"another taint that evicts is none of its own", node(corev1.ConditionFalse, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}, corev1.Taint{Key: "off", Effect: corev1.TaintEffectNoExecute}), pods},
+		{"another condition is not that of the agent", pressed, pods},
 	} {
-		p := nodelife.DeadPods("n1", c.node, pods)
+		p := nodelife.DeadPods("n1", c.node, c.pods)
 		names := map[string]bool{}
 		for _, pod := range p.Delete {
 			names[pod.Name] = true

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,6 +38,10 @@ func TestClaims(t *testing.T) {
 	nodeRefused := stamped(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimNodeResizeInfeasible, ten)
 	going := claim("10Gi", "5Gi")
 	going.DeletionTimestamp = &now
+	others, free, path := pv("5Gi"), pv("5Gi"), pv("5Gi")
+	others.Spec.ClaimRef.UID, free.Spec.ClaimRef, path.Spec.CSI = "u2", nil, nil
+	wordless := Impossible(claim("10Gi", "5Gi"), ten, "", now)
+	wordless.Status.Conditions = append(wordless.Status.Conditions, corev1.PersistentVolumeClaimCondition{Type: "Other", Message: "of something else"})
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -57,7 +62,11 @@ func TestClaims(t *testing.T) {
 		{"a size that no driver can be asked for", Facts{Claim: claim("1e30", "5Gi"), Volume: pv("5Gi"), Ours: true, Expands: true}},
 		{"a driver that is not here is waited for", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi")}},
 		{"a claim that is not bound has nothing to grow", Facts{Claim: unbound, Volume: pv("5Gi"), Ours: true, Expands: true}},
-		{"nor has one whose volume is another's", Facts{Claim: claim("10Gi", "5Gi"), Ours: true, Expands: true}},
+		{"nor has one whose volume is not there", Facts{Claim: claim("10Gi", "5Gi"), Ours: true, Expands: true}},
+		{"or is another claim's", Facts{Claim: claim("10Gi", "5Gi"), Volume: others, Ours: true, Expands: true}},
+		{"or nobody's", Facts{Claim: claim("10Gi", "5Gi"), Volume: free, Ours: true, Expands: true}},
+		{"or no CSI volume", Facts{Claim: claim("10Gi", "5Gi"), Volume: path, Ours: true, Expands: true}},
+		{"a size that cannot be is explained by what was said of it", Facts{Claim: wordless, Volume: pv("5Gi"), Ours: true, Expands: true}},
 		{"a size that cannot be is not asked for again at once", Facts{Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true}},
 		{"but later", Facts{Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Due: true}},
 		{"another size is asked for at once", Facts{Claim: Impossible(changed, resource.MustParse("8Gi"), "no", now), Volume: pv("5Gi"), Ours: true, Expands: true}},
@@ -73,9 +82,9 @@ func TestClaims(t *testing.T) {
 			conditions = append(conditions, k.Type)
 		}
 		claim := c.facts.Claim
-		fmt.Fprintf(&out, "# %s\nclaim wants=%s has=%s allocated=%s state=%q conditions=%v\n----\n%s %s\n%s: %s -> %s\n\n", c.argues,
+		fmt.Fprintf(&out, "# %s\nclaim wants=%s has=%s allocated=%s state=%q conditions=%v\n----\n%s %s tell=%v\n%s: %s -> %s\n\n", c.argues,
 			claim.Spec.Resources.Requests.Storage(), claim.Status.Capacity.Storage(), claim.Status.AllocatedResources.Storage(), c.facts.Claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage],
-			conditions, step, p.Size.String(), p.Because.Reason, p.Because.Message, p.Because.Next)
+			conditions, step, p.Size.String(), p.Tell, p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
 	why := Grown(claim("10Gi", "10Gi"))
 	fmt.Fprintf(&out, "# the end is told\n%s: %s\n", why.Reason, why.Message)
@@ -107,5 +116,28 @@ func TestClaimsStatus(t *testing.T) {
 	}
 	if bare := Finished(&corev1.PersistentVolumeClaim{}, ten); bare.Status.Capacity.Storage().Cmp(ten) != 0 {
 		t.Error("a claim without a capacity gets none")
+	}
+}
+
+// TestConditions: a resize has one condition at a time, whole, beside those of
+// others.
+func TestConditions(t *testing.T) {
+	then, ten := metav1.Unix(7, 0), resource.MustParse("10Gi")
+	other := corev1.PersistentVolumeClaimCondition{Type: "Other", Message: "no"}
+	c := claim("10Gi", "5Gi")
+	c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{other, {Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "no"}}
+	for _, x := range []struct {
+		got     *corev1.PersistentVolumeClaim
+		typ     corev1.PersistentVolumeClaimConditionType
+		message string
+	}{
+		{Begun(c, ten, then), corev1.PersistentVolumeClaimResizing, ""},
+		{Refused(c, "no", then), corev1.PersistentVolumeClaimControllerResizeError, "no"},
+		{Impossible(c, ten, "never", then), corev1.PersistentVolumeClaimControllerResizeError, "never"},
+	} {
+		want := []corev1.PersistentVolumeClaimCondition{other, {Type: x.typ, Status: corev1.ConditionTrue, LastTransitionTime: then, Message: x.message}}
+		if diff := cmp.Diff(want, x.got.Status.Conditions); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", x.typ, diff)
+		}
 	}
 }
