@@ -303,7 +303,7 @@ func (j *Journal) Drop(key string) error {
 
 // remove deletes a file that may be gone.
 func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

@@ -311,6 +311,9 @@ func TestDropOfADoubtfulRecord(t *testing.T) {
 	if err := j.Drop(r.Key()); err != nil || len(j.List()) > 0 {
 		t.Fatalf("drop: %v, %+v", err, j.List())
 	}
+	if err := j.Settle(r); err == nil || len(j.List()) > 0 {
+		t.Errorf("settled without a file: %v, %+v", err, j.List())
+	}
 	unblocked(t, dir, r.Key())
 	if names := files(t, dir); len(names) > 0 {
 		t.Errorf("files: %v", names)
