@@ -84,8 +84,7 @@ func (l *IntentLog) read(all []corev1.ConfigMap) (mend []string) {
 // resolved says whether what stands is what was resolved, and has not been put
 // again by a write that got no answer.
 func (l *IntentLog) resolved(known *intent, key, value string) bool {
-	again, put := l.lost[key]
-	return known != nil && known.done && known.value == value && (!put || again != value)
+	return known != nil && known.done && known.value == value && l.lost[key] != value
 }
 
 // unsettled returns the objects that are still as they were when a write of
@@ -97,7 +96,7 @@ func (l *IntentLog) unsettled() (names []string) {
 		case now == nil && before == nil:
 			l.fences[name] = true
 			names = append(names, name)
-		case now != nil && before != nil && now.UID == before.UID && now.ResourceVersion == before.ResourceVersion:
+		case now != nil && before != nil && now.ResourceVersion == before.ResourceVersion:
 			names = append(names, name)
 		}
 	}

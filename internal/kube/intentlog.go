@@ -176,10 +176,8 @@ func (l *IntentLog) waitForCompany(ctx context.Context) {
 	if open < crowd {
 		return
 	}
-	wait := time.NewTimer(min(maxPause, time.Duration(open)*time.Millisecond/4))
-	defer wait.Stop()
 	select {
-	case <-wait.C:
+	case <-time.After(min(maxPause, time.Duration(open)*time.Millisecond/4)):
 	case <-ctx.Done():
 	}
 }
