@@ -225,7 +225,12 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
 		a.Events.Warn(node, decide.Torn(path))
 	}
-	a.rebuild(node, len(aside) > 0 || a.journal.Fresh())
+	if a.rebuild(node, a.journal.Lossy()) {
+		if err := a.journal.Found(); err != nil {
+			// The next start looks for lost records once more.
+			a.Log.Warn("journal", "err", err)
+		}
+	}
 	a.inUse.start(node.Status.VolumesInUse, a.recorded())
 	a.addAll("")
 	for _, p := range a.pods.List() {

@@ -17,18 +17,20 @@ import (
 // something is here: a Node says that they are in use, or the API knows them and
 // they have left directories. What is known of them is unknown, so it is repeated
 // or undone, by their drivers. What is there for a Pod that was not told that it
-// has its volumes is somebody else's, unless records were lost.
-func (a *Agent) rebuild(node *corev1.Node, lost bool) {
+// has its volumes is somebody else's, unless records were lost. It returns whether
+// all were made that have to be.
+func (a *Agent) rebuild(node *corev1.Node, lost bool) bool {
 	points, err := mount.Below(a.RootDir)
 	if err != nil {
 		a.Log.Error("lost records are not looked for", "err", err)
-		return
+		return false
 	}
 	l := leftovers{a: a, lost: lost, targets: map[string][]string{}, mounted: map[string]mount.Point{}, users: map[string][]*corev1.Pod{}}
 	for _, p := range points {
 		l.mounted[p.Path] = p
 	}
 	l.scan()
+	whole := true
 	for key, own := range l.candidates(node) {
 		driver, handle, _ := strings.Cut(key, "^")
 		before := a.journal.Get(key)
@@ -36,7 +38,7 @@ func (a *Agent) rebuild(node *corev1.Node, lost bool) {
 		switch {
 		case r == nil:
 		case before == nil:
-			a.adopt(r)
+			whole = a.adopt(r) && whole
 		default:
 			// What is mounted and not in the record came after it: the record is
 			// an old one.
@@ -47,24 +49,27 @@ func (a *Agent) rebuild(node *corev1.Node, lost bool) {
 				}
 			}
 			if len(before.Targets) > n {
-				a.adopt(before)
+				whole = a.adopt(before) && whole
 			}
 		}
 	}
 	a.nameUnknown(node, points)
+	return whole
 }
 
-// adopt puts a record that was made from directories into the journal.
-func (a *Agent) adopt(r *decide.Record) {
+// adopt puts a record that was made from directories into the journal, and says
+// whether it is there.
+func (a *Agent) adopt(r *decide.Record) bool {
 	boot, err := bootID()
 	if r.Boot = boot; err == nil {
 		err = a.journal.Put(r)
 	}
 	if err != nil {
 		a.Log.Error("lost record is not rebuilt", "volume", r.Key(), "err", err)
-		return
+		return false
 	}
 	a.Log.Warn("volume is here and not in the journal, its record is made from what is there", "volume", r.Key(), "staged", r.StagingPath, "targets", len(r.Targets))
+	return true
 }
 
 func hasItsVolumes(pod *corev1.Pod) bool {

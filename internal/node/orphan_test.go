@@ -13,8 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/journal"
 )
 
 // TestOrphans: mounts of which nothing says what volume they are stay where they
@@ -256,5 +258,35 @@ func TestBusyOrphan(t *testing.T) {
 	})
 	if left, err := mount.Below(w.dir); err != nil || len(left) > 0 {
 		t.Errorf("still mounted: %v, %v", left, err)
+	}
+}
+
+// TestJournalLostAndKilled: the journal is lost, and the agent that finds that is
+// killed before it has looked for what the records told of. The next one still
+// takes what is there of a Pod that it has told nothing for its own.
+func TestJournalLostAndKilled(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	t.Cleanup(w.detachAll)
+	w.tune = doubts
+	d := newFakeDriver(driverName, w.dir)
+	d.mount, d.mountStage = tmpfs, tmpfs
+	d.start(t)
+	w.run()
+	w.registered(driverName)
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.stop()
+	w.must(w.client.CoreV1().Pods("ns").Patch(t.Context(), "p", types.MergePatchType, []byte(`{"status":{"conditions":null}}`), metav1.PatchOptions{}, "status"))
+	w.must(nil, os.RemoveAll(filepath.Join(w.dir, "journal")))
+	_, _, err := journal.Open(filepath.Join(w.dir, "journal"), "")
+	w.must(nil, err)
+	w.run()
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	w.terminate("p")
+	w.gone("p")
+	w.empty()
+	if got := d.left(); got != "" {
+		t.Errorf("left at the driver: %s", got)
 	}
 }

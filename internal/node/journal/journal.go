@@ -34,6 +34,8 @@ const (
 	quarantine = "quarantine"
 	// doubtSuffix ends the name of a record that more was done of than it says.
 	doubtSuffix = ".doubt" + suffix
+	// lossy is there while records are lost and what they told of is not found.
+	lossy = "lossy"
 )
 
 // ErrNewer says that a newer program wrote the journal. Starting anyway could
@@ -49,8 +51,8 @@ type Journal struct {
 	// sync returns when a file is on the disk; tests look when it is asked.
 	sync func(*os.File) error
 
-	// fresh says that there was no journal before.
-	fresh bool
+	// lossy says that records may be lost, it is not known of which volumes.
+	lossy bool
 
 	mu      sync.Mutex
 	records map[string]*mount.Record
@@ -67,9 +69,11 @@ type file struct {
 // returns the paths of files that could not be read and were moved aside.
 // Records of an earlier boot of the host are read as mount.Record.AfterBoot.
 func Open(dir, boot string) (*Journal, []string, error) {
-	_, err := os.Lstat(filepath.Join(dir, quarantine))
-	fresh := errors.Is(err, fs.ErrNotExist)
-	if err := os.MkdirAll(filepath.Join(dir, quarantine), 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("make journal: %w", err)
+	}
+	j := &Journal{dir: dir, sync: (*os.File).Sync, records: map[string]*mount.Record{}, doubtful: map[string]bool{}}
+	if err := j.begin(); err != nil {
 		return nil, nil, fmt.Errorf("make journal: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
@@ -79,7 +83,6 @@ func Open(dir, boot string) (*Journal, []string, error) {
 	if err := refuseNewer(dir, entries); err != nil {
 		return nil, nil, err
 	}
-	j := &Journal{dir: dir, fresh: fresh, sync: (*os.File).Sync, records: map[string]*mount.Record{}, doubtful: map[string]bool{}}
 	var aside []string
 	// In this order a record comes before one of the same volume that is in
 	// doubt.
@@ -98,9 +101,44 @@ func Open(dir, boot string) (*Journal, []string, error) {
 	return j, aside, nil
 }
 
-// Fresh says that there was no journal before: there never was one, or it was
-// lost.
-func (j *Journal) Fresh() bool { return j.fresh }
+// begin makes what there is when there are no records. That they may have been
+// lost is written before anything says otherwise.
+func (j *Journal) begin() error {
+	aside := filepath.Join(j.dir, quarantine)
+	if _, err := os.Lstat(aside); errors.Is(err, fs.ErrNotExist) {
+		if err := j.lose(); err != nil {
+			return err
+		}
+	}
+	_, err := os.Lstat(filepath.Join(j.dir, lossy))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	j.lossy = err == nil
+	return os.MkdirAll(aside, 0o700)
+}
+
+func (j *Journal) lose() error {
+	j.lossy = true
+	return j.replace(lossy, nil)
+}
+
+// Lossy says that records may be lost, it is not known of which volumes: there
+// was no journal before, or some could not be read. It says so after a crash as
+// well, until Found.
+func (j *Journal) Lossy() bool { return j.lossy }
+
+// Found says that there are records again of all that is here.
+func (j *Journal) Found() error {
+	if !j.lossy {
+		return nil
+	}
+	if err := errors.Join(remove(filepath.Join(j.dir, lossy)), j.syncDir()); err != nil {
+		return fmt.Errorf("write that no journal record is lost any more: %w", err)
+	}
+	j.lossy = false
+	return nil
+}
 
 // load reads one file. It returns where the file was moved to when it is torn.
 func (j *Journal) load(name, boot string) (string, error) {
@@ -191,6 +229,8 @@ func (j *Journal) setAside(name string) (string, error) {
 		if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
+		// On a full disk only a crash that comes next forgets it.
+		_ = j.lose()
 		if err := os.Rename(filepath.Join(j.dir, name), to); err != nil {
 			return "", fmt.Errorf("move unreadable journal record aside: %w", err)
 		}

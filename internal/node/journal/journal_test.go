@@ -354,3 +354,45 @@ func files(t *testing.T, dir string) []string {
 	}
 	return names
 }
+
+// TestLossy: that records may be lost, all of them or one that cannot be read, is
+// known until somebody has found what they told of, whatever ends before.
+func TestLossy(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "journal")
+	j, _ := open(t, dir, "1")
+	lossy := func(what string, want bool) {
+		t.Helper()
+		if j.Lossy() != want {
+			t.Errorf("%s: lossy %v", what, j.Lossy())
+		}
+		if j, _ = open(t, dir, "1"); j.Lossy() != want {
+			t.Errorf("%s, and once more: lossy %v", what, j.Lossy())
+		}
+	}
+	found := func() {
+		t.Helper()
+		for range 2 {
+			if err := j.Found(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	lossy("there was none", true)
+	found()
+	lossy("found", false)
+	if err := os.WriteFile(filepath.Join(dir, fileName("d.example^h")), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var aside []string
+	if j, aside = open(t, dir, "1"); len(aside) != 1 {
+		t.Fatalf("aside %v", aside)
+	}
+	lossy("one was torn", true)
+	found()
+	lossy("found again", false)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	j, _ = open(t, dir, "1")
+	lossy("gone", true)
+}
