@@ -327,7 +327,7 @@ func (d *deed) nowhereElse() error {
 
 // taken says whether a mount is gone after the driver took it away. The mount
 // table is the truth: what a driver that says "done" left mounted is unmounted
-// here, and "not found" is fine when nothing is mounted.
+// here, and "not found" is fine when nothing is mounted, and no device is there.
 func (d *deed) taken(path string, err error) error {
 	if !d.f.Verify {
 		return err
@@ -343,7 +343,7 @@ func (d *deed) taken(path string, err error) error {
 	switch {
 	case tableErr != nil:
 		return tableErr
-	case mounted && err != nil:
+	case err != nil && (mounted || d.rec.Block && isDevice(path)):
 		return err
 	case mounted:
 		d.a.Log.Warn("driver left a mount behind", "driver", d.f.Driver, "volume", d.f.Volume, "path", path)

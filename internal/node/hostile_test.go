@@ -75,6 +75,36 @@ func TestDeviceNeverShows(t *testing.T) {
 	w.empty()
 }
 
+// TestDeviceOfADeniedVolume: a driver does not know a volume of which it has
+// published a device, and the device says otherwise: it is asked again, and
+// nothing is taken away beneath it.
+func TestDeviceOfADeniedVolume(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	w.tune = doubts
+	d := newFakeDriver(driverName, w.dir)
+	at := targetPath(w.dir, "uid-p", "pv-a", true)
+	d.mount = func(target string) error { return unix.Mknod(target, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) }
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	denied := false
+	d.setHook(func(_ context.Context, call string) error {
+		if !strings.HasPrefix(call, "unpublish") || denied {
+			return nil
+		}
+		denied = true
+		return status.Error(codes.NotFound, "there is no such volume")
+	})
+	w.terminate("p")
+	w.gone("p")
+	w.empty()
+	if got := d.left(); got != "" || isDevice(at) {
+		t.Errorf("left at the driver: %q, a device at the target: %v", got, isDevice(at))
+	}
+}
+
 // TestNamesThatLeaveTheirDirectory are never made paths of.
 func TestNamesThatLeaveTheirDirectory(t *testing.T) {
 	w, d := running(t, noAttach(driverName))
