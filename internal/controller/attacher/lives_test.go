@@ -2,10 +2,8 @@ package attacher
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -15,7 +13,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -26,11 +23,9 @@ func TestAttach(t *testing.T) {
 	w.works(kindAttachment, "va")
 	w.called(publishRequest())
 	w.attachment(va(recorded, attached))
-	w.volume(pv(func(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, ours) }))
+	w.volume(pv(kept))
 	// What a detach needs is there before the call, what came of it after.
-	if got := strings.Join(w.writes(), ", "); got != "update persistentvolumes, update volumeattachments, patch volumeattachments" {
-		t.Errorf("written: %s", got)
-	}
+	w.written("update persistentvolumes", "update volumeattachments", "patch volumeattachments")
 }
 
 // TestAttachFails: the error is on the attachment, with its code, and the
@@ -52,13 +47,13 @@ func TestAttachFails(t *testing.T) {
 // hears nothing of it.
 func TestRefusedAttach(t *testing.T) {
 	for name, c := range map[string]struct {
-		volume *corev1.PersistentVolume
-		node   *storagev1.CSINode
-		says   string
+		volume       *corev1.PersistentVolume
+		node         *storagev1.CSINode
+		reason, says string
 	}{
-		"no node":      {pv(), &storagev1.CSINode{}, "driver d.example has not registered on node n1"},
-		"other driver": {pv(func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "e.example" }), csiNode(), "volume pv is of driver e.example, not d.example"},
-		"no volume":    {&corev1.PersistentVolume{}, csiNode(), "volume pv does not exist or is no CSI volume"},
+		"no node":      {pv(), &storagev1.CSINode{}, "DriverMissing", "driver d.example has not registered on node n1"},
+		"other driver": {pv(func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "e.example" }), csiNode(), "NotMine", "volume pv is of driver e.example, not d.example"},
+		"no volume":    {&corev1.PersistentVolume{}, csiNode(), "VolumeMissing", "volume pv does not exist or is no CSI volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.node.Name = "n1"
@@ -70,9 +65,9 @@ func TestRefusedAttach(t *testing.T) {
 			w.called()
 			want := va(func(a *storagev1.VolumeAttachment) { a.Status.AttachError = &storagev1.VolumeError{Message: c.says} })
 			w.attachment(want)
-			if got := w.writes(); !slices.Equal(got, []string{"patch volumeattachments"}) {
-				t.Errorf("written: %v", got)
-			}
+			w.works(kindAttachment, "va")
+			w.written("patch volumeattachments")
+			w.told("Warning VolumeAttachment va " + c.reason + ": " + c.says + " (1)")
 		})
 	}
 }
@@ -156,61 +151,14 @@ func TestDummy(t *testing.T) {
 // TestVolumeIsLetGo: a volume that is being deleted is kept while an attachment
 // names it, and loses no finalizer but ours.
 func TestVolumeIsLetGo(t *testing.T) {
-	dying := func(v *corev1.PersistentVolume) {
-		v.DeletionTimestamp = va(going).DeletionTimestamp
-		v.Finalizers = []string{ours, foreign}
-	}
-	free := newWorld(t, Options{}, pv(dying))
+	free := newWorld(t, Options{}, pv(dying, kept))
 	free.works(kindVolume, "pv")
-	free.volume(pv(dying, func(v *corev1.PersistentVolume) { v.Finalizers = []string{foreign} }))
+	free.works(kindVolume, "pv")
+	free.volume(pv(dying))
+	free.written("update persistentvolumes")
 	free.works(kindVolume, "none")
-	used := newWorld(t, Options{}, pv(dying), va(recorded, attached))
+	used := newWorld(t, Options{}, pv(dying, kept), va(recorded, attached))
 	used.works(kindVolume, "pv")
-	used.volume(pv(dying))
-}
-
-// listed is a driver's answer to what it has attached.
-func listed(pairs ...string) func(int, any) csitest.Action {
-	r := &csipb.ListVolumesResponse{}
-	for i := 0; i < len(pairs); i += 2 {
-		r.Entries = append(r.Entries, &csipb.ListVolumesResponse_Entry{
-			Volume: &csipb.Volume{VolumeId: pairs[i]}, Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{pairs[i+1]}},
-		})
-	}
-	return func(int, any) csitest.Action { return csitest.Action{Answer: r} }
-}
-
-// TestDriverForgot: what the driver does not know any more is attached again.
-func TestDriverForgot(t *testing.T) {
-	w := newWorld(t, Options{ReconcileSync: time.Hour}, pv(), va(recorded, attached), csiNode(), node(), secret())
-	w.driver.OnCall("ListVolumes", listed())
-	list := &csipb.ListVolumesRequest{MaxEntries: pageSize}
-	w.works(kindAttachment, "va")
-	w.called()
-	if again := w.works(kindDriver, driverName); again != time.Hour {
-		t.Errorf("asked again after %s", again)
-	}
-	w.works(kindAttachment, "va")
-	w.works(kindAttachment, "va")
-	w.called(list, publishRequest())
-	w.attachment(va(recorded, attached))
-}
-
-// TestDriverHasMore: what is attached for no attachment is detached when it is
-// seen twice; what an attachment asks for stays.
-func TestDriverHasMore(t *testing.T) {
-	other := pv(func(v *corev1.PersistentVolume) { v.Name, v.UID, v.Spec.CSI.VolumeHandle = "pv-2", "pv-2", "h2" })
-	w := newWorld(t, Options{}, pv(), other, va(recorded, attached), csiNode(), node(), secret())
-	w.driver.OnCall("ListVolumes", listed("h", "id-n1", "h2", "id-n1", "foreign", "id-n1", "h2", "id-foreign"))
-	for range 2 {
-		if again := w.works(kindDriver, driverName); again != time.Minute {
-			t.Errorf("asked again after %s", again)
-		}
-	}
-	w.works(kindAttachment, attach.NameOf(driverName, "h2", "n1"))
-	unpublish := unpublishRequest()
-	unpublish.VolumeId = "h2"
-	list := &csipb.ListVolumesRequest{MaxEntries: pageSize}
-	w.called(list, list, unpublish)
-	w.attachment(va(recorded, attached))
+	used.volume(pv(dying, kept))
+	used.written()
 }

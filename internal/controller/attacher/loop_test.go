@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,7 +66,7 @@ func newLoop(t *testing.T, drivers *csi.Set, objects ...runtime.Object) *loop {
 
 // serving returns a driver that attaches whatever it is asked to, when answer
 // returns.
-func serving(t *testing.T, answer func(r *csipb.ControllerPublishVolumeRequest)) *csi.Set {
+func serving(t *testing.T, answer func(r *csipb.ControllerPublishVolumeRequest)) (*csi.Set, *csitest.Driver) {
 	t.Helper()
 	config := csitest.Full()
 	config.Controller.ListVolumesPublishedNodes = false
@@ -79,7 +82,7 @@ func serving(t *testing.T, answer func(r *csipb.ControllerPublishVolumeRequest))
 	t.Cleanup(func() { _ = conn.Close() })
 	drivers := csi.NewSet()
 	drivers.Put(conn)
-	return drivers
+	return drivers, d
 }
 
 func volumeOf(name string) *corev1.PersistentVolume {
@@ -128,7 +131,8 @@ func isAttached(s storagev1.VolumeAttachmentStatus) bool { return s.Attached && 
 // on, and it is attached when the object comes (S1-016).
 func TestNodeWithoutItsObject(t *testing.T) {
 	bare, other := attachmentOf("a", "n1"), attachmentOf("b", "n2")
-	w := newLoop(t, serving(t, func(*csipb.ControllerPublishVolumeRequest) {}), volumeOf("a"), volumeOf("b"), bare, other, nodeOf("n2"))
+	drivers, _ := serving(t, func(*csipb.ControllerPublishVolumeRequest) {})
+	w := newLoop(t, drivers, volumeOf("a"), volumeOf("b"), bare, other, nodeOf("n2"))
 	w.is(bare, "the error", func(s storagev1.VolumeAttachmentStatus) bool {
 		return !s.Attached && s.AttachError != nil && s.AttachError.Message == "driver "+loopDriver+" has not registered on node n1"
 	})
@@ -144,7 +148,7 @@ func TestNodeWithoutItsObject(t *testing.T) {
 func TestVolumesBesideAttachments(t *testing.T) {
 	called, open := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	drivers := serving(t, func(r *csipb.ControllerPublishVolumeRequest) {
+	drivers, _ := serving(t, func(r *csipb.ControllerPublishVolumeRequest) {
 		if r.GetVolumeId() == "h-slow" {
 			once.Do(func() { close(called) })
 			<-open
@@ -169,6 +173,38 @@ func TestVolumesBesideAttachments(t *testing.T) {
 	})
 	close(open)
 	w.is(slow, "attached", isAttached)
+}
+
+// TestGoneWithoutDetach: an attachment that somebody takes away by force is detached
+// as it said that it is to be, and its volume's object is let go after that.
+func TestGoneWithoutDetach(t *testing.T) {
+	ctx := context.Background()
+	gone := attachmentOf("a", "n1")
+	gone.Finalizers = []string{volume.AttacherFinalizer(loopDriver)}
+	gone.Annotations = map[string]string{volume.AnnNodeID: "id-of-then", volume.AnnDetach: `{"handle":"h-a"}`}
+	gone.Status.Attached = true
+	drivers, d := serving(t, func(*csipb.ControllerPublishVolumeRequest) {})
+	w := newLoop(t, drivers, leaving("a"), gone, nodeOf("n1"))
+	volumes := w.client.CoreV1().PersistentVolumes()
+	d.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
+		if v, err := volumes.Get(ctx, "a", metav1.GetOptions{}); err != nil || len(v.Finalizers) == 0 {
+			t.Errorf("the volume's object is gone before the detach: %v, %v", v, err)
+		}
+		return csitest.Action{}
+	})
+	if err := w.client.StorageV1().VolumeAttachments().Delete(ctx, gone.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Eventually(w, func() string {
+		if v, err := volumes.Get(ctx, "a", metav1.GetOptions{}); err != nil || len(v.Finalizers) > 0 {
+			return fmt.Sprint("the volume's object is let go: ", v.Finalizers, err)
+		}
+		return ""
+	})
+	want := []csitest.Call{{Method: "ControllerUnpublishVolume", Request: &csipb.ControllerUnpublishVolumeRequest{VolumeId: "h-a", NodeId: "id-of-then"}}}
+	if diff := cmp.Diff(want, d.Calls(), protocmp.Transform()); diff != "" {
+		t.Errorf("calls (-want +got):\n%s", diff)
+	}
 }
 
 // TestVolumeObjectComesBack ever later while it cannot be written, until it is
@@ -203,10 +239,13 @@ func TestVolumeObjectComesBack(t *testing.T) {
 		if len(at) != 6 {
 			t.Fatalf("%d tries, five of which failed", len(at))
 		}
-		for i := 2; i < len(at); i++ {
-			if pause, before := at[i].Sub(at[i-1]), at[i-1].Sub(at[i-2]); pause != 2*before {
-				t.Errorf("try %d is after %s, the one before it after %s", i+1, pause, before)
-			}
+		pauses := make([]time.Duration, 0, len(at))
+		for i := range at[1:] {
+			pauses = append(pauses, at[i+1].Sub(at[i]))
+		}
+		want := []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond}
+		if !slices.Equal(pauses, want) {
+			t.Errorf("pauses between the tries: %v", pauses)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package attacher
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
@@ -33,40 +35,71 @@ const (
 )
 
 // world is an attacher that does what it is told, with a driver and an API that
-// keeps objects only.
+// keeps objects only. It hears nothing of what others do after its start.
 type world struct {
-	t      *testing.T
-	client *fake.Clientset
-	driver *csitest.Driver
+	t       *testing.T
+	client  *fake.Clientset
+	driver  *csitest.Driver
+	drivers *csi.Set
+	// served is the driver as the attacher knows it.
+	served *csi.Driver
 	c      *controller.Controller
 }
 
 func newWorld(t *testing.T, o Options, objects ...runtime.Object) *world {
 	t.Helper()
-	config := csitest.Full()
+	return newWorldWith(t, csitest.Full(), o, objects...)
+}
+
+// newWorldWith has another driver.
+func newWorldWith(t *testing.T, config csitest.Config, o Options, objects ...runtime.Object) *world {
+	t.Helper()
 	config.Name = driverName
-	w := &world{t: t, client: fake.NewClientset(objects...), driver: csitest.Start(t, config)}
+	w := &world{t: t, client: kubetest.NewClient(t, objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
+	kubetest.Silence(w.client)
 	w.driver.OnCall("ControllerPublishVolume", func(int, any) csitest.Action {
 		return csitest.Action{Answer: &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}}}
 	})
 	w.driver.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
 		return csitest.Action{Answer: &csipb.ControllerUnpublishVolumeResponse{}}
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	d, err := csi.Dial(ctx, w.driver.Socket)
-	if err != nil {
+	var err error
+	if w.served, err = csi.Dial(t.Context(), w.driver.Socket); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.Close() })
-	o.Drivers = csi.NewSet()
-	o.Drivers.Put(d)
-	caches := kube.NewCaches(w.client)
-	w.c = New(controller.Env{Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "attacher"), Log: slog.New(slog.DiscardHandler)}, o)
-	if err := caches.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { _ = w.served.Close() })
+	w.drivers.Put(w.served)
+	w.start(o)
 	return w
+}
+
+// start begins another attacher, which knows what the API has now.
+func (w *world) start(o Options) {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w.t.Cleanup(cancel)
+	o.Drivers = w.drivers
+	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return w.c.Rights() })
+	caches := kube.NewCaches(client)
+	w.c = New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"), Log: slog.New(slog.DiscardHandler)}, o)
+	if err := caches.Start(ctx); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// refuses has the API answer one kind of request with an error.
+func (w *world) refuses(verb, resource string, err error) {
+	w.client.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+}
+
+// fails has it look at a key, which must not go well, and returns the error.
+func (w *world) fails(kind, name, says string) error {
+	w.t.Helper()
+	_, err := w.reconcile(kind, name)
+	if err == nil || !strings.Contains(err.Error(), says) {
+		w.t.Fatalf("ends with %v, wanted: %s", err, says)
+	}
+	return err
 }
 
 // reconcile has it look at a key.
@@ -126,21 +159,28 @@ func (w *world) volume(want *corev1.PersistentVolume) {
 	}
 }
 
-// writes returns the verbs and resources of what was written, without events.
-func (w *world) writes() []string {
-	var out []string
-	for _, a := range w.client.Actions() {
-		if verb, what := a.GetVerb(), a.GetResource().Resource; (verb == "update" || verb == "patch" || verb == "delete" || verb == "create") && what != "events" {
-			out = append(out, verb+" "+what)
-		}
-	}
-	return out
+// written compares the verbs and resources of all that was written, but events.
+func (w *world) written(want ...string) {
+	w.t.Helper()
+	kubetest.Written(w.t, w.client, want...)
+}
+
+// told waits until these are all events.
+func (w *world) told(want ...string) {
+	w.t.Helper()
+	kubetest.Told(w.t, w.client, want...)
 }
 
 func secretRef() *corev1.SecretReference { return &corev1.SecretReference{Name: "s", Namespace: "ns"} }
 
 func secret() *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "ns"}, Data: map[string][]byte{"key": []byte("value")}}
+}
+
+func otherSecret() *corev1.Secret {
+	s := secret()
+	s.Namespace = "other"
+	return s
 }
 
 func pv(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
@@ -182,6 +222,23 @@ func attached(a *storagev1.VolumeAttachment) {
 func going(a *storagev1.VolumeAttachment) {
 	a.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9, 0)}
 }
+
+// failed is an attachment that says why it is not attached.
+func failed(message string, code *int32) func(*storagev1.VolumeAttachment) {
+	return func(a *storagev1.VolumeAttachment) {
+		a.Status.AttachError = &storagev1.VolumeError{Message: message, ErrorCode: code}
+	}
+}
+
+// stuck is an attachment that says why it is not detached.
+func stuck(message string) func(*storagev1.VolumeAttachment) {
+	return func(a *storagev1.VolumeAttachment) { a.Status.DetachError = &storagev1.VolumeError{Message: message} }
+}
+
+// kept is a volume object that waits for its detach.
+func kept(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, ours) }
+
+func dying(v *corev1.PersistentVolume) { v.DeletionTimestamp = va(going).DeletionTimestamp }
 
 func csiNode() *storagev1.CSINode {
 	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}

@@ -36,6 +36,10 @@ type world struct {
 	drivers *csi.Set
 	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
 	c       *controller.Controller
+	// served is the driver as the resizer knows it.
+	served *csi.Driver
+	// silent says that it hears nothing of what others do after its start.
+	silent bool
 	// register has the driver appear.
 	register func()
 }
@@ -52,25 +56,62 @@ func newWorld(t *testing.T, answer func() csitest.Action, objects ...runtime.Obj
 func newWorldWith(t *testing.T, config csitest.Config, answer func() csitest.Action, objects ...runtime.Object) *world {
 	t.Helper()
 	config.Name = driverName
-	w := &world{t: t, client: fake.NewClientset(objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
+	w := &world{t: t, client: kubetest.NewClient(t, objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
 	w.driver.OnCall("ControllerExpandVolume", func(int, any) csitest.Action { return answer() })
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	d, err := csi.Dial(ctx, w.driver.Socket)
+	d, err := csi.Dial(t.Context(), w.driver.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
-	w.register = func() { w.drivers.Put(d) }
-	caches := kube.NewCaches(w.client)
+	w.served, w.register = d, func() { w.drivers.Put(d) }
+	w.start()
+	return w
+}
+
+// start begins another resizer, which knows what the API has now.
+func (w *world) start() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w.t.Cleanup(cancel)
+	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return w.c.Rights() })
+	caches := kube.NewCaches(client)
 	w.claims = caches.Claims()
-	w.c = New(controller.Env{Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "resizer"), Log: slog.New(slog.DiscardHandler)}, w.drivers)
-	followed := kubetest.Follow(t, w.client)
+	w.c = New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "resizer"), Log: slog.New(slog.DiscardHandler)}, w.drivers)
+	followed := func() {}
+	if w.silent {
+		kubetest.Silence(w.client)
+	} else {
+		followed = kubetest.Follow(w.t, w.client)
+	}
 	if err := caches.Start(ctx); err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	followed()
-	return w
+}
+
+// quiet begins another resizer, that hears nothing of what others do.
+func (w *world) quiet() {
+	w.t.Helper()
+	w.silent = true
+	w.start()
+}
+
+// works has it look at the claim, which must go well.
+func (w *world) works() time.Duration {
+	w.t.Helper()
+	after, err := w.reconcile()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return after
+}
+
+// fails has it look at the claim, which must not go well.
+func (w *world) fails(says string) {
+	w.t.Helper()
+	if _, err := w.reconcile(); err == nil || !strings.Contains(err.Error(), says) {
+		w.t.Fatalf("ends with %v, wanted: %s", err, says)
+	}
 }
 
 func (w *world) reconcile() (time.Duration, error) {
@@ -118,6 +159,18 @@ func (w *world) sees(has func(*corev1.PersistentVolumeClaim) bool) {
 		}
 		return "the claim does not change"
 	})
+}
+
+// written compares the verbs and resources of all that was written, but events.
+func (w *world) written(want ...string) {
+	w.t.Helper()
+	kubetest.Written(w.t, w.client, want...)
+}
+
+// events waits until these are all events.
+func (w *world) events(want ...string) {
+	w.t.Helper()
+	kubetest.Told(w.t, w.client, want...)
 }
 
 // grown is an answer of the driver.
@@ -192,6 +245,12 @@ func bound(change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolum
 
 func secret() *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("value")}}
+}
+
+func otherSecret() *corev1.Secret {
+	s := secret()
+	s.Namespace = "other"
+	return s
 }
 
 func request(bytes int64) *csipb.ControllerExpandVolumeRequest {

@@ -1,0 +1,76 @@
+package attacher
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	storagev1 "k8s.io/api/storage/v1"
+)
+
+// TestLost: an attachment that went without its detach is kept as one that is to be
+// detached, with our finalizer, which somebody may have taken.
+func TestLost(t *testing.T) {
+	var l lost
+	if _, ok := l.get("va"); ok {
+		t.Error("nothing is lost, and it is found")
+	}
+	begun := time.Now()
+	l.put(va(recorded, attached))
+	l.put(va(another))
+	got, ok := l.get("va")
+	if !ok || got.DeletionTimestamp.Time.Before(begun) || got.DeletionTimestamp.After(time.Now()) {
+		t.Fatalf("lost is %v", got)
+	}
+	got.DeletionTimestamp = va(going).DeletionTimestamp
+	if diff := cmp.Diff(va(recorded, attached, going), got); diff != "" {
+		t.Errorf("lost (-want +got):\n%s", diff)
+	}
+	if got, _ := l.get("va-2"); !slices.Equal(got.Finalizers, []string{foreign, "external-attacher/e-example"}) {
+		t.Errorf("lost with %v", got.Finalizers)
+	}
+}
+
+// TestLostOf: what is lost is known by its driver and its volume until it is
+// detached.
+func TestLostOf(t *testing.T) {
+	var l lost
+	is := func(want map[string][]string) {
+		t.Helper()
+		got := map[string][]string{}
+		for _, name := range []string{driverName, "e.example", "none.example"} {
+			for _, a := range l.list(name) {
+				got[name] = append(got[name], a.Name)
+			}
+		}
+		for _, name := range []string{"pv", "pv-2", "pv-3"} {
+			if l.of(name) {
+				got["volumes"] = append(got["volumes"], name)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("lost (-want +got):\n%s", diff)
+		}
+	}
+	is(map[string][]string{})
+	l.put(va(recorded, attached))
+	l.put(va(another))
+	is(map[string][]string{driverName: {"va"}, "e.example": {"va-2"}, "volumes": {"pv", "pv-2"}})
+	for _, want := range []string{"pv", ""} {
+		if volume := l.found(va(recorded, attached)); volume != want {
+			t.Errorf("the volume of the lost attachment is %q, want %q", volume, want)
+		}
+		is(map[string][]string{"e.example": {"va-2"}, "volumes": {"pv-2"}})
+	}
+}
+
+// TestLostAndMadeAgain: when an attachment of the name was made again and is
+// detached, so is the lost one, and the new one is to be let go.
+func TestLostAndMadeAgain(t *testing.T) {
+	var l lost
+	l.put(va(recorded))
+	if volume := l.found(va(recorded, going, func(a *storagev1.VolumeAttachment) { a.UID = "new" })); volume != "" || l.of("pv") {
+		t.Errorf("the new attachment is %q's lost one", volume)
+	}
+}
