@@ -15,16 +15,6 @@ import (
 
 var errDisk = errors.New("disk")
 
-// TestFresh: who opens a journal hears whether there was one, even if it was empty.
-func TestFresh(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "journal")
-	for _, want := range []bool{true, false} {
-		if j, _ := open(t, dir, "1"); j.Fresh() != want {
-			t.Errorf("fresh: %v, want %v", j.Fresh(), want)
-		}
-	}
-}
-
 func put(t *testing.T, path string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, data, 0o600); err != nil {
