@@ -53,7 +53,7 @@ func layers() []layer {
 		{"internal/manifest", nil, append(deeds, "sync", "time"), "manifests are functions of their arguments"},
 		{"internal/durable", nil, append(heavy, clientGo, grpc), "speaks to the disk only"},
 		{"internal/mount", []string{"internal/volume", "internal/mount/"}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
-		{"internal/kube/kubetest", []string{"internal/kube"}, heavy, "for tests only"},
+		{"internal/kube/kubetest", []string{"internal/volume", "internal/cluster", "internal/kube", "internal/controller"}, heavy, "for tests only"},
 		{"internal/kube", []string{"internal/volume", "internal/cluster"}, heavy, "a client, whoever the server is"},
 		{"internal/identity", []string{"internal/durable", decidePrefix}, append(heavy, grpc), "speaks to the API server and the disk only"},
 		{"internal/controller/", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/controller"}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},

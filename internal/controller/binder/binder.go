@@ -15,6 +15,7 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -188,9 +189,10 @@ func (b *binder) reconcileClaim(ctx context.Context, key string) error {
 }
 
 // take returns the best free volume for a claim, and keeps other claims that
-// are looked at meanwhile from it; nil is none, or none needed.
+// are looked at meanwhile from it; nil is none, or none needed: one that was bound
+// once gets no other one, and what is put back wakes all that could have it.
 func (b *binder) take(claim *corev1.PersistentVolumeClaim, f bind.ClaimFacts) *corev1.PersistentVolume {
-	if claim.Spec.VolumeName != "" || bind.BindsLate(f.Class) {
+	if claim.Spec.VolumeName != "" || claim.Annotations[volume.AnnBindCompleted] != "" || bind.BindsLate(f.Class) {
 		return nil
 	}
 	for {
