@@ -16,6 +16,13 @@ type Because struct {
 	Next string
 }
 
+// Condition is what can be told of something that a decision is about.
+type Condition struct {
+	Because
+	// Stuck says that it does not go on before somebody removes a cause.
+	Stuck bool
+}
+
 // Reasons of the claim and volume rules. Those that upstream has too are
 // spelled as upstream's event reasons.
 const (

@@ -70,7 +70,7 @@ func (r *resizer) call(ctx context.Context, v *corev1.PersistentVolume, size res
 func (r *resizer) hand(ctx context.Context, claim *corev1.PersistentVolumeClaim, node bool, size resource.Quantity) error {
 	write, why := resize.Finished(claim, size), resize.Grown(claim)
 	if node {
-		write, why = resize.Handed(claim, size, metav1.Now()), resize.Pending(claim)
+		write, why = resize.Handed(claim, size, metav1.Now()), resize.Pending(resize.Facts{Claim: claim})
 	}
 	if _, err := r.writeClaim(ctx, write); err != nil {
 		return err

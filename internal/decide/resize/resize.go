@@ -42,6 +42,10 @@ type Facts struct {
 	Refused bool
 	// Due says that a size that can never be may be asked for again.
 	Due bool
+	// Node is one on which a Pod uses the claim, if anybody has looked; Unused
+	// says that none does.
+	Node   string
+	Unused bool
 }
 
 // Plan is the next step and its reason.
@@ -65,7 +69,7 @@ func Claim(f Facts) Plan {
 	case c.DeletionTimestamp != nil:
 		return nothing(volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
 	case stateOf(c) == corev1.PersistentVolumeClaimNodeResizePending, stateOf(c) == corev1.PersistentVolumeClaimNodeResizeInProgress:
-		return nothing(volume.ReasonNodeResizePending, "node", "claim "+c.Name+" waits for its node to grow the filesystem")
+		return Plan{Because: Pending(f)}
 	case want.Cmp(have) <= 0:
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the size that it requests")
 	case !f.Ours:
@@ -79,13 +83,21 @@ func Claim(f Facts) Plan {
 		p.Tell = true
 		return p
 	case Infeasible(c) && !f.Due:
-		return nothing(volume.ReasonFailedResize, "user", "claim "+c.Name+" cannot have the size that it requests: "+problem(c))
+		return impossible(c)
 	}
 	return grow(f, want)
 }
 
 func nothing(r volume.Reason, next, message string) Plan {
 	return Plan{Because: volume.Because{Reason: r, Message: message, Next: next}}
+}
+
+func impossible(c *corev1.PersistentVolumeClaim) Plan {
+	reason := volume.ReasonFailedResize
+	if stateOf(c) == corev1.PersistentVolumeClaimNodeResizeInfeasible {
+		reason = volume.ReasonFailedNodeResize
+	}
+	return nothing(reason, "user", "claim "+c.Name+" cannot have the size that it requests: "+problem(c))
 }
 
 // Infeasible says whether what the claim requests now was refused for ever.
@@ -104,12 +116,21 @@ func Infeasible(c *corev1.PersistentVolumeClaim) bool {
 
 // problem is what the claim's conditions say about a resize.
 func problem(c *corev1.PersistentVolumeClaim) string {
+	if cause := Failure(c); cause != "" {
+		return cause
+	}
+	return string(stateOf(c))
+}
+
+// Failure is why the volume, or its filesystem, did not grow; "" is that nobody
+// says so.
+func Failure(c *corev1.PersistentVolumeClaim) string {
 	for _, k := range c.Status.Conditions {
-		if isResize(k.Type) && k.Message != "" {
+		if k.Type == corev1.PersistentVolumeClaimControllerResizeError || k.Type == corev1.PersistentVolumeClaimNodeResizeError {
 			return k.Message
 		}
 	}
-	return string(stateOf(c))
+	return ""
 }
 
 func grow(f Facts, want resource.Quantity) Plan {
@@ -136,13 +157,22 @@ func grow(f Facts, want resource.Quantity) Plan {
 }
 
 // Pending explains that the filesystem is the node's turn.
-func Pending(c *corev1.PersistentVolumeClaim) volume.Because {
-	return volume.Because{Reason: volume.ReasonNodeResizePending, Message: "claim " + c.Name + " has a larger volume; the node grows the filesystem", Next: "node"}
+func Pending(f Facts) volume.Because {
+	b := volume.Because{Reason: volume.ReasonNodeResizePending, Message: "claim " + f.Claim.Name + " has a larger volume; ", Next: "node"}
+	switch {
+	case f.Unused:
+		b.Message, b.Next = b.Message+"its filesystem grows when a Pod mounts it", "user"
+	case f.Node != "":
+		b.Message, b.Next = b.Message+"node "+f.Node+" grows the filesystem", "node "+f.Node
+	default:
+		b.Message += "the node grows the filesystem"
+	}
+	return b
 }
 
 // Failed explains a call of the driver that did not work.
 func Failed(c *corev1.PersistentVolumeClaim, driver, cause string) volume.Because {
-	return volume.Because{Reason: volume.ReasonFailedResize, Message: "the volume of claim " + c.Name + " did not grow: " + cause, Next: driver}
+	return volume.Because{Reason: volume.ReasonFailedResize, Message: "the volume of claim " + c.Name + " did not grow: " + cause, Next: volume.NextAfter(cause, driver)}
 }
 
 // Grown explains a resize that is done.

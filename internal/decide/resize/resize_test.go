@@ -88,7 +88,7 @@ func TestClaims(t *testing.T) {
 	}
 	why := Grown(claim("10Gi", "10Gi"))
 	fmt.Fprintf(&out, "# the end is told\n%s: %s\n", why.Reason, why.Message)
-	why = Pending(claim("10Gi", "5Gi"))
+	why = Pending(Facts{Claim: claim("10Gi", "5Gi")})
 	fmt.Fprintf(&out, "\n# so is the node's turn\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
 	why = Failed(claim("10Gi", "5Gi"), "d.example.com", "Internal: no")
 	fmt.Fprintf(&out, "\n# and a driver's error\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)

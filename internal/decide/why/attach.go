@@ -61,7 +61,7 @@ func (k known) plan(node string) attach.NodePlan {
 func (f facts) unattached(node string) []Link {
 	told := f.plan(node).Wanted(f.Volume, node)
 	if b, ok := f.usedElsewhere(node); ok && told.Reason == volume.ReasonAttaching {
-		told = attach.Told{Because: b}
+		told = volume.Condition{Because: b}
 	}
 	links := []Link{f.tell(attachmentSubject(node), told)}
 	if told.Reason != volume.ReasonMultiAttach {
@@ -84,7 +84,7 @@ func (f facts) unattached(node string) []Link {
 }
 
 // tell returns the link of what a decision says.
-func (f facts) tell(subject string, t attach.Told) Link {
+func (f facts) tell(subject string, t volume.Condition) Link {
 	state := Waiting
 	switch {
 	case t.Stuck:
@@ -137,7 +137,7 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) Link {
 	}
 	facts := attach.AttachmentFacts(f.view, a)
 	facts.Ours = true
-	told := attach.State(facts)
+	told := attach.ConditionOf(facts)
 	if b, ok := f.cannot(s, a, told); ok {
 		return link(subject, Problem, b.Reason, b.Message, b.Next)
 	}
@@ -147,7 +147,7 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) Link {
 // cannot says why the driver of an attachment cannot be called, if more is known
 // than what the attachment says: it is not where the controllers run, or not on the
 // node, or it is a FlexVolume driver that is broken.
-func (f facts) cannot(s source, a *storagev1.VolumeAttachment, told attach.Told) (volume.Because, bool) {
+func (f facts) cannot(s source, a *storagev1.VolumeAttachment, told volume.Condition) (volume.Because, bool) {
 	if b, ok := f.uncalled(s); ok {
 		return b, true
 	}
@@ -163,7 +163,7 @@ func (f facts) cannot(s source, a *storagev1.VolumeAttachment, told attach.Told)
 }
 
 // unwanted tells of an attachment that no Pod wants.
-func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told attach.Told) Link {
+func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volume.Condition) Link {
 	if told.Reason == volume.ReasonStillMounted {
 		if l, ok := f.failed(subject, a, volume.ReasonFailedUnmount, told.Next); ok {
 			return l
@@ -173,7 +173,7 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told atta
 		}
 	}
 	if e := a.Status.DetachError; e != nil && told.Reason == volume.ReasonDetaching {
-		told = attach.Told{Because: attach.Failed(a, true, e.Message), Stuck: true}
+		told = volume.Condition{Because: attach.Failed(a, true, e.Message), Stuck: true}
 	}
 	return f.tell(subject, told)
 }

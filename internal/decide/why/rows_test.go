@@ -366,29 +366,6 @@ func absentRows() []row {
 	}
 }
 
-func growthRows() []row {
-	return []row{
-		{"the driver grows the volume", "pvc/data", func(s *scene) { s.wants("2Gi") }},
-		{"the driver refuses for now", "pvc/data", func(s *scene) { s.wants("2Gi"); s.warn("uid-data", volume.ReasonFailedResize, "pool is full") }},
-		{"the class forbids it", "pvc/data", func(s *scene) { s.wants("2Gi"); s.class.AllowVolumeExpansion = nil }},
-		{"the driver cannot", "pvc/data", func(s *scene) { s.resizing(corev1.PersistentVolumeClaimControllerResizeInfeasible) }},
-		{"the file system grows", "pvc/data", func(s *scene) { s.resizing(corev1.PersistentVolumeClaimNodeResizePending) }},
-		{"the file system does not grow", "pvc/data", func(s *scene) { s.nodeGrowth("NodeExpandVolume by driver d: Internal: no room") }},
-		{"the file system would grow if somebody mounted it", "pvc/data", func(s *scene) {
-			s.resizing(corev1.PersistentVolumeClaimNodeResizePending)
-			s.all.Pods, s.all.Attachments = nil, nil
-		}},
-		{"the file system cannot", "pvc/data", func(s *scene) {
-			s.resizing(corev1.PersistentVolumeClaimNodeResizeInfeasible)
-			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "resize2fs: bad magic number"}}
-		}},
-		{"the driver says by event that it cannot", "pvc/data", func(s *scene) {
-			s.resizing(corev1.PersistentVolumeClaimNodeResizeInfeasible)
-			s.warn("uid-data", volume.ReasonFailedNodeResize, "NodeExpandVolume by driver d: OutOfRange: too large")
-		}},
-	}
-}
-
 func volumeRows() []row {
 	return []row{
 		{"a bound volume is explained with its claim", "pv/v1", func(*scene) {}},

@@ -211,6 +211,7 @@ func (s *scene) wants(size string) {
 
 func (s *scene) resizing(status corev1.ClaimResourceStatus) {
 	s.wants("2Gi")
+	s.claim.Status.AllocatedResources = s.claim.Spec.Resources.Requests
 	s.claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: status}
 }
 

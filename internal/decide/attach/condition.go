@@ -9,45 +9,38 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Told is what can be told of a volume at a node.
-type Told struct {
-	volume.Because
-	// Stuck says that it does not go on before somebody removes a cause.
-	Stuck bool
-}
-
 // Wanted returns what the plan says of a volume that a Pod wants on the node and
 // that has no attachment to it.
-func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) Told {
+func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Condition {
 	if i := slices.IndexFunc(p.Notices, func(n Notice) bool { return n.Warn && n.Volume == v.Name }); i >= 0 {
 		b := p.Notices[i].Because
-		return Told{b, b.Reason != volume.ReasonMultiAttach}
+		return volume.Condition{Because: b, Stuck: b.Reason != volume.ReasonMultiAttach}
 	}
 	if slices.ContainsFunc(p.Attach, func(a Attachable) bool { return a.Volume.Name == v.Name }) {
-		return Told{volume.Because{Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is about to be attached to node " + node, Next: "attachdetach"}, false}
+		return volume.Condition{Because: volume.Because{Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is about to be attached to node " + node, Next: "attachdetach"}}
 	}
-	return Told{p.Because, p.Because.Reason == volume.ReasonNodeGone}
+	return volume.Condition{Because: p.Because, Stuck: p.Because.Reason == volume.ReasonNodeGone}
 }
 
 // Unwanted returns what the plan of its node says of an attachment; false when
 // Pods want it, or when it is the attacher's turn.
-func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (Told, bool) {
+func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, bool) {
 	is := func(d Detachment) bool { return d.Attachment.Name == a.Name }
 	if i := slices.IndexFunc(p.Detach, is); i >= 0 {
-		return Told{p.Detach[i].Because, p.Detach[i].Stuck}, true
+		return volume.Condition{Because: p.Detach[i].Because, Stuck: p.Detach[i].Stuck}, true
 	}
 	if slices.ContainsFunc(p.Kept, is) && a.Status.Attached && a.DeletionTimestamp == nil {
-		return Told{volume.Because{
+		return volume.Condition{Because: volume.Because{
 			Reason: volume.ReasonStillAttached, Next: "user",
 			Message: Name(a) + " is attached to node " + a.Spec.NodeName + " by attachment " + a.Name + ", which somebody has made and has to delete",
-		}, false}, true
+		}}, true
 	}
-	return Told{}, false
+	return volume.Condition{}, false
 }
 
-// State returns what is to be told of an attachment for which the decision about
+// ConditionOf returns what is to be told of an attachment for which the decision about
 // it is the next.
-func State(f Facts) Told {
+func ConditionOf(f Facts) volume.Condition {
 	a, p := f.Attachment, Attachment(f)
 	failed := a.Status.AttachError
 	if a.DeletionTimestamp != nil {
@@ -55,9 +48,9 @@ func State(f Facts) Told {
 	}
 	switch {
 	case p.Step == Refuse:
-		return Told{p.Because, true}
+		return volume.Condition{Because: p.Because, Stuck: true}
 	case p.Step != Nothing && failed != nil:
-		return Told{Failed(a, a.DeletionTimestamp != nil, failed.Message), true}
+		return volume.Condition{Because: Failed(a, a.DeletionTimestamp != nil, failed.Message), Stuck: true}
 	}
-	return Told{p.Because, false}
+	return volume.Condition{Because: p.Because}
 }
