@@ -2,6 +2,7 @@ package resizer
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -110,36 +111,39 @@ func TestFailure(t *testing.T) {
 }
 
 // TestWriteFails: a write that fails has the claim come back, and nothing that
-// depends on it is done.
+// depends on it is done before; what was written is not forgotten, though no watch
+// tells of it.
 func TestWriteFails(t *testing.T) {
 	never := func() csitest.Action { return csitest.Action{Err: status.Error(codes.OutOfRange, "never")} }
 	no := func() csitest.Action { return csitest.Action{Err: status.Error(codes.Internal, "no")} }
 	for name, c := range map[string]struct {
 		resource string
-		// from is the number of the first such write that fails.
-		from   int
+		// fails is the number of such a write.
+		fails  int
 		answer func() csitest.Action
 		says   string
-		calls  int
-		begins bool
-		larger bool
+		// calls are how many were made then, and when the next try has gone well;
+		// none is that it cannot.
+		calls, all     int
+		begins, larger bool
 	}{
-		"what is begun":          {"persistentvolumeclaims", 1, grown(2*gib, true), "write size of claim ns/claim: not now", 0, false, false},
-		"the volume's size":      {"persistentvolumes", 1, grown(2*gib, true), "write size of volume pv: not now", 1, true, false},
-		"the claim's size":       {"persistentvolumeclaims", 2, grown(2*gib, true), "write size of claim ns/claim: not now", 1, true, true},
-		"why it did not grow":    {"persistentvolumeclaims", 2, no, "write size of claim ns/claim: not now", 1, true, false},
-		"why it will never grow": {"persistentvolumeclaims", 2, never, "write size of claim ns/claim: not now", 1, true, false},
+		"what is begun":          {"persistentvolumeclaims", 1, grown(2*gib, true), "write size of claim ns/claim: not now", 0, 1, false, false},
+		"the volume's size":      {"persistentvolumes", 1, grown(2*gib, true), "write size of volume pv: not now", 1, 2, true, false},
+		"the claim's size":       {"persistentvolumeclaims", 2, grown(2*gib, true), "write size of claim ns/claim: not now", 1, 1, true, true},
+		"why it did not grow":    {"persistentvolumeclaims", 2, no, "write size of claim ns/claim: not now", 1, 0, true, false},
+		"why it will never grow": {"persistentvolumeclaims", 2, never, "write size of claim ns/claim: not now", 1, 0, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim, pv := bound()
 			w := newWorld(t, c.answer, claim, pv, secret())
+			w.quiet()
 			n := 0
 			w.client.PrependReactor("update", c.resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 				n++
-				return n >= c.from, nil, errNotNow
+				return n == c.fails, nil, errNotNow
 			})
 			w.fails(c.says)
-			w.called([]proto.Message{request(2 * gib)}[:c.calls]...)
+			w.called(slices.Repeat([]proto.Message{request(2 * gib)}, c.calls)...)
 			wantClaim, wantVolume := claim, pv
 			if c.begins {
 				wantClaim = begun(claim)
@@ -148,6 +152,11 @@ func TestWriteFails(t *testing.T) {
 				wantVolume = larger(pv)
 			}
 			w.are(wantClaim, wantVolume)
+			if c.all > 0 {
+				w.works()
+				w.are(handed(begun(claim)), larger(pv))
+				w.called(slices.Repeat([]proto.Message{request(2 * gib)}, c.all)...)
+			}
 		})
 	}
 }

@@ -2,48 +2,48 @@ package resizer
 
 import (
 	"context"
-	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/resize"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
+	"volplane.dev/volplane/internal/volume"
 )
 
-// looks is a resizer that only notes which claims it is to look at. It runs in a
-// bubble.
-func looks(t *testing.T, objects ...runtime.Object) (*fake.Clientset, *csi.Set, *kubetest.Notes) {
-	client, drivers, notes := kubetest.NewClient(t, objects...), csi.NewSet(), &kubetest.Notes{}
-	ctx, cancel := context.WithCancel(t.Context())
-	caches := kube.NewCaches(client)
-	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "resizer"), Log: slog.New(slog.DiscardHandler)}, drivers)
-	c.Reconcile = func(_ context.Context, key controller.Key) (controller.Result, error) {
-		notes.Add(key.String())
+// bubble is a resizer in a bubble, whose driver cannot be called there.
+type bubble struct {
+	*world
+	keys kubetest.Notes
+}
+
+// newBubble has the resizer do what it is told, and hear of what others do.
+func newBubble(t *testing.T, objects ...runtime.Object) *bubble {
+	w := &bubble{world: &world{t: t, client: kubetest.NewClient(t, objects...), drivers: csi.NewSet()}}
+	w.start()
+	return w
+}
+
+func (w *bubble) put() {
+	w.drivers.Put(&csi.Driver{Name: driverName, Controller: csi.ControllerCapabilities{Expand: true}})
+}
+
+// looks has it only note which claims it is to look at.
+func (w *bubble) looks() {
+	w.c.Reconcile = func(_ context.Context, key controller.Key) (controller.Result, error) {
+		w.keys.Add(key.String())
 		return controller.Result{}, nil
 	}
-	followed := kubetest.Follow(t, client)
-	if err := caches.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	followed()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return client, drivers, notes
+	w.run()
 }
 
 const key = "claim/ns/claim"
@@ -85,16 +85,17 @@ func TestClaimWakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				claim, pv := bound(func(claim *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { c.before(claim) })
-				client, _, notes := looks(t, claim, pv)
-				notes.Since(t, key)
+				w := newBubble(t, claim, pv)
+				w.looks()
+				w.keys.Since(t, key)
 				after := claim.DeepCopy()
 				c.after(after)
-				claims := client.CoreV1().PersistentVolumeClaims("ns")
+				claims := w.client.CoreV1().PersistentVolumeClaims("ns")
 				if after.UID != claim.UID {
 					if err := claims.Delete(t.Context(), "claim", metav1.DeleteOptions{}); err != nil {
 						t.Fatal(err)
 					}
-					notes.Since(t)
+					w.keys.Since(t)
 					if _, err := claims.Create(t.Context(), after, metav1.CreateOptions{}); err != nil {
 						t.Fatal(err)
 					}
@@ -102,9 +103,9 @@ func TestClaimWakes(t *testing.T) {
 					t.Fatal(err)
 				}
 				if c.wakes {
-					notes.Since(t, key)
+					w.keys.Since(t, key)
 				} else {
-					notes.Since(t)
+					w.keys.Since(t)
 				}
 			})
 		})
@@ -118,9 +119,10 @@ func TestOthersWake(t *testing.T) {
 		claim, pv := bound()
 		free := pv.DeepCopy()
 		free.Spec.ClaimRef = nil
-		client, drivers, notes := looks(t, claim, free)
-		notes.Since(t, key)
-		volumes := client.CoreV1().PersistentVolumes()
+		w := newBubble(t, claim, free)
+		w.looks()
+		w.keys.Since(t, key)
+		volumes := w.client.CoreV1().PersistentVolumes()
 		for _, c := range []struct {
 			volume *corev1.PersistentVolume
 			wakes  bool
@@ -129,20 +131,86 @@ func TestOthersWake(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.wakes {
-				notes.Since(t, key)
+				w.keys.Since(t, key)
 			} else {
-				notes.Since(t)
+				w.keys.Since(t)
 			}
 		}
 		if err := volumes.Delete(t.Context(), "pv", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		notes.Since(t)
+		w.keys.Since(t)
 		if _, err := volumes.Create(t.Context(), pv, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		notes.Since(t, key)
-		drivers.Put(&csi.Driver{Name: driverName})
-		notes.Since(t, key)
+		w.keys.Since(t, key)
+		w.put()
+		w.keys.Since(t, key)
+	})
+}
+
+// TestLongWait: who waits for a turn for long is told, and nothing is begun.
+func TestLongWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim, pv := bound()
+		w := newBubble(t, claim, pv)
+		w.put()
+		lane := controller.Lane{Driver: driverName, Call: "expand", Namespace: "ns"}
+		for i := range places / 2 {
+			w.c.Turn(controller.Key{Kind: "claim", Namespace: "ns", Name: string(rune('a' + i))}, lane, func(volume.Because) {})
+		}
+		first := w.works()
+		synctest.Wait()
+		w.events()
+		<-time.After(first)
+		if again := w.works(); again <= first {
+			t.Errorf("looked at again after %s, before after %s", again, first)
+		}
+		w.events("Warning PersistentVolumeClaim claim DriverBusy: driver d.example works on as many calls to expand volumes as may be under way at once; this one waits for its turn (1)")
+		w.are(claim, pv)
+	})
+}
+
+// TestImpossibleSizeIsDue: when the pause is over, a size that was refused for ever
+// is asked for again, as often as it takes to begin.
+func TestImpossibleSizeIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim, pv := bound()
+		never := resize.Impossible(claim, resource.MustParse("2Gi"), "OutOfRange: never", metav1.Now())
+		w := newBubble(t, never, pv)
+		w.put()
+		w.client.PrependReactor("update", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errNotNow })
+		for range 2 {
+			if again := w.works(); again != infeasiblePause {
+				t.Errorf("looked at again after %s", again)
+			}
+		}
+		w.written()
+		<-time.After(infeasiblePause)
+		w.fails("write size of claim ns/claim: not now")
+		w.fails("write size of claim ns/claim: not now")
+		w.are(never, pv)
+	})
+}
+
+// TestComesBack ever later while it cannot be written.
+func TestComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		claim, pv := bound()
+		w := newBubble(t, claim, pv)
+		w.put()
+		var pauses []time.Duration
+		last := time.Now()
+		w.client.PrependReactor("update", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+			pauses = append(pauses, time.Since(last))
+			last = time.Now()
+			return true, nil, errNotNow
+		})
+		w.run()
+		<-time.After(3 * time.Second)
+		synctest.Wait()
+		if want := []time.Duration{0, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}; !slices.Equal(pauses, want) {
+			t.Errorf("pauses between the tries: %v", pauses)
+		}
 	})
 }

@@ -48,8 +48,7 @@ func (m *memory) uncertain(c *corev1.PersistentVolumeClaim) {
 func (m *memory) wasRefused(c *corev1.PersistentVolumeClaim) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	size, ok := m.refused[c.UID]
-	return ok && size == allocated(c)
+	return m.refused[c.UID] == allocated(c)
 }
 
 // pause says for how long the claim is left alone; a pause begins with the
@@ -58,8 +57,8 @@ func (m *memory) pause(c *corev1.PersistentVolumeClaim) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	of, now := string(state(c))+" "+allocated(c), time.Now()
-	p, ok := m.pauses[c.UID]
-	if !ok || p.of != of {
+	p := m.pauses[c.UID]
+	if p.of != of {
 		p = pause{of: of, until: now.Add(infeasiblePause)}
 		m.pauses[c.UID] = p
 	}

@@ -78,7 +78,7 @@ func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 	switch {
 	case after == nil:
 		r.forget(before.UID)
-	case before == nil || before.UID != after.UID || before.Spec.VolumeName != after.Spec.VolumeName || before.Status.Phase != after.Status.Phase:
+	case before == nil || before.Spec.VolumeName != after.Spec.VolumeName || before.Status.Phase != after.Status.Phase:
 		r.wake(after)
 	case before.Spec.Resources.Requests.Storage().Cmp(*after.Spec.Resources.Requests.Storage()) != 0,
 		before.Status.Capacity.Storage().Cmp(*after.Status.Capacity.Storage()) != 0,
@@ -119,9 +119,6 @@ func (r *resizer) gather(claim *corev1.PersistentVolumeClaim) resize.Facts {
 	if resize.Infeasible(claim) {
 		f.Due = r.pause(claim) == 0
 	}
-	if claim.Spec.VolumeName == "" {
-		return f
-	}
 	f.Volume, _ = r.volumes.Get(claim.Spec.VolumeName)
 	if f.Volume == nil || f.Volume.Spec.CSI == nil {
 		return f
@@ -136,11 +133,11 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	claim := f.Claim
 	switch p.Step {
 	case resize.Begin:
-		r.forget(claim.UID)
 		got, err := r.writeClaim(ctx, resize.Begun(claim, p.Size, metav1.Now()))
 		if err != nil {
 			return controller.Result{}, err
 		}
+		r.forget(claim.UID)
 		r.Events.Note(claim, p.Because)
 		return r.expand(ctx, got, f, p.Size)
 	case resize.Expand:

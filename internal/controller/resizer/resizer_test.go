@@ -7,9 +7,12 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi/csitest"
@@ -125,39 +128,52 @@ func TestImpossibleSize(t *testing.T) {
 }
 
 // TestSmallerAfterARefusal: after a final no the volume is what it was, so a
-// smaller request is asked for; after an answer that leaves it open, what was
-// asked for comes first.
+// smaller request is asked for; after an answer that leaves it open, or a success
+// that could not be written down, what was asked for comes first.
 func TestSmallerAfterARefusal(t *testing.T) {
-	for code, second := range map[codes.Code]int64{codes.ResourceExhausted: 3 * gib / 2, codes.DeadlineExceeded: 2 * gib} {
-		t.Run(code.String(), func(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers []codes.Code
+		second  int64
+	}{
+		"a final no":                   {[]codes.Code{codes.ResourceExhausted}, 3 * gib / 2},
+		"an open end":                  {[]codes.Code{codes.DeadlineExceeded}, 2 * gib},
+		"an open end after a final no": {[]codes.Code{codes.ResourceExhausted, codes.DeadlineExceeded}, 2 * gib},
+		"a final no after an open end": {[]codes.Code{codes.DeadlineExceeded, codes.ResourceExhausted}, 3 * gib / 2},
+		"a success after a final no":   {[]codes.Code{codes.ResourceExhausted, codes.OK}, 2 * gib},
+	} {
+		t.Run(name, func(t *testing.T) {
 			claim, pv := bound()
 			calls := 0
 			w := newWorld(t, func() csitest.Action {
-				if calls++; calls == 1 {
-					return csitest.Action{Err: status.Error(code, "no")}
+				if calls++; calls > len(c.answers) || c.answers[calls-1] == codes.OK {
+					return grown(0, false)()
 				}
-				return grown(0, false)()
+				return csitest.Action{Err: status.Error(c.answers[calls-1], "no")}
 			}, claim, pv, secret())
-			if _, err := w.reconcile(); err == nil {
-				t.Fatal("the driver said no")
+			w.client.PrependReactor("update", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return calls <= len(c.answers), nil, errNotNow
+			})
+			want := resize.Begun(claim, resource.MustParse("2Gi"), metav1.Now())
+			var asked []proto.Message
+			for _, code := range c.answers {
+				if _, err := w.reconcile(); err == nil {
+					t.Fatal("it went well")
+				}
+				if code != codes.OK {
+					want = resize.Refused(want, code.String()+": no", metav1.Now())
+				}
+				asked = append(asked, request(2*gib))
 			}
-			c, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "claim", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			size := resource.MustParse("2Gi")
-			w.are(resize.Refused(resize.Begun(claim, size, metav1.Now()), code.String()+": no", metav1.Now()), pv)
-			c.Spec.Resources.Requests = storage("1536Mi")
-			if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), c, metav1.UpdateOptions{}); err != nil {
+			w.are(want, pv)
+			want.Spec.Resources.Requests = storage("1536Mi")
+			if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), want, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			w.sees(func(c *corev1.PersistentVolumeClaim) bool {
 				return c.Spec.Resources.Requests.Storage().String() == "1536Mi"
 			})
-			if _, err := w.reconcile(); err != nil {
-				t.Fatal(err)
-			}
-			w.called(request(2*gib), request(second))
+			w.works()
+			w.called(append(asked, request(c.second))...)
 		})
 	}
 }
