@@ -180,8 +180,15 @@ func (d *deed) prepare() (*decide.Record, *csipb.VolumeCapability, error) {
 	if d.attachment != "" {
 		r.Attachment = d.attachment
 	}
-	r.StageSecret, r.PublishSecret = secretRef(pv.Spec.CSI.NodeStageSecretRef), secretRef(pv.Spec.CSI.NodePublishSecretRef)
+	setSecrets(r, pv)
 	return r, csi.Capability(mode, d.f.Block, pv.Spec.CSI.FSType, pv.Spec.MountOptions), nil
+}
+
+// setSecrets writes which Secrets the driver is given of a volume.
+func setSecrets(r *decide.Record, pv *corev1.PersistentVolume) {
+	s := pv.Spec.CSI
+	r.StageSecret, r.PublishSecret, r.GrowSecret = secretRef(s.NodeStageSecretRef), secretRef(s.NodePublishSecretRef), secretRef(s.NodeExpandSecretRef)
+	r.SecretsUnknown = false
 }
 
 func secretRef(r *corev1.SecretReference) *decide.SecretRef {

@@ -1,7 +1,9 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +14,8 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
+var errRecordLost = errors.New("the journal's record of it was lost, and its object is gone")
+
 // given returns the values of the Secrets that a driver was given of a volume
 // on this node, by the journal. It fails when one of them cannot be read any
 // more.
@@ -20,8 +24,11 @@ func (a *Agent) given(ctx context.Context, driver, volumeID string) ([]string, e
 	if r == nil {
 		return nil, nil
 	}
+	if r.SecretsUnknown {
+		return nil, fmt.Errorf("what volume %s was mounted with: %w", cmp.Or(r.Volume, r.Handle), errRecordLost)
+	}
 	var out []string
-	for _, ref := range []*decide.SecretRef{r.StageSecret, r.PublishSecret} {
+	for _, ref := range []*decide.SecretRef{r.StageSecret, r.PublishSecret, r.GrowSecret} {
 		if ref == nil {
 			continue
 		}

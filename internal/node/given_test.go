@@ -71,3 +71,51 @@ func TestSecretsOfEarlierCalls(t *testing.T) {
 		}
 	}
 }
+
+// TestSecretsOfALostRecord: a driver prints what it was given earlier when the
+// journal's record of that is lost. The volume's object, or the Pod that brings
+// the volume, says which Secrets it was; when there is none, nothing of the
+// driver's words is shown.
+func TestSecretsOfALostRecord(t *testing.T) {
+	const secret = "correct-horse-battery"
+	deleted := func(w *world) {
+		w.must(nil, w.client.CoreV1().PersistentVolumes().Delete(w.t.Context(), "pv-a", metav1.DeleteOptions{}))
+	}
+	for name, c := range map[string]struct {
+		grown              bool
+		then               func(*world)
+		kind, object, want string
+	}{
+		"its object is there":            {false, func(*world) {}, "Pod", "p", "key=***"},
+		"it was given one as it grew":    {true, func(*world) {}, "Pod", "p", "key=***"},
+		"nobody knows what it was given": {false, deleted, "Node", "n1", "(what the driver said is not shown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, noAttach(driverName), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte(secret)}})
+			d := newFakeDriver(driverName, w.dir)
+			d.start(t)
+			w.run()
+			w.registered(driverName)
+			w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+				ref := &corev1.SecretReference{Namespace: "ns", Name: "s"}
+				if pv.Spec.CSI.NodeStageSecretRef = ref; c.grown {
+					pv.Spec.CSI.NodeStageSecretRef, pv.Spec.CSI.NodeExpandSecretRef = nil, ref
+				}
+			})
+			w.pod("p", "a")
+			w.says("p", corev1.ConditionTrue, "v-a=")
+			w.stop()
+			w.loseRecords()
+			c.then(w)
+			d.setHook(func(_ context.Context, call string) error {
+				if !strings.HasPrefix(call, "un") {
+					return nil
+				}
+				return status.Error(codes.Internal, "key="+secret)
+			})
+			w.run()
+			w.terminate("p")
+			w.heard(c.kind, c.object, "FailedUnmount", c.want, "node n1")
+		})
+	}
+}

@@ -64,6 +64,12 @@ func (d *deed) expand(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if d.rec.GrowSecret != nil {
+		// What the driver is given now it may say after the next start.
+		if err := d.save(); err != nil {
+			return err
+		}
+	}
 	request := &csipb.NodeExpandVolumeRequest{
 		VolumeId: d.rec.Handle, VolumePath: d.rec.Targets[0].Path, Secrets: secrets,
 		CapacityRange: &csipb.CapacityRange{RequiredBytes: d.f.Facts.Grow}, VolumeCapability: capability,

@@ -170,18 +170,21 @@ func (l leftovers) found(driver, handle string, own *use) *decide.Record {
 	r := &decide.Record{Driver: driver, Handle: handle}
 	if own != nil {
 		r.Volume, r.Ephemeral = own.pv.Name, true
+		setSecrets(r, own.pv)
 		l.publishedTo(r, own.pv.Name, string(own.Pod.UID))
 	}
 	staging := stagingPath(l.a.RootDir, driver, handle, "", false)
 	objects := l.a.volumes.By(cluster.VolumesByHandle, r.Key())
 	for _, pv := range objects {
 		r.Volume, r.Block = pv.Name, isBlock(pv)
+		setSecrets(r, pv)
 		staging = stagingPath(l.a.RootDir, driver, handle, pv.Name, r.Block)
 		for _, uid := range l.targets[pv.Name] {
 			l.publishedTo(r, pv.Name, uid)
 		}
 	}
 	if len(objects) == 0 && own == nil {
+		r.SecretsUnknown = true
 		l.publishedFrom(r, staging)
 	}
 	if l.mayBeStaged(r) && exists(staging) {

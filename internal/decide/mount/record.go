@@ -44,6 +44,10 @@ type Record struct {
 	Attachment    string     `json:"attachment,omitempty"`
 	StageSecret   *SecretRef `json:"stageSecret,omitempty"`
 	PublishSecret *SecretRef `json:"publishSecret,omitempty"`
+	GrowSecret    *SecretRef `json:"growSecret,omitempty"`
+	// SecretsUnknown says that the driver may have been given others: the record
+	// was made again when the volume's object was gone.
+	SecretsUnknown bool `json:"secretsUnknown,omitempty"`
 	// Stage is empty for a driver that does not stage.
 	Stage       Phase  `json:"stage,omitempty"`
 	StagingPath string `json:"stagingPath,omitempty"`
