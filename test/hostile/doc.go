@@ -3,10 +3,12 @@
 // late, and tell every secret that they were given.
 //
 // A life is a driver of its own, a namespace, and what users do there: claims
-// and Pods come and go, volumes are to be kept or not. Lives are played side by
-// side, a round at a time, over one API server, with controllers and two node
-// agents that are processes and are killed with SIGKILL at any moment. What
-// outlives all of them is the driver's inventory and the mounts. At the end of a
+// and Pods come, grow and go, volumes are filesystems or block devices, to be
+// kept or not, or a Pod's own. A driver stages or not, so that it can be seen or
+// not. Lives are played side by side, a round at a time, over one API server, with
+// controllers and two node agents that are processes and are killed with SIGKILL
+// at any moment; some agents find their journal gone then. What outlives all of
+// them is the driver's inventory and the mounts. At the end of a
 // round the drivers behave, and then everything that anybody says of a volume
 // has to be the same: the inventory, the objects, the journals of the nodes, the
 // mount table. Then everything is deleted, and nothing may be left.

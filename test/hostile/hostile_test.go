@@ -2,7 +2,9 @@ package hostile
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,12 +16,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/app"
+	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
+	standalone "volplane.dev/volplane/test/internal/plane"
 )
 
 const (
@@ -241,11 +246,7 @@ func (r *round) kill(lived <-chan struct{}) {
 		case <-time.After(time.Duration(300+r.dice.IntN(1500)) * time.Millisecond):
 		}
 		if r.dice.IntN(3) == 0 {
-			p := r.programs[places[r.dice.IntN(len(places))]]
-			p.kill()
-			if err := p.start(); err != nil {
-				r.fault(err.Error())
-			}
+			r.restart(places[r.dice.IntN(len(places))])
 			continue
 		}
 		for range 1 + r.dice.IntN(4) {
@@ -254,6 +255,52 @@ func (r *round) kill(lived <-chan struct{}) {
 			_ = s.start()
 		}
 	}
+}
+
+// restart kills a process and starts it, sometimes without what it has written.
+func (r *round) restart(place string) {
+	p := r.programs[place]
+	p.kill()
+	if place != plane() && r.dice.IntN(2) == 0 {
+		if err := r.lose(p); err != nil {
+			r.fault(err.Error())
+		}
+	}
+	if err := p.start(); err != nil {
+		r.fault(err.Error())
+	}
+}
+
+// lose takes records out of an agent's journal, or the journal. Of an inline
+// volume nobody else knows when its Pod is gone. That only some records are lost
+// nobody tells the agent either, which then believes that what is there for Pods
+// that it has told nothing is somebody else's: it is named and stays
+// (docs/node.md). So these are not lost.
+func (r *round) lose(p *program) error {
+	records, err := readJournal(p.Dir)
+	pods, e := r.client.CoreV1().Pods("").List(r.t.Context(), metav1.ListOptions{})
+	if err = errors.Join(err, e); err != nil {
+		return err
+	}
+	untold := map[string]bool{}
+	for i := range pods.Items {
+		told, _ := standalone.Mounted(&pods.Items[i])
+		untold[string(pods.Items[i].UID)] = !told
+	}
+	whole, lost := r.dice.IntN(2) == 0, []string{}
+	for _, path := range slices.Sorted(maps.Keys(records)) {
+		o := records[path]
+		mine := slices.ContainsFunc(o.Targets, func(t decide.Target) bool { return untold[t.PodUID] })
+		if some := r.dice.IntN(2) == 0 && len(o.Targets) > 0 && !mine; o.Ephemeral || !whole && !some {
+			continue
+		}
+		lost = append(lost, o.Key())
+		err = errors.Join(err, os.Remove(path))
+	}
+	if whole {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(p.Dir, "journal", "quarantine")))
+	}
+	return errors.Join(err, p.note("LOST: the journal as a whole %v, records %v", whole, lost))
 }
 
 // calm has every driver behave from now on: what hangs ends, what is away comes
@@ -268,9 +315,8 @@ func (r *round) calm() {
 		}
 	}
 	if r.seed%2 == 0 {
-		for _, p := range r.programs {
-			p.kill()
-			r.must(p.start())
+		for _, place := range append(nodes(), plane()) {
+			r.restart(place)
 		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
+
+	standalone "volplane.dev/volplane/test/internal/plane"
 )
 
 // life is what users do in a namespace with a driver of its own.
@@ -28,6 +30,8 @@ type life struct {
 
 	claims []*claim
 	pods   int
+	// loose are the living Pods that bring their volume themselves.
+	loose []string
 	// kept are the volume objects by what became of their policy: true is to
 	// be kept, false may go.
 	kept  map[string]bool
@@ -38,6 +42,9 @@ type life struct {
 type claim struct {
 	name              string
 	many, keeps, gone bool
+	block             bool
+	// size is what it asks for, in MiB.
+	size int64
 	// early says that it was deleted before it had a volume: no Pod of it, which
 	// keeps it from going, need ever get one.
 	early  bool
@@ -57,20 +64,39 @@ func (l *life) note(format string, args ...any) {
 func (l *life) furnish(ctx context.Context) error {
 	meta := metav1.ObjectMeta{Name: l.name}
 	_, err := l.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
-	_, e := l.client.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: l.driver.name}}, metav1.CreateOptions{})
+	_, e := l.client.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: l.driver.name},
+		Spec: storagev1.CSIDriverSpec{
+			PodInfoOnMount:       ptr.To(true),
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
+		},
+	}, metav1.CreateOptions{})
 	err = errors.Join(err, e)
-	secret := fmt.Sprintf("%016x+/&%016x=%08x", l.dice.Uint64(), l.dice.Uint64(), l.dice.Uint32())
-	_, e = l.client.CoreV1().Secrets(l.name).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "key"}, StringData: map[string]string{"key": secret}}, metav1.CreateOptions{})
-	err = errors.Join(err, e)
+	for _, of := range purposes() {
+		secret := fmt.Sprintf("%016x+/&%016x=%08x", l.dice.Uint64(), l.dice.Uint64(), l.dice.Uint32())
+		_, e := l.client.CoreV1().Secrets(l.name).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: of}, StringData: map[string]string{"key": secret}}, metav1.CreateOptions{})
+		err = errors.Join(err, e)
+	}
+	return errors.Join(err, l.classes(ctx))
+}
+
+// purposes are those that have a Secret each.
+func purposes() []string {
+	return []string{"provisioner", "controller-publish", "controller-expand", "node-stage", "node-publish", "node-expand"}
+}
+
+func (l *life) classes(ctx context.Context) error {
 	parameters := map[string]string{}
-	for _, of := range []string{"provisioner", "controller-publish", "node-stage", "node-publish"} {
-		parameters["csi.storage.k8s.io/"+of+"-secret-name"] = "key"
+	for _, of := range purposes() {
+		parameters["csi.storage.k8s.io/"+of+"-secret-name"] = of
 		parameters["csi.storage.k8s.io/"+of+"-secret-namespace"] = l.name
 	}
+	var err error
 	for _, mode := range []storagev1.VolumeBindingMode{storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer} {
 		for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
 			_, e := l.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
 				ObjectMeta: metav1.ObjectMeta{Name: l.class(mode, policy)}, Provisioner: l.driver.name, VolumeBindingMode: &mode, ReclaimPolicy: &policy, Parameters: parameters,
+				AllowVolumeExpansion: ptr.To(true),
 			}, metav1.CreateOptions{})
 			err = errors.Join(err, e)
 		}
@@ -91,7 +117,7 @@ func (l *life) class(mode storagev1.VolumeBindingMode, policy corev1.PersistentV
 
 // play does what is drawn.
 func (l *life) play(ctx context.Context) error {
-	acts := []func(context.Context) error{l.makeClaim, l.makeClaim, l.makePod, l.makePod, l.makePod, l.removePod, l.removePod, l.removeClaim, l.turnPolicy}
+	acts := []func(context.Context) error{l.makeClaim, l.makeClaim, l.makePod, l.makePod, l.makePod, l.removePod, l.removePod, l.removeClaim, l.turnPolicy, l.growClaim, l.makeLoose, l.giveUp}
 	for range 8 + l.dice.IntN(12) {
 		err := acts[l.dice.IntN(len(acts))](ctx)
 		if err != nil {
@@ -106,8 +132,8 @@ func (l *life) makeClaim(ctx context.Context) error {
 	if len(l.claims) == 4 {
 		return nil
 	}
-	c := &claim{name: fmt.Sprint("c", len(l.claims)), many: l.dice.IntN(4) == 0, keeps: l.dice.IntN(3) == 0}
-	mode, policy, access := storagev1.VolumeBindingImmediate, corev1.PersistentVolumeReclaimDelete, corev1.ReadWriteOnce
+	c := &claim{name: fmt.Sprint("c", len(l.claims)), many: l.dice.IntN(4) == 0, keeps: l.dice.IntN(3) == 0, block: l.dice.IntN(4) == 0, size: 1}
+	mode, policy, access, form := storagev1.VolumeBindingImmediate, corev1.PersistentVolumeReclaimDelete, corev1.ReadWriteOnce, corev1.PersistentVolumeFilesystem
 	if l.dice.IntN(2) == 0 {
 		mode = storagev1.VolumeBindingWaitForFirstConsumer
 	}
@@ -117,13 +143,16 @@ func (l *life) makeClaim(ctx context.Context) error {
 	if c.many {
 		access = corev1.ReadWriteMany
 	}
+	if c.block {
+		form = corev1.PersistentVolumeBlock
+	}
 	l.claims = append(l.claims, c)
-	l.note("claim %s of class %s, %s", c.name, l.class(mode, policy), access)
+	l.note("claim %s of class %s, %s, %s", c.name, l.class(mode, policy), access, form)
 	_, err := l.client.CoreV1().PersistentVolumeClaims(l.name).Create(ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: c.name},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(l.class(mode, policy)), AccessModes: []corev1.PersistentVolumeAccessMode{access},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Mi")}},
+			StorageClassName: ptr.To(l.class(mode, policy)), AccessModes: []corev1.PersistentVolumeAccessMode{access}, VolumeMode: &form,
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(c.size<<20, resource.BinarySI)}},
 		},
 	}, metav1.CreateOptions{})
 	return err
@@ -153,33 +182,102 @@ func (l *life) makePod(ctx context.Context) error {
 	if c.many || len(c.pods) == 0 {
 		c.onNode = nodes()[l.dice.IntN(len(nodes()))]
 	}
+	name, uses := l.nextPod(c.onNode), corev1.Container{}
+	c.pods = append(c.pods, name)
+	if c.block {
+		uses.VolumeDevices = []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}
+	}
+	l.note("pod %s with %s", name, c.name)
+	return l.create(ctx, name, c.onNode, uses, corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c.name},
+	})
+}
+
+// makeLoose makes a Pod that brings its volume.
+func (l *life) makeLoose(ctx context.Context) error {
+	if len(l.loose) == 2 {
+		return nil
+	}
+	node := nodes()[l.dice.IntN(len(nodes()))]
+	name := l.nextPod(node)
+	l.loose = append(l.loose, name)
+	l.note("pod %s with a volume of its own", name)
+	return l.create(ctx, name, node, corev1.Container{}, corev1.VolumeSource{
+		CSI: &corev1.CSIVolumeSource{Driver: l.driver.name, NodePublishSecretRef: &corev1.LocalObjectReference{Name: "node-publish"}},
+	})
+}
+
+func (l *life) nextPod(node string) string {
 	name := fmt.Sprint("p", l.pods)
 	l.pods++
-	c.pods = append(c.pods, name)
-	l.note("pod %s with %s on %s", name, c.name, c.onNode)
+	l.note("pod %s on %s", name, node)
+	return name
+}
+
+func (l *life) create(ctx context.Context, name, node string, uses corev1.Container, source corev1.VolumeSource) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	pod.Spec.NodeName = c.onNode
-	pod.Spec.Containers = []corev1.Container{{Name: "none", Image: "none"}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c.name},
-	}}}
+	uses.Name, uses.Image = "none", "none"
+	pod.Spec.NodeName, pod.Spec.Containers = node, []corev1.Container{uses}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}}
 	_, err := l.client.CoreV1().Pods(l.name).Create(ctx, pod, metav1.CreateOptions{})
 	return err
 }
 
 func (l *life) removePod(ctx context.Context) error {
-	c := l.any(func(c *claim) bool { return len(c.pods) > 0 })
-	if c == nil {
+	all := slices.Clone(l.loose)
+	for _, c := range l.claims {
+		all = append(all, c.pods...)
+	}
+	if len(all) == 0 {
 		return nil
 	}
-	i := l.dice.IntN(len(c.pods))
-	name, options := c.pods[i], metav1.DeleteOptions{}
-	c.pods = slices.Delete(c.pods, i, i+1)
+	return l.deletePod(ctx, all[l.dice.IntN(len(all))])
+}
+
+// giveUp deletes a Pod that has not got its volume: what a driver has begun for
+// it is to be undone while it still says no.
+func (l *life) giveUp(ctx context.Context) error {
+	pods, err := l.client.CoreV1().Pods(l.name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if told, _ := standalone.Mounted(p); !told && p.DeletionTimestamp == nil {
+			return l.deletePod(ctx, p.Name)
+		}
+	}
+	return nil
+}
+
+func (l *life) deletePod(ctx context.Context, name string) error {
+	options, isIt := metav1.DeleteOptions{}, func(p string) bool { return p == name }
+	for _, c := range l.claims {
+		c.pods = slices.DeleteFunc(c.pods, isIt)
+	}
+	l.loose = slices.DeleteFunc(l.loose, isIt)
 	if l.dice.IntN(3) == 0 {
 		options.GracePeriodSeconds = ptr.To[int64](0)
 	}
 	l.note("delete pod %s, at once: %v", name, options.GracePeriodSeconds != nil)
 	return l.client.CoreV1().Pods(l.name).Delete(ctx, name, options)
+}
+
+// growClaim asks for more.
+func (l *life) growClaim(ctx context.Context) error {
+	c := l.any(func(c *claim) bool { return !c.gone })
+	if c == nil || !l.driver.grows {
+		return nil
+	}
+	o, err := l.client.CoreV1().PersistentVolumeClaims(l.name).Get(ctx, c.name, metav1.GetOptions{})
+	if err != nil || o.Status.Phase != corev1.ClaimBound {
+		return err
+	}
+	c.size++
+	l.note("claim %s asks for %d Mi", c.name, c.size)
+	patch := fmt.Appendf(nil, `{"spec":{"resources":{"requests":{"storage":"%dMi"}}}}`, c.size)
+	_, err = l.client.CoreV1().PersistentVolumeClaims(l.name).Patch(ctx, c.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 func (l *life) removeClaim(ctx context.Context) error {
@@ -245,5 +343,6 @@ func (l *life) finish(ctx context.Context, seen *snapshot) error {
 		}
 		c.gone, c.pods = true, nil
 	}
+	l.loose = nil
 	return err
 }

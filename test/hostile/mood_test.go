@@ -27,10 +27,18 @@ type mood struct {
 	// count is by method and place; said is what was told of secrets.
 	count map[string]int
 	said  map[string]int
+	// holds are the calls that go the same way again and again.
+	holds map[string]*hold
+}
+
+// hold is how a call goes again, and how often.
+type hold struct {
+	turn turn
+	left int
 }
 
 func newMood(seed uint64) mood {
-	return mood{seed: seed, calm: &atomic.Bool{}, mu: &sync.Mutex{}, count: map[string]int{}, said: map[string]int{}}
+	return mood{seed: seed, calm: &atomic.Bool{}, mu: &sync.Mutex{}, count: map[string]int{}, said: map[string]int{}, holds: map[string]*hold{}}
 }
 
 // turn is how one call goes.
@@ -69,11 +77,22 @@ func (m mood) dice(method, place string) *rand.Rand {
 	return rand.New(rand.NewPCG(m.seed, h.Sum64()))
 }
 
-// draw returns how a call goes; exists says whether the volume does.
-func (m mood) draw(method, place string, exists bool) turn {
-	dice := m.dice(method, place)
+// scene is a call as a driver sees it.
+type scene struct {
+	method, place, id string
+	// there says that the volume exists, hidden that the host does not show
+	// whether it is staged.
+	there, hidden bool
+}
+
+// draw returns how a call goes.
+func (m mood) draw(s scene) turn {
+	dice := m.dice(s.method, s.place)
 	if m.calm.Load() {
 		return turn{work: true}
+	}
+	if t, ok := m.held(s); ok {
+		return t
 	}
 	t := turn{work: dice.IntN(2) == 0}
 	if dice.IntN(6) == 0 {
@@ -83,8 +102,11 @@ func (m mood) draw(method, place string, exists bool) turn {
 	case n < 55:
 		t.work = true
 	case n < 80:
-		answers := believable(method, t.work, exists)
+		answers := s.believable(t.work)
 		t.err = status.Error(answers[dice.IntN(len(answers))], "")
+		if dice.IntN(3) == 0 {
+			m.hold(s, t, 2+dice.IntN(30))
+		}
 	case n < 90:
 		t.die, t.late = true, time.Duration(dice.IntN(700))*time.Millisecond
 	default:
@@ -93,36 +115,69 @@ func (m mood) draw(method, place string, exists bool) turn {
 	return t
 }
 
-// believable returns the codes that a driver may answer when it has done the
-// work or not. It may not say of a volume that is there, or was just made, that
-// its request can never be met, nor of one that is there that it is not: CSI
-// leaves a caller nothing to know better by (docs/provisioning.md).
-func believable(method string, work, exists bool) []codes.Code {
-	var never []codes.Code
-	switch {
-	case method == "CreateVolume" && (work || exists):
-		never = []codes.Code{
-			codes.InvalidArgument, codes.NotFound, codes.OutOfRange, codes.ResourceExhausted, codes.AlreadyExists,
-			codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented,
-		}
-	case !work:
-		never = []codes.Code{codes.NotFound}
+// hold has a call go the same way again: a driver that says "internal error" is
+// seldom better at once, and what has made it say so ends while it still does.
+func (m mood) hold(s scene, t turn, times int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.holds[s.method+s.place+s.id] = &hold{t, times}
+}
+
+func (m mood) held(s scene) (turn, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.holds[s.method+s.place+s.id]
+	if h == nil || h.left == 0 || !slices.Contains(s.believable(h.turn.work), status.Code(h.turn.err)) {
+		return turn{}, false
 	}
+	h.left--
+	return h.turn, true
+}
+
+// believable returns the codes that a driver may answer when it has done the
+// work or not: all but the lies that no control plane can survive, because CSI
+// leaves it nothing to know better by (docs/provisioning.md).
+func (s scene) believable(work bool) []codes.Code {
 	var out []codes.Code
 	for c := codes.Canceled; c <= codes.Unauthenticated; c++ {
-		if !slices.Contains(never, c) {
+		if !slices.Contains(s.lies(work), c) {
 			out = append(out, c)
 		}
 	}
 	return out
 }
 
-// confess tells a secret in a spelling, or a part of it.
-func (m mood) confess(method, secret string) string {
-	if secret == "" {
+func (s scene) lies(work bool) []codes.Code {
+	// CSI has these for requests that can never be met, wants OK to the arguments
+	// of a volume that is there, and has no other call that finds one by its name.
+	request := []codes.Code{codes.InvalidArgument, codes.NotFound, codes.OutOfRange, codes.ResourceExhausted}
+	// These say that this call was not let in. Of an earlier one they say
+	// nothing, so a driver may answer so when it has the volume already.
+	access := []codes.Code{codes.AlreadyExists, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented}
+	switch {
+	case s.method == "CreateVolume" && s.there:
+		return request
+	case s.method == "CreateVolume" && work:
+		return slices.Concat(request, access)
+	case s.method == "NodeStageVolume" && work && s.hidden:
+		// Nothing is at the staging path, and the codes say why it was not begun.
+		// Whoever is short of resources may have begun.
+		return slices.Concat(request[:3], access, []codes.Code{codes.FailedPrecondition})
+	case s.method == "NodeUnstageVolume" && !work && s.hidden:
+		// A driver that does not know the volume has not staged it, and nothing
+		// is there that says otherwise.
+		return []codes.Code{codes.NotFound}
+	}
+	return nil
+}
+
+// confess tells one of the secrets in a spelling, or a part of it.
+func (m mood) confess(method string, secrets []string) string {
+	if len(secrets) == 0 {
 		return "no, and I do not say why"
 	}
 	dice := m.dice(method, "confession")
+	secret := secrets[dice.IntN(len(secrets))]
 	if dice.IntN(3) == 0 {
 		secret = secret[:len(secret)/2]
 	}

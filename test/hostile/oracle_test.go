@@ -2,6 +2,8 @@ package hostile
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,8 +32,8 @@ type snapshot struct {
 	pods        []corev1.Pod
 	nodes       []corev1.Node
 	intents     []corev1.ConfigMap
-	// records are those of the nodes' journals, mounts what is mounted below a
-	// node's directory.
+	// records are those of the nodes' journals, mounts where something is mounted
+	// or a device is below a node's directory.
 	records map[string][]*decide.Record
 	mounts  map[string][]string
 }
@@ -50,41 +52,68 @@ func look(ctx context.Context, client kubernetes.Interface, dirs map[string]stri
 	}
 	s.claims, s.volumes, s.attachments, s.pods, s.nodes, s.intents = claims.Items, volumes.Items, attachments.Items, pods.Items, nodes.Items, intents.Items
 	for node, dir := range dirs {
-		files, err := filepath.Glob(filepath.Join(dir, "journal", "*.json*"))
+		records, err := readJournal(dir)
 		if err != nil {
 			return nil, err
 		}
-		for _, f := range files {
-			// It may go meanwhile.
-			data, err := os.ReadFile(f)
-			if os.IsNotExist(err) || strings.HasSuffix(f, ".tmp") {
-				continue
-			}
-			var file struct{ Record *decide.Record }
-			if err == nil {
-				err = json.Unmarshal(data, &file)
-			}
-			if err != nil || file.Record == nil {
-				return nil, fmt.Errorf("journal record %s: %w", f, err)
-			}
-			s.records[node] = append(s.records[node], file.Record)
-		}
-		points, err := mount.Below(dir)
-		if err != nil {
+		s.records[node] = slices.Collect(maps.Values(records))
+		if s.mounts[node], err = shown(dir); err != nil {
 			return nil, err
-		}
-		for _, p := range points {
-			s.mounts[node] = append(s.mounts[node], p.Path)
 		}
 	}
 	return s, nil
+}
+
+// readJournal returns the records of a node's journal by their files.
+func readJournal(dir string) (map[string]*decide.Record, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "journal", "*.json*"))
+	if err != nil {
+		return nil, err
+	}
+	records := map[string]*decide.Record{}
+	for _, f := range files {
+		// It may go meanwhile.
+		data, err := os.ReadFile(f)
+		if os.IsNotExist(err) || strings.HasSuffix(f, ".tmp") {
+			continue
+		}
+		var file struct{ Record *decide.Record }
+		if err == nil {
+			err = json.Unmarshal(data, &file)
+		}
+		if err != nil || file.Record == nil {
+			return nil, fmt.Errorf("journal record %s: %w", f, err)
+		}
+		records[f] = file.Record
+	}
+	return records, nil
+}
+
+// shown returns where below a node's directory something is mounted, or a device
+// is published.
+func shown(dir string) ([]string, error) {
+	points, err := mount.Below(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, p := range points {
+		out = append(out, p.Path)
+	}
+	devices, err := filepath.Glob(filepath.Join(dir, "plugins/kubernetes.io/csi/volumeDevices/publish/*/*"))
+	for _, path := range devices {
+		if info, err := os.Stat(path); err == nil && info.Mode()&os.ModeDevice != 0 && !slices.Contains(out, path) {
+			out = append(out, path)
+		}
+	}
+	return out, err
 }
 
 // wrong says what is not as it has to be at rest, or "".
 func (l *life) wrong(s *snapshot) string {
 	l.driver.mu.Lock()
 	defer l.driver.mu.Unlock()
-	for _, f := range []func(*snapshot) string{l.wrongClaims, l.wrongVolumes, l.wrongKept, l.wrongPods, l.wrongAttachments, l.wrongNodes, l.wrongInUse} {
+	for _, f := range []func(*snapshot) string{l.wrongClaims, l.wrongVolumes, l.wrongKept, l.wrongSizes, l.wrongPods, l.wrongAttachments, l.wrongNodes, l.wrongInUse} {
 		if text := f(s); text != "" {
 			return l.name + ": " + text
 		}
@@ -162,7 +191,7 @@ func (l *life) wrongVolumes(s *snapshot) string {
 		objects[o.Spec.CSI.VolumeHandle] = true
 	}
 	for id := range l.driver.disks {
-		if !objects[id] {
+		if !objects[id] && !inline(id) {
 			return fmt.Sprintf("volume %s of the driver has no object: leaked", id)
 		}
 	}
@@ -179,9 +208,46 @@ func (l *life) wrongKept(s *snapshot) string {
 	return ""
 }
 
+// wrongSizes: nobody was promised more than there is, and who asked for more has
+// it.
+func (l *life) wrongSizes(s *snapshot) string {
+	volumes, wants := map[string]corev1.PersistentVolume{}, map[string]*claim{}
+	for _, o := range l.ours(s) {
+		volumes[o.Name] = o
+	}
+	for _, c := range l.claims {
+		wants[c.name] = c
+	}
+	for _, o := range s.claims {
+		if v, ok := volumes[o.Spec.VolumeName]; ok && o.Namespace == l.name {
+			if text := l.wrongSize(wants[o.Name], o, v); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}
+
+// wrongSize may find too little where the driver has said that more can never be,
+// or where no Pod takes the volume to a node that could make its filesystem larger.
+func (l *life) wrongSize(c *claim, o corev1.PersistentVolumeClaim, v corev1.PersistentVolume) string {
+	d, says, has := l.driver.disks[v.Spec.CSI.VolumeHandle], v.Spec.Capacity.Storage().Value(), o.Status.Capacity.Storage().Value()
+	if says > d.bytes || has > d.formatted || has > says {
+		return fmt.Sprintf("claim %s has %d, its volume %d, the driver %d, formatted %d", o.Name, has, says, d.bytes, d.formatted)
+	}
+	waits := o.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizePending && len(c.pods) == 0
+	if has < c.size<<20 && !c.gone && !waits && !l.driver.denied[v.Spec.CSI.VolumeHandle] {
+		return fmt.Sprintf("claim %s has %d of %d Mi: %v", o.Name, has, c.size, o.Status)
+	}
+	return ""
+}
+
 // wrongPods: the living have their volume, the others are gone.
 func (l *life) wrongPods(s *snapshot) string {
 	living, early := map[string]bool{}, map[string]bool{}
+	for _, p := range l.loose {
+		living[p] = true
+	}
 	for _, c := range l.claims {
 		for _, p := range c.pods {
 			living[p], early[p] = true, c.early
@@ -218,11 +284,27 @@ func (l *life) uses(s *snapshot) map[string]map[string]int {
 	out := map[string]map[string]int{}
 	for _, p := range s.pods {
 		// One whose claim was deleted early may have none.
-		if p.Namespace == l.name && handles[p.Spec.Volumes[0].PersistentVolumeClaim.ClaimName] != "" {
-			if out[p.Spec.NodeName] == nil {
-				out[p.Spec.NodeName] = map[string]int{}
-			}
-			out[p.Spec.NodeName][handles[p.Spec.Volumes[0].PersistentVolumeClaim.ClaimName]]++
+		if c := p.Spec.Volumes[0].PersistentVolumeClaim; p.Namespace == l.name && c != nil && handles[c.ClaimName] != "" {
+			add(out, p.Spec.NodeName, handles[c.ClaimName])
+		}
+	}
+	return out
+}
+
+func add(uses map[string]map[string]int, node, handle string) {
+	if uses[node] == nil {
+		uses[node] = map[string]int{}
+	}
+	uses[node][handle]++
+}
+
+// brings returns the volumes that Pods bring, by node.
+func (l *life) brings(s *snapshot) map[string]map[string]int {
+	out := map[string]map[string]int{}
+	for _, p := range s.pods {
+		if p.Namespace == l.name && p.Spec.Volumes[0].CSI != nil {
+			sum := sha256.Sum256([]byte(string(p.UID) + p.Spec.Volumes[0].Name))
+			add(out, p.Spec.NodeName, "csi-"+hex.EncodeToString(sum[:]))
 		}
 	}
 	return out
@@ -263,10 +345,11 @@ func (l *life) wrongAttachments(s *snapshot) string {
 // wrongNodes: staged and published is what Pods use, at the driver, in the
 // journal and in the mount table.
 func (l *life) wrongNodes(s *snapshot) string {
-	uses := l.uses(s)
+	uses, brings := l.uses(s), l.brings(s)
 	for _, node := range nodes() {
 		want, written := map[string]int{}, map[string]int{}
 		maps.Copy(want, uses[node])
+		maps.Copy(want, brings[node])
 		has, paths := l.driver.shows(node)
 		for _, path := range paths {
 			if !slices.Contains(s.mounts[node], path) {
@@ -292,7 +375,10 @@ func (d *driver) shows(node string) (has map[string]int, paths []string) {
 	for id, v := range d.disks {
 		if v.used(node) {
 			has[id] = len(v.published[node])
-			paths = append(append(paths, v.staged[node]), slices.Collect(maps.Keys(v.published[node]))...)
+			paths = slices.AppendSeq(paths, maps.Keys(v.published[node]))
+			if v.staged[node] != "" && d.shown(v) {
+				paths = append(paths, v.staged[node])
+			}
 		}
 	}
 	return has, paths

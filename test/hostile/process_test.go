@@ -3,6 +3,7 @@ package hostile
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -142,6 +143,16 @@ func (p *program) start() error {
 		close(ended)
 	}()
 	return nil
+}
+
+// note writes a line of the test's into the process's log.
+func (p *program) note(format string, args ...any) error {
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(log, format+"\n", args...)
+	return errors.Join(err, log.Close())
 }
 
 // kill ends it between any two of its instructions. It may be repeated.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +25,7 @@ import (
 type driver struct {
 	name string
 	mood mood
-	can  []csipb.ControllerServiceCapability_RPC_Type
+	kind
 	// sides are by place: "plane" and the nodes.
 	sides map[string]*side
 	// deaths counts how often the caller at a place has died.
@@ -36,9 +37,11 @@ type driver struct {
 	// busy is the call under way, done the last one of its kind that was
 	// answered, of each volume and place.
 	busy, done map[string]*call
-	// given is the secret of each volume, diary what was called.
-	given map[string]string
-	diary []string
+	// given are the secrets of each volume at each place, denied says which have heard that they
+	// can never grow so far, diary is what was called.
+	given  map[string]*given
+	denied map[string]bool
+	diary  []string
 }
 
 // side is one process of a driver, at the control plane or at a node.
@@ -72,17 +75,10 @@ func plane() string { return "plane" }
 func nodes() []string { return []string{"n1", "n2"} }
 
 func newDriver(name string, m mood, deaths func(string) int, faults func(string)) *driver {
-	d := &driver{
-		name: name, mood: m, deaths: deaths, faults: faults, sides: map[string]*side{}, disks: map[string]*disk{},
-		busy: map[string]*call{}, done: map[string]*call{}, given: map[string]string{},
-		can: []csipb.ControllerServiceCapability_RPC_Type{
-			csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
-		},
+	return &driver{
+		name: name, mood: m, kind: kindOf(m.seed), deaths: deaths, faults: faults, sides: map[string]*side{}, disks: map[string]*disk{},
+		busy: map[string]*call{}, done: map[string]*call{}, given: map[string]*given{}, denied: map[string]bool{},
 	}
-	if m.seed%2 == 0 {
-		d.can = append(d.can, csipb.ControllerServiceCapability_RPC_LIST_VOLUMES, csipb.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
-	}
-	return d
 }
 
 func (s *side) socket() string { return filepath.Join(s.dir, s.d.name+"."+s.place) }
@@ -192,13 +188,13 @@ func (s *side) intercept(ctx context.Context, req any, info *grpc.UnaryServerInf
 // judge finds what must not be: another call under way for the volume that
 // nobody's death excuses, and one at a node that was answered already. A
 // controller keeps no journal: what it could not write of an answer it asks
-// again. d.mu is held.
+// again, and so does a node of a growth. d.mu is held.
 func (d *driver) judge(me *call, what, key string) {
 	same := func(o *call) bool { return o != nil && o.deaths == me.deaths && o.was == me.was }
 	if other := d.busy[key]; same(other) {
 		_ = d.fault("%s during %s of %s", me.method, other.method, key)
 	}
-	if last := d.done[key]; same(last) && last.method == what && strings.HasPrefix(me.method, "Node") {
+	if last := d.done[key]; same(last) && last.method == what && strings.HasPrefix(me.method, "Node") && me.method != "NodeExpandVolume" {
 		_ = d.fault("%s of %s was answered and is called again", what, key)
 	}
 }
@@ -207,13 +203,11 @@ func (d *driver) judge(me *call, what, key string) {
 func (d *driver) enter(me *call, id string, s *side, req any) (turn, func(err error, heard bool)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r, ok := req.(interface{ GetSecrets() map[string]string }); ok && r.GetSecrets()["key"] != "" {
-		d.given[id] = r.GetSecrets()["key"]
-	}
 	key := s.place + " " + id
-	t := d.mood.draw(me.method, s.place, d.disks[id] != nil)
+	secrets := d.give(key, me, req)
+	t := d.mood.draw(d.scene(me.method, s.place, id))
 	if t.err != nil {
-		t.err = status.Error(status.Code(t.err), d.mood.confess(me.method, d.given[id]))
+		t.err = status.Error(status.Code(t.err), d.mood.confess(me.method, secrets))
 	}
 	what := fmt.Sprintf("%s %s", me.method, target(req))
 	d.judge(me, what, key)
@@ -227,10 +221,53 @@ func (d *driver) enter(me *call, id string, s *side, req any) (turn, func(err er
 		}
 		d.note(fmt.Sprintf("%s %s: answered %v, heard: %v", key, what, status.Code(err), heard))
 		delete(d.done, key)
+		if heard && denies(me.method, status.Code(err)) {
+			d.denied[id] = true
+		}
 		if err == nil && heard {
 			d.done[key] = &call{method: what, deaths: me.deaths, was: me.was}
 		}
 	}
+}
+
+// given is what a process was given of a volume, by a caller that has died so
+// often.
+type given struct {
+	deaths  int
+	secrets []string
+}
+
+// give notes the secret of a call and returns those that its process knows of the
+// volume. Controllers keep no record of what they gave: after a restart they
+// know the Secret of the call, and its driver no other; d.mu is held.
+func (d *driver) give(key string, c *call, req any) []string {
+	g := d.given[key]
+	if g == nil || !strings.HasPrefix(c.method, "Node") && g.deaths != c.deaths {
+		g = &given{deaths: c.deaths}
+		d.given[key] = g
+	}
+	if r, ok := req.(interface{ GetSecrets() map[string]string }); ok {
+		if secret := r.GetSecrets()["key"]; secret != "" && !slices.Contains(g.secrets, secret) {
+			g.secrets = append(g.secrets, secret)
+		}
+	}
+	return g.secrets
+}
+
+// denies says that an answer leaves a growth to the user, who has to ask for
+// another size, or to the next mount.
+func denies(method string, code codes.Code) bool {
+	never := []codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.NotFound}
+	if method == "NodeExpandVolume" {
+		never = append(never, codes.FailedPrecondition)
+	}
+	return strings.HasSuffix(method, "ExpandVolume") && slices.Contains(never, code)
+}
+
+// scene is what a driver knows of a call; d.mu is held.
+func (d *driver) scene(method, place, id string) scene {
+	v := d.disks[id]
+	return scene{method: method, place: place, id: id, there: v != nil, hidden: v != nil && !d.shown(v)}
 }
 
 // target returns what tells two calls of a method for a volume apart.
