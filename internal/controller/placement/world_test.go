@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -74,7 +74,7 @@ func with(objects ...runtime.Object) []runtime.Object {
 
 // same says whether two objects have one name and kind.
 func same(a, b runtime.Object) bool {
-	return reflect.TypeOf(a) == reflect.TypeOf(b) && kube.Key(a.(metav1.Object)) == kube.Key(b.(metav1.Object))
+	return reflect.TypeOf(a) == reflect.TypeOf(b) && cluster.Key(a.(metav1.Object)) == cluster.Key(b.(metav1.Object))
 }
 
 func storage(size string) corev1.ResourceList {
