@@ -143,7 +143,6 @@ func TestBindGoesOn(t *testing.T) {
 				<-time.After(time.Minute)
 				a.Did(all...)
 				a.Has(claim(chosen, bound), pv(linked, phase(corev1.VolumeBound)))
-				a.Told()
 			})
 		}
 	}

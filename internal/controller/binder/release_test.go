@@ -66,19 +66,46 @@ func TestReleaseAsksFirst(t *testing.T) {
 	}
 }
 
-// TestReleasedIsNotAskedFor: a volume that is released is left alone, and so is one
-// with which nobody can go on.
-func TestReleasedIsNotAskedFor(t *testing.T) {
-	for _, p := range []corev1.PersistentVolumePhase{corev1.VolumeReleased, corev1.VolumeFailed} {
-		bubble(t, string(p), func(t *testing.T) {
-			a := kubetest.NewAPI(t, pv(linked, phase(p)))
+// TestReleaseComesBack: when the API server answers, the volume is released.
+func TestReleaseComesBack(t *testing.T) {
+	bubble(t, "gone", func(t *testing.T) {
+		a := kubetest.NewAPI(t, pv(linked, phase(corev1.VolumeBound)))
+		fails := true
+		a.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return fails, nil, errors.New("not now")
+		})
+		defer begin(a, controller.NewRequests())()
+		a.Wrote()
+		fails = false
+		<-time.After(time.Minute)
+		a.Has(pv(linked, phase(corev1.VolumeReleased)))
+	})
+}
+
+// TestNotAskedFor: the API server is not asked about the claim of a volume that is
+// released, or bound as the cache shows, or only kept for it.
+func TestNotAskedFor(t *testing.T) {
+	const nobody = "Warning pv VolumeFailedRecycle: volume pv is released, and nobody recycles it: delete its data and its claimRef, or the volume (user)"
+	recycled := pv(linked, phase(corev1.VolumeFailed), policy(corev1.PersistentVolumeReclaimRecycle))
+	for name, c := range map[string]struct {
+		objects []runtime.Object
+		told    []string
+	}{
+		"released": {[]runtime.Object{pv(linked, phase(corev1.VolumeReleased))}, nil},
+		"failed":   {[]runtime.Object{recycled}, []string{nobody}},
+		"bound":    {[]runtime.Object{claim(chosen, bound), pv(linked, phase(corev1.VolumeBound))}, nil},
+		"kept":     {[]runtime.Object{pv(keptFor("ns", "c", ""))}, nil},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			a := kubetest.NewAPI(t, c.objects...)
 			a.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
 				t.Error("asked for the claim")
 				return false, nil, nil
 			})
 			defer begin(a, controller.NewRequests())()
 			a.Wrote()
-			a.Has(pv(linked, phase(p)))
+			a.Told(c.told...)
+			a.Has(c.objects...)
 		})
 	}
 }

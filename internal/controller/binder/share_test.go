@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -124,11 +125,13 @@ func TestPutBack(t *testing.T) {
 }
 
 // TestWatchIsBehind: what this process has written counts, although the watch has
-// not told it: nothing is written twice, and no volume goes to two claims.
+// not told it: nothing is written twice, no volume goes to two claims, and the second
+// gets the next one.
 func TestWatchIsBehind(t *testing.T) {
 	bubble(t, "silent", func(t *testing.T) {
 		spare := pv(volumeNamed("spare"), func(v *corev1.PersistentVolume) { v.Spec.Capacity = storage("3Gi") })
-		a := kubetest.NewAPI(t, claim(), pv(), spare, second(choosy), class(byHand, volume.NoProvisioner))
+		large := func(v *corev1.PersistentVolume) { volumeNamed("large")(v); v.Spec.Capacity = storage("4Gi") }
+		a := kubetest.NewAPI(t, claim(), pv(), spare, pv(large), second(choosy), class(byHand, volume.NoProvisioner))
 		a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
 		var caches *kube.Caches
 		binder, stop := a.Run(func(env controller.Env) *controller.Controller {
@@ -151,8 +154,10 @@ func TestWatchIsBehind(t *testing.T) {
 		// Another controller of the process keeps the volume for another claim.
 		caches.Volumes().Wrote(pv(volumeNamed("spare"), keptFor("ns", "theirs", ""), func(v *corev1.PersistentVolume) { v.ResourceVersion = "1000" }))
 		caches.Claims().Wrote(second(newer))
-		look(controller.Key{Kind: kindClaim, Namespace: "ns", Name: "c2"})
-		a.Wrote()
-		a.Has(spare)
+		// What was laid over the other claim is no version of it.
+		if _, err := binder.Reconcile(t.Context(), controller.Key{Kind: kindClaim, Namespace: "ns", Name: "c2"}); !apierrors.IsConflict(err) {
+			t.Error(err)
+		}
+		a.Has(spare, pv(large, linkedToSecond, phase(corev1.VolumeBound)))
 	})
 }

@@ -1,6 +1,7 @@
 package binder
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,6 +128,35 @@ func TestNoClass(t *testing.T) {
 		{"no volume of the name", []runtime.Object{claim(named, fresh)}, []runtime.Object{claim(named)}, []string{claimStatus}, []string{"Normal ns/c VolumeMissing: volume pv does not exist (user)"}},
 	} {
 		s.play(t)
+	}
+}
+
+// TestComesBack: a phase that cannot be written is written later, and nothing is told
+// before.
+func TestComesBack(t *testing.T) {
+	fresh := func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = "" }
+	for name, c := range map[string]struct {
+		before, after runtime.Object
+		told          []string
+	}{
+		"a claim's":  {claim(of(""), fresh), claim(of("")), []string{"Normal ns/c FailedBinding: no persistent volumes available for this claim and no storage class is set (user)"}},
+		"a volume's": {pv(phase("")), pv(), nil},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			a := kubetest.NewAPI(t, c.before)
+			a.Fate = func(n int, _ string) (bool, error) {
+				if n == 1 {
+					return false, errors.New("not now")
+				}
+				return true, nil
+			}
+			defer begin(a, controller.NewRequests())()
+			a.Has(c.before)
+			a.Told()
+			<-time.After(time.Minute)
+			a.Has(c.after)
+			a.Told(c.told...)
+		})
 	}
 }
 

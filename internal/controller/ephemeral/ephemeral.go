@@ -50,7 +50,7 @@ func New(env controller.Env) *controller.Controller {
 			for _, name := range cluster.ClaimNames(before) {
 				m.Add(controller.Key{Kind: kindClaim, Namespace: before.Namespace, Name: name})
 			}
-		case before == nil || before.UID != after.UID:
+		case before == nil:
 			m.wake(after)
 		}
 	})

@@ -60,6 +60,9 @@ func pod(change ...func(*corev1.Pod)) *corev1.Pod {
 // anew is the Pod made again under its name.
 func anew(p *corev1.Pod) { p.UID = "anew" }
 
+// bare leaves a Pod its own volume only.
+func bare(p *corev1.Pod) { p.Spec.Volumes = p.Spec.Volumes[1:2] }
+
 // two gives a Pod one more volume of its own.
 func two(p *corev1.Pod) {
 	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "more", VolumeSource: corev1.VolumeSource{Ephemeral: template()}})
@@ -100,6 +103,7 @@ func TestWholeClaim(t *testing.T) {
 		writes, told        []string
 	}{
 		{"a Pod that is there", []runtime.Object{pod(), unknown}, nil, []runtime.Object{claim("p-data"), unknown}, []string{makeData}, []string{toldOfData}},
+		{"a Pod with nothing else", []runtime.Object{pod(bare)}, nil, []runtime.Object{claim("p-data")}, []string{makeData}, []string{toldOfData}},
 		{"a Pod that comes", nil, []runtime.Object{pod()}, []runtime.Object{claim("p-data")}, []string{makeData}, []string{toldOfData}},
 		{"a Pod that goes", []runtime.Object{pod(going)}, nil, nil, nil, nil},
 		{"a Pod with its claim", []runtime.Object{pod(), claim("p-data")}, nil, []runtime.Object{claim("p-data")}, nil, nil},

@@ -9,7 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
@@ -26,7 +29,9 @@ type API struct {
 	// whether it is done, and what is answered.
 	Fate func(n int, write string) (done bool, err error)
 
-	t       testing.TB
+	t testing.TB
+	// tracker is quicker than that of the Clientset, which keeps who wrote what.
+	tracker clienttesting.ObjectTracker
 	version int
 	count   int
 	writes  []string
@@ -38,7 +43,13 @@ type API struct {
 
 // NewAPI returns an API with objects, all of which have the version 1.
 func NewAPI(t testing.TB, objects ...runtime.Object) *API {
-	a := &API{Clientset: fake.NewClientset(), t: t, version: 1, events: map[string]string{}}
+	tracker := clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
+	a := &API{Clientset: &fake.Clientset{}, t: t, tracker: tracker, version: 1, events: map[string]string{}}
+	a.AddReactor("*", "*", clienttesting.ObjectReaction(tracker))
+	a.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := tracker.Watch(action.GetResource(), action.GetNamespace())
+		return true, w, err
+	})
 	for _, o := range objects {
 		a.keep(o, "1")
 	}
@@ -62,7 +73,7 @@ func (a *API) Put(objects ...runtime.Object) {
 func (a *API) Drop(o runtime.Object) {
 	a.t.Helper()
 	m := metaOf(o)
-	if err := a.Tracker().Delete(resourceOf(o), m.GetNamespace(), m.GetName()); err != nil {
+	if err := a.tracker.Delete(resourceOf(o), m.GetNamespace(), m.GetName()); err != nil {
 		a.t.Fatal(err)
 	}
 }
@@ -105,7 +116,7 @@ func (a *API) Has(want ...runtime.Object) {
 	a.t.Helper()
 	for _, o := range want {
 		m := metaOf(o)
-		got, err := a.Tracker().Get(resourceOf(o), m.GetNamespace(), m.GetName())
+		got, err := a.tracker.Get(resourceOf(o), m.GetNamespace(), m.GetName())
 		if err != nil {
 			a.t.Error(err)
 			continue

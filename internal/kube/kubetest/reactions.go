@@ -90,7 +90,7 @@ func (a *API) update(action clienttesting.Action) (runtime.Object, error) {
 }
 
 func (a *API) patch(action clienttesting.Action) (runtime.Object, error) {
-	_, o, err := clienttesting.ObjectReaction(a.Tracker())(action)
+	_, o, err := clienttesting.ObjectReaction(a.tracker)(action)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (a *API) remove(action clienttesting.Action) (runtime.Object, error) {
 			return nil, apierrors.NewConflict(action.GetResource().GroupResource(), d.Name, fmt.Errorf("the version is %s of uid %s", m.GetResourceVersion(), m.GetUID()))
 		}
 	}
-	return nil, a.Tracker().Delete(action.GetResource(), action.GetNamespace(), d.Name)
+	return nil, a.tracker.Delete(action.GetResource(), action.GetNamespace(), d.Name)
 }
 
 // event takes an event, which is no write. One that is like an earlier one is
@@ -131,7 +131,7 @@ func (a *API) event(action clienttesting.Action) (bool, runtime.Object, error) {
 }
 
 func (a *API) now(action clienttesting.Action, name string) (runtime.Object, error) {
-	return a.Tracker().Get(action.GetResource(), action.GetNamespace(), name)
+	return a.tracker.Get(action.GetResource(), action.GetNamespace(), name)
 }
 
 func (a *API) next() string {
@@ -145,9 +145,9 @@ func (a *API) keep(o runtime.Object, version string) runtime.Object {
 	o = o.DeepCopyObject()
 	m := metaOf(o)
 	m.SetResourceVersion(version)
-	keep := func() error { return a.Tracker().Create(resourceOf(o), o, m.GetNamespace()) }
-	if _, err := a.Tracker().Get(resourceOf(o), m.GetNamespace(), m.GetName()); err == nil {
-		keep = func() error { return a.Tracker().Update(resourceOf(o), o, m.GetNamespace()) }
+	keep := func() error { return a.tracker.Create(resourceOf(o), o, m.GetNamespace()) }
+	if _, err := a.tracker.Get(resourceOf(o), m.GetNamespace(), m.GetName()); err == nil {
+		keep = func() error { return a.tracker.Update(resourceOf(o), o, m.GetNamespace()) }
 	}
 	if err := keep(); err != nil {
 		a.t.Error(err)
