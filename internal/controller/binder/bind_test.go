@@ -71,7 +71,8 @@ func TestOthersVolumes(t *testing.T) {
 		scene{name + " has what it names", with(claim(named)), with(claim(named)), nil, []string{says}}.play(t)
 		scene{name + " has what was chosen", with(claim(chosen)), with(claim(chosen)), nil, []string{says}}.play(t)
 		scene{
-			name + " has what it had", with(claim(chosen, bound)), with(claim(chosen, bound, lost)), []string{claimStatus},
+			name + " has what it had", with(claim(chosen, bound)), with(claim(chosen, bound, lost)),
+			[]string{claimStatus},
 			[]string{"Warning ns/c ClaimMisbound: two claims are bound to volume pv, this one is bound incorrectly (user)"},
 		}.play(t)
 	}
@@ -83,13 +84,19 @@ func TestClaimMadeAnew(t *testing.T) {
 	before := pv(keptFor("ns", "c", "gone"), phase(corev1.VolumeBound))
 	scene{"it does not name the volume", []runtime.Object{claim(), before}, []runtime.Object{claim(), pv(keptFor("ns", "c", "gone"), phase(corev1.VolumeReleased))}, []string{volumePhase}, []string{nothingFits}}.play(t)
 	scene{
-		"it names the volume", []runtime.Object{claim(named), before}, []runtime.Object{claim(named), pv(keptFor("ns", "c", "gone"), phase(corev1.VolumeReleased))}, []string{volumePhase},
+		"it names the volume",
+		[]runtime.Object{claim(named), before},
+		[]runtime.Object{claim(named), pv(keptFor("ns", "c", "gone"), phase(corev1.VolumeReleased))},
+		[]string{volumePhase},
 		[]string{"Warning ns/c FailedBinding: volume pv already bound to a different claim: ns/c (user)"},
 	}.play(t)
 	remade := pv(keptFor("ns", "c", "gone"), phase(corev1.VolumeBound), policy(corev1.PersistentVolumeReclaimDelete))
 	why := "ClaimUIDMismatch: volume pv is kept: claim ns/c names it and has uid c, its claimRef has uid gone; write the claim's uid there, or delete the claim (user)"
 	scene{
-		"it was restored as it was", []runtime.Object{claim(chosen, bound), remade}, []runtime.Object{claim(chosen, bound, lost), remade}, []string{claimStatus},
+		"it was restored as it was",
+		[]runtime.Object{claim(chosen, bound), remade},
+		[]runtime.Object{claim(chosen, bound, lost), remade},
+		[]string{claimStatus},
 		[]string{"Warning ns/c " + why, "Warning pv " + why},
 	}.play(t)
 }
@@ -106,8 +113,11 @@ func TestUnfit(t *testing.T) {
 		scene{name, []runtime.Object{claim(), pv(change)}, []runtime.Object{claim(), pv(change)}, nil, []string{nothingFits}}.play(t)
 	}
 	scene{
-		"named and too small", []runtime.Object{claim(named), pv(func(v *corev1.PersistentVolume) { v.Spec.Capacity = storage("1Mi") })},
-		[]runtime.Object{claim(named)}, nil, []string{"Warning ns/c VolumeMismatch: volume pv cannot be bound: it has 1Mi, the claim requests 1Gi (user)"},
+		"named and too small",
+		[]runtime.Object{claim(named), pv(func(v *corev1.PersistentVolume) { v.Spec.Capacity = storage("1Mi") })},
+		[]runtime.Object{claim(named)},
+		nil,
+		[]string{"Warning ns/c VolumeMismatch: volume pv cannot be bound: it has 1Mi, the claim requests 1Gi (user)"},
 	}.play(t)
 }
 

@@ -137,11 +137,17 @@ func TestLost(t *testing.T) {
 	spare := pv()
 	spare.Name, spare.UID = "spare", "spare"
 	scene{
-		"its volume is gone", []runtime.Object{claim(chosen, bound), spare}, []runtime.Object{claim(chosen, bound, lost), spare}, []string{claimStatus},
+		"its volume is gone",
+		[]runtime.Object{claim(chosen, bound), spare},
+		[]runtime.Object{claim(chosen, bound, lost), spare},
+		[]string{claimStatus},
 		[]string{"Warning ns/c ClaimLost: bound claim has lost its volume pv; data on it is lost (user)"},
 	}.play(t)
 	scene{
-		"its name is gone", []runtime.Object{claim(chosen, bound, unnamed), spare}, []runtime.Object{claim(chosen, bound, unnamed, lost), spare}, []string{claimStatus},
+		"its name is gone",
+		[]runtime.Object{claim(chosen, bound, unnamed), spare},
+		[]runtime.Object{claim(chosen, bound, unnamed, lost), spare},
+		[]string{claimStatus},
 		[]string{"Warning ns/c ClaimLost: bound claim has lost reference to its volume; data on the volume is lost (user)"},
 	}.play(t)
 	bubble(t, "its volume goes while it is watched", func(t *testing.T) {

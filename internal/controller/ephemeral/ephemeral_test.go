@@ -108,7 +108,11 @@ func TestWholeClaim(t *testing.T) {
 		{"a Pod that goes", []runtime.Object{pod(going)}, nil, nil, nil, nil},
 		{"a Pod with its claim", []runtime.Object{pod(), claim("p-data")}, nil, []runtime.Object{claim("p-data")}, nil, nil},
 		{
-			"a user's claim", []runtime.Object{pod(), claim("p-data", users)}, nil, []runtime.Object{claim("p-data", users)}, nil,
+			"a user's claim",
+			[]runtime.Object{pod(), claim("p-data", users)},
+			nil,
+			[]runtime.Object{claim("p-data", users)},
+			nil,
 			[]string{"Warning ns/p ClaimMisbound: there is a claim p-data already, which was not made for volume data of this Pod (user)"},
 		},
 	} {

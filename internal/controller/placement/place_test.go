@@ -87,7 +87,9 @@ func TestRefused(t *testing.T) {
 		scene{c.name, append(c.objects, pod(c.change)), nil, []runtime.Object{pod(c.change, refused(c.message))}, []string{tellPod}, []string{c.told + c.message + " (" + c.next + ")"}}.play(t)
 	}
 	scene{
-		"another reason than before", with(pod(refused("old"))), nil, []runtime.Object{pod(refused(`persistentvolumeclaim "c" not found`))}, []string{tellPod},
+		"another reason than before", with(pod(refused("old"))), nil,
+		[]runtime.Object{pod(refused(`persistentvolumeclaim "c" not found`))},
+		[]string{tellPod},
 		[]string{`Warning ns/p ClaimMissing: persistentvolumeclaim "c" not found (user)`},
 	}.play(t)
 	says := refused(`persistentvolumeclaim "c" not found`)
