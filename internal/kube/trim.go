@@ -42,7 +42,7 @@ func (t *trimmer) trim(o any) (any, error) {
 // choosing one does.
 func (t *trimmer) pod(p *corev1.Pod) {
 	p.Labels, p.OwnerReferences, p.Finalizers, p.GenerateName = nil, nil, nil, ""
-	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountOptions)
+	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountOptions, volume.AnnNextMounted, volume.AnnNextHealthy)
 	was := p.Spec
 	p.Spec = corev1.PodSpec{
 		Volumes: storage(was.Volumes), NodeName: t.equal.text(was.NodeName), SecurityContext: ownership(was.SecurityContext),

@@ -213,6 +213,7 @@ func (w *world) wasTold(m mishap) {
 	if m.code == codes.DeadlineExceeded {
 		next = driverName // to call it once more is not what is missing
 	}
+	next = volume.NextAfter(m.code.String()+": mishap", next)
 	switch m.call {
 	case "unstage":
 		kind, name = "PersistentVolume", "pv-"+m.name()

@@ -131,12 +131,12 @@ func (a *Agent) tellHealth(r *decide.Record, now VolumeStats) {
 	}
 }
 
-// podHealth returns what the Pod's condition says of how its volumes are; nothing
-// for one whose volumes are well and always were. What was ill before this agent
-// was started is so until it has been looked at.
-func (a *Agent) podHealth(pod *corev1.Pod) *corev1.PodCondition {
+// podHealth returns what the Pod's condition says of how its volumes are, and who
+// has to act; nothing for one whose volumes are well and always were. What was ill
+// before this agent was started is so until it has been looked at.
+func (a *Agent) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next string) {
 	before := conditionOf(pod, volume.ConditionVolumesHealthy)
-	c := &corev1.PodCondition{Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy), Message: "all volumes are well again"}
+	c = &corev1.PodCondition{Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy), Message: "all volumes are well again"}
 	waits := false
 	for _, u := range a.uses(pod) {
 		if u.pv == nil {
@@ -148,11 +148,11 @@ func (a *Agent) podHealth(pod *corev1.Pod) *corev1.PodCondition {
 		waits = waits || !looked && before != nil && strings.Contains(before.Message, "volume "+u.pv.Name+" ")
 		if s.Health != "" && c.Status == corev1.ConditionTrue {
 			b := decide.Health(s.Volume, a.Name, s.Health, s.Next)
-			c.Status, c.Reason, c.Message = corev1.ConditionFalse, string(b.Reason), b.Message
+			c.Status, c.Reason, c.Message, next = corev1.ConditionFalse, string(b.Reason), b.Message, b.Next
 		}
 	}
 	if c.Status == corev1.ConditionTrue && (before == nil || waits) {
-		return before.DeepCopy()
+		return before.DeepCopy(), pod.Annotations[volume.AnnNextHealthy]
 	}
-	return c
+	return c, next
 }

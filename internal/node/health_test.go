@@ -37,6 +37,23 @@ func (w *world) onDisk(d *fakeDriver) (device string) {
 	return device
 }
 
+// fillUp writes a file until its disk is full. Each write is on the disk before the
+// next: what waits in memory is refused while there is room left.
+func (w *world) fillUp(path string) {
+	w.t.Helper()
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_SYNC, 0o600)
+	w.must(nil, err)
+	defer func() { w.must(nil, f.Close()) }()
+	for _, size := range []int{1 << 20, 4 << 10} {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+		if !errors.Is(err, unix.ENOSPC) {
+			w.t.Fatalf("fill the disk: %v", err)
+		}
+	}
+}
+
 // isIll waits until the Pod's condition says that its volumes are well or not.
 func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 	w.t.Helper()
@@ -113,9 +130,7 @@ func TestFullVolume(t *testing.T) {
 		return ""
 	})
 	fill := filepath.Join(targetPath(w.dir, "uid-p", "pv-a", false), "fill")
-	if err := os.WriteFile(fill, make([]byte, 16<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("fill the disk: %v", err)
-	}
+	w.fillUp(fill)
 	w.heard("Pod", "p", "VolumeConditionAbnormal", "it is full", "user")
 	w.isIll("p", corev1.ConditionFalse)
 	w.must(nil, os.Remove(fill))

@@ -73,7 +73,7 @@ func TestWritesNameThePod(t *testing.T) {
 			p := a.DeleteOptions.Preconditions
 			seen["delete"] = p != nil && p.UID != nil && *p.UID == "uid-p"
 		case clienttesting.PatchActionImpl:
-			seen["patch"] = strings.Contains(string(a.Patch), `"metadata":{"uid":"uid-p"}`)
+			seen["patch"] = strings.Contains(string(a.Patch), `"uid":"uid-p"`)
 		}
 		return false, nil, nil
 	})

@@ -161,16 +161,24 @@ func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool,
 		want.Status, reason = corev1.ConditionTrue, string(volume.ReasonMounted)
 	}
 	same := follows(&want, condition(pod))
-	says := []corev1.PodCondition{want}
-	if h := a.podHealth(pod); h != nil {
+	says, next := []corev1.PodCondition{want}, map[string]string{volume.AnnNextMounted: b.Next}
+	if h, who := a.podHealth(pod); h != nil {
 		same = follows(h, conditionOf(pod, h.Type)) && same
-		says = append(says, *h)
+		says, next[volume.AnnNextHealthy] = append(says, *h), who
+	}
+	notes := map[string]any{}
+	for name, who := range next {
+		if same = same && pod.Annotations[name] == who; who == "" {
+			notes[name] = nil
+			continue
+		}
+		notes[name] = who
 	}
 	if same {
 		return false, nil
 	}
 	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": pod.UID},
+		"metadata": map[string]any{"uid": pod.UID, "annotations": notes},
 		"status":   map[string]any{"reason": reason, "conditions": says},
 	})
 	if err != nil {

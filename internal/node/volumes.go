@@ -99,7 +99,7 @@ func (a *Agent) report(ctx context.Context, f *facts, plan *decide.Plan, failed 
 			notYet = errors.Join(notYet, x.err)
 			continue
 		}
-		b := decide.Failed(x.action.Verb, describe(x.err), a.nextAfter(f, x.err))
+		b := decide.Failed(x.action.Verb, a.Name, describe(x.err), a.nextAfter(f, x.err))
 		if wrong == nil {
 			plan.Because = b
 		}

@@ -119,6 +119,10 @@ const (
 	AnnMountOptions = "volplane.dev/mount-options"
 	// AnnNext says on an event who has to act next.
 	AnnNext = "volplane.dev/next"
+	// AnnNextMounted and AnnNextHealthy say on a Pod who has to act next about
+	// what its conditions of these names say, which have no room for it.
+	AnnNextMounted = "volplane.dev/next-mounted"
+	AnnNextHealthy = "volplane.dev/next-healthy"
 	// AnnFlexDrivers on a Node has the FlexVolume drivers that a bridge finds
 	// there: a JSON object of CSI names, each with what is wrong with the driver,
 	// or "".

@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -117,30 +118,10 @@ func Begun(f Facts, v Verb) volume.Because {
 	}
 }
 
-// Next returns who has to act next, of what this package says of a volume that
-// does not fail: a condition has no room for it. It is "" for anything else.
-func Next(r volume.Reason, message string) string {
-	switch r {
-	case volume.ReasonWaitForAttach:
-		return "attacher"
-	case volume.ReasonWaitForBind:
-		return "binder"
-	case volume.ReasonInUse:
-		_, holder, _ := strings.Cut(strings.TrimSuffix(message, " has it"), " and Pod ")
-		if holder != "" {
-			return "pod " + holder
-		}
-	case volume.ReasonMounting, volume.ReasonUnmounting:
-		rest, ours := strings.CutPrefix(message, "driver ")
-		if driver, _, asked := strings.Cut(rest, " was called to "); ours && asked {
-			return driver
-		}
-	}
-	return ""
-}
-
-// Failed is the reason of a step that failed with a cause.
-func Failed(v Verb, cause, next string) volume.Because {
+// Failed is the reason of a step that failed on a node with a cause. Who has to
+// act follows from the cause, and is next if it does not.
+func Failed(v Verb, node, cause, next string) volume.Because {
+	next = cmp.Or(inTheWay(cause, node), volume.NextAfter(cause, next))
 	switch v {
 	case Grow:
 		return because(volume.ReasonFailedNodeResize, next, "%s", cause)
@@ -149,6 +130,22 @@ func Failed(v Verb, cause, next string) volume.Because {
 	default:
 		return because(volume.ReasonFailedMount, next, "%s", cause)
 	}
+}
+
+// inTheWay returns who has to act when something of a node's host is in the way,
+// by the kernel's words for it, which no driver translates; "" when nothing is.
+func inTheWay(message, node string) string {
+	for _, words := range []string{"no space left on device", "read-only file system"} {
+		if strings.Contains(message, words) {
+			return "administrator of node " + node
+		}
+	}
+	for _, words := range []string{"device or resource busy", "target is busy"} {
+		if strings.Contains(message, words) {
+			return "whoever uses the mount on node " + node
+		}
+	}
+	return ""
 }
 
 // Lifecycle says why a driver does not do volumes that live as long as their

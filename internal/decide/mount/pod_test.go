@@ -25,7 +25,7 @@ func TestReasons(t *testing.T) {
 	uses(line)
 	pods(line)
 	for _, v := range []Verb{Stage, Publish, Republish, Bind, Grow, Unbind, Unpublish, Unstage} {
-		line("failed to "+string(v), Failed(v, "the cause", "node n"))
+		line("failed to "+string(v), Failed(v, "n", "the cause", "node n"))
 	}
 	for _, c := range []struct {
 		what             string
@@ -56,34 +56,20 @@ func TestReasons(t *testing.T) {
 	golden.Equal(t, "testdata/reasons/pods.txt", got.String())
 }
 
-// TestNext: a condition has no room for who acts next, so that it is read from
-// what the condition says; whoever is named by this package is found again.
-func TestNext(t *testing.T) {
-	wants := []Consumer{{Namespace: "ns", Name: "a", Path: "/p/a"}, {Namespace: "ns", Name: "b", Path: "/p/b"}}
-	ready := Facts{Driver: "d.example.com", Volume: "pv", Node: "n", Known: true, DriverReady: true, InUse: true}
-	unattached, held := ready, ready
-	unattached.Wanted, unattached.AttachRequired = wants[:1], true
-	held.Wanted, held.SinglePod = wants, true
-	held.Mounted, held.Record = map[string]bool{"/p/a": true}, &Record{Targets: []Target{{Path: "/p/a", Phase: Published}}}
-	for _, c := range []struct {
-		b    volume.Because
-		want string
-	}{
-		{Volume(unattached).Because, "attacher"},
-		{Use{ClaimName: "c", Claim: &corev1.PersistentVolumeClaim{}}.Missing(), "binder"},
-		{Volume(held).Because, "pod ns/a"},
-		{Begun(ready, Stage), "d.example.com"},
-		{Begun(ready, Unpublish), "d.example.com"},
+// TestNextAfterFailure: who has to act follows from the cause of a failure; if it
+// does not, it is who tries again.
+func TestNextAfterFailure(t *testing.T) {
+	for cause, want := range map[string]string{
+		"NodePublishVolume by driver d: Internal: on fire":             "node n",
+		"NodePublishVolume by driver d: NotFound: no such volume":      "user",
+		"write journal record of d^h: no space left on device":         "administrator of node n",
+		"mkdir /t: read-only file system":                              "administrator of node n",
+		"NodeUnpublishVolume by driver d: Internal: target is busy":    "whoever uses the mount on node n",
+		"unmount /t: device or resource busy":                          "whoever uses the mount on node n",
+		"NodeStageVolume by driver d: NotFound: target is busy by a p": "whoever uses the mount on node n",
 	} {
-		if got := Next(c.b.Reason, c.b.Message); got != c.want || c.b.Next != c.want {
-			t.Errorf("%s: next is %q, want %q", say(c.b), got, c.want)
-		}
-	}
-	for message, r := range map[string]volume.Reason{
-		"driver d has been slow": volume.ReasonMounting, "volume pv was called to order": volume.ReasonUnmounting, "volume pv is in use": volume.ReasonInUse, "x": volume.ReasonMounted,
-	} {
-		if got := Next(r, message); got != "" {
-			t.Errorf("%s: %s: next is %q", r, message, got)
+		if got := Failed(Publish, "n", cause, "node n").Next; got != want {
+			t.Errorf("%s: next is %q, want %q", cause, got, want)
 		}
 	}
 }

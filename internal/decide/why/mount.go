@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/decide/attach"
-	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -36,7 +35,7 @@ func (k known) mounted(p *corev1.Pod) Link {
 	}
 	if p.DeletionTimestamp != nil {
 		if l, ok := k.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
-			return link(subject, Problem, l.Because.Reason, on(node, l.Because.Message), orText(inTheWay(l.Because.Message, node), l.Because.Next))
+			return link(subject, Problem, l.Because.Reason, on(node, l.Because.Message), l.Because.Next)
 		}
 		if c := k.condition(p); c.State == Waiting && c.Because.Reason == volume.ReasonMounting && c.Because.Next != "node "+node {
 			return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
@@ -76,8 +75,7 @@ func (k known) condition(p *corev1.Pod) Link {
 			continue
 		}
 		reason := volume.Reason(orText(c.Reason, string(volume.ReasonMounting)))
-		next := k.nextAfter(p, c, node)
-		next = orText(mount.Next(reason, c.Message), next)
+		next := orText(p.Annotations[volume.AnnNextMounted], node)
 		switch {
 		case c.Status == corev1.ConditionTrue:
 			if l, ill := k.ill(subject, p); ill {
@@ -93,7 +91,7 @@ func (k known) condition(p *corev1.Pod) Link {
 			if b, ok := k.brokenFor(p, c.Message); ok {
 				return link(subject, Problem, reason, b.Message, b.Next)
 			}
-			return link(subject, Problem, reason, on(p.Spec.NodeName, c.Message), orText(inTheWay(c.Message, p.Spec.NodeName), volume.NextAfter(c.Message, next)))
+			return link(subject, Problem, reason, on(p.Spec.NodeName, c.Message), next)
 		default:
 			return link(subject, Waiting, reason, c.Message, next)
 		}
@@ -108,21 +106,10 @@ func (k known) condition(p *corev1.Pod) Link {
 func (k known) ill(subject string, p *corev1.Pod) (Link, bool) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
-			return link(subject, Problem, volume.Reason(c.Reason), c.Message, k.nextAfter(p, c, "user")), true
+			return link(subject, Problem, volume.Reason(c.Reason), c.Message, orText(p.Annotations[volume.AnnNextHealthy], "user")), true
 		}
 	}
 	return Link{}, false
-}
-
-// nextAfter returns who the event says is next that tells the same as a
-// condition, which has no room for it.
-func (k known) nextAfter(p *corev1.Pod, c corev1.PodCondition, otherwise string) string {
-	for _, e := range slices.Backward(k.Warnings) {
-		if e.InvolvedObject.UID == p.UID && e.Reason == c.Reason && e.Message == c.Message {
-			return orText(e.Annotations[volume.AnnNext], otherwise)
-		}
-	}
-	return otherwise
 }
 
 // nodeDown tells of a node that does nothing, whatever waits for it.
@@ -138,4 +125,12 @@ func (k known) nodeDown(name string) (Link, bool) {
 		}
 	}
 	return Link{}, false
+}
+
+// on adds the node to a message that does not name it.
+func on(node, message string) string {
+	if strings.Contains(message, node) {
+		return message
+	}
+	return "on node " + node + ": " + message
 }

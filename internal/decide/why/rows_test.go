@@ -131,7 +131,7 @@ func attachmentRows() []row {
 		{"another node has it, and does not get rid of it", "pod/other", func(s *scene) {
 			s.use(pod("other", "n2"))
 			s.pod.DeletionTimestamp = now()
-			s.warn("uid-web", volume.ReasonFailedUnmount, "NodeUnpublishVolume by driver d.example.com: Internal: target is busy")
+			s.failed(mount.Unpublish, "NodeUnpublishVolume by driver d.example.com: Internal: target is busy", "node n1")
 		}},
 		{"another node has it, and is dead", "pod/other", func(s *scene) {
 			s.use(pod("other", "n2"))
@@ -245,32 +245,28 @@ func consumerRows() []row {
 			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerClaimProtection}
 		}},
 		{"another Pod has the volume that is for one", "pod/web", func(s *scene) {
-			s.mounted(corev1.ConditionFalse, string(volume.ReasonInUse), "volume v1 is for one Pod only and Pod ns/first has it")
+			s.told(volume.Because{Reason: volume.ReasonInUse, Message: "volume v1 is for one Pod only and Pod ns/first has it", Next: "pod ns/first"})
 		}},
 		{"the node waits for the attach", "pod/web", func(s *scene) {
-			s.mounted(corev1.ConditionFalse, string(volume.ReasonWaitForAttach), "volume v1 is not attached to node n1 yet")
+			s.told(volume.Because{Reason: volume.ReasonWaitForAttach, Message: "volume v1 is not attached to node n1 yet", Next: "attacher"})
 		}},
 		{"the driver hangs", "pod/web", (*scene).asked},
 		{"the mount fails", "pod/web", func(s *scene) {
-			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "volume v1: rpc error: code = Internal desc = bad superblock")
+			s.failed(mount.Publish, "volume v1: rpc error: code = Internal desc = bad superblock", "node n1")
 		}},
 		{"something is in the way of the mount", "pod/web", func(s *scene) {
-			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "target of volume v1: /t: something else is there: a file")
-			s.warn("uid-web", volume.ReasonFailedMount, "target of volume v1: /t: something else is there: a file")
-			s.next("user")
+			s.failed(mount.Publish, "target of volume v1: /t: something else is there: a file", "user")
 			s.warn("uid-web", volume.ReasonFailedMount, "another volume of the Pod has another cause")
 		}},
 		{"the driver of the mount is away", "pod/web", func(s *scene) {
-			s.mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing), "driver d is not registered on node n1")
-			s.warn("uid-web", volume.ReasonDriverMissing, "driver d is not registered on node n1")
-			s.next("d")
+			s.told(volume.Because{Reason: volume.ReasonDriverMissing, Message: "driver d is not registered on node n1", Next: "d"})
 		}},
 		{"a node agent without the condition says it by event", "pod/web", func(s *scene) {
 			s.pod.Status.Conditions = nil
 			s.warn("uid-web", volume.ReasonFailedMount, "MountVolume.SetUp failed: bad superblock")
 		}},
 		{"the disk of the node is full", "pod/web", func(s *scene) {
-			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "write journal record of d.example.com^h1: no space left on device")
+			s.failed(mount.Publish, "write journal record of d.example.com^h1: no space left on device", "user")
 		}},
 		{"a Pod that is being deleted", "pod/web", func(s *scene) { s.pod.DeletionTimestamp = now() }},
 		{"while the driver hangs", "pod/web", func(s *scene) {
@@ -279,7 +275,7 @@ func consumerRows() []row {
 		}},
 		{"and cannot be unmounted", "pod/web", func(s *scene) {
 			s.pod.DeletionTimestamp = now()
-			s.warn("uid-web", volume.ReasonFailedUnmount, "NodeUnpublishVolume by driver d.example.com: Internal: unmount /t: device or resource busy")
+			s.failed(mount.Unpublish, "NodeUnpublishVolume by driver d.example.com: Internal: unmount /t: device or resource busy", "node n1")
 		}},
 	}
 }

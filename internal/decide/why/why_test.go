@@ -101,6 +101,22 @@ func (s *scene) mounted(status corev1.ConditionStatus, reason, message string) {
 	s.pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: status, Reason: reason, Message: message}}
 }
 
+// told has the node agent say why the Pod's volumes are not mounted.
+func (s *scene) told(b volume.Because) {
+	s.mounted(corev1.ConditionFalse, string(b.Reason), b.Message)
+	s.pod.Annotations = map[string]string{volume.AnnNextMounted: b.Next}
+}
+
+// failed has the node agent say, or tell by an event, that a step did not work.
+func (s *scene) failed(v mount.Verb, cause, next string) {
+	b := mount.Failed(v, "n1", cause, next)
+	if v == mount.Publish {
+		s.told(b)
+	}
+	s.warn("uid-web", b.Reason, b.Message)
+	s.next(b.Next)
+}
+
 // ill has the node agent say that a volume takes no writes any more.
 func (s *scene) ill() {
 	text, next := mount.State{ReadOnly: true}.Ails(driver, "n1")
@@ -109,13 +125,13 @@ func (s *scene) ill() {
 	s.pod.Status.Conditions = append(s.pod.Status.Conditions, corev1.PodCondition{
 		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionFalse, Reason: string(b.Reason), Message: b.Message,
 	})
+	s.pod.Annotations = map[string]string{volume.AnnNextHealthy: b.Next}
 	s.warn(s.pod.UID, b.Reason, b.Message)
 }
 
 // asked has the node agent have called the driver, which does not answer.
 func (s *scene) asked() {
-	b := mount.Begun(mount.Facts{Driver: driver, Volume: "v1", Node: "n1"}, mount.Publish)
-	s.mounted(corev1.ConditionFalse, string(b.Reason), b.Message)
+	s.told(mount.Begun(mount.Facts{Driver: driver, Volume: "v1", Node: "n1"}, mount.Publish))
 }
 
 // flexDrivers has the bridge of n1 say where its drivers stand, and the driver
@@ -329,6 +345,7 @@ func (s *scene) tell(cause string) {
 	}
 	for i := range s.pod.Status.Conditions {
 		s.pod.Status.Conditions[i].Message = cause
+		s.pod.Annotations = map[string]string{volume.AnnNextMounted: mount.Failed(mount.Publish, "n1", cause, "node n1").Next}
 	}
 	for _, e := range []*storagev1.VolumeError{s.attachment.Status.AttachError, s.attachment.Status.DetachError} {
 		if e != nil {
