@@ -95,7 +95,8 @@ func (p *placer) reserve(ctx context.Context, volumes []*corev1.PersistentVolume
 			for _, left := range volumes[i:] {
 				now, _ := p.volumes.Get(left.Name)
 				p.unreserve(left, now)
-				p.Add(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(left)})
+				// This claim's Pod, too, has it tried again then.
+				p.AddAfter(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(left)}, offerPause)
 			}
 			return fmt.Errorf("reserve volume %s: %w", v.Name, err)
 		}

@@ -103,6 +103,20 @@ func TestReservedAgain(t *testing.T) {
 		<-time.After(time.Minute)
 		a.Has(pv(reserved("c", "1")))
 	})
+	bubble(t, "it always fails", func(t *testing.T) {
+		a := kubetest.NewAPI(t, with(pod(), claim(of("byhand")), pv())...)
+		tries := 0
+		a.Fate = func(int, string) (bool, error) {
+			tries++
+			return false, errors.New("not now")
+		}
+		_, stop := a.Run(New)
+		defer stop()
+		<-time.After(time.Minute)
+		if tries < 10 || tries > 100 {
+			t.Errorf("%d tries in a minute", tries)
+		}
+	})
 	bubble(t, "it is free again", func(t *testing.T) {
 		a := kubetest.NewAPI(t, with(pod(), claim(of("byhand")), pv())...)
 		_, stop := a.Run(New)

@@ -2,6 +2,7 @@ package placement
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -19,6 +20,10 @@ const (
 	kindPod   = "pod"
 	kindClass = "class"
 )
+
+// offerPause is how long a volume waits that could not be kept for a claim before
+// the Pods are woken that could have it.
+const offerPause = time.Second
 
 // Declaration is what the controller reads and writes.
 func Declaration() controller.Declaration {

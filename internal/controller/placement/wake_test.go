@@ -314,7 +314,7 @@ func TestNotSelected(t *testing.T) {
 }
 
 // TestNotReserved: a volume that could not be kept for a claim is offered to others
-// at once.
+// after a pause.
 func TestNotReserved(t *testing.T) {
 	bubble(t, "refused", func(t *testing.T) {
 		choosy := func(c *corev1.PersistentVolumeClaim) {
@@ -342,7 +342,9 @@ func TestNotReserved(t *testing.T) {
 			return false, errors.New("not now")
 		}
 		a.Put(pod())
-		synctest.Wait()
+		<-time.After(offerPause - time.Millisecond)
+		a.Has(pv())
+		<-time.After(2 * time.Millisecond)
 		a.Has(pv(reserved("x", "1000")))
 	})
 }
