@@ -146,7 +146,9 @@ func TestBindGoesOn(t *testing.T) {
 				stop := begin(a, controller.NewRequests())
 				if fate.restart {
 					stop()
+					a.Lock()
 					a.Fate = nil
+					a.Unlock()
 					stop = begin(a, controller.NewRequests())
 				}
 				defer stop()

@@ -51,14 +51,16 @@ func TestReleaseAsksFirst(t *testing.T) {
 	for name, known := range map[string][]runtime.Object{"the cache has none": nil, "the cache has an older one": {claim(in("ns", "c", "older"))}} {
 		bubble(t, name, func(t *testing.T) {
 			a := kubetest.NewAPI(t, append(known, isBound, class(byHand, volume.NoProvisioner))...)
-			answered := errors.New("not now")
+			later := time.Now().Add(time.Minute)
 			a.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-				return true, claim(chosen, bound), answered
+				if time.Now().Before(later) {
+					return true, claim(chosen, bound), errors.New("not now")
+				}
+				return true, claim(chosen, bound), nil
 			})
 			defer begin(a, controller.NewRequests())()
-			<-time.After(time.Minute)
+			<-time.After(time.Minute - 1)
 			a.Wrote()
-			answered = nil
 			<-time.After(10 * time.Minute)
 			a.Wrote()
 			a.Has(isBound)
@@ -70,13 +72,12 @@ func TestReleaseAsksFirst(t *testing.T) {
 func TestReleaseComesBack(t *testing.T) {
 	bubble(t, "gone", func(t *testing.T) {
 		a := kubetest.NewAPI(t, pv(linked, phase(corev1.VolumeBound)))
-		fails := true
+		later := time.Now().Add(time.Second)
 		a.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return fails, nil, errors.New("not now")
+			return time.Now().Before(later), nil, errors.New("not now")
 		})
 		defer begin(a, controller.NewRequests())()
 		a.Wrote()
-		fails = false
 		<-time.After(time.Minute)
 		a.Has(pv(linked, phase(corev1.VolumeReleased)))
 	})

@@ -96,6 +96,7 @@ func TestPutBack(t *testing.T) {
 				return New(env, controller.NewRequests())
 			})
 			defer stop()
+			a.Lock()
 			a.Fate = func(n int, _ string) (bool, error) {
 				if n > 1 {
 					return true, nil
@@ -110,6 +111,7 @@ func TestPutBack(t *testing.T) {
 				}
 				return c.fails == nil, c.fails
 			}
+			a.Unlock()
 			a.Put(claim())
 			synctest.Wait()
 			if c.pause > 0 {

@@ -139,7 +139,7 @@ func TestClaimComesBack(t *testing.T) {
 			a.Drop(first)
 			synctest.Wait()
 			a.Has(claim("p-data"))
-			a.Wrote(makeData)
+			a.Did(makeData)
 		})
 	}
 }
@@ -166,9 +166,9 @@ func TestInTheWay(t *testing.T) {
 func TestOneFails(t *testing.T) {
 	bubble(t, "quota", func(t *testing.T) {
 		a := kubetest.NewAPI(t, pod(two))
-		full := true
+		later := time.Now().Add(time.Second)
 		a.Fate = func(_ int, write string) (bool, error) {
-			if full && write == makeData {
+			if time.Now().Before(later) && write == makeData {
 				return false, errors.New("the quota is used up")
 			}
 			return true, nil
@@ -176,7 +176,6 @@ func TestOneFails(t *testing.T) {
 		defer begin(a)()
 		a.Has(claim("p-more"))
 		a.Told("Normal ns/p SuccessfulCreate: claim p-more is made for volume more of pod p", "Warning ns/p FailedCreate: claim p-data cannot be made: the quota is used up (user)")
-		full = false
 		<-time.After(time.Minute)
 		a.Has(claim("p-data"), claim("p-more"))
 		a.Did("create persistentvolumeclaims ns/p-more", makeData)
@@ -204,7 +203,7 @@ func TestLeft(t *testing.T) {
 		bubble(t, c.name, func(t *testing.T) {
 			a := kubetest.NewAPI(t, append(c.there, c.claim)...)
 			defer begin(a)()
-			a.Wrote(c.writes...)
+			a.Did(c.writes...)
 			if c.writes == nil {
 				a.Has(c.claim)
 			}
@@ -230,7 +229,7 @@ func TestPodGoes(t *testing.T) {
 		a.Drop(pod())
 		a.Put(pod(anew))
 		<-time.After(time.Minute)
-		a.Wrote(dropData, makeData)
+		a.Did(dropData, makeData)
 		a.Has(claim("p-data", func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences[0].UID = "anew" }))
 	})
 }

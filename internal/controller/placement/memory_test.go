@@ -113,6 +113,7 @@ func TestReservedAgain(t *testing.T) {
 		_, stop := a.Run(New)
 		defer stop()
 		<-time.After(time.Minute)
+		synctest.Wait()
 		if tries < 10 || tries > 100 {
 			t.Errorf("%d tries in a minute", tries)
 		}

@@ -330,6 +330,7 @@ func TestNotReserved(t *testing.T) {
 		defer stop()
 		a.Forget()
 		failed := false
+		a.Lock()
 		a.Fate = func(_ int, write string) (bool, error) {
 			if failed || write != reservePV {
 				return true, nil
@@ -341,6 +342,7 @@ func TestNotReserved(t *testing.T) {
 			claims.Wrote(claim(of("byhand"), choosy, newer))
 			return false, errors.New("not now")
 		}
+		a.Unlock()
 		a.Put(pod())
 		<-time.After(offerPause - time.Millisecond)
 		a.Has(pv())

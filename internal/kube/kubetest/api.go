@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -22,17 +23,18 @@ import (
 // API keeps objects as the API server does: each write gives its object a new
 // version, and one of an older version is a conflict; a status is written by
 // itself, and nothing else with it. It writes down what it is asked to do. It is
-// for tests in a bubble of synctest.
+// for tests in a bubble of synctest, and what compares waits until all rests.
 type API struct {
 	*fake.Clientset
 	// Fate, when set, decides about each write, by its number, counted from 1:
-	// whether it is done, and what is answered.
+	// whether it is done, and what is answered. Once a controller runs it is set
+	// under the lock.
 	Fate func(n int, write string) (done bool, err error)
 
 	t testing.TB
 	// tracker is quicker than that of the Clientset, which keeps who wrote what.
 	tracker clienttesting.ObjectTracker
-	version int
+	version atomic.Int64
 	count   int
 	writes  []string
 	done    []string
@@ -44,7 +46,7 @@ type API struct {
 // NewAPI returns an API with objects, all of which have the version 1.
 func NewAPI(t testing.TB, objects ...runtime.Object) *API {
 	tracker := clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
-	a := &API{Clientset: &fake.Clientset{}, t: t, tracker: tracker, version: 1, events: map[string]string{}}
+	a := &API{Clientset: &fake.Clientset{}, t: t, tracker: tracker, events: map[string]string{}}
 	a.AddReactor("*", "*", clienttesting.ObjectReaction(tracker))
 	a.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		w, err := tracker.Watch(action.GetResource(), action.GetNamespace())
@@ -53,6 +55,7 @@ func NewAPI(t testing.TB, objects ...runtime.Object) *API {
 	for _, o := range objects {
 		a.keep(o, "1")
 	}
+	a.version.Store(1)
 	a.PrependReactor("create", "*", a.write(a.create))
 	a.PrependReactor("update", "*", a.write(a.update))
 	a.PrependReactor("patch", "*", a.write(a.patch))
@@ -82,6 +85,9 @@ func (a *API) Drop(o runtime.Object) {
 // RESOURCE NAME".
 func (a *API) Wrote(want ...string) {
 	a.t.Helper()
+	synctest.Wait()
+	a.Lock()
+	defer a.Unlock()
 	if diff := cmp.Diff(want, a.writes, Whole()); diff != "" {
 		a.t.Errorf("writes (-want +got):\n%s", diff)
 	}
@@ -91,6 +97,9 @@ func (a *API) Wrote(want ...string) {
 // Did compares all writes that were done since the beginning.
 func (a *API) Did(want ...string) {
 	a.t.Helper()
+	synctest.Wait()
+	a.Lock()
+	defer a.Unlock()
 	if diff := cmp.Diff(want, a.done, Whole()); diff != "" {
 		a.t.Errorf("writes done (-want +got):\n%s", diff)
 	}
@@ -100,6 +109,9 @@ func (a *API) Did(want ...string) {
 // NAMESPACE/NAME REASON: MESSAGE (WHO ACTS NEXT)".
 func (a *API) Told(want ...string) {
 	a.t.Helper()
+	synctest.Wait()
+	a.Lock()
+	defer a.Unlock()
 	slices.Sort(a.told)
 	slices.Sort(want)
 	if diff := cmp.Diff(want, slices.Compact(a.told), Whole()); diff != "" {
@@ -109,11 +121,17 @@ func (a *API) Told(want ...string) {
 }
 
 // Forget has Wrote and Told know only of what comes.
-func (a *API) Forget() { a.writes, a.told = nil, nil }
+func (a *API) Forget() {
+	synctest.Wait()
+	a.Lock()
+	defer a.Unlock()
+	a.writes, a.told = nil, nil
+}
 
 // Has compares objects as they are with what they are wanted to be.
 func (a *API) Has(want ...runtime.Object) {
 	a.t.Helper()
+	synctest.Wait()
 	for _, o := range want {
 		m := metaOf(o)
 		got, err := a.tracker.Get(resourceOf(o), m.GetNamespace(), m.GetName())

@@ -135,8 +135,7 @@ func (a *API) now(action clienttesting.Action, name string) (runtime.Object, err
 }
 
 func (a *API) next() string {
-	a.version++
-	return strconv.Itoa(a.version)
+	return strconv.FormatInt(a.version.Add(1), 10)
 }
 
 // keep puts a copy of an object of a version in the place of what there is of it.
