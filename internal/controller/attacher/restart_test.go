@@ -47,7 +47,7 @@ func newLife(t *testing.T, at int, done bool) *life {
 				o, err = do()
 				return err
 			})
-		case l.dead:
+		case a.GetResource().Resource != "events" && l.dead:
 			return nil, errKilled
 		}
 		return do()

@@ -79,9 +79,11 @@ func (w *world) start(o Options) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w.t.Cleanup(cancel)
 	o.Drivers = w.drivers
-	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return w.c.Rights() })
+	var c *controller.Controller
+	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return c.Rights() })
 	caches := kube.NewCaches(client)
-	w.c = New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"), Log: slog.New(slog.DiscardHandler)}, o)
+	c = New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"), Log: slog.New(slog.DiscardHandler)}, o)
+	w.c = c
 	if err := caches.Start(ctx); err != nil {
 		w.t.Fatal(err)
 	}

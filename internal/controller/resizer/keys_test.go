@@ -198,15 +198,17 @@ func TestComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		claim, pv := bound()
 		w := newBubble(t, claim, pv)
-		w.put()
 		var pauses []time.Duration
-		last := time.Now()
+		var last time.Time
 		w.client.PrependReactor("update", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
 			pauses = append(pauses, time.Since(last))
 			last = time.Now()
 			return true, nil, errNotNow
 		})
 		w.run()
+		synctest.Wait()
+		last = time.Now()
+		w.put()
 		<-time.After(3 * time.Second)
 		synctest.Wait()
 		if want := []time.Duration{0, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}; !slices.Equal(pauses, want) {

@@ -73,10 +73,12 @@ func (w *world) start() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w.t.Cleanup(cancel)
-	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return w.c.Rights() })
+	var c *controller.Controller
+	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return c.Rights() })
 	caches := kube.NewCaches(client)
 	w.claims = caches.Claims()
-	w.c = New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "resizer"), Log: slog.New(slog.DiscardHandler)}, w.drivers)
+	c = New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "resizer"), Log: slog.New(slog.DiscardHandler)}, w.drivers)
+	w.c = c
 	followed := func() {}
 	if w.silent {
 		kubetest.Silence(w.client)
