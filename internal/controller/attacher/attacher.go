@@ -86,7 +86,7 @@ func (a *attacher) watch() {
 		if v != nil && v.DeletionTimestamp != nil {
 			a.Add(controller.Key{Kind: kindVolume, Name: v.Name})
 		}
-		if v != nil && before == nil {
+		if before == nil {
 			a.wake(a.attachments.By(cluster.AttachmentsByVolume, v.Name))
 		}
 	})

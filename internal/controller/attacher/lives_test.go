@@ -28,6 +28,22 @@ func TestAttach(t *testing.T) {
 	w.written("update persistentvolumes", "update volumeattachments", "patch volumeattachments")
 }
 
+// TestAttachByMode: a raw device has no filesystem to tell of, and what has one may
+// say so.
+func TestAttachByMode(t *testing.T) {
+	for mode, want := range map[corev1.PersistentVolumeMode]*csipb.ControllerPublishVolumeRequest{
+		corev1.PersistentVolumeFilesystem: publishRequest(),
+		corev1.PersistentVolumeBlock:      publishRequest(),
+	} {
+		if mode == corev1.PersistentVolumeBlock {
+			want.VolumeCapability.AccessType = &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}
+		}
+		w := newWorld(t, Options{}, pv(func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = &mode }), va(), csiNode(), secret())
+		w.works(kindAttachment, "va")
+		w.called(want)
+	}
+}
+
 // TestAttachFails: the error is on the attachment, with its code, and the
 // finalizers stay: the driver may have attached.
 func TestAttachFails(t *testing.T) {

@@ -42,12 +42,17 @@ type loop struct {
 // newLoop starts an attacher.
 func newLoop(t *testing.T, drivers *csi.Set, objects ...runtime.Object) *loop {
 	t.Helper()
+	return newLoopWith(t, Options{Drivers: drivers}, objects...)
+}
+
+func newLoopWith(t *testing.T, o Options, objects ...runtime.Object) *loop {
+	t.Helper()
 	w := &loop{T: t, client: fake.NewClientset(objects...)}
 	ctx, cancel := context.WithCancel(context.Background())
 	caches := kube.NewCaches(w.client)
 	c := New(controller.Env{
 		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "attacher"), Log: slog.New(slog.DiscardHandler),
-	}, Options{Drivers: drivers})
+	}, o)
 	followed := kubetest.Follow(t, w.client)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
@@ -208,6 +213,52 @@ func TestGoneWithoutDetach(t *testing.T) {
 	if diff := cmp.Diff(want, d.Calls(), protocmp.Transform()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
+}
+
+// TestDifferences: what a driver does not know any more, and what it has for nobody,
+// is put right without anybody who asks for it.
+func TestDifferences(t *testing.T) {
+	d := csitest.Start(t, csitest.Full())
+	var mu sync.Mutex
+	has := []string{"h-unasked", "id-n1"}
+	d.OnCall("ListVolumes", func(int, any) csitest.Action {
+		mu.Lock()
+		defer mu.Unlock()
+		return listed(has...)(0, nil)
+	})
+	d.OnCall("ControllerPublishVolume", func(int, any) csitest.Action {
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Contains(has, "h-forgotten") {
+			has = append(has, "h-forgotten", "id-n1")
+		}
+		return csitest.Action{Answer: &csipb.ControllerPublishVolumeResponse{}}
+	})
+	d.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
+		mu.Lock()
+		defer mu.Unlock()
+		if i := slices.Index(has, "h-unasked"); i >= 0 {
+			has = slices.Delete(has, i, i+2)
+		}
+		return csitest.Action{Answer: &csipb.ControllerUnpublishVolumeResponse{}}
+	})
+	conn, err := csi.Dial(t.Context(), d.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	drivers := csi.NewSet()
+	drivers.Put(conn)
+	forgotten := attachmentOf("forgotten", "n1")
+	forgotten.Finalizers = []string{volume.AttacherFinalizer(loopDriver)}
+	forgotten.Annotations = map[string]string{volume.AnnNodeID: "id-n1", volume.AnnDetach: `{"handle":"h-forgotten"}`}
+	forgotten.Status.Attached = true
+	newLoopWith(t, Options{Drivers: drivers, ReconcileSync: time.Millisecond}, volumeOf("forgotten"), volumeOf("unasked"), forgotten, nodeOf("n1"))
+	kubetest.Eventually(t, func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return cmp.Diff([]string{"h-forgotten", "id-n1"}, has)
+	})
 }
 
 // TestVolumeObjectComesBack ever later while it cannot be written, until it is

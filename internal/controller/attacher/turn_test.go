@@ -64,6 +64,20 @@ func TestTurn(t *testing.T) {
 	}
 }
 
+// TestPlaceIsTheAttachments: the place that a call has is given back when the work on
+// its attachment ends, so it is this attachment's and no other one's.
+func TestPlaceIsTheAttachments(t *testing.T) {
+	w := newWorld(t, Options{}, pv(), va(), csiNode(), secret())
+	lane := controller.Lane{Driver: driverName, Call: "attach", Namespace: "ns"}
+	busy(w.c, places/2-1, lane)
+	w.works(kindAttachment, "va")
+	for name, waits := range map[string]bool{"va": false, "va-2": true} {
+		if pause := w.c.Turn(controller.Key{Kind: kindAttachment, Name: name}, lane, func(volume.Because) {}); (pause > 0) != waits {
+			t.Errorf("attachment %s waits for %s", name, pause)
+		}
+	}
+}
+
 // TestNothingToCall needs no turn: what is refused, marked or there already goes on
 // while a driver hangs.
 func TestNothingToCall(t *testing.T) {
