@@ -130,6 +130,12 @@ func TestDrivers(t *testing.T) {
 		{"a sidecar's object is taken over", facts(has(object(zone("a"), sidecars("x", 0))))},
 		{"of a sidecar's objects the oldest one", facts(has(object(zone("a"), sidecars("x", 0)), object(zone("a"), sidecars("y", time.Hour)), object(zone("a"), sidecars("z", time.Minute))))},
 		{"of equal age the first by name", facts(has(object(zone("a"), sidecars("y", 0)), object(zone("a"), sidecars("x", 0))))},
+		{"then by where it is", facts(has(
+			object(zone("a"), sidecars("x", 0), func(o *storagev1.CSIStorageCapacity) { o.Namespace = "z" }), object(zone("a"), sidecars("y", 0))))},
+		{"what is left of a class whose claims do not wait, but are wanted", facts(immediate, classes(class("fast", atOnce)), has(object(zone("a")), object(zone("b"))))},
+		{"what is not reached is not asked, whatever it can", facts(func(f *Facts) { f.Reached = false }, has(object(zone("a"))))},
+		{"an object of our name elsewhere is a sidecar's", facts(unreached, noClasses, has(object(zone("a"), func(o *storagev1.CSIStorageCapacity) { o.Namespace = "csi" })))},
+		{"and so is one of another name where ours are", facts(unreached, noClasses, has(object(zone("a"), renamed)))},
 		{"our own comes before an older one", facts(has(object(zone("a"), sidecars("x", time.Hour)), object(zone("a"))))},
 		{"others' objects are not touched", facts(noClasses, noSegments, has(
 			object(zone("a"), label(volume.LabelDriver, "other.example.com")), object(zone("a"), label(volume.LabelManagedBy, "somebody")),
@@ -142,7 +148,7 @@ func TestDrivers(t *testing.T) {
 			fmt.Fprintf(&out, "ask about %s: %s\n", name, p.Items[name])
 		}
 		for _, r := range p.Delete {
-			fmt.Fprintf(&out, "%s: %s\n", r.Because.Reason, r.Because.Message)
+			fmt.Fprintf(&out, "delete %s/%s\n%s: %s\n", r.Object.Namespace, r.Object.Name, r.Because.Reason, r.Because.Message)
 		}
 		out.WriteString("\n")
 	}
@@ -171,6 +177,7 @@ func TestAnswers(t *testing.T) {
 		{"less than nothing is refused", object(zone("a")), Answer{Available: -1}},
 		{"as a largest volume, too", nil, Answer{Available: 1, Largest: ptr.To[int64](math.MinInt64)}},
 		{"our name is taken by another driver's object", object(zone("a"), label(volume.LabelDriver, "other.example.com")), Answer{}},
+		{"or by somebody's", object(zone("a"), label(volume.LabelManagedBy, "somebody")), Answer{}},
 		{"or by one of another segment", object(zone("b")), Answer{}},
 	} {
 		told := Told(item, c.now, c.answer)
@@ -219,6 +226,10 @@ func TestRoom(t *testing.T) {
 		{"nor one without nodes", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), everywhere)}, "1Gi"},
 		{"an empty selector is all nodes", wants, []*storagev1.CSIStorageCapacity{object(nil)}, "1Gi"},
 		{"expressions count", wants, []*storagev1.CSIStorageCapacity{object(zone("b"), byExpression)}, "1Gi"},
+		{"also against a node", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), byExpression, func(o *storagev1.CSIStorageCapacity) {
+			o.NodeTopology.MatchExpressions[0].Values = []string{"a"}
+		})}, "1Gi"},
+		{"an empty value is not a missing one", wants, []*storagev1.CSIStorageCapacity{object(topology.Segment{"rack": ""})}, "1Gi"},
 		{"expressions that make no sense select nothing", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), byExpression, func(o *storagev1.CSIStorageCapacity) {
 			o.NodeTopology.MatchExpressions[0].Operator = "Nonsense"
 		})}, "1Gi"},
@@ -234,6 +245,40 @@ func TestRoom(t *testing.T) {
 		fmt.Fprintf(&out, "# %s\n%q\n\n", c.argues, why)
 	}
 	golden.Equal(t, "testdata/room.txt", out.String())
+}
+
+// TestRounded: a size has one unit, the one in which people count it.
+func TestRounded(t *testing.T) {
+	for n, want := range map[int64]string{
+		1 << 30: "1Gi", 1<<30 + 1: "1.0Gi", 1<<30 - 1: "1023.9Mi", 1<<40 + 1: "1.0Ti", 98<<30 + 1: "98.0Gi", 1023<<30 + 1<<29: "1023.5Gi", 1 << 10: "1Ki",
+	} {
+		// The units are looked at in any order.
+		for range 20 {
+			if got := rounded(resource.NewQuantity(n, resource.BinarySI)); got != want {
+				t.Fatalf("%d: %s, want %s", n, got, want)
+			}
+		}
+	}
+}
+
+// TestShort knows its own words again, and a scheduler's.
+func TestShort(t *testing.T) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"zone": "a"}}}
+	need := Need{Claim: &corev1.PersistentVolumeClaim{}, Class: class("fast"), Driver: &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)}}}
+	need.Claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("11Gi")}
+	known := need
+	known.Known = []*storagev1.CSIStorageCapacity{object(zone("a"))}
+	for message, want := range map[string][2]bool{
+		"0/1 nodes are available: n1: " + need.Refuses(node):                   {true, true},
+		"0/1 nodes are available: n1: " + known.Refuses(node):                  {true, false},
+		"0/2 nodes are available: 2 node(s) did not have enough free storage.": {true, false},
+		"0/1 nodes are available: n1: it is not ready":                         {false, false},
+		"driver d has not told how much of class fast there is":                {false, false},
+	} {
+		if short, unknown := Short(message); short != want[0] || unknown != want[1] {
+			t.Errorf("%s: short %v, unknown %v", message, short, unknown)
+		}
+	}
 }
 
 // TestRoomier: only what makes room is news for those who wait.
