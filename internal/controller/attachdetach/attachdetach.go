@@ -119,7 +119,7 @@ func latest[T any](before, after *T) *T {
 }
 
 func (c *attachDetach) podChanged(before, after *corev1.Pod) {
-	if before != nil && after != nil && before.UID == after.UID && before.Spec.NodeName == after.Spec.NodeName && attach.Finished(before) == attach.Finished(after) {
+	if before != nil && after != nil && before.Spec.NodeName == after.Spec.NodeName && attach.Finished(before) == attach.Finished(after) {
 		return
 	}
 	if after == nil {

@@ -1,0 +1,246 @@
+package attachdetach_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/controller/attachdetach"
+	"volplane.dev/volplane/internal/kube/kubetest"
+)
+
+// life is that of a volume on a node: a Pod comes, and goes. step does each of its
+// steps.
+func life(w *world, step func(func())) {
+	w.Helper()
+	step(func() { w.add(pod("p", "n1", "a")); w.pass(soon) })
+	w.are(attachment("a", "n1"))
+	w.knows("n1")
+	step(w.attacher)
+	w.are(attachment("a", "n1", attached))
+	w.knows("n1", "a")
+	step(func() { w.uses("n1", "a") })
+	w.are(attachment("a", "n1", attached))
+	w.knows("n1", "a")
+	step(func() { gone(w, w.pods(), "p") })
+	w.knows("n1")
+	w.are(attachment("a", "n1", attached))
+	step(func() { w.uses("n1") })
+	if all := w.all(); len(all) != 1 || all[0].DeletionTimestamp == nil {
+		w.Errorf("attachments: %v; want the one, on its way out", all)
+	}
+	step(w.attacher)
+	w.are()
+	w.knows("n1")
+}
+
+// TestLife: each write is made once, whoever restarts in between, and nothing is
+// detached before the node says that it does not use it.
+func TestLife(t *testing.T) {
+	for name, restarts := range map[string]bool{"one process": false, "restarts after each step": true} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, attachdetach.Options{}, func(w *world) {
+				life(w, func(do func()) {
+					if do(); restarts {
+						w.restart()
+					}
+				})
+				w.writes("create volumeattachments a>n1", tells("n1", "a"), tells("n1"), "delete volumeattachments a>n1 uid")
+				w.heard(`Pod p Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`)
+			}, alone()...)
+		})
+	}
+}
+
+// fate is what becomes of one write.
+type fate struct {
+	// done says that it is done all the same, and killed that the process ends.
+	done, killed bool
+}
+
+// meets has the write of a number, counted from 1, of all that the controller
+// makes meet its fate. The result says whether the process has ended since it was
+// asked last.
+func (w *world) meets(number int, f fate) (killed func() bool) {
+	n, dead := 0, false
+	w.onClient = func(c *fake.Clientset) {
+		dead = false
+		c.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			if a.GetResource().Resource == "events" || !slices.Contains([]string{"create", "patch", "delete"}, a.GetVerb()) {
+				return false, nil, nil
+			}
+			n++
+			if n != number && !dead {
+				return false, nil, nil
+			}
+			if n == number && f.done {
+				if _, err := w.users.Invokes(a, nil); err != nil {
+					w.Error(err)
+				}
+			}
+			dead = f.killed
+			return true, nil, apierrors.NewInternalError(errors.New("nobody knows"))
+		})
+	}
+	w.restart()
+	return func() bool { return dead }
+}
+
+// TestInterrupted: each write is refused once, or done without an answer, or the
+// process ends before or after it. What comes of it is the same.
+func TestInterrupted(t *testing.T) {
+	for name, f := range map[string]fate{"refused": {}, "unanswered": {done: true}, "killed before": {killed: true}, "killed after": {done: true, killed: true}} {
+		for number := range 4 {
+			t.Run(fmt.Sprintf("%s %d", name, number+1), func(t *testing.T) {
+				inWorld(t, attachdetach.Options{}, func(w *world) {
+					killed := w.meets(number+1, f)
+					life(w, func(do func()) {
+						if do(); killed() {
+							w.restart()
+						}
+					})
+				}, alone()...)
+			})
+		}
+	}
+}
+
+// TestUseThatIsNotSeenYet: a node says that it uses a volume while it is about to
+// be told that it must not: the answer to that tells, and nothing is detached.
+func TestUseThatIsNotSeenYet(t *testing.T) {
+	inWorld(t, attachdetach.Options{}, func(w *world) {
+		w.add(pod("p", "n1", "a"))
+		w.pass(soon)
+		w.attacher()
+		w.own.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			kubetest.Quietly(w, w.nodes(), "n1", using("a"))
+			return false, nil, nil
+		})
+		gone(w, w.pods(), "p")
+		w.knows("n1")
+		w.are(attachment("a", "n1", attached))
+		w.writes("create volumeattachments a>n1", tells("n1", "a"), tells("n1"))
+	}, alone()...)
+}
+
+// TestAttacherIsQuicker: the attacher takes hold of an attachment while it is about
+// to be deleted: it goes through its hands then (kubernetes/kubernetes#77988).
+func TestAttacherIsQuicker(t *testing.T) {
+	inWorld(t, attachdetach.Options{}, func(w *world) {
+		w.add(pod("p", "n1", "a"))
+		w.pass(soon)
+		first := true
+		w.own.PrependReactor("delete", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if first {
+				first = false
+				kubetest.Quietly(w, w.attachments(), attachment("a", "n1").Name, attached)
+			}
+			return false, nil, nil
+		})
+		gone(w, w.pods(), "p")
+		if all := w.all(); len(all) != 1 || all[0].DeletionTimestamp == nil || len(all[0].Finalizers) != 1 {
+			w.Errorf("attachments: %v; want the one, on its way out and kept by the attacher", all)
+		}
+		w.writes("create volumeattachments a>n1", "delete volumeattachments a>n1 uid version", "delete volumeattachments a>n1 uid")
+	}, alone()...)
+}
+
+// TestTakenAway: what a Pod still uses comes back when somebody takes it away.
+func TestTakenAway(t *testing.T) {
+	inWorld(t, attachdetach.Options{}, func(w *world) {
+		w.add(pod("p", "n1", "a"))
+		w.pass(soon)
+		w.attacher()
+		change(w, w.nodes(), "n1", knowing())
+		w.knows("n1", "a")
+		change(w, w.nodes(), "n1", knowing("a", "b"))
+		w.knows("n1", "a")
+		gone(w, w.attachments(), attachment("a", "n1").Name)
+		w.knows("n1")
+		w.attacher()
+		w.are(attachment("a", "n1"))
+		w.attacher()
+		w.are(attachment("a", "n1", attached))
+		w.knows("n1", "a")
+	}, alone()...)
+}
+
+// TestNotOurs: what others have made under other names is looked at, and theirs.
+func TestNotOurs(t *testing.T) {
+	hand, inline, orphan := attachment("a", "n1", attached), attachment("b", "n1", attached), attachment("x", "n1")
+	hand.Name, inline.Name, orphan.Name = "by-hand", "inline", "orphan"
+	inline.Spec.Source = storagev1.VolumeAttachmentSource{InlineVolumeSpec: &volumeOf("b").Spec}
+	inWorld(t, attachdetach.Options{}, func(w *world) {
+		change(w, w.nodes(), "n1", using("a"))
+		w.are(hand, inline, orphan)
+		w.add(pod("p", "n1", "a"))
+		w.pass(soon)
+		w.knows("n1", "a")
+		gone(w, w.pods(), "p")
+		w.uses("n1")
+		w.are(hand, inline, orphan)
+		w.writes(tells("n1", "a"), tells("n1"))
+	}, slices.Concat(bound("a"), objects(node("n1"), hand, inline, orphan))...)
+}
+
+// TestFewPatches: while volumes are on their way to a node, it is told of many at
+// once, and not of each; the last of them is told at once.
+func TestFewPatches(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f"}
+	o := objects(node("n1"), pod("p", "n1", names...))
+	for _, v := range names {
+		o = append(o, bound(v)...)
+	}
+	inWorld(t, attachdetach.Options{}, func(w *world) {
+		for i, v := range names {
+			kubetest.Quietly(w, w.attachments(), attachment(v, "n1").Name, attached)
+			if i < 5 {
+				w.pass(rest / 10)
+			}
+		}
+		w.pass(soon)
+		w.knows("n1", names...)
+		w.patches(tells("n1", "a"), tells("n1", names...))
+	}, o...)
+}
+
+// TestLimit: a node gets as many volumes as its driver says, and the next one when
+// one has gone, or the limit.
+func TestLimit(t *testing.T) {
+	limited := csiNode("n1")
+	limited.Spec.Drivers[1].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}
+	for name, ends := range map[string]func(*world){
+		"the limit is higher": func(w *world) {
+			change(w, w.users.StorageV1().CSINodes(), "n1", func(n *storagev1.CSINode) { n.Spec.Drivers[1].Allocatable.Count = ptr.To[int32](2) })
+			w.are(attachment("a", "n1", attached), attachment("b", "n1"))
+		},
+		"there is none": func(w *world) {
+			gone(w, w.users.StorageV1().CSINodes(), "n1")
+			w.are(attachment("a", "n1", attached), attachment("b", "n1"))
+		},
+		"one is gone": func(w *world) { gone(w, w.pods(), "p"); w.attacher(); w.are(attachment("b", "n1")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, attachdetach.Options{}, func(w *world) {
+				w.attacher()
+				w.add(pod("q", "n1", "b"))
+				w.pass(soon)
+				w.are(attachment("a", "n1", attached))
+				w.heard(`Pod p Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`,
+					`Pod q Warning: FailedAttachVolume "volume b cannot be attached: node n1 has as many volumes of driver d.example as it takes (1)", next user (1)`)
+				ends(w)
+			}, slices.Concat(bound("a"), bound("b"), objects(limited, node("n1"), pod("p", "n1", "a")))...)
+		})
+	}
+}
+
+// alone are a volume, its claim, and a node.
+func alone() []runtime.Object { return append(bound("a"), node("n1")) }
