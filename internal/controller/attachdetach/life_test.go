@@ -191,6 +191,25 @@ func TestNotOurs(t *testing.T) {
 	}, slices.Concat(bound("a"), objects(node("n1"), hand, inline, orphan))...)
 }
 
+// TestCameAndWentUnseen: an attachment that was made and never shows is made again.
+func TestCameAndWentUnseen(t *testing.T) {
+	inWorld(t, attachdetach.Options{}, func(w *world) {
+		n := 0
+		w.own.PrependReactor("create", "volumeattachments", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			n++
+			return n < 3, a.(clienttesting.CreateAction).GetObject(), nil
+		})
+		w.add(pod("p", "n1", "a"))
+		w.pass(soon)
+		w.are()
+		w.pass(2*unseen - 3*soon)
+		w.writes("create volumeattachments a>n1", "create volumeattachments a>n1")
+		w.pass(3 * soon)
+		w.are(attachment("a", "n1"))
+		w.writes(slices.Repeat([]string{"create volumeattachments a>n1"}, 3)...)
+	}, alone()...)
+}
+
 // TestFewPatches: while volumes are on their way to a node, it is told of many at
 // once, and not of each; the last of them is told at once.
 func TestFewPatches(t *testing.T) {

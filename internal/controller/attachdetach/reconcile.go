@@ -197,6 +197,8 @@ func (c *attachDetach) attach(ctx context.Context, name string) error {
 	switch {
 	case err == nil:
 		c.isMade(name, got.UID, c.Now())
+		// It may never show, and nothing else need happen on the node.
+		c.AddAfter(controller.Key{Kind: kindNode, Name: node}, maxUnseen)
 		return nil
 	case apierrors.IsAlreadyExists(err):
 		c.isMade(name, "", c.Now())
