@@ -1,0 +1,149 @@
+package nodelife_test
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/controller/nodelife"
+	"volplane.dev/volplane/internal/kube/kubetest"
+)
+
+const (
+	grace = 40 * time.Second
+	soon  = time.Second
+)
+
+// world is an API in which the controller works by itself. It is to be used in a
+// bubble of synctest.
+type world struct {
+	*testing.T
+	server *kubetest.Server
+	// users is the client of everybody else, own the controller's.
+	users, own *fake.Clientset
+	stop       func()
+}
+
+func inWorld(t *testing.T, play func(*world), objects ...runtime.Object) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{T: t, server: kubetest.NewServer()}
+		w.users = w.server.Client()
+		w.add(objects...)
+		w.start()
+		play(w)
+		w.stop()
+	})
+}
+
+func (w *world) start() {
+	w.Helper()
+	p := w.server.Begin(w, "nodelife", nodelife.Declaration().Rights())
+	w.own, w.stop = p.Client, p.Stop
+	p.Run(nodelife.New(controller.Env{Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler)}, time.Now).Run)
+}
+
+func (w *world) add(objects ...runtime.Object) {
+	w.Helper()
+	for _, o := range objects {
+		if err := w.server.Add(o); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+func (w *world) nodes() kubetest.Objects[*corev1.Node]        { return w.users.CoreV1().Nodes() }
+func (w *world) pods(ns string) kubetest.Objects[*corev1.Pod] { return w.users.CoreV1().Pods(ns) }
+
+// beats has the agent of a node renew its Lease.
+func (w *world) beats(node string) {
+	w.Helper()
+	kubetest.Change(w, w.users.CoordinationV1().Leases(corev1.NamespaceNodeLease), node, func(l *coordinationv1.Lease) {
+		l.Labels = map[string]string{"at": fmt.Sprint(time.Now().Unix())}
+	})
+}
+
+// left compares the Pods that are there with what is wanted.
+func (w *world) left(want ...string) {
+	w.Helper()
+	list, err := w.users.CoreV1().Pods("").List(w.Context(), metav1.ListOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	got := []string{}
+	for _, p := range list.Items {
+		got = append(got, p.Namespace+"/"+p.Name)
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		w.Errorf("pods (-want +got):\n%s", diff)
+	}
+}
+
+// is compares a whole node with what is wanted.
+func (w *world) is(want *corev1.Node) {
+	w.Helper()
+	got, err := w.nodes().Get(w.Context(), want.Name, metav1.GetOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, kubetest.Whole(), cmpopts.IgnoreFields(metav1.ObjectMeta{}, "UID")); diff != "" {
+		w.Errorf("node (-want +got):\n%s", diff)
+	}
+}
+
+// heard compares all events so far with what is wanted.
+func (w *world) heard(want ...string) {
+	w.Helper()
+	list, err := w.users.CoreV1().Events("").List(w.Context(), metav1.ListOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	got := []string{}
+	for _, e := range list.Items {
+		got = append(got, fmt.Sprintf("%s %s %s: %s %q (%d)", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Type, e.Reason, e.Message, e.Count))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+		w.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func node(name string, change ...func(*corev1.Node)) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"a": "b"}}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: "example.org/Foreign", Status: corev1.ConditionTrue}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
+	n.Status.VolumesInUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/d^h"}
+	for _, f := range change {
+		f(n)
+	}
+	return n
+}
+
+func ready(s corev1.ConditionStatus) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Status.Conditions[len(n.Status.Conditions)-1].Status = s }
+}
+
+func off(n *corev1.Node) {
+	n.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
+}
+
+func lease(name string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name}}
+}
+
+func pod(ns, name, node string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: corev1.PodSpec{NodeName: node}}
+}
