@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -95,5 +96,20 @@ func (w *world) createReleased(handle string) {
 	v.Status.Phase = corev1.VolumeReleased
 	if _, err := w.client.CoreV1().PersistentVolumes().Create(w.t.Context(), v, metav1.CreateOptions{}); err != nil {
 		w.t.Fatal(err)
+	}
+}
+
+// TestASlowDriver: the claim's owner is told that it works.
+func TestASlowDriver(t *testing.T) {
+	b := newBench(t, nil, claim("c"), class())
+	told := false
+	b.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
+		b.told(notes("Provisioning", "", "driver d.example is making volume pvc-u-c"))
+		told = true
+		return csitest.Action{}
+	})
+	b.works(kindClaim, "u-c")
+	if !told {
+		t.Error("not told during the call")
 	}
 }

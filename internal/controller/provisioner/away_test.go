@@ -1,0 +1,366 @@
+package provisioner
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const kept = "external-attacher/d-example"
+
+// unwanted is the object of a volume of claim c, which has gone, with all that
+// keeps objects.
+func unwanted(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
+	v := plainVolume("c")
+	v.UID, v.Labels, v.ResourceVersion = "u-pv", map[string]string{"a": "b"}, "7"
+	v.Finalizers = []string{volume.FinalizerVolumeProtection, foreign, volume.FinalizerProvisioner, kept}
+	v.Annotations[volume.AnnDeletionSecretName], v.Annotations[volume.AnnDeletionSecretNamespace] = "provisioner-c", "ns-secrets"
+	v.Status.Phase = corev1.VolumeReleased
+	for _, f := range change {
+		f(v)
+	}
+	return v
+}
+
+func isGoing(v *corev1.PersistentVolume) {
+	v.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9, 0)}
+}
+
+func without(all []string, some ...string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(some, s) })
+}
+
+// warned and noted are events about the volume of claim c.
+func warned(reason, next, words string) [5]string {
+	return [5]string{"Warning", reason, "pvc-u-c", next, words}
+}
+
+// TestAVolumeGoes: what cannot be undone is asked of the API server itself, then
+// the driver deletes by the volume's Secret, and only then the object goes. What
+// others have put on it keeps it.
+func TestAVolumeGoes(t *testing.T) {
+	for name, one := range map[string]struct {
+		v        *corev1.PersistentVolume
+		protects bool
+		writes   []string
+		left     []string
+	}{
+		"released":                 {unwanted(), false, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, []string{volume.FinalizerVolumeProtection, foreign}},
+		"protected by us, too":     {unwanted(), true, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, []string{foreign}},
+		"somebody has deleted it":  {unwanted(isGoing), true, []string{"patch persistentvolumes pvc-u-c"}, []string{foreign}},
+		"nobody else has anything": {unwanted(func(v *corev1.PersistentVolume) { v.Finalizers = without(v.Finalizers, foreign) }), true, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(s *setup) { s.Protects = one.protects }, one.v, key())
+			b.works(kindVolume, "pvc-u-c")
+			b.called(deletes("c", keyed()))
+			b.wrote(one.writes...)
+			// What was asked live stands before it.
+			if got := b.api.did("get"); len(got) < 3 || got[0] != "get persistentvolumes pvc-u-c" || got[1] != "get persistentvolumeclaims c" || got[2] != "get secrets provisioner-c" {
+				t.Errorf("asked live: %v", got)
+			}
+			if len(one.left) == 0 {
+				b.volumesAre()
+				return
+			}
+			want := one.v.DeepCopy()
+			want.Finalizers = one.left
+			b.volumesAre(want)
+			got, err := b.api.CoreV1().PersistentVolumes().Get(t.Context(), "pvc-u-c", metav1.GetOptions{})
+			if err != nil || got.DeletionTimestamp == nil {
+				t.Errorf("the object is not going: %v", err)
+			}
+		})
+	}
+	b := newBench(t, nil, unwanted(func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }), key())
+	b.works(kindVolume, "pvc-u-c")
+	b.called(deletes("c", keyed()))
+}
+
+// TestAVolumeStays: neither the driver nor the API is asked for anything.
+func TestAVolumeStays(t *testing.T) {
+	bound := claim("c")
+	bound.Spec.VolumeName = "pvc-u-c"
+	another := bound.DeepCopy()
+	another.UID = "u-another"
+	name := "pvc-u-c"
+	attached := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}}
+	attached.Spec.Attacher, attached.Spec.Source.PersistentVolumeName = driverName, &name
+	for name, one := range map[string]struct {
+		change  func(*setup)
+		objects []runtime.Object
+		told    [][5]string
+	}{
+		"its claim is there":          {nil, []runtime.Object{unwanted(), bound}, nil},
+		"another claim names it":      {nil, []runtime.Object{unwanted(), another}, [][5]string{warned("ClaimUIDMismatch", "user", "has uid u-another")}},
+		"attached":                    {nil, []runtime.Object{unwanted(), attached}, [][5]string{{"Normal", "StillAttached", "pvc-u-c", "attach/detach", "is still attached: va"}}},
+		"the driver is not there":     {func(s *setup) { s.late = true }, []runtime.Object{unwanted()}, nil},
+		"the driver deletes nothing":  {func(s *setup) { s.config.Controller.CreateDelete = false }, []runtime.Object{unwanted()}, [][5]string{warned("VolumeFailedDelete", driverName, "CREATE_DELETE_VOLUME")}},
+		"somebody else's":             {nil, []runtime.Object{unwanted(func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnProvisionedBy] = "other" })}, nil},
+		"in use":                      {nil, []runtime.Object{unwanted(func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })}, nil},
+		"deleted, its object not yet": {nil, []runtime.Object{unwanted(isGoing, func(v *corev1.PersistentVolume) { v.Finalizers = []string{foreign} })}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, one.change, append(one.objects, key())...)
+			b.works(kindVolume, "pvc-u-c")
+			b.called()
+			b.wrote()
+			b.told(one.told...)
+			b.volumesAre(one.objects[0].(*corev1.PersistentVolume))
+		})
+	}
+	b := newBench(t, nil)
+	b.works(kindVolume, "pvc-u-c")
+}
+
+// TestWhatTheCacheDoesNotKnow: the API server says otherwise just before the
+// driver is called.
+func TestWhatTheCacheDoesNotKnow(t *testing.T) {
+	bound := claim("c")
+	bound.Spec.VolumeName = "pvc-u-c"
+	for name, one := range map[string]struct {
+		now   func(*bench)
+		words string
+	}{
+		"the object has changed": {func(b *bench) {
+			b.api.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, unwanted(func(v *corev1.PersistentVolume) { v.ResourceVersion = "8" }), nil
+			})
+		}, "Operation cannot be fulfilled on persistentvolumes"},
+		"the object cannot be read": {func(b *bench) { b.api.fails("get", "persistentvolumes", errLost) }, "look at volume pvc-u-c: the answer is lost"},
+		"the object has gone": {func(b *bench) {
+			b.api.fails("get", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
+		}, ""},
+		"a claim has it": {func(b *bench) {
+			if err := b.api.Tracker().Add(bound); err != nil {
+				b.t.Fatal(err)
+			}
+		}, "Operation cannot be fulfilled on persistentvolumeclaims"},
+		"the claim cannot be read":  {func(b *bench) { b.api.fails("get", "persistentvolumeclaims", errLost) }, "look for claim of volume pvc-u-c: the answer is lost"},
+		"the Secret cannot be read": {func(b *bench) { b.api.fails("get", "secrets", errLost) }, "read secret ns-secrets/provisioner-c: the answer is lost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil, unwanted(), key())
+			one.now(b)
+			if one.words == "" {
+				b.works(kindVolume, "pvc-u-c")
+			} else {
+				b.errs(kindVolume, "pvc-u-c", one.words)
+			}
+			b.called()
+			b.wrote()
+		})
+	}
+	// A claim of the name that has another volume keeps nothing.
+	bound.Spec.VolumeName = "another"
+	b := newBench(t, nil, unwanted(), key(), bound)
+	b.works(kindVolume, "pvc-u-c")
+	b.called(deletes("c", keyed()))
+}
+
+// TestWhatTheDriverDoesNotDelete: the object stays as it is.
+func TestWhatTheDriverDoesNotDelete(t *testing.T) {
+	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Internal, codes.DeadlineExceeded} {
+		b := newBench(t, nil, unwanted(), key())
+		b.fails("DeleteVolume", no(code), true)
+		b.errs(kindVolume, "pvc-u-c", "delete volume id-pvc-u-c: rpc error: code = "+code.String())
+		b.wrote()
+		b.volumesAre(unwanted())
+		b.told(warned("VolumeFailedDelete", driverName, "volume pvc-u-c is not deleted: "+code.String()+": "))
+		b.fails("DeleteVolume", nil, false)
+		b.works(kindVolume, "pvc-u-c")
+		b.called(deletes("c", keyed()), deletes("c", keyed()))
+	}
+	b := newBench(t, nil, unwanted(), key())
+	b.api.PrependReactor("get", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
+		b.drivers.Remove(b.dialed)
+		return false, nil, nil
+	})
+	b.errs(kindVolume, "pvc-u-c", "d.example: driver has gone")
+	b.wrote()
+}
+
+// TestASecretThatIsGone does not keep a volume for ever.
+func TestASecretThatIsGone(t *testing.T) {
+	b := newBench(t, nil, unwanted())
+	b.works(kindVolume, "pvc-u-c")
+	b.called(deletes("c", nil))
+	b.told(warned("VolumeFailedDelete", "user", "volume id-pvc-u-c is deleted without its secret: read secret ns-secrets/provisioner-c"))
+}
+
+// TestTheObjectOfADeletedVolume: whatever comes between, it is another try to let
+// it go; and what others have put on it meanwhile stays.
+func TestTheObjectOfADeletedVolume(t *testing.T) {
+	gone := apierrors.NewNotFound(corev1.Resource("persistentvolumes"), "pvc-u-c")
+	for name, one := range map[string]struct {
+		verb  string
+		err   error
+		words string
+	}{
+		"gone before it is deleted":  {"delete", gone, ""},
+		"it is not deleted":          {"delete", errLost, "delete object of volume pvc-u-c: the answer is lost"},
+		"gone before it is let go":   {"patch", gone, ""},
+		"it is not let go":           {"patch", errLost, "let object of volume pvc-u-c go: the answer is lost"},
+		"somebody has another write": {"update", errLost, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil, unwanted(), key())
+			b.api.fails(one.verb, "persistentvolumes", one.err)
+			if one.words == "" {
+				b.works(kindVolume, "pvc-u-c")
+			} else {
+				b.errs(kindVolume, "pvc-u-c", one.words)
+			}
+			b.called(deletes("c", keyed()))
+		})
+	}
+	b := newBench(t, nil, unwanted(), key())
+	if err := b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), unwanted(func(v *corev1.PersistentVolume) { v.UID = "u-new" }), ""); err != nil {
+		t.Fatal(err)
+	}
+	b.api.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, unwanted(), nil })
+	b.errs(kindVolume, "pvc-u-c", "it is another one")
+}
+
+// TestFinalizersThatChangedMeanwhile: ours is taken off as the object is now.
+func TestFinalizersThatChangedMeanwhile(t *testing.T) {
+	invalid := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-u-c", nil)
+	more := func(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, "example.org/more") }
+	for name, one := range map[string]struct {
+		get, update error
+		words       string
+	}{
+		"as it is now": {nil, nil, ""},
+		"gone":         {apierrors.NewNotFound(corev1.Resource("x"), "y"), nil, ""},
+		"not written":  {nil, errLost, "let object of volume pvc-u-c go: write volume pvc-u-c: the answer is lost"},
+		"gone by then": {nil, apierrors.NewNotFound(corev1.Resource("x"), "y"), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil, unwanted(), key())
+			patched := false
+			b.api.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				patched = true
+				return true, nil, errors.Join(invalid, b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), unwanted(more, isGoing), ""))
+			})
+			b.api.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return patched && one.get != nil, nil, one.get
+			})
+			b.api.fails("update", "persistentvolumes", one.update)
+			if one.words != "" {
+				b.errs(kindVolume, "pvc-u-c", one.words)
+				return
+			}
+			b.works(kindVolume, "pvc-u-c")
+			if one.get == nil && one.update == nil {
+				want := unwanted(more)
+				want.Finalizers = without(want.Finalizers, volume.FinalizerProvisioner)
+				b.volumesAre(want)
+			}
+		})
+	}
+}
+
+// TestWhoKeepsAnObject: a volume that is to be deleted with its claim gets the
+// finalizer, one that is to be retained loses it, and that is all that changes.
+func TestWhoKeepsAnObject(t *testing.T) {
+	inUse := func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound }
+	bare := func(v *corev1.PersistentVolume) { v.Finalizers = without(v.Finalizers, volume.FinalizerProvisioner) }
+	retain := func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	}
+	last := func(v *corev1.PersistentVolume) {
+		bare(v)
+		v.Finalizers = append(v.Finalizers, volume.FinalizerProvisioner)
+	}
+	for name, one := range map[string]struct{ before, after *corev1.PersistentVolume }{
+		"adopted":  {unwanted(inUse, bare), unwanted(inUse, last)},
+		"disowned": {unwanted(retain), unwanted(retain, bare)},
+		"neither":  {unwanted(retain, bare), unwanted(retain, bare)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil, one.before, key())
+			b.works(kindVolume, "pvc-u-c")
+			b.volumesAre(one.after)
+			b.called()
+			// What was written is known, and is not written again.
+			b.works(kindVolume, "pvc-u-c")
+			if got := b.api.writes(); name != "neither" && !slices.Equal(got, []string{"update persistentvolumes pvc-u-c"}) {
+				t.Errorf("writes: %v", got)
+			}
+		})
+	}
+	b := newBench(t, nil, unwanted(inUse, bare))
+	b.api.fails("update", "persistentvolumes", errLost)
+	b.errs(kindVolume, "pvc-u-c", "write volume pvc-u-c: the answer is lost")
+	b.api.fails("update", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
+	b.works(kindVolume, "pvc-u-c")
+}
+
+// TestRetainedWhileTheLogTellsOfIt: the object is let go when no restart can take
+// the volume for one that nobody knows of.
+func TestRetainedWhileTheLogTellsOfIt(t *testing.T) {
+	retained := unwanted(func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
+	})
+	open := "retain volume pvc-u-c: its making is not settled"
+	b := newBench(t, nil, retained, left(), key())
+	b.errs(kindVolume, "pvc-u-c", open)
+	b.wrote()
+	b.works(kindClaim, "u-c")
+	b.works(kindVolume, "pvc-u-c")
+	b.wrote("delete configmaps volplane-intents-7", "update persistentvolumes pvc-u-c")
+
+	for _, verb := range []string{"list", "delete"} {
+		b = newBench(t, nil, retained, left(), key())
+		if verb == "delete" {
+			b.works(kindClaim, "u-c")
+		}
+		b.api.fails(verb, "configmaps", errLost)
+		b.errs(kindVolume, "pvc-u-c", "the answer is lost")
+		b.volumesAre(retained)
+	}
+	b = newBench(t, nil, unwanted(func(v *corev1.PersistentVolume) {
+		v.Spec.PersistentVolumeReclaimPolicy, v.Spec.ClaimRef = corev1.PersistentVolumeReclaimRetain, nil
+	}), left())
+	b.works(kindVolume, "pvc-u-c")
+	b.wrote("update persistentvolumes pvc-u-c")
+}
+
+// TestEachDriverDeletesItsOwn.
+func TestEachDriverDeletesItsOwn(t *testing.T) {
+	config := csitest.Full()
+	config.Name = "other.example"
+	other := csitest.Start(t, config)
+	d, err := csi.Dial(t.Context(), other.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.Close() })
+	b := newBench(t, nil, unwanted(), key(), unwanted(func(v *corev1.PersistentVolume) {
+		v.Name, v.UID, v.Annotations[volume.AnnProvisionedBy] = "pvc-u-d", "u-d", "other.example"
+		v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle = "other.example", "its"
+		v.Spec.ClaimRef.Name = "d"
+	}))
+	b.drivers.Put(d)
+	b.works(kindVolume, "pvc-u-c")
+	b.called(deletes("c", keyed()))
+	b.works(kindVolume, "pvc-u-d")
+	b.called(deletes("c", keyed()))
+	if got := other.Calls(); len(got) != 1 || !proto.Equal(got[0].Request, func() proto.Message { r := deletes("", keyed()); r.VolumeId = "its"; return r }()) {
+		t.Errorf("calls: %v", got)
+	}
+}
