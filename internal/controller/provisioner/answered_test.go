@@ -384,3 +384,30 @@ func TestAHandleThatIsBeingSaved(t *testing.T) {
 		t.Errorf("taken by %q", taken)
 	}
 }
+
+// TestAHandleThatIsSavedAndNotSeenYet: a driver that gives one id to two claims
+// gives neither the other's data, however late the first object is seen.
+func TestAHandleThatIsSavedAndNotSeenYet(t *testing.T) {
+	b := newBench(t, nil, claim("c"), claim("d"), class())
+	b.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
+		return csitest.Action{Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "h", CapacityBytes: gib}}}
+	})
+	b.works(kindClaim, "u-c")
+	b.errs(kindClaim, "u-d", "driver d.example answered with the id of volume pvc-u-c, which exists already")
+	want := plainVolume("c")
+	want.Spec.CSI.VolumeHandle, want.Spec.CSI.VolumeAttributes = "h", nil
+	b.volumesAre(want)
+	b.called(asksFor("c"), asksFor("d"))
+	// When it is known to be gone, its id may be another's.
+	b.deleteVolume("pvc-u-c")
+	c := claim("c")
+	c.ResourceVersion, c.Spec.VolumeName = "1000", "another"
+	b.claims.Wrote(c)
+	b.works(kindClaim, "u-c")
+	kubetest.Eventually(t, func() string {
+		if after, err := b.reconcile(kindClaim, "u-d"); after != 0 || err != nil {
+			return fmt.Sprintf("a volume for the other claim: after %v, %v", after, err)
+		}
+		return ""
+	})
+}

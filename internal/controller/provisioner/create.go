@@ -44,11 +44,11 @@ func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolume
 		return p.failed(ctx, claim, in, err, plan.Step == provision.Record)
 	}
 	taken, release := p.hold(in, answer.Handle)
-	defer release()
 	if problem, remove := provision.Check(in, answer, taken); problem != "" {
+		defer release()
 		return p.refuse(ctx, in, answer, problem, remove)
 	}
-	return p.save(ctx, in, answer)
+	return p.save(ctx, in, answer, release)
 }
 
 // failed acts on a CreateVolume call that went wrong; first says that it was the
@@ -77,9 +77,13 @@ func (p *provisioner) failed(ctx context.Context, claim *corev1.PersistentVolume
 }
 
 // save writes the volume object. The intent is resolved when the cache shows
-// the object: until then it keeps the claim from being provisioned again.
-func (p *provisioner) save(ctx context.Context, in *provision.Intent, a provision.Answer) error {
-	got, err := p.Client.CoreV1().PersistentVolumes().Create(ctx, provision.Object(in, a), metav1.CreateOptions{})
+// the object: until then it keeps the claim from being provisioned again, and
+// the handle from another volume; release gives that back.
+func (p *provisioner) save(ctx context.Context, in *provision.Intent, a provision.Answer, release func()) error {
+	_, err := p.Client.CoreV1().PersistentVolumes().Create(ctx, provision.Object(in, a), metav1.CreateOptions{})
+	if err != nil {
+		defer release()
+	}
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
 		// It is not to be saved: seed 004 wants the asset deleted then.
@@ -90,9 +94,7 @@ func (p *provisioner) save(ctx context.Context, in *provision.Intent, a provisio
 		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("volume object %s is not saved yet: %s", in.Name, err)})
 		return fmt.Errorf("save volume %s: %w", in.Name, err)
 	}
-	p.volumes.Wrote(got)
-	p.made.Store(in.Claim.UID, nil)
-	p.wakeClaim(in.Claim.UID)
+	p.made.Store(in.Claim.UID, release)
 	p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name})
 	return nil
 }

@@ -103,11 +103,12 @@ type provisioner struct {
 	csiNodes    *kube.Cache[*storagev1.CSINode]
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
 	// made are the claims whose volume objects were written and may not be
-	// seen yet, old those whose intents were found in the log, doubtful those
+	// seen yet, with what gives their handles back then, old those whose intents were found in the log, doubtful those
 	// whose drivers said no and may have made a volume, missing when it was seen
 	// of those with an intent that their drivers are not there, by UID.
 	made, old, doubtful, missing sync.Map
-	// handles are the ids of drivers' volumes whose objects are being written.
+	// handles are the ids of drivers' volumes whose objects are being written, or
+	// are not seen yet.
 	handles sync.Map
 	refused refusals
 	sources sources
@@ -438,9 +439,11 @@ func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 
 // resolve ends an intent: its volume object exists, or nothing does.
 func (p *provisioner) resolve(in *provision.Intent) {
-	for _, known := range []*sync.Map{&p.made, &p.doubtful, &p.missing} {
-		known.Delete(in.Claim.UID)
+	if release, made := p.made.LoadAndDelete(in.Claim.UID); made {
+		release.(func())()
 	}
+	p.doubtful.Delete(in.Claim.UID)
+	p.missing.Delete(in.Claim.UID)
 	p.log.Done(string(in.Claim.UID))
 	pause := sweepPause
 	if _, old := p.old.LoadAndDelete(in.Claim.UID); old {
