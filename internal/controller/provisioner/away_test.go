@@ -246,6 +246,7 @@ func TestFinalizersThatChangedMeanwhile(t *testing.T) {
 	}{
 		"as it is now": {nil, nil, ""},
 		"gone":         {apierrors.NewNotFound(corev1.Resource("x"), "y"), nil, ""},
+		"not read":     {errLost, nil, "let object of volume pvc-u-c go: the answer is lost"},
 		"not written":  {nil, errLost, "let object of volume pvc-u-c go: write volume pvc-u-c: the answer is lost"},
 		"gone by then": {nil, apierrors.NewNotFound(corev1.Resource("x"), "y"), ""},
 	} {

@@ -161,11 +161,12 @@ func (p *provisioner) forget(ctx context.Context, v *corev1.PersistentVolume) er
 	}
 	if apierrors.IsInvalid(err) {
 		// Somebody else changed the finalizers meanwhile.
-		if v, err = volumes.Get(ctx, v.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		var now *corev1.PersistentVolume
+		if now, err = volumes.Get(ctx, v.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 			return nil
 		}
 		if err == nil {
-			err = p.updateVolume(ctx, provision.Disowned(v))
+			err = p.updateVolume(ctx, provision.Disowned(now))
 		}
 	}
 	if err != nil {
