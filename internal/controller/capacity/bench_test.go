@@ -1,0 +1,297 @@
+package capacity
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/decide/capacity"
+	"volplane.dev/volplane/internal/decide/topology"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/kube/kubetest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	driverName = "d.example"
+	gib        = 1 << 30
+)
+
+// bench is a controller that does one step when it is told to. What it wants to
+// look at is only noted.
+type bench struct {
+	t       *testing.T
+	client  *fake.Clientset
+	driver  *csitest.Driver
+	dialed  *csi.Driver
+	drivers *csi.Set
+	c       *controller.Controller
+	step    func(context.Context, controller.Key) (controller.Result, error)
+
+	mu    sync.Mutex
+	woken []string
+}
+
+// setup is what differs between benches: late says that the driver has not
+// registered, deaf that the API tells of no change.
+type setup struct {
+	config csitest.Config
+	Options
+	late, deaf bool
+}
+
+func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *bench {
+	t.Helper()
+	s := setup{config: csitest.Full(), Options: Options{Drivers: csi.NewSet()}}
+	s.config.Name = driverName
+	if change != nil {
+		change(&s)
+	}
+	b := &bench{t: t, client: fake.NewClientset(objects...), driver: csitest.Start(t, s.config), drivers: s.Drivers}
+	b.stamps()
+	ctx, cancel := context.WithCancel(context.Background())
+	d, err := csi.Dial(ctx, b.driver.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.dialed = d
+	if !s.late {
+		b.drivers.Put(d)
+	}
+	caches := kube.NewCaches(b.client)
+	b.c = New(controller.Env{
+		Client: b.client, Caches: caches, Events: kube.NewRecorder(ctx, b.client, "capacity"), Log: slog.New(slog.DiscardHandler),
+	}, s.Options)
+	b.step, b.c.Reconcile, b.c.Workers = b.c.Reconcile, b.note, 1
+	followed := func() {}
+	if s.deaf {
+		b.client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
+	} else {
+		followed = kubetest.Follow(t, b.client)
+	}
+	if err := caches.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	followed()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = b.c.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended; _ = d.Close() })
+	return b
+}
+
+// stamps gives what is updated a version, as the API does.
+func (b *bench) stamps() {
+	version := 100
+	b.client.PrependReactor("update", "csistoragecapacities", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		version++
+		a.(clienttesting.UpdateActionImpl).GetObject().(*storagev1.CSIStorageCapacity).ResourceVersion = strconv.Itoa(version)
+		return false, nil, nil
+	})
+}
+
+func (b *bench) note(_ context.Context, k controller.Key) (controller.Result, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.woken = append(b.woken, k.String())
+	return controller.Result{}, nil
+}
+
+// wakes waits until all that is wanted is looked at, and nothing else.
+func (b *bench) wakes(want ...string) {
+	b.t.Helper()
+	slices.Sort(want)
+	kubetest.Eventually(b.t, func() string {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		got := slices.Clone(b.woken)
+		slices.Sort(got)
+		if got = slices.Compact(got); !slices.Equal(got, want) {
+			return fmt.Sprintf("what is woken: want %v, got %v", want, got)
+		}
+		b.woken = nil
+		return ""
+	})
+}
+
+// idle waits until what has been asked for is looked at, and forgets it: a driver
+// that nobody knows comes last.
+func (b *bench) idle() {
+	b.t.Helper()
+	last := "driver/last-" + strconv.Itoa(len(b.client.Actions()))
+	b.c.Add(controller.Key{Kind: kindDriver, Name: strings.TrimPrefix(last, "driver/")})
+	kubetest.Eventually(b.t, func() string {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !slices.Contains(b.woken, last) {
+			return last
+		}
+		b.woken = nil
+		return ""
+	})
+}
+
+func (b *bench) reconcile(k controller.Key) (time.Duration, error) {
+	b.t.Helper()
+	r, err := b.step(b.t.Context(), k)
+	return r.After, err
+}
+
+// works has it look at a key, which must go well.
+func (b *bench) works(k controller.Key) time.Duration {
+	b.t.Helper()
+	after, err := b.reconcile(k)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return after
+}
+
+func (b *bench) errs(k controller.Key, words string) {
+	b.t.Helper()
+	if _, err := b.reconcile(k); err == nil || !strings.Contains(err.Error(), words) {
+		b.t.Fatalf("%v: %v, want %q", k, err, words)
+	}
+}
+
+func theDriver() controller.Key { return controller.Key{Kind: kindDriver, Name: driverName} }
+
+// item is the key of a class in a zone.
+func item(class, zone string) controller.Key { return itemKey(driverName, nameIn(class, zone)) }
+
+func nameIn(class, zone string) string {
+	return capacity.Item{Class: late(class), Segment: topology.Segment{"zone": zone}}.Name()
+}
+
+// answers has the driver say how much there is, and how large a volume may be.
+func (b *bench) answers(available, largest int64) {
+	b.driver.OnCall("GetCapacity", func(int, any) csitest.Action {
+		r := &csipb.GetCapacityResponse{AvailableCapacity: available}
+		if largest != 0 {
+			r.MaximumVolumeSize = wrapperspb.Int64(largest)
+		}
+		return csitest.Action{Answer: r}
+	})
+}
+
+// asks is the whole request for a class in a zone.
+func asks(class, zone string) *csipb.GetCapacityRequest {
+	return &csipb.GetCapacityRequest{
+		Parameters: late(class).Parameters, AccessibleTopology: &csipb.Topology{Segments: map[string]string{"zone": zone}},
+		VolumeCapabilities: []*csipb.VolumeCapability{{
+			AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{}}, AccessMode: &csipb.VolumeCapability_AccessMode{},
+		}},
+	}
+}
+
+func (b *bench) called(want ...proto.Message) {
+	b.t.Helper()
+	var got []proto.Message
+	for _, c := range b.driver.Calls() {
+		got = append(got, c.Request)
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
+		b.t.Errorf("calls (-want +got):\n%s", diff)
+	}
+}
+
+// objectsAre compares all objects, in the order of their names.
+func (b *bench) objectsAre(want ...*storagev1.CSIStorageCapacity) {
+	b.t.Helper()
+	all, err := b.client.StorageV1().CSIStorageCapacities("").List(b.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var got []*storagev1.CSIStorageCapacity
+	for i := range all.Items {
+		got = append(got, &all.Items[i])
+	}
+	order := func(a, b *storagev1.CSIStorageCapacity) bool { return kube.Key(a) < kube.Key(b) }
+	if diff := cmp.Diff(want, got, kubetest.Whole(), cmpopts.SortSlices(order), cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })); diff != "" {
+		b.t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}
+
+// told waits until there is this event about a class and no other one.
+func (b *bench) told(class, next, words string) {
+	b.t.Helper()
+	kubetest.Eventually(b.t, func() string {
+		all, err := b.client.CoreV1().Events("").List(context.Background(), metav1.ListOptions{})
+		if err != nil || len(all.Items) != 1 {
+			return fmt.Sprintf("one event, not %d, %v", len(all.Items), err)
+		}
+		e := all.Items[0]
+		if e.Type != "Warning" || e.Reason != "CapacityUnknown" || e.InvolvedObject.Name != class || e.Annotations[volume.AnnNext] != next || !strings.Contains(e.Message, words) {
+			return fmt.Sprintf("event %s %s, not %s %s %s %s", next, words, e.Reason, e.InvolvedObject.Name, e.Annotations[volume.AnnNext], e.Message)
+		}
+		return ""
+	})
+}
+
+// late is a class whose claims wait for a node.
+func late(name string) *storagev1.StorageClass {
+	mode := storagev1.VolumeBindingWaitForFirstConsumer
+	return &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: driverName, VolumeBindingMode: &mode,
+		Parameters: map[string]string{"pool": name, "csi.storage.k8s.io/fstype": "xfs"},
+	}
+}
+
+func node(name, zone string) (*corev1.Node, *storagev1.CSINode) {
+	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	n.Spec.Drivers = []storagev1.CSINodeDriver{{Name: driverName, NodeID: name, TopologyKeys: []string{"zone"}}}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone}}}, n
+}
+
+// places are nodes in zones a and b.
+func places(more ...runtime.Object) []runtime.Object {
+	nodeA, csiA := node("n-a", "a")
+	nodeB, csiB := node("n-b", "b")
+	return append(more, nodeA, csiA, nodeB, csiB)
+}
+
+// object tells how much there is of a class in a zone.
+func object(class, zone, free, largest string) *storagev1.CSIStorageCapacity {
+	o := &storagev1.CSIStorageCapacity{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: volume.NamespaceSystem, Name: nameIn(class, zone),
+			Labels: map[string]string{volume.LabelDriver: driverName, volume.LabelManagedBy: volume.ManagedByProvisioner},
+		},
+		StorageClassName: class, NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"zone": zone}},
+	}
+	if free != "" {
+		q := resource.MustParse(free)
+		o.Capacity = &q
+	}
+	if largest != "" {
+		q := resource.MustParse(largest)
+		o.MaximumVolumeSize = &q
+	}
+	return o
+}
