@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
@@ -232,7 +233,7 @@ func (b *bench) objectsAre(want ...*storagev1.CSIStorageCapacity) {
 	for i := range all.Items {
 		got = append(got, &all.Items[i])
 	}
-	order := func(a, b *storagev1.CSIStorageCapacity) bool { return kube.Key(a) < kube.Key(b) }
+	order := func(a, b *storagev1.CSIStorageCapacity) bool { return cluster.Key(a) < cluster.Key(b) }
 	if diff := cmp.Diff(want, got, kubetest.Whole(), cmpopts.SortSlices(order), cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })); diff != "" {
 		b.t.Errorf("objects (-want +got):\n%s", diff)
 	}
