@@ -24,7 +24,7 @@ func (s *shell) whyCommand() *cobra.Command {
 		Long: `Tell who waits for whom, and why.
 
 Of one object: the way from the claim over its class, volume and attachment to
-its mounts, and the deepest step of it that has a problem, or else the first that
+its mounts, and the first step of it that has a problem, or else the first that
 waits. Types: pvc, pv, pod,
 volumeattachment, node. Without an object: every cause of waiting in the
 namespace, and all that it holds up.

@@ -63,6 +63,9 @@ func (f facts) unattached(node string) []Link {
 	if b, ok := f.usedElsewhere(node); ok && told.Reason == volume.ReasonAttaching {
 		told = volume.Condition{Because: b}
 	}
+	if told.Reason == volume.ReasonNodeGone {
+		return nil // which its Pods tell
+	}
 	links := []Link{f.tell(attachmentSubject(node), told)}
 	if told.Reason != volume.ReasonMultiAttach {
 		return links

@@ -35,17 +35,12 @@ type Chain struct {
 	Links []Link
 }
 
-// Answer returns the link to look at: the deepest one with a problem, because those
-// above it only wait for it; else the first that waits; else the last.
+// Answer returns the link to look at: the first one with a problem, for what only
+// waits for it may stand before it; else the first that waits; else the last.
 func (c Chain) Answer() Link {
-	for _, l := range slices.Backward(c.Links) {
-		if l.State == Problem {
-			return l
-		}
-	}
-	for _, l := range c.Links {
-		if l.State == Waiting {
-			return l
+	for _, s := range []State{Problem, Waiting} {
+		if i := slices.IndexFunc(c.Links, func(l Link) bool { return l.State == s }); i >= 0 {
+			return c.Links[i]
 		}
 	}
 	return c.Links[len(c.Links)-1]

@@ -22,7 +22,7 @@ func (f facts) claim() Link {
 			fmt.Sprintf("there is no claim %s in namespace %s", f.ClaimName, f.Namespace), "user")
 	case c.DeletionTimestamp != nil:
 		return f.deleting(subject)
-	case c.Status.Phase == corev1.ClaimLost:
+	case c.Status.Phase == corev1.ClaimLost && !f.misnamed():
 		return link(subject, Problem, volume.ReasonClaimLost,
 			fmt.Sprintf("volume %s, which the claim was bound to, is lost", c.Spec.VolumeName), "user")
 	}
