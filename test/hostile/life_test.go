@@ -125,7 +125,10 @@ func (l *life) play(ctx context.Context) error {
 		}
 		pause(ctx, time.Duration(l.dice.IntN(500))*time.Millisecond)
 	}
-	return nil
+	if l.dice.IntN(2) == 0 {
+		return nil
+	}
+	return l.giveUp(ctx)
 }
 
 func (l *life) makeClaim(ctx context.Context) error {
@@ -234,8 +237,8 @@ func (l *life) removePod(ctx context.Context) error {
 	return l.deletePod(ctx, all[l.dice.IntN(len(all))])
 }
 
-// giveUp deletes a Pod that has not got its volume: what a driver has begun for
-// it is to be undone while it still says no.
+// giveUp deletes the Pods that have not got their volume: what a driver has begun
+// for them is to be undone while it still says no.
 func (l *life) giveUp(ctx context.Context) error {
 	pods, err := l.client.CoreV1().Pods(l.name).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -244,10 +247,10 @@ func (l *life) giveUp(ctx context.Context) error {
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if told, _ := standalone.Mounted(p); !told && p.DeletionTimestamp == nil {
-			return l.deletePod(ctx, p.Name)
+			err = errors.Join(err, l.deletePod(ctx, p.Name))
 		}
 	}
-	return nil
+	return err
 }
 
 func (l *life) deletePod(ctx context.Context, name string) error {

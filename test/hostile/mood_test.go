@@ -85,6 +85,9 @@ type scene struct {
 	there, hidden bool
 }
 
+// unseen says that nobody but the driver sees whether the call's work is done.
+func (s scene) unseen() bool { return s.method == "NodeStageVolume" && s.hidden }
+
 // draw returns how a call goes.
 func (m mood) draw(s scene) turn {
 	dice := m.dice(s.method, s.place)
@@ -102,9 +105,13 @@ func (m mood) draw(s scene) turn {
 	case n < 55:
 		t.work = true
 	case n < 80:
-		answers := s.believable(t.work)
+		answers, again := s.believable(t.work), dice.IntN(3) == 0
+		if s.unseen() && dice.IntN(2) == 0 {
+			// Nothing but the code tells what the driver has done.
+			t.work, answers, again = true, []codes.Code{codes.Internal, codes.Unknown, codes.DataLoss}, true
+		}
 		t.err = status.Error(answers[dice.IntN(len(answers))], "")
-		if dice.IntN(3) == 0 {
+		if again {
 			m.hold(s, t, 2+dice.IntN(30))
 		}
 	case n < 90:
@@ -159,7 +166,7 @@ func (s scene) lies(work bool) []codes.Code {
 		return request
 	case s.method == "CreateVolume" && work:
 		return slices.Concat(request, access)
-	case s.method == "NodeStageVolume" && work && s.hidden:
+	case s.unseen() && work:
 		// Nothing is at the staging path, and the codes say why it was not begun.
 		// Whoever is short of resources may have begun.
 		return slices.Concat(request[:3], access, []codes.Code{codes.FailedPrecondition})
