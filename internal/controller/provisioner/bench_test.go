@@ -250,7 +250,7 @@ func wholly() cmp.Options {
 		cmpopts.IgnoreFields(corev1.ObjectReference{}, "ResourceVersion"), cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }))
 }
 
-// volumesAre compares all volume objects.
+// volumesAre compares all volume objects, in whatever order.
 func (b *bench) volumesAre(want ...*corev1.PersistentVolume) {
 	b.t.Helper()
 	all, err := b.api.CoreV1().PersistentVolumes().List(b.t.Context(), metav1.ListOptions{})
@@ -261,7 +261,8 @@ func (b *bench) volumesAre(want ...*corev1.PersistentVolume) {
 	for i := range all.Items {
 		got = append(got, &all.Items[i])
 	}
-	if diff := cmp.Diff(want, got, wholly()); diff != "" {
+	byName := cmpopts.SortSlices(func(a, b *corev1.PersistentVolume) bool { return a.Name < b.Name })
+	if diff := cmp.Diff(want, got, byName, wholly()); diff != "" {
 		b.t.Errorf("volumes (-want +got):\n%s", diff)
 	}
 }
