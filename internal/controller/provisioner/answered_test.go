@@ -62,6 +62,7 @@ func (b *bench) calls(n int) func() bool {
 // TestAfterEachAnswer: the code decides whether the intent stays; whatever it is,
 // the same is asked again only after a pause, and then nothing is made twice.
 func TestAfterEachAnswer(t *testing.T) {
+	t.Parallel()
 	for code, stays := range map[codes.Code]bool{
 		codes.InvalidArgument: false, codes.NotFound: false, codes.OutOfRange: false, codes.ResourceExhausted: false,
 		codes.AlreadyExists: false, codes.Unimplemented: false, codes.PermissionDenied: false, codes.Unauthenticated: false,
@@ -69,6 +70,7 @@ func TestAfterEachAnswer(t *testing.T) {
 		codes.Canceled: true, codes.DeadlineExceeded: true, codes.Unavailable: true, codes.Aborted: true,
 	} {
 		t.Run(code.String(), func(t *testing.T) {
+			t.Parallel()
 			b := newBench(t, nil, claim("c"), class())
 			b.fails("CreateVolume", no(code), stays)
 			begun := time.Now()
@@ -92,6 +94,7 @@ func TestAfterEachAnswer(t *testing.T) {
 
 // TestAResolvedIntentIsSweptLater, but at once if an earlier life has left it.
 func TestAResolvedIntentIsSweptLater(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, nil, claim("c"), class())
 	b.forgetsWakes("snapshot/")
 	begun := time.Now()

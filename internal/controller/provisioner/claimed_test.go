@@ -70,6 +70,7 @@ func TestNothingIsDeletedThatAClaimNames(t *testing.T) {
 // TestAClaimThatIsNotSeenYetKeepsItsVolume: before data are deleted the API
 // server itself is asked.
 func TestAClaimThatIsNotSeenYetKeepsItsVolume(t *testing.T) {
+	t.Parallel()
 	asked := make(chan struct{}, 100)
 	there := make(chan bool, 1)
 	there <- true

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 // is deleted when the driver registers, however long after the first look, and
 // until then it is told who is waited for.
 func TestADriverThatComesLateIsAskedAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(d *driver) { d.volumes["id-pvc-u-c"], d.late = 1<<30, true }, begun("u-c", "pvc-u-c"))
 	w.tells("c", volume.ReasonDriverMissing, "driver "+driverName+" has not registered, and may have made a volume")
 	w.register()
@@ -32,6 +34,7 @@ func TestADriverThatComesLateIsAskedAtOnce(t *testing.T) {
 // TestADriverThatIsBackIsAskedAtOnce: a look that failed as a call is repeated
 // when the driver is there again, not after its pause.
 func TestADriverThatIsBackIsAskedAtOnce(t *testing.T) {
+	t.Parallel()
 	failed := make(chan struct{}, 100)
 	w := newWorld(t, func(d *driver) {
 		d.volumes["id-pvc-u-c"] = 1 << 30
@@ -60,6 +63,7 @@ func TestADriverThatIsBackIsAskedAtOnce(t *testing.T) {
 // and the claim is deleted meanwhile. Nothing is forgotten until the driver has
 // said what became of it.
 func TestWhatARefusalDoesNotProve(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		// says are the answers, one after the other; then it goes well.
 		says []codes.Code
@@ -72,17 +76,21 @@ func TestWhatARefusalDoesNotProve(t *testing.T) {
 		{[]codes.Code{codes.Internal, codes.PermissionDenied, codes.Unauthenticated, codes.AlreadyExists, codes.Unimplemented}, 6},
 		{[]codes.Code{codes.Code(42)}, 2},
 	} {
-		w := playCodes(t, c.says, true)
-		w.settled()
-		if calls := len(w.driver.calls()); calls != c.calls || w.driver.has() != "" {
-			t.Errorf("%v: %d calls, left at the driver: %q", c.says, calls, w.driver.has())
-		}
-		w.noVolumes()
+		t.Run(fmt.Sprint(c.says), func(t *testing.T) {
+			t.Parallel()
+			w := playCodes(t, c.says, true)
+			w.settled()
+			if calls := len(w.driver.calls()); calls != c.calls || w.driver.has() != "" {
+				t.Errorf("%d calls, left at the driver: %q", calls, w.driver.has())
+			}
+			w.noVolumes()
+		})
 	}
 }
 
 // TestWhatARefusalProves: then nobody is asked again for what nobody wants.
 func TestWhatARefusalProves(t *testing.T) {
+	t.Parallel()
 	for _, says := range [][]codes.Code{
 		{codes.InvalidArgument},
 		{codes.PermissionDenied},
@@ -90,12 +98,15 @@ func TestWhatARefusalProves(t *testing.T) {
 		{codes.Internal, codes.NotFound},
 		{codes.Unavailable, codes.ResourceExhausted},
 	} {
-		w := playCodes(t, says, false)
-		w.settled()
-		if calls, deleted := len(w.driver.calls()), w.driver.deletions(); calls != len(says) || len(deleted) > 0 {
-			t.Errorf("%v: %d calls, deleted %v", says, calls, deleted)
-		}
-		w.noVolumes()
+		t.Run(fmt.Sprint(says), func(t *testing.T) {
+			t.Parallel()
+			w := playCodes(t, says, false)
+			w.settled()
+			if calls, deleted := len(w.driver.calls()), w.driver.deletions(); calls != len(says) || len(deleted) > 0 {
+				t.Errorf("%d calls, deleted %v", calls, deleted)
+			}
+			w.noVolumes()
+		})
 	}
 }
 

@@ -18,8 +18,10 @@ import (
 )
 
 func TestAClaimGetsItsVolume(t *testing.T) {
+	t.Parallel()
 	for _, annotation := range []string{volume.AnnStorageProvisioner, volume.AnnBetaStorageProvisioner} {
 		t.Run(annotation, func(t *testing.T) {
+			t.Parallel()
 			c := claim("c")
 			c.Annotations = map[string]string{annotation: driverName}
 			w := newWorld(t, nil, c)
@@ -35,6 +37,7 @@ func TestAClaimGetsItsVolume(t *testing.T) {
 // TestAFinalNoIsNotRepeatedAtOnce: the writes of the intent wake the claim,
 // and must not take the pause between two attempts away.
 func TestAFinalNoIsNotRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(d *driver) {
 		d.answer = func(context.Context, *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 			return nil, status.Error(codes.InvalidArgument, "no such parameter")

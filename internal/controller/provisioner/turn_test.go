@@ -101,6 +101,7 @@ func (w *world) createReleased(handle string) {
 
 // TestASlowDriver: the claim's owner is told that it works.
 func TestASlowDriver(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, nil, claim("c"), class())
 	told := false
 	b.driver.OnCall("CreateVolume", func(int, any) csitest.Action {

@@ -167,8 +167,10 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 		w.register()
 	}
 	caches := kube.NewCaches(w.client)
+	// The last workers tell what they were at, too.
+	recording, silence := context.WithCancel(context.Background())
 	c := New(controller.Env{
-		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
+		Client: w.client, Caches: caches, Events: kube.NewRecorder(recording, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
 	}, Options{Drivers: w.drivers, Requests: controller.NewRequests(), Intents: Intents(), Lateness: 50 * time.Millisecond})
 	followed := kubetest.Follow(t, w.client)
 	if err := caches.Start(ctx); err != nil {
@@ -178,6 +180,7 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	t.Cleanup(func() {
+		defer silence()
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
