@@ -135,7 +135,8 @@ func TestEverythingThatCanBeAsked(t *testing.T) {
 	want.Spec.PersistentVolumeReclaimPolicy, want.Spec.MountOptions = corev1.PersistentVolumeReclaimRetain, cl.MountOptions
 	want.Spec.VolumeAttributesClassName = ptr.To("gold")
 	want.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
-		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}}}}}
+		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}},
+	}}}
 	want.Spec.CSI = &corev1.CSIPersistentVolumeSource{
 		Driver: driverName, VolumeHandle: "h", FSType: "xfs", VolumeAttributes: map[string]string{"lun": "7"},
 		ControllerPublishSecretRef: ref("controller-publish"), NodeStageSecretRef: ref("node-stage"), NodePublishSecretRef: ref("node-publish"),
@@ -268,8 +269,10 @@ func TestASnapshotMustProveItself(t *testing.T) {
 		"without a handle":    {c, shotBody, `{"spec":{"driver":"d.example","volumeSnapshotRef":{"uid":"u-shot"}}}`, "does not name a snapshot of the driver"},
 		"too large":           {c, `{"metadata":{"uid":"u-shot"},"status":{"readyToUse":true,"boundVolumeSnapshotContentName":"content","restoreSize":"2Gi"}}`, contentBody, "its data need 2147483648 bytes"},
 		"another mode":        {block, shotBody, contentBody, "the claim wants Block"},
-		"mode may change": {block, shotBody,
-			`{"metadata":{"annotations":{"snapshot.storage.kubernetes.io/allow-volume-mode-change":"true"}},"spec":{"driver":"d.example","volumeSnapshotRef":{"uid":"u-shot"},"sourceVolumeMode":"Filesystem"},"status":{"snapshotHandle":"shot"}}`, ""},
+		"mode may change": {
+			block, shotBody,
+			`{"metadata":{"annotations":{"snapshot.storage.kubernetes.io/allow-volume-mode-change":"true"}},"spec":{"driver":"d.example","volumeSnapshotRef":{"uid":"u-shot"},"sourceVolumeMode":"Filesystem"},"status":{"snapshotHandle":"shot"}}`, "",
+		},
 		"nobody knows them": {c, "", "", "is not installed"},
 		"as it should be":   {c, shotBody, contentBody, ""},
 	} {
