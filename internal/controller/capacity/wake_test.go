@@ -138,3 +138,27 @@ func TestWhoIsAsked(t *testing.T) {
 		})
 	}
 }
+
+// TestOnlyAClaimThatLosesItsNode has its class asked about, whatever else becomes
+// of a claim.
+func TestOnlyAClaimThatLosesItsNode(t *testing.T) {
+	t.Parallel()
+	claims := corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")
+	x := newBench(t, nil)
+	x.begins(late("fast"), late("slow"))
+	x.works(theDriver())
+	x.wakes(item("fast", "a").String(), item("fast", "b").String(), item("slow", "a").String(), item("slow", "b").String())
+	labelled := selected("")
+	labelled.Labels = map[string]string{"a": "b"}
+	for _, c := range []*corev1.PersistentVolumeClaim{selected(""), labelled, selected("n-a"), selected("n-b")} {
+		x.play(event{claims, "", c, nil})
+	}
+	if err := x.client.Tracker().Delete(claims, "ns", "c"); err != nil {
+		t.Fatal(err)
+	}
+	// What the ones before had woken would be looked at first.
+	slow, full, free := "slow", selected("n-a"), selected("")
+	full.Name, free.Name, full.Spec.StorageClassName, free.Spec.StorageClassName = "other", "other", &slow, &slow
+	x.play(event{claims, "", full, nil})
+	x.play(event{claims, "", free, []string{item("slow", "a").String(), item("slow", "b").String()}})
+}
