@@ -120,6 +120,13 @@ func TestAFullNode(t *testing.T) {
 		c.Labels, c.Finalizers, c.Annotations[volume.AnnSelectedNode] = map[string]string{"a": "b"}, []string{foreign}, "n-b"
 		return c
 	}
+	immediate := chosen()
+	delete(immediate.Annotations, volume.AnnSelectedNode)
+	n, csiNode := node("n-b", "b")
+	b := newBench(t, func(s *setup) { s.config.Plugin.AccessibilityConstraints = true }, immediate, class(), n, csiNode)
+	b.fails("CreateVolume", no(codes.ResourceExhausted), false)
+	b.errs(kindClaim, "u-c", "ResourceExhausted")
+	b.wrote("create configmaps volplane-intents-1")
 	for name, one := range map[string]struct {
 		code  codes.Code
 		zonal bool
@@ -155,8 +162,7 @@ func TestAFullNode(t *testing.T) {
 	// What was not written is not forgotten.
 	cl := class()
 	cl.VolumeBindingMode = &late
-	n, csiNode := node("n-b", "b")
-	b := newBench(t, func(s *setup) { s.config.Plugin.AccessibilityConstraints = true }, chosen(), n, csiNode, cl)
+	b = newBench(t, func(s *setup) { s.config.Plugin.AccessibilityConstraints = true }, chosen(), n, csiNode, cl)
 	b.fails("CreateVolume", no(codes.ResourceExhausted), false)
 	b.api.fails("update", "persistentvolumeclaims", errLost)
 	b.errs(kindClaim, "u-c", "have another node selected for claim ns/c: the answer is lost")
@@ -265,6 +271,8 @@ func TestWhatBecomesOfTheObject(t *testing.T) {
 	another.Spec.CSI.VolumeHandle = "another"
 	unowned := plainVolume("c")
 	unowned.Spec.ClaimRef.UID = "u-another"
+	elsewhere := plainVolume("c")
+	elsewhere.Spec.CSI.Driver = "other.example"
 	bare := plainVolume("c")
 	bare.Spec.CSI = nil
 	for i, one := range []struct {
@@ -279,6 +287,7 @@ func TestWhatBecomesOfTheObject(t *testing.T) {
 		{refuses: errLost, words: "save volume pvc-u-c: the answer is lost", stays: true},
 		{there: plainVolume("c")},
 		{there: another, words: "another volume object has the name pvc-u-c", deleted: true},
+		{there: elsewhere, words: "another volume object has the name pvc-u-c", deleted: true},
 		{there: bare, words: "another volume object has the name pvc-u-c", deleted: true},
 		{there: unowned, words: "another volume object has the name pvc-u-c"},
 	} {
@@ -413,4 +422,41 @@ func TestAHandleThatIsSavedAndNotSeenYet(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// TestAnIdIsGivenBack: when what had it is deleted, the driver may give it to
+// another volume.
+func TestAnIdIsGivenBack(t *testing.T) {
+	for name, one := range map[string]struct {
+		// bytes is how large the first volume is, objects what else there is.
+		bytes   int64
+		objects []runtime.Object
+		words   string
+	}{
+		"too small": {1, []runtime.Object{claim("c")}, "made a volume of 1 bytes"},
+		"not saved": {gib, []runtime.Object{claim("c")}, "the volume object is refused"},
+		"undone":    {gib, []runtime.Object{left(), key()}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, nil, append(one.objects, claim("d"), class())...)
+			b.api.PrependReactor("create", "persistentvolumes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				refused := a.(clienttesting.CreateActionImpl).GetObject().(*corev1.PersistentVolume).Name == "pvc-u-c"
+				return refused, nil, apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "pvc-u-c", errLost)
+			})
+			answer := &csipb.Volume{VolumeId: "h", CapacityBytes: one.bytes}
+			b.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
+				return csitest.Action{Answer: &csipb.CreateVolumeResponse{Volume: answer}}
+			})
+			if one.words == "" {
+				b.works(kindClaim, "u-c")
+			} else {
+				b.errs(kindClaim, "u-c", one.words)
+			}
+			answer = &csipb.Volume{VolumeId: "h", CapacityBytes: gib}
+			b.works(kindClaim, "u-d")
+			want := plainVolume("d")
+			want.Spec.CSI.VolumeHandle, want.Spec.CSI.VolumeAttributes = "h", nil
+			b.volumesAre(want)
+		})
+	}
 }

@@ -297,9 +297,13 @@ func TestACloneThatIsDeletedMeanwhile(t *testing.T) {
 	c := claim("c")
 	c.DeletionTimestamp, c.Finalizers = &metav1.Time{Time: time.Unix(1e9, 0)}, []string{foreign}
 	b := newBench(t, nil, left(), key(), c)
+	// The first look at the log wakes what is open.
+	b.sweeps()
+	b.setup.Requests.Ask("u-last", driverName)
+	b.forgetsWakes("claim/u-last")
 	b.works(kindClaim, "u-c")
 	b.called(asksWith(keyed()), deletes("c", keyed()))
-	b.forgetsWakes("claim/u-c")
+	b.wakes("claim/u-c", "intents/")
 }
 
 // TestAnEmptyVolumeIsNoCopy: it is deleted, for it would look like lost data.
