@@ -335,8 +335,19 @@ func TestRefused(t *testing.T) {
 		err  error
 		want bool
 	}{
-		{errLost, false}, {answer(0), false}, {answer(399), false}, {answer(400), true}, {answer(403), true}, {answer(404), true}, {answer(408), false},
-		{answer(409), true}, {answer(422), true}, {answer(429), true}, {answer(499), true}, {answer(500), false}, {answer(504), false},
+		{errLost, false},
+		{answer(0), false},
+		{answer(399), false},
+		{answer(400), true},
+		{answer(403), true},
+		{answer(404), true},
+		{answer(408), false},
+		{answer(409), true},
+		{answer(422), true},
+		{answer(429), true},
+		{answer(499), true},
+		{answer(500), false},
+		{answer(504), false},
 		{fmt.Errorf("write: %w", answer(409)), true},
 	} {
 		if got := refused(c.err); got != c.want {
