@@ -16,7 +16,7 @@ func ConditionOf(f Facts) volume.Condition {
 	}
 	switch {
 	case cause == "" || p.Step == Nothing && p.Because.Reason != volume.ReasonNodeResizePending:
-		return volume.Condition{Because: p.Because, Stuck: p.Tell || Infeasible(f.Claim)}
+		return volume.Condition{Because: p.Because, Stuck: p.Tell || p.Step == Nothing && Infeasible(f.Claim)}
 	case p.Because.Reason == volume.ReasonNodeResizePending:
 		return volume.Condition{Because: FailedOnNode(f.Claim, p.Because.Next, cause), Stuck: true}
 	}

@@ -28,6 +28,20 @@ func pv(size string) *corev1.PersistentVolume {
 	}}
 }
 
+// saying is a claim with one more condition.
+func saying(c *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType, message string) *corev1.PersistentVolumeClaim {
+	c.Status.Conditions = append(c.Status.Conditions, corev1.PersistentVolumeClaimCondition{Type: kind, Status: corev1.ConditionTrue, Message: message})
+	return c
+}
+
+// over is a claim of which no condition holds any more.
+func over(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	for i := range c.Status.Conditions {
+		c.Status.Conditions[i].Status = corev1.ConditionFalse
+	}
+	return c
+}
+
 func TestClaims(t *testing.T) {
 	now, ten := metav1.Time{}, resource.MustParse("10Gi")
 	begun := Begun(claim("10Gi", "5Gi"), ten, now)
@@ -73,6 +87,13 @@ func TestClaims(t *testing.T) {
 		{"a node that cannot grow the filesystem is left alone for a while", Facts{Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true}},
 		{"and gets another chance", Facts{Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true, Due: true}},
 		{"a driver whose node service does it all", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, NodeExpands: true}},
+		{"a node that waits for whoever mounts it", Facts{Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Unused: true}},
+		{"a node that is known", Facts{Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
+		{"a filesystem that has not grown yet", Facts{Claim: saying(Handed(begun, ten, now), corev1.PersistentVolumeClaimNodeResizeError, "Internal: no"), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
+		{"a resizer that says by a condition alone that it is the node's turn", Facts{Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
+		{"that condition of an earlier growth", Facts{Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("5Gi"), Ours: true, Expands: true, Node: "n1"}},
+		{"a condition that is over", Facts{Claim: over(saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, "")), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
+		{"an error of a claim that has what it wants", Facts{Claim: saying(claim("5Gi", "5Gi"), corev1.PersistentVolumeClaimControllerResizeError, "old"), Volume: pv("5Gi"), Ours: true, Expands: true}},
 		{"a final no is told once and does not end the resize", Facts{Claim: Refused(begun, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
 	} {
 		p := Claim(c.facts)
@@ -82,9 +103,10 @@ func TestClaims(t *testing.T) {
 			conditions = append(conditions, k.Type)
 		}
 		claim := c.facts.Claim
-		fmt.Fprintf(&out, "# %s\nclaim wants=%s has=%s allocated=%s state=%q conditions=%v\n----\n%s %s tell=%v\n%s: %s -> %s\n\n", c.argues,
+		told := ConditionOf(c.facts)
+		fmt.Fprintf(&out, "# %s\nclaim wants=%s has=%s allocated=%s state=%q conditions=%v\n----\n%s %s tell=%v\n%s: %s -> %s\ntold stuck=%v %s: %s -> %s\n\n", c.argues,
 			claim.Spec.Resources.Requests.Storage(), claim.Status.Capacity.Storage(), claim.Status.AllocatedResources.Storage(), c.facts.Claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage],
-			conditions, step, p.Size.String(), p.Tell, p.Because.Reason, p.Because.Message, p.Because.Next)
+			conditions, step, p.Size.String(), p.Tell, p.Because.Reason, p.Because.Message, p.Because.Next, told.Stuck, told.Reason, told.Message, told.Next)
 	}
 	why := Grown(claim("10Gi", "10Gi"))
 	fmt.Fprintf(&out, "# the end is told\n%s: %s\n", why.Reason, why.Message)
