@@ -8,42 +8,56 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Snapshot holds the objects of one kind as a list had them. It does not change.
+// Snapshot holds the objects of one kind as a list had them. It is made for one
+// goroutine: what it finds objects by is put in order when it is asked for first.
 type Snapshot[T metav1.Object] struct {
-	all     []T
-	objects map[string]T
-	indexes map[string]map[string][]T
+	all      []T
+	indexers Indexers[T]
+	objects  map[string]T
+	indexes  map[string]map[string][]T
 }
 
 // NewSnapshot returns the objects of a list, found by the indexers.
-func NewSnapshot[T metav1.Object](list []T, indexers Indexers[T]) Snapshot[T] {
-	s := Snapshot[T]{all: slices.Clone(list), objects: make(map[string]T, len(list)), indexes: make(map[string]map[string][]T, len(indexers))}
-	slices.SortStableFunc(s.all, Compare[T])
-	for name := range indexers {
-		s.indexes[name] = map[string][]T{}
+func NewSnapshot[T metav1.Object](list []T, indexers Indexers[T]) *Snapshot[T] {
+	if !slices.IsSortedFunc(list, Compare[T]) {
+		list = slices.SortedStableFunc(slices.Values(list), Compare[T])
 	}
-	for _, o := range s.all {
-		s.objects[Key(o)] = o
-		for name, values := range indexers {
-			for _, v := range values(o) {
-				s.indexes[name][v] = append(s.indexes[name][v], o)
-			}
-		}
-	}
-	return s
+	return &Snapshot[T]{all: list, indexers: indexers, indexes: map[string]map[string][]T{}}
 }
 
 // Get returns the object with a key.
-func (s Snapshot[T]) Get(key string) (T, bool) {
+func (s *Snapshot[T]) Get(key string) (T, bool) {
+	if s.objects == nil {
+		s.objects = make(map[string]T, len(s.all))
+		for _, o := range s.all {
+			s.objects[Key(o)] = o
+		}
+	}
 	o, ok := s.objects[key]
 	return o, ok
 }
 
 // By returns the objects whose index has the value, ordered by key.
-func (s Snapshot[T]) By(index, value string) []T { return s.indexes[index][value] }
+func (s *Snapshot[T]) By(index, value string) []T {
+	values, known := s.indexers[index]
+	if !known {
+		return nil
+	}
+	at, built := s.indexes[index]
+	if !built {
+		at = make(map[string][]T, len(s.all))
+		for _, o := range s.all {
+			for _, v := range values(o) {
+				at[v] = append(at[v], o)
+			}
+		}
+		s.indexes[index] = at
+	}
+	return at[value]
+}
 
 // List returns all objects, ordered by key.
-func (s Snapshot[T]) List() []T { return s.all }
+func (s *Snapshot[T]) List() []T { return s.all }
 
 // Lists are the objects of a cluster as they were read: all, or at least those
 // that a question concerns.
