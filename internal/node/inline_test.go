@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"os"
@@ -82,6 +83,28 @@ func TestInlineVolumeIsRefused(t *testing.T) {
 	w.says("p", corev1.ConditionFalse, refused)
 	w.eventSaid("FailedMount", refused)
 	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"), metav1.UpdateOptions{}))
+	w.says("p", corev1.ConditionTrue, "own=")
+}
+
+// TestRefusalIsOver when the driver is asked after all: while it does not answer, the
+// Pod hears of the call, and no more of what kept it from being made.
+func TestRefusalIsOver(t *testing.T) {
+	w, d := running(t, doesInline("Persistent"))
+	answer := make(chan struct{})
+	d.setHook(func(_ context.Context, call string) error {
+		if strings.HasPrefix(call, "publish") {
+			<-answer
+		}
+		return nil
+	})
+	w.podWith("p", func(p *corev1.Pod) {
+		inline(p)
+		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
+	})
+	w.says("p", corev1.ConditionFalse, "does not do volumes of mode Ephemeral")
+	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"), metav1.UpdateOptions{}))
+	w.says("p", corev1.ConditionFalse, "driver d.example was called to publish volume own")
+	close(answer)
 	w.says("p", corev1.ConditionTrue, "own=")
 }
 

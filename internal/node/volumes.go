@@ -174,12 +174,12 @@ func (a *Agent) tell(f *facts, b volume.Because) {
 	}
 }
 
-// begun keeps the reason while a driver is asked, unless the last answer is known
-// to have been a failure, which says more. A Pod whose condition says something
-// older is told when the driver has had some time.
+// begun keeps the reason while a driver is asked, unless the last attempt has
+// failed, which says more; what was refused without an attempt is over. A Pod whose
+// condition says something older is told when the driver has had some time.
 func (a *Agent) begun(f *facts, b volume.Because) {
 	key := decide.Key(f.Driver, f.Handle)
-	if b.Reason == "" || strings.HasPrefix(string(a.reasonOf(key).Reason), "Failed") {
+	if b.Reason == "" || a.work.queue.NumRequeues(key) > 0 && strings.HasPrefix(string(a.reasonOf(key).Reason), "Failed") {
 		return
 	}
 	a.mu.Lock()
