@@ -25,9 +25,8 @@ func (s *shell) whyCommand() *cobra.Command {
 
 Of one object: the way from the claim over its class, volume and attachment to
 its mounts, and the first step of it that has a problem, or else the first that
-waits. Types: pvc, pv, pod,
-volumeattachment, node. Without an object: every cause of waiting in the
-namespace, and all that it holds up.
+waits. Types: pvc, pv, pod, volumeattachment, node. Without an object: every
+cause of waiting in the namespace, and all that it holds up.
 
 Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 		Example: `  volplane why -A

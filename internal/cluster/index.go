@@ -56,6 +56,11 @@ func ClaimNames(pod *corev1.Pod) []string {
 	return names
 }
 
+// Finished says whether a Pod has ended and counts as gone for its volumes.
+func Finished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
 // Indexers say, by the name of an index, under what an object is found.
 type Indexers[T any] map[string]func(T) []string
 
@@ -119,7 +124,7 @@ func VolumeIndexers() Indexers[*corev1.PersistentVolume] {
 		},
 		VolumesByHandle: func(v *corev1.PersistentVolume) []string {
 			if s := v.Spec.CSI; s != nil {
-				return []string{s.Driver + "^" + s.VolumeHandle}
+				return []string{volume.Key(s.Driver, s.VolumeHandle)}
 			}
 			return nil
 		},

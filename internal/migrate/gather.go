@@ -65,8 +65,7 @@ func (m *Migration) pods(ctx context.Context, ns, claim string) ([]string, error
 	var out []string
 	for i := range list.Items {
 		p := &list.Items[i]
-		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		if !ended && slices.Contains(cluster.ClaimNames(p), claim) {
+		if !cluster.Finished(p) && slices.Contains(cluster.ClaimNames(p), claim) {
 			out = append(out, p.Name)
 		}
 	}

@@ -360,7 +360,7 @@ func (a *Agent) keys() []string {
 	}
 	for _, n := range a.inUse.names() {
 		if driver, handle, ok := split(n); ok {
-			set[decide.Key(driver, handle)] = true
+			set[volume.Key(driver, handle)] = true
 		}
 	}
 	delete(set, "")

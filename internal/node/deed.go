@@ -99,7 +99,7 @@ func (d *deed) record() (*decide.Record, error) {
 
 func (d *deed) drop() error {
 	d.rec, d.dirty = nil, false
-	return d.a.journal.Drop(decide.Key(d.f.Driver, d.f.Handle))
+	return d.a.journal.Drop(volume.Key(d.f.Driver, d.f.Handle))
 }
 
 // checkAttached makes sure, past every cache, that the volume is attached and

@@ -18,7 +18,7 @@ import (
 
 // alive says whether a Pod still has a right to its volumes.
 func alive(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed
+	return pod.DeletionTimestamp == nil && !cluster.Finished(pod)
 }
 
 // facts are what one look at a volume found.

@@ -12,6 +12,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 var errRecordLost = errors.New("the journal's record of it was lost, and its object is gone")
@@ -20,7 +21,7 @@ var errRecordLost = errors.New("the journal's record of it was lost, and its obj
 // on this node, by the journal. It fails when one of them cannot be read any
 // more.
 func (a *Agent) given(ctx context.Context, driver, volumeID string) ([]string, error) {
-	r := a.journal.Get(decide.Key(driver, volumeID))
+	r := a.journal.Get(volume.Key(driver, volumeID))
 	if r == nil {
 		return nil, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // rebuild makes records for volumes that the journal does not know and of which
@@ -123,12 +124,12 @@ func (l leftovers) candidates(node *corev1.Node) map[string]*use {
 	all := map[string]*use{}
 	for _, n := range node.Status.VolumesInUse {
 		if driver, handle, ok := split(n); ok {
-			all[decide.Key(driver, handle)] = nil
+			all[volume.Key(driver, handle)] = nil
 		}
 	}
 	for _, pv := range l.a.volumes.List() {
 		if l.traces(pv) {
-			all[decide.Key(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)] = nil
+			all[volume.Key(pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle)] = nil
 		}
 	}
 	for _, pod := range l.a.pods.List() {

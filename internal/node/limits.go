@@ -138,7 +138,7 @@ func allocatable(info csi.NodeInfo) *storagev1.VolumeNodeResources {
 // node is not told of an attach that fails: when it failed because there are
 // too many, the driver is asked how many there may be.
 func (a *Agent) awaitAttach(ctx context.Context, f *facts, before volume.Because) error {
-	a.work.addAfter(decide.Key(f.Driver, f.Handle), a.LookEvery)
+	a.work.addAfter(volume.Key(f.Driver, f.Handle), a.LookEvery)
 	if before.Reason != volume.ReasonWaitForAttach {
 		return nil
 	}

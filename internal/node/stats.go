@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // VolumeStats is what a driver has said last of a volume that is mounted.
@@ -54,7 +55,7 @@ func (a *Agent) Stats() []VolumeStats {
 		out = append(out, s)
 	}
 	slices.SortFunc(out, func(x, y VolumeStats) int {
-		return strings.Compare(decide.Key(x.Driver, x.Handle), decide.Key(y.Driver, y.Handle))
+		return strings.Compare(volume.Key(x.Driver, x.Handle), volume.Key(y.Driver, y.Handle))
 	})
 	return out
 }

@@ -30,7 +30,7 @@ func (u use) key() string {
 	if u.pv == nil {
 		return ""
 	}
-	return decide.Key(u.pv.Spec.CSI.Driver, u.pv.Spec.CSI.VolumeHandle)
+	return volume.Key(u.pv.Spec.CSI.Driver, u.pv.Spec.CSI.VolumeHandle)
 }
 
 // uses returns the volumes that a Pod uses. Kinds that are no storage of drivers

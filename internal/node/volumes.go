@@ -158,9 +158,9 @@ func (d *deed) takeAway(ctx context.Context, action decide.Action) error {
 func (a *Agent) tell(f *facts, b volume.Because) {
 	a.mu.Lock()
 	if f.Record == nil && len(f.Wanted) == 0 {
-		delete(a.told, decide.Key(f.Driver, f.Handle))
+		delete(a.told, volume.Key(f.Driver, f.Handle))
 	} else {
-		a.told[decide.Key(f.Driver, f.Handle)] = b
+		a.told[volume.Key(f.Driver, f.Handle)] = b
 	}
 	a.mu.Unlock()
 	for _, pod := range f.consumers {
@@ -178,7 +178,7 @@ func (a *Agent) tell(f *facts, b volume.Because) {
 // failed, which says more; what was refused without an attempt is over. A Pod whose
 // condition says something older is told when the driver has had some time.
 func (a *Agent) begun(f *facts, b volume.Because) {
-	key := decide.Key(f.Driver, f.Handle)
+	key := volume.Key(f.Driver, f.Handle)
 	if b.Reason == "" || a.work.queue.NumRequeues(key) > 0 && strings.HasPrefix(string(a.reasonOf(key).Reason), "Failed") {
 		return
 	}
@@ -264,7 +264,7 @@ func (a *Agent) warnStuck(ctx context.Context, f *facts, b volume.Because) {
 // it to the one that it is published to there. When it is taken from none any
 // more, those wait that want it next, or its detach.
 func (a *Agent) warnLeaving(ctx context.Context, f *facts, path string, b volume.Because) {
-	record := a.journal.Get(decide.Key(f.Driver, f.Handle))
+	record := a.journal.Get(volume.Key(f.Driver, f.Handle))
 	if record == nil {
 		return
 	}
@@ -308,7 +308,7 @@ func (a *Agent) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 
 // warnWaiting leaves out the Pods that have what they want.
 func (a *Agent) warnWaiting(f *facts, b volume.Because) {
-	record := a.journal.Get(decide.Key(f.Driver, f.Handle))
+	record := a.journal.Get(volume.Key(f.Driver, f.Handle))
 	for path, pod := range f.consumers {
 		host, _, err := a.hostPath(pod)
 		if err != nil || !served(record.Target(path), host) {
@@ -411,7 +411,7 @@ func (a *Agent) nodeChanged(before, after *corev1.Node) {
 	}
 	for _, v := range after.Status.VolumesAttached {
 		if driver, handle, ok := split(v.Name); ok && !was[v.Name] {
-			a.work.add(decide.Key(driver, handle))
+			a.work.add(volume.Key(driver, handle))
 		}
 	}
 }

@@ -183,10 +183,13 @@ func AttacherFinalizer(driver string) string {
 	return FinalizerAttacherPrefix + SanitizedDriver(driver)
 }
 
+// Key is the name of a volume among all drivers.
+func Key(driver, handle string) string { return driver + "^" + handle }
+
 // UniqueName returns the name under which a CSI volume appears in a Node's
 // volumesAttached and volumesInUse.
 func UniqueName(driver, handle string) string {
-	return "kubernetes.io/csi/" + driver + "^" + handle
+	return "kubernetes.io/csi/" + Key(driver, handle)
 }
 
 // EphemeralClaim returns the name of the claim that is made for a generic

@@ -119,7 +119,7 @@ func latest[T any](before, after *T) *T {
 }
 
 func (c *attachDetach) podChanged(before, after *corev1.Pod) {
-	if before != nil && after != nil && before.Spec.NodeName == after.Spec.NodeName && attach.Finished(before) == attach.Finished(after) {
+	if before != nil && after != nil && before.Spec.NodeName == after.Spec.NodeName && cluster.Finished(before) == cluster.Finished(after) {
 		return
 	}
 	if after == nil {
@@ -197,7 +197,7 @@ func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachme
 		return
 	}
 	if driver, handle := attach.About(now, v); handle != "" {
-		c.wakeWaiting(driver + "^" + handle)
+		c.wakeWaiting(volume.Key(driver, handle))
 	}
 	c.wakeVolume(v)
 }

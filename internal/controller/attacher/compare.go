@@ -83,7 +83,7 @@ func (a *attacher) compare(ctx context.Context, driver string) time.Duration {
 	if !ok || !d.Controller.PublishUnpublish || !d.Controller.ListVolumes || !d.Controller.ListVolumesPublishedNodes {
 		return 0
 	}
-	if o, ok := a.csiDrivers.Get(driver); ok && o.Spec.AttachRequired != nil && !*o.Spec.AttachRequired {
+	if o, _ := a.csiDrivers.Get(driver); attach.Needless(o) {
 		// What it says of nodes has nothing to do with attachments.
 		return a.ReconcileSync
 	}

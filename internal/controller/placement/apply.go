@@ -37,7 +37,7 @@ func (p *placer) reconcile(ctx context.Context, key controller.Key) (controller.
 // have to be told.
 func mine(pod *corev1.Pod) bool {
 	switch {
-	case pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 || finished(pod):
+	case pod.DeletionTimestamp != nil || len(pod.Spec.SchedulingGates) > 0 || cluster.Finished(pod):
 		return false
 	case pod.Spec.NodeName == "":
 		return pod.Spec.SchedulerName == corev1.DefaultSchedulerName

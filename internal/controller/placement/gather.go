@@ -63,7 +63,7 @@ func (p *placer) claim(pod *corev1.Pod, name string) placement.Claim {
 // holder returns the Pod that has a claim which is for one Pod.
 func (p *placer) holder(pod *corev1.Pod, claim string) string {
 	for _, other := range p.pods.By(cluster.PodsByClaim, claim) {
-		if other.UID != pod.UID && (other.Spec.NodeName != "" || p.isPlaced(other.UID)) && !finished(other) {
+		if other.UID != pod.UID && (other.Spec.NodeName != "" || p.isPlaced(other.UID)) && !cluster.Finished(other) {
 			return other.Name
 		}
 	}
@@ -98,7 +98,7 @@ func (p *placer) volumesOn(node string, pods []*corev1.Pod) map[string]map[strin
 		add(a.Spec.Attacher, p.handle(a))
 	}
 	for _, pod := range pods {
-		if finished(pod) {
+		if cluster.Finished(pod) {
 			continue
 		}
 		for _, name := range cluster.ClaimNames(pod) {

@@ -99,10 +99,10 @@ func (p *placer) watch() {
 func (p *placer) podChanged(before, after *corev1.Pod) {
 	if after != nil {
 		p.wake(after)
-		if after.Spec.NodeName != "" || finished(after) {
+		if after.Spec.NodeName != "" || cluster.Finished(after) {
 			p.arrived(after.UID)
 		}
-		if !finished(after) || before != nil && finished(before) {
+		if !cluster.Finished(after) || before != nil && cluster.Finished(before) {
 			return
 		}
 		before = after
@@ -148,10 +148,6 @@ func sameForPlacing(a, b *corev1.Node) bool {
 	return a.Spec.Unschedulable == b.Spec.Unschedulable && nodelife.Ready(a) == nodelife.Ready(b) &&
 		a.Annotations[volume.AnnFlexDrivers] == b.Annotations[volume.AnnFlexDrivers] &&
 		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && fmt.Sprint(a.Labels, a.Spec.Taints) == fmt.Sprint(b.Labels, b.Spec.Taints)
-}
-
-func finished(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 func (p *placer) wake(pod *corev1.Pod) {

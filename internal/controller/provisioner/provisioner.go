@@ -103,7 +103,8 @@ type provisioner struct {
 	csiNodes    *kube.Cache[*storagev1.CSINode]
 	attachments *kube.Cache[*storagev1.VolumeAttachment]
 	// made are the claims whose volume objects were written and may not be
-	// seen yet, with what gives their handles back then, old those whose intents were found in the log, doubtful those
+	// seen yet, each with the function that gives the volume's handle back when
+	// it is, old those whose intents were found in the log, doubtful those
 	// whose drivers said no and may have made a volume, missing when it was seen
 	// of those with an intent that their drivers are not there, by UID.
 	made, old, doubtful, missing sync.Map
@@ -468,7 +469,7 @@ func (p *provisioner) reschedule(ctx context.Context, claim *corev1.PersistentVo
 // returns the name of another volume that has it already, or is being saved
 // with it at this moment; "" is none.
 func (p *provisioner) hold(in *provision.Intent, handle string) (taken string, release func()) {
-	key := in.Driver + "^" + handle
+	key := volume.Key(in.Driver, handle)
 	if other, held := p.handles.LoadOrStore(key, in.Name); held {
 		return other.(string), func() {}
 	}

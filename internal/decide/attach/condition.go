@@ -25,11 +25,10 @@ func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Conditi
 // Unwanted returns what the plan of its node says of an attachment; false when
 // Pods want it, or when it is the attacher's turn.
 func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, bool) {
-	is := func(d Detachment) bool { return d.Attachment.Name == a.Name }
-	if i := slices.IndexFunc(p.Detach, is); i >= 0 {
+	if i := slices.IndexFunc(p.Detach, func(d Detachment) bool { return d.Attachment.Name == a.Name }); i >= 0 {
 		return volume.Condition{Because: p.Detach[i].Because, Stuck: p.Detach[i].Stuck}, true
 	}
-	if slices.ContainsFunc(p.Kept, is) && a.Status.Attached && a.DeletionTimestamp == nil {
+	if slices.ContainsFunc(p.Kept, func(k *storagev1.VolumeAttachment) bool { return k.Name == a.Name }) && a.Status.Attached && a.DeletionTimestamp == nil {
 		return volume.Condition{Because: volume.Because{
 			Reason: volume.ReasonStillAttached, Next: "user",
 			Message: Name(a) + " is attached to node " + a.Spec.NodeName + " by attachment " + a.Name + ", which somebody has made and has to delete",
@@ -38,8 +37,8 @@ func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, boo
 	return volume.Condition{}, false
 }
 
-// ConditionOf returns what is to be told of an attachment for which the decision about
-// it is the next.
+// ConditionOf returns what is to be told of an attachment when it is the attacher's
+// turn.
 func ConditionOf(f Facts) volume.Condition {
 	a, p := f.Attachment, Attachment(f)
 	failed := a.Status.AttachError

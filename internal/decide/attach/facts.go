@@ -51,7 +51,7 @@ func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
 	for _, p := range view.Pods.By(cluster.PodsByNode, node) {
 		// A Pod that is being deleted counts until its node has unmounted and
 		// taken it away.
-		if !Finished(p) {
+		if !cluster.Finished(p) {
 			f.addWishes(view, p, m.Had)
 		}
 	}
@@ -74,11 +74,6 @@ func VolumeOf(view cluster.View, a *storagev1.VolumeAttachment) *corev1.Persiste
 	}
 	v, _ := view.Volumes.Get(*a.Spec.Source.PersistentVolumeName)
 	return v
-}
-
-// Finished says whether a Pod counts as gone for its volumes.
-func Finished(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 // Needless says whether a driver needs no attaching (S1-089).
@@ -185,7 +180,7 @@ func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (has, wa
 		for _, p := range view.Pods.By(cluster.PodsByClaim, ref.Namespace+"/"+ref.Name) {
 			switch {
 			case p.Spec.NodeName != node:
-			case Finished(p):
+			case cluster.Finished(p):
 				ended = true
 			case p.DeletionTimestamp != nil || isMounted(p):
 				return true, waits
@@ -206,7 +201,7 @@ func isMounted(p *corev1.Pod) bool {
 // Key returns a volume's name at its driver, as cluster.VolumesByHandle has it.
 // More than one object may stand for the same volume.
 func Key(v *corev1.PersistentVolume) string {
-	return v.Spec.CSI.Driver + "^" + v.Spec.CSI.VolumeHandle
+	return volume.Key(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
 }
 
 // elsewhere returns the attachments of a volume to other nodes, also those of
@@ -237,7 +232,7 @@ func holder(view cluster.View, a *storagev1.VolumeAttachment) (name string) {
 		return ""
 	}
 	for _, p := range view.Pods.By(cluster.PodsByClaim, v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name) {
-		if p.Spec.NodeName == a.Spec.NodeName && !Finished(p) {
+		if p.Spec.NodeName == a.Spec.NodeName && !cluster.Finished(p) {
 			name = p.Name
 		}
 	}

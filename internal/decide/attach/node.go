@@ -107,7 +107,7 @@ type NodePlan struct {
 	Notices []Notice
 	// Kept are attachments that no Pod wants and that are not taken away, because
 	// somebody else has made them.
-	Kept []Detachment
+	Kept []*storagev1.VolumeAttachment
 	// There are the volumes that the attachments are for.
 	There   map[string]bool
 	Because volume.Because
@@ -161,7 +161,7 @@ func Node(f NodeFacts) NodePlan {
 		case d.ours(a):
 			d.drop(a, d.uniques[i])
 		case a.Spec.Source.PersistentVolumeName != nil:
-			d.Kept = append(d.Kept, Detachment{Attachment: a, Unique: d.uniques[i]})
+			d.Kept = append(d.Kept, a)
 		}
 	}
 	slices.SortFunc(d.Attached, func(a, b corev1.AttachedVolume) int { return cmp.Compare(a.Name, b.Name) })

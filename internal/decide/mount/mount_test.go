@@ -345,7 +345,7 @@ func TestAfterBoot(t *testing.T) {
 	if diff := cmp.Diff(want, r.AfterBoot("2")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if key := (&Record{Driver: "d", Handle: "h"}).Key(); key != "d^h" || key != Key("d", "h") {
+	if key := (&Record{Driver: "d", Handle: "h"}).Key(); key != "d^h" || key != volume.Key("d", "h") {
 		t.Error("the record is kept under", key)
 	}
 	if r.Stage != Staged || r.Targets[0].Phase != Published {

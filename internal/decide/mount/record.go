@@ -1,6 +1,10 @@
 package mount
 
-import "slices"
+import (
+	"slices"
+
+	"volplane.dev/volplane/internal/volume"
+)
 
 // Phase says how far one step has come. The phases that end in "ing" mean that
 // the call may have had its effect: it is repeated or undone, never forgotten.
@@ -85,11 +89,8 @@ type Target struct {
 	HostDevice string `json:"hostDevice,omitempty"`
 }
 
-// Key is the name of a volume among all drivers.
-func Key(driver, handle string) string { return driver + "^" + handle }
-
 // Key returns the record's volume.
-func (r *Record) Key() string { return Key(r.Driver, r.Handle) }
+func (r *Record) Key() string { return volume.Key(r.Driver, r.Handle) }
 
 // Target returns the target at a path, or nil.
 func (r *Record) Target(path string) *Target {

@@ -9,7 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/cluster"
 )
 
 // Cause is a link that does not hold, and all objects that wait because of it.
@@ -35,7 +35,7 @@ func Causes(o Objects) []Cause {
 		g.add(c.Namespace, all.claim(c.Namespace, c.Name).chain())
 	}
 	for _, p := range o.Pods {
-		if !attach.Finished(p) {
+		if !cluster.Finished(p) {
 			g.add(p.Namespace, all.consumer(p))
 		}
 	}

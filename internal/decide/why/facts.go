@@ -6,7 +6,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -41,7 +40,7 @@ func (f facts) attached() []*storagev1.VolumeAttachment {
 func (f facts) users() []*corev1.Pod {
 	var out []*corev1.Pod
 	for _, p := range f.view.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
-		if !attach.Finished(p) {
+		if !cluster.Finished(p) {
 			out = append(out, p)
 		}
 	}

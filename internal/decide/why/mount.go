@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -21,7 +21,7 @@ func (f facts) mounts() []Link {
 
 func (k known) mounted(p *corev1.Pod) Link {
 	subject, node := "pod/"+p.Name, p.Spec.NodeName
-	if attach.Finished(p) {
+	if cluster.Finished(p) {
 		return link(subject, OK, volume.ReasonNotInUse, "the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), "")
 	}
 	if node == "" {

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -32,7 +32,7 @@ func Node(o Objects, name string) (Chain, bool) {
 		}
 	}
 	for _, p := range o.Pods {
-		if p.Spec.NodeName != name || attach.Finished(p) {
+		if p.Spec.NodeName != name || cluster.Finished(p) {
 			continue
 		}
 		if l := k.consumer(p).Answer(); l.State != OK {
