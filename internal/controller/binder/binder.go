@@ -15,7 +15,6 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -48,6 +47,8 @@ type binder struct {
 	volumes *kube.Cache[*corev1.PersistentVolume]
 	classes *kube.Cache[*storagev1.StorageClass]
 	pods    *kube.Cache[*corev1.Pod]
+	// view finds objects in these caches.
+	view cluster.View
 	// requests go to a provisioner of the same process.
 	requests *controller.Requests
 	free     free
@@ -60,6 +61,7 @@ func New(env controller.Env, requests *controller.Requests) *controller.Controll
 		free:   free{volumes: bind.NewFree()},
 		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(), pods: env.Caches.Pods(),
 	}
+	b.view = cluster.View{Claims: b.claims, Volumes: b.volumes, Classes: b.classes, Pods: b.pods}
 	b.Controller.Reconcile = b.reconcile
 	b.claims.Watch(func(before, after *corev1.PersistentVolumeClaim) { b.claimChanged(before, after) })
 	b.volumes.Watch(b.volumeChanged)
@@ -192,7 +194,7 @@ func (b *binder) reconcileClaim(ctx context.Context, key string) error {
 // are looked at meanwhile from it; nil is none, or none needed: one that was bound
 // once gets no other one, and what is put back wakes all that could have it.
 func (b *binder) take(claim *corev1.PersistentVolumeClaim, f bind.ClaimFacts) *corev1.PersistentVolume {
-	if claim.Spec.VolumeName != "" || claim.Annotations[volume.AnnBindCompleted] != "" || bind.BindsLate(f.Class) {
+	if !f.TakesFree() {
 		return nil
 	}
 	for {
@@ -223,50 +225,27 @@ func (b *binder) putBack(name string, err error) {
 }
 
 func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFacts {
-	f := bind.ClaimFacts{Claim: claim, Default: bind.DefaultClass(b.classes.List())}
-	class, _ := bind.ClassOf(claim)
-	if class != "" {
-		f.Class, _ = b.classes.Get(class)
-	}
-	if f.Class != nil {
-		f.Served = b.requests.Served(f.Class.Provisioner)
-	}
-	if claim.Spec.VolumeName != "" {
-		f.Volume, _ = b.volumes.Get(claim.Spec.VolumeName)
-		return f
-	}
-	f.Candidates = b.volumes.By(cluster.VolumesByClaim, cluster.Key(claim))
-	for _, p := range b.pods.By(cluster.PodsByClaim, cluster.Key(claim)) {
-		if p.Spec.NodeName == "" {
-			f.Consumers = append(f.Consumers, p.Name)
-		}
-	}
+	f := bind.ClaimFactsOf(b.view, claim)
+	f.Served = f.Class != nil && b.requests.Served(f.Class.Provisioner)
 	return f
 }
 
 // gatherVolume asks the API server itself before it believes that a claim has
 // gone: to release a volume is the first step of deleting its data.
 func (b *binder) gatherVolume(ctx context.Context, v *corev1.PersistentVolume) (bind.VolumeFacts, error) {
-	f := bind.VolumeFacts{Volume: v}
-	ref := v.Spec.ClaimRef
-	if ref == nil || ref.UID == "" {
+	f := bind.VolumeFactsOf(b.view, v)
+	if ref := v.Spec.ClaimRef; ref == nil || ref.UID == "" || f.Claim != nil || v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed {
 		return f, nil
 	}
-	claim, ok := b.claims.Get(ref.Namespace + "/" + ref.Name)
-	if released := v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed; !released && (!ok || claim.UID != ref.UID) {
-		live, err := b.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return f, fmt.Errorf("get claim %s/%s: %w", ref.Namespace, ref.Name, err)
-		}
-		claim, ok = live, err == nil
-	}
+	ref := v.Spec.ClaimRef
+	live, err := b.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	switch {
-	case ok && claim.UID == ref.UID:
-		f.Claim = claim
-	case ok:
-		f.Namesake = claim
+	case apierrors.IsNotFound(err):
+		live = nil
+	case err != nil:
+		return f, fmt.Errorf("get claim %s/%s: %w", ref.Namespace, ref.Name, err)
 	}
-	return f, nil
+	return f.With(live), nil
 }
 
 // apply makes the writes in order. A write carries the version that the one

@@ -22,6 +22,7 @@ const elsewhereAsked = "Normal ns/c ExternalProvisioning: waiting for a volume t
 // one.
 func TestConsumer(t *testing.T) {
 	waitsForPod := "Normal ns/c WaitForPodScheduled: waiting for pod p to be scheduled (placement)"
+	waitsForNode := "Normal ns/c WaitForPodScheduled: waiting for the node of pod here to be written on the claim (placement)"
 	for _, near := range []bool{true, false} {
 		bubble(t, map[bool]string{true: "near", false: "far"}[near], func(t *testing.T) {
 			requests := controller.NewRequests()
@@ -30,7 +31,9 @@ func TestConsumer(t *testing.T) {
 			// A free volume is none for it: nobody knows where the Pod will be.
 			spare := pv()
 			spare.Spec.StorageClassName = "late"
-			a := kubetest.NewAPI(t, claim(of("late")), class("late", driver, late), spare, pod("there", "n1"))
+			ended := pod("there", "n1")
+			ended.Status.Phase = corev1.PodSucceeded
+			a := kubetest.NewAPI(t, claim(of("late")), class("late", driver, late), spare, ended)
 			defer begin(a, requests)()
 			a.Told(waitsForUser)
 			for _, step := range []struct {
@@ -39,6 +42,8 @@ func TestConsumer(t *testing.T) {
 			}{
 				{func() { a.Put(pod("p", "")) }, waitsForPod},
 				{func() { a.Drop(pod("p", "")) }, waitsForUser},
+				{func() { a.Put(pod("here", "n1")) }, waitsForNode},
+				{func() { a.Drop(pod("here", "n1")) }, waitsForUser},
 				{func() { a.Put(pod("p", "")) }, waitsForPod},
 			} {
 				// Events of the same moment have the same name.

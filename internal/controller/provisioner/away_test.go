@@ -107,7 +107,7 @@ func TestAVolumeStays(t *testing.T) {
 	}{
 		"its claim is there":          {nil, []runtime.Object{unwanted(), bound}, nil},
 		"another claim names it":      {nil, []runtime.Object{unwanted(), another}, [][5]string{warned("ClaimUIDMismatch", "user", "has uid u-another")}},
-		"attached":                    {nil, []runtime.Object{unwanted(), attached}, [][5]string{{"Normal", "StillAttached", "pvc-u-c", "attach/detach", "is still attached: va"}}},
+		"attached":                    {nil, []runtime.Object{unwanted(), attached}, [][5]string{{"Normal", "StillAttached", "pvc-u-c", "attachdetach", "is still attached: va"}}},
 		"the driver is not there":     {func(s *setup) { s.late = true }, []runtime.Object{unwanted()}, nil},
 		"the driver deletes nothing":  {func(s *setup) { s.config.Controller.CreateDelete = false }, []runtime.Object{unwanted()}, [][5]string{warned("VolumeFailedDelete", driverName, "CREATE_DELETE_VOLUME")}},
 		"somebody else's":             {nil, []runtime.Object{unwanted(func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnProvisionedBy] = "other" })}, nil},

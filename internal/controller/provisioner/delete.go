@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
-	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/bind"
@@ -35,13 +34,7 @@ func (p *provisioner) reconcileVolume(ctx context.Context, name string) (control
 }
 
 func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeFacts {
-	f := provision.VolumeFacts{Volume: v}
-	if r := v.Spec.ClaimRef; r != nil {
-		f.Claim, _ = p.claims.Get(r.Namespace + "/" + r.Name)
-	}
-	for _, a := range p.attachments.By(cluster.AttachmentsByVolume, v.Name) {
-		f.Attachments = append(f.Attachments, a.Name)
-	}
+	f := provision.VolumeFactsOf(p.view, v)
 	if d, ok := p.Drivers.Get(provision.DeleterOf(v)); ok {
 		f.Ours, f.Lacks = true, lacks(d)
 	}

@@ -19,7 +19,6 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -95,13 +94,10 @@ type provisioner struct {
 	controller.Env
 	*controller.Controller
 	Options
-	log         *kube.IntentLog
-	claims      *kube.Cache[*corev1.PersistentVolumeClaim]
-	volumes     *kube.Cache[*corev1.PersistentVolume]
-	classes     *kube.Cache[*storagev1.StorageClass]
-	nodes       *kube.Cache[*corev1.Node]
-	csiNodes    *kube.Cache[*storagev1.CSINode]
-	attachments *kube.Cache[*storagev1.VolumeAttachment]
+	log     *kube.IntentLog
+	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
+	volumes *kube.Cache[*corev1.PersistentVolume]
+	view    cluster.View
 	// made are the claims whose volume objects were written and may not be
 	// seen yet, each with the function that gives the volume's handle back when
 	// it is, old those whose intents were found in the log, doubtful those
@@ -120,32 +116,39 @@ func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
 		Env: env, Options: o, log: kube.NewIntentLog(env.Client, o.Intents),
 		Controller: &controller.Controller{Declaration: DeclarationWith(o.Intents), Workers: workers, Places: places, RetryMin: firstPause, Log: env.Log},
-		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(),
-		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), attachments: env.Caches.Attachments(),
+		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(),
+		view: cluster.View{
+			Claims: env.Caches.Claims(), Volumes: env.Caches.Volumes(), Classes: env.Caches.Classes(), Nodes: env.Caches.Nodes(),
+			CSINodes: env.Caches.CSINodes(), Attachments: env.Caches.Attachments(),
+		},
 	}
 	p.Controller.Reconcile, p.Controller.Closing = p.reconcile, p.log.Sweep
 	p.Add(controller.Key{Kind: kindLog})
 	p.Add(controller.Key{Kind: kindSnapshot})
+	p.watch()
+	p.Drivers.Subscribe(p.driverAppeared)
+	p.Requests.Serve(p.serves, p.wakeClaim)
+	return p.Controller
+}
+
+func (p *provisioner) watch() {
 	p.claims.Watch(p.claimChanged)
 	p.volumes.Watch(p.volumeChanged)
-	p.classes.Watch(func(_, class *storagev1.StorageClass) {
+	p.Caches.Classes().Watch(func(_, class *storagev1.StorageClass) {
 		if class != nil {
 			p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { name, _ := bind.ClassOf(c); return name == class.Name })
 		}
 	})
-	p.attachments.Watch(func(before, after *storagev1.VolumeAttachment) {
+	p.Caches.Attachments().Watch(func(before, after *storagev1.VolumeAttachment) {
 		if after == nil && before.Spec.Source.PersistentVolumeName != nil {
 			p.Add(controller.Key{Kind: kindVolume, Name: *before.Spec.Source.PersistentVolumeName})
 		}
 	})
-	p.csiNodes.Watch(func(before, after *storagev1.CSINode) {
+	p.Caches.CSINodes().Watch(func(before, after *storagev1.CSINode) {
 		if after != nil && (before == nil || !equality.Semantic.DeepEqual(before.Spec, after.Spec)) {
 			p.wakeClaims(func(c *corev1.PersistentVolumeClaim) bool { return c.Spec.VolumeName == "" })
 		}
 	})
-	p.Drivers.Subscribe(p.driverAppeared)
-	p.Requests.Serve(p.serves, p.wakeClaim)
-	return p.Controller
 }
 
 // serves says whether volumes of the driver are made here.
@@ -257,15 +260,17 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 	if exists && !begun && claim.DeletionTimestamp != nil {
 		return controller.Result{}, p.releaseClaim(ctx, claim)
 	}
-	f := provision.ClaimFacts{Claim: claim}
+	b := provision.Begun{Asked: p.Requests.Asked(types.UID(uid))}
 	if begun {
 		var err error
-		if f.Intent, err = provision.ParseIntent(text); err != nil {
+		if b.Intent, err = provision.ParseIntent(text); err != nil {
 			return controller.Result{}, err
 		}
-		_, f.Doubtful = p.doubtful.Load(f.Intent.Claim.UID)
+		_, b.Doubtful = p.doubtful.Load(types.UID(uid))
+		_, b.Made = p.made.Load(types.UID(uid))
 	}
-	if err := p.gather(ctx, &f); err != nil {
+	f, err := p.gather(ctx, provision.ClaimFactsOf(p.view, claim, b))
+	if err != nil {
 		return controller.Result{}, err
 	}
 	plan := provision.Claim(f)
@@ -315,41 +320,28 @@ func (p *provisioner) pause(claim *corev1.PersistentVolumeClaim, plan provision.
 	return 0
 }
 
-func (p *provisioner) gather(ctx context.Context, f *provision.ClaimFacts) error {
-	claim := f.Claim
-	known := f.Intent != nil && !f.Reopens()
-	if known {
-		f.Driver = f.Intent.Driver
-		f.Saved, _ = p.volumes.Get(f.Intent.Name)
-		_, f.Made = p.made.Load(f.Intent.Claim.UID)
-	} else {
-		f.Saved, _ = p.volumes.Get(provision.NameOf(claim))
-		if f.Driver = provision.ProvisionerOf(claim); f.Driver == "" {
-			f.Driver = p.Requests.Asked(claim.UID)
-		}
-	}
+// gather adds what the claim's driver, if it is here, and the API server say.
+func (p *provisioner) gather(ctx context.Context, f provision.ClaimFacts) (provision.ClaimFacts, error) {
 	d, ok := p.Drivers.Get(f.Driver)
 	if !ok {
-		return nil
+		return f, nil
 	}
 	f.Ours, f.Lacks = true, lacks(d)
-	if f.Lacks != "" || known {
-		return nil
+	if f.Lacks != "" || f.Settles() {
+		return f, nil
 	}
-	if name, _ := bind.ClassOf(claim); name != "" {
-		f.Class, _ = p.classes.Get(name)
+	if f.Topology = d.Plugin.AccessibilityConstraints; f.Topology {
+		f.Places = f.PlacesOf(p.view)
 	}
-	f.Topology = d.Plugin.AccessibilityConstraints
-	if f.Topology {
-		f.Places = p.places(claim, f.Class, f.Driver)
-	}
+	f.Source.Clones, f.Source.Restores, f.Modifies = d.Controller.Clone, d.Controller.Snapshot, d.Controller.Modify
 	var err error
-	if f.Source, err = p.source(ctx, claim, d); err != nil {
-		return err
+	if f.Source.Restores && provision.IsSnapshot(f.Claim) {
+		if f.Source.Snapshot, err = p.snapshot(ctx, f.Claim.Namespace, f.Claim.Spec.DataSource.Name); err != nil {
+			return f, err
+		}
 	}
-	f.Modifies = d.Controller.Modify
-	f.Attributes, err = p.attributes(ctx, claim)
-	return err
+	f.Attributes, err = p.attributes(ctx, f.Claim)
+	return f, err
 }
 
 // lacks names the capability without which a driver makes and deletes no
@@ -362,23 +354,6 @@ func lacks(d *csi.Driver) string {
 		return "CREATE_DELETE_VOLUME"
 	}
 	return ""
-}
-
-func (p *provisioner) places(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, driver string) topology.Facts {
-	t := topology.Facts{
-		Driver: driver, Claim: claim.Name, Selected: claim.Annotations[volume.AnnSelectedNode],
-		Nodes: map[string]*corev1.Node{}, CSINodes: map[string]*storagev1.CSINode{},
-	}
-	if class != nil {
-		t.Allowed = class.AllowedTopologies
-	}
-	for _, n := range p.csiNodes.List() {
-		t.CSINodes[n.Name] = n
-		if node, ok := p.nodes.Get(n.Name); ok {
-			t.Nodes[n.Name] = node
-		}
-	}
-	return t
 }
 
 func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan) error {

@@ -12,25 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
-
-// source looks for the object that a claim's data come from.
-func (p *provisioner) source(ctx context.Context, claim *corev1.PersistentVolumeClaim, d *csi.Driver) (provision.Source, error) {
-	s := provision.Source{Clones: d.Controller.Clone, Restores: d.Controller.Snapshot}
-	var err error
-	switch {
-	case provision.IsSnapshot(claim) && s.Restores:
-		s.Snapshot, err = p.snapshot(ctx, claim.Namespace, claim.Spec.DataSource.Name)
-	case provision.IsClone(claim):
-		if s.Claim, _ = p.claims.Get(claim.Namespace + "/" + claim.Spec.DataSource.Name); s.Claim != nil {
-			s.Volume, _ = p.volumes.Get(s.Claim.Spec.VolumeName)
-		}
-	}
-	return s, err
-}
 
 // snapshotObject and contentObject are what is read of the custom resources.
 type snapshotObject struct {

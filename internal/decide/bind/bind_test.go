@@ -266,6 +266,9 @@ func text(t *testing.T, p Plan, claim *corev1.PersistentVolumeClaim, volumes ...
 		}
 	}
 	fmt.Fprintf(&b, "%s %s: %s -> %s\n", map[Event]string{Silent: "silent", Normal: "event", Warning: "warning"}[p.Event], p.Because.Reason, p.Because.Message, p.Because.Next)
+	if p.Condition().Stuck {
+		b.WriteString("stuck\n")
+	}
 	if p.Ask != "" {
 		fmt.Fprintf(&b, "ask %s\n", p.Ask)
 	}

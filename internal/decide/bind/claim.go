@@ -21,8 +21,9 @@ type ClaimFacts struct {
 	Class *storagev1.StorageClass
 	// Default is the class for claims that name none.
 	Default *storagev1.StorageClass
-	// Consumers are the names of Pods that use the claim and have no node.
-	Consumers []string
+	// Consumers are the names of Pods that use the claim and have no node, Assigned
+	// of those that have one.
+	Consumers, Assigned []string
 	// Served says that a provisioner of this process makes the volumes of the
 	// class.
 	Served bool
@@ -65,8 +66,13 @@ func unboundClaim(f ClaimFacts) Plan {
 }
 
 func waitForConsumer(f ClaimFacts) Plan {
-	if len(f.Consumers) > 0 {
+	switch {
+	case len(f.Consumers) > 0:
 		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement", "waiting for pod "+f.Consumers[0]+" to be scheduled", pending(f.Claim)...)
+	case len(f.Assigned) > 0:
+		// The Pod was given a node without a scheduler, which would have written it.
+		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement",
+			"waiting for the node of pod "+f.Assigned[0]+" to be written on the claim", pending(f.Claim)...)
 	}
 	return wait(volume.ReasonWaitForFirstConsumer, Normal, "user", "waiting for first consumer to be created before binding", pending(f.Claim)...)
 }

@@ -22,7 +22,10 @@ func Link(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Plan 
 	claim = linkClaim(&p, claim, v)
 	linkStatus(&p, claim, v)
 	if len(p.Writes) > 0 {
-		p.Because.Reason = volume.ReasonBinding
+		p.Because = volume.Because{
+			Reason: volume.ReasonBinding, Next: "binder",
+			Message: "claim " + claim.Namespace + "/" + claim.Name + " is being bound to volume " + v.Name,
+		}
 	}
 	return p
 }

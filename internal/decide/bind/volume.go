@@ -24,7 +24,7 @@ func Volume(f VolumeFacts) Plan {
 	case ref == nil:
 		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is available", volumePhase(v, corev1.VolumeAvailable)...)
 	case ref.UID == "":
-		return wait(volume.ReasonAvailable, Silent, "user", "volume "+v.Name+" is kept for claim "+ref.Namespace+"/"+ref.Name, volumePhase(v, corev1.VolumeAvailable)...)
+		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is kept for claim "+ref.Namespace+"/"+ref.Name, volumePhase(v, corev1.VolumeAvailable)...)
 	case f.Claim == nil && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && Together(f.Namesake, v):
 		return Plan{Because: UIDMismatch(f.Namesake, v), Event: Warning}
 	case f.Claim == nil:
@@ -65,7 +65,7 @@ func release(v *corev1.PersistentVolume) Plan {
 	}
 	switch v.Spec.PersistentVolumeReclaimPolicy {
 	case corev1.PersistentVolumeReclaimRetain:
-		return wait(volume.ReasonRetained, Silent, "user", "volume "+v.Name+" is released and retained with its data", writes...)
+		return wait(volume.ReasonRetained, Silent, "", "volume "+v.Name+" is released and retained with its data", writes...)
 	case corev1.PersistentVolumeReclaimDelete:
 		return wait(volume.ReasonReleased, Silent, "provisioner", "volume "+v.Name+" is released and will be deleted", writes...)
 	case corev1.PersistentVolumeReclaimRecycle:

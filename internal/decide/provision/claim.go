@@ -63,6 +63,9 @@ type ClaimFacts struct {
 	// knows such attributes.
 	Attributes *storagev1.VolumeAttributesClass
 	Modifies   bool
+	// Partial says that the driver's capabilities, the topology, and the sources of
+	// data were not looked at: the plan takes for granted that nothing is wrong there.
+	Partial bool
 }
 
 // Plan is the next step and its reason.
@@ -88,7 +91,7 @@ func fault(next, message string) Plan {
 
 // Claim decides about one claim.
 func Claim(f ClaimFacts) Plan {
-	if f.Intent != nil && (!f.Reopens() || f.Saved != nil) {
+	if f.Intent != nil && (f.Settles() || f.Saved != nil) {
 		return resolve(f)
 	}
 	c, driver := f.Claim, f.Driver
@@ -220,20 +223,8 @@ func request(f ClaimFacts) Plan {
 	if in.Secrets, err = secrets(class.Parameters, c, in.Name); err != nil {
 		return fault("user", err.Error())
 	}
-	if err = f.Source.into(in, c); err != nil {
-		return fault("user", err.Error())
-	}
-	if err = f.attributes(in); err != nil {
-		return fault("user", err.Error())
-	}
-	if f.Topology {
-		where, err := topology.Require(f.Places)
-		if err != nil {
-			p := fault("placement", err.Error())
-			p.Reschedule = f.Places.Selected != ""
-			return p
-		}
-		in.Requisite, in.Preferred = where.Requisite, where.Preferred
+	if p, ok := f.live(in); !ok {
+		return p
 	}
 	p := because(Record, volume.ReasonProvisioning, in.Driver, "External provisioner is provisioning volume for claim \""+c.Namespace+"/"+c.Name+"\"")
 	p.Intent = in
@@ -241,6 +232,31 @@ func request(f ClaimFacts) Plan {
 		return again(f.Intent, p)
 	}
 	return p
+}
+
+// live writes to the intent what follows from what the driver and the cluster say at
+// this moment; false, with the plan, when the volume cannot be asked for.
+func (f ClaimFacts) live(in *Intent) (Plan, bool) {
+	if f.Partial {
+		return Plan{}, true
+	}
+	if err := f.Source.into(in, f.Claim); err != nil {
+		return fault("user", err.Error()), false
+	}
+	if err := f.attributes(in); err != nil {
+		return fault("user", err.Error()), false
+	}
+	if !f.Topology {
+		return Plan{}, true
+	}
+	where, err := topology.Require(f.Places)
+	if err != nil {
+		p := fault("placement", err.Error())
+		p.Reschedule = f.Places.Selected != ""
+		return p, false
+	}
+	in.Requisite, in.Preferred = where.Requisite, where.Preferred
+	return Plan{}, true
 }
 
 // AttributesOf returns the name of the class of attributes that a claim wants;

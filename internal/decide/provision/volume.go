@@ -143,7 +143,7 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 	case !deletes && kept:
 		return Disown, say(volume.ReasonRetained, "", "volume "+v.Name+" is to be retained")
 	case !deletes:
-		return Keep, say(volume.ReasonRetained, "user", "volume "+v.Name+" is retained")
+		return Keep, say(volume.ReasonRetained, "", "volume "+v.Name+" is retained")
 	case v.Status.Phase == corev1.VolumeReleased:
 		return released(f, driver, kept)
 	case !kept && v.DeletionTimestamp == nil && v.Status.Phase == corev1.VolumeBound:
@@ -164,7 +164,7 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 	case bind.Together(f.Claim, v):
 		return Keep, volume.Because{Reason: volume.ReasonBinding, Message: "volume " + v.Name + " is released, and its claim is there", Next: "binder"}
 	case len(f.Attachments) > 0:
-		return Keep, volume.Because{Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0], Next: "attach/detach"}
+		return Keep, volume.Because{Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0], Next: "attachdetach"}
 	case !f.Ours:
 		return Keep, volume.Because{Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: driver}
 	case f.Lacks != "":

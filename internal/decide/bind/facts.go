@@ -1,0 +1,72 @@
+package bind
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// ClaimFactsOf gathers the facts about a claim. The candidates are the volumes that
+// refer to the claim; of the free volumes, the caller adds the best one (Free). Whether
+// the provisioner of a driver runs in the same process only the caller knows, too.
+func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim) ClaimFacts {
+	f := ClaimFacts{Claim: claim, Default: DefaultClass(view.Classes.List())}
+	if class, _ := ClassOf(claim); class != "" {
+		f.Class, _ = view.Classes.Get(class)
+	}
+	if claim.Spec.VolumeName != "" {
+		f.Volume, _ = view.Volumes.Get(claim.Spec.VolumeName)
+		return f
+	}
+	f.Candidates = view.Volumes.By(cluster.VolumesByClaim, cluster.Key(claim))
+	for _, p := range view.Pods.By(cluster.PodsByClaim, cluster.Key(claim)) {
+		switch {
+		case p.Spec.NodeName == "":
+			f.Consumers = append(f.Consumers, p.Name)
+		case !cluster.Finished(p):
+			f.Assigned = append(f.Assigned, p.Name)
+		}
+	}
+	return f
+}
+
+// TakesFree says whether any free volume that fits would be bound to the claim: not
+// if it names one, was bound before, or waits for its first consumer.
+func (f ClaimFacts) TakesFree() bool {
+	return f.Claim.Spec.VolumeName == "" && f.Claim.Annotations[volume.AnnBindCompleted] == "" && !BindsLate(f.Class)
+}
+
+// VolumeFactsOf gathers the facts about a volume. The view may be older than the
+// claim: who releases a volume because of it asks the API server first.
+func VolumeFactsOf(view cluster.View, v *corev1.PersistentVolume) VolumeFacts {
+	ref := v.Spec.ClaimRef
+	if ref == nil || ref.UID == "" {
+		return VolumeFacts{Volume: v}
+	}
+	claim, _ := view.Claims.Get(ref.Namespace + "/" + ref.Name)
+	return VolumeFacts{Volume: v}.With(claim)
+}
+
+// With returns the facts with the claim that has the name in the volume's reference;
+// nil when there is none.
+func (f VolumeFacts) With(claim *corev1.PersistentVolumeClaim) VolumeFacts {
+	f.Claim, f.Namesake = nil, nil
+	switch {
+	case claim == nil:
+	case claim.UID == f.Volume.Spec.ClaimRef.UID:
+		f.Claim = claim
+	default:
+		f.Namesake = claim
+	}
+	return f
+}
+
+// Condition returns what is to be told of the object that the plan is about.
+func (p Plan) Condition() volume.Condition {
+	b := p.Because
+	if len(p.Writes) > 0 && b.Next == "" {
+		b.Next = "binder"
+	}
+	return volume.Condition{Because: b, Stuck: b.Next == "user" && b.Reason != volume.ReasonWaitForFirstConsumer}
+}
