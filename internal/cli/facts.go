@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/app"
@@ -189,10 +188,9 @@ func (r *reading) begun(ctx context.Context, ns string) error {
 	if err != nil {
 		return fmt.Errorf("list intents: %w", err)
 	}
-	r.Making, r.Now = map[types.UID]bool{}, time.Now()
+	r.Now = time.Now()
 	for i := range logs.Items {
-		for uid, text := range logs.Items[i].Data {
-			r.Making[types.UID(uid)] = true
+		for _, text := range logs.Items[i].Data {
 			if in, err := provision.ParseIntent(text); err == nil && (ns == metav1.NamespaceAll || ns == in.Claim.Namespace) {
 				r.Begun = append(r.Begun, in)
 			}

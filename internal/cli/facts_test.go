@@ -21,13 +21,13 @@ import (
 func TestWhatIsBegunIsReadEverywhere(t *testing.T) {
 	log := func(namespace, name, uid string) *corev1.ConfigMap {
 		meta := metav1.ObjectMeta{Namespace: namespace, Name: name + "-1", Labels: map[string]string{volume.LabelIntents: name}}
-		return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{uid: "{}"}}
+		return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{uid: `{"driver":"d","name":"pvc-` + uid + `","claim":{"uid":"` + uid + `"}}`}}
 	}
 	client := fake.NewClientset(log(volume.NamespaceSystem, "volplane-intents", "a"), log("storage", "volplane-intents-b-example-com", "b"),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "other"}, Data: map[string]string{"c": "{}"}})
 	r := reading{client: client}
-	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || r.MakingHidden || len(r.Making) != 2 || !r.Making["a"] || !r.Making["b"] {
-		t.Errorf("begun are %v, hidden %v, %v", r.Making, r.MakingHidden, err)
+	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || r.MakingHidden || len(r.Begun) != 2 || r.Begun[0].Claim.UID == r.Begun[1].Claim.UID {
+		t.Errorf("begun are %v, hidden %v, %v", r.Begun, r.MakingHidden, err)
 	}
 	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", nil)

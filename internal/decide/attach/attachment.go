@@ -318,7 +318,18 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 	case !attached && has && v.DeletionTimestamp != nil && !slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
 		// The provisioner takes this finalizer with its own.
 		c.Finalizers = slices.DeleteFunc(c.Finalizers, func(s string) bool { return s == f })
-		return c, volume.Because{Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is not attached any more"}
+		return c, volume.Because{Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is not attached any more", Next: "attacher"}
 	}
-	return nil, volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is kept as it should be"}
+	return nil, finalizerStays(v, attached, has)
+}
+
+// finalizerStays tells why the attacher's finalizer stays on a volume as it is.
+func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Because {
+	switch {
+	case !has || v.DeletionTimestamp == nil:
+		return volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is kept as it should be"}
+	case attached:
+		return volume.Because{Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached", Next: "attachdetach"}
+	}
+	return volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner", Next: "provisioner"}
 }

@@ -53,7 +53,11 @@ func unboundClaim(f ClaimFacts) Plan {
 		c.Spec.StorageClassName = &f.Default.Name
 		return wait(volume.ReasonDefaultClassAssigned, Normal, "binder", "the default class "+f.Default.Name+" is assigned", Write{Claim: c})
 	case class == "":
-		return wait(volume.ReasonFailedBinding, Normal, "user", "no persistent volumes available for this claim and no storage class is set", pending(f.Claim)...)
+		message := "no persistent volumes available for this claim and no storage class is set"
+		if !named {
+			message += ": no StorageClass is marked as the default one"
+		}
+		return wait(volume.ReasonFailedBinding, Normal, "user", message, pending(f.Claim)...)
 	case f.Class == nil:
 		return wait(volume.ReasonProvisioningFailed, Warning, "user", fmt.Sprintf("storageclass.storage.k8s.io %q not found", class), pending(f.Claim)...)
 	case late && f.Claim.Annotations[volume.AnnSelectedNode] == "":

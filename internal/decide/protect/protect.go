@@ -25,15 +25,14 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 	case claim.DeletionTimestamp == nil || !protected:
 		return nil, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + claim.Name + " is not waiting to be freed"}
 	}
-	for _, p := range users {
-		// The claim of an earlier Pod of the same name is not this one's.
-		if p.Spec.NodeName != "" && !ephemeral.Stranger(p, claim) {
-			return nil, volume.Because{Reason: volume.ReasonInUse, Message: "claim " + claim.Name + " is used by pod " + p.Name, Next: "pod " + p.Name}
-		}
+	// The claim of an earlier Pod of the same name is not this one's.
+	users = slices.DeleteFunc(slices.Clone(users), func(p *corev1.Pod) bool { return p.Spec.NodeName == "" || ephemeral.Stranger(p, claim) })
+	if len(users) > 0 {
+		return nil, volume.Because{Reason: volume.ReasonInUse, Message: "claim " + claim.Name + " is used by " + names(users), Next: "pod " + users[0].Name}
 	}
 	c := claim.DeepCopy()
 	c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == volume.FinalizerClaimProtection })
-	return c, volume.Because{Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod"}
+	return c, volume.Because{Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod", Next: "protection"}
 }
 
 // Volume returns a volume as it is to be written, or nil when it is to stay. One
@@ -56,5 +55,5 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 	}
 	c := v.DeepCopy()
 	c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == volume.FinalizerVolumeProtection })
-	return c, volume.Because{Reason: volume.ReasonNotInUse, Message: "volume " + v.Name + " is not bound"}
+	return c, volume.Because{Reason: volume.ReasonNotInUse, Message: "volume " + v.Name + " is not bound", Next: "protection"}
 }

@@ -139,7 +139,7 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 	}
 	switch {
 	case driver == "":
-		return Keep, say(volume.ReasonNotMine, "", "volume "+v.Name+" is not one of a CSI driver, or was made by something else")
+		return Keep, notMine(v)
 	case !deletes && kept:
 		return Disown, say(volume.ReasonRetained, "", "volume "+v.Name+" is to be retained")
 	case !deletes:
@@ -149,7 +149,25 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 	case !kept && v.DeletionTimestamp == nil && v.Status.Phase == corev1.VolumeBound:
 		return Adopt, say(volume.ReasonBound, "", "volume "+v.Name+" is to be deleted with its claim")
 	}
-	return Keep, say(volume.ReasonBound, "", "volume "+v.Name+" is in use")
+	return Keep, inUse(v, kept)
+}
+
+func notMine(v *corev1.PersistentVolume) volume.Because {
+	b := volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name + " is not one of a CSI driver, or was made by something else"}
+	if v.Status.Phase == corev1.VolumeReleased && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+		b.Message, b.Next = b.Message+": it is released, and nobody here deletes it", "user"
+	}
+	return b
+}
+
+func inUse(v *corev1.PersistentVolume, kept bool) volume.Because {
+	if kept && v.DeletionTimestamp != nil {
+		return volume.Because{
+			Reason: volume.ReasonInUse, Next: "user",
+			Message: "volume " + v.Name + " is " + string(v.Status.Phase) + ", and its provisioner deletes what is Released",
+		}
+	}
+	return volume.Because{Reason: volume.ReasonBound, Message: "volume " + v.Name + " is in use"}
 }
 
 // released decides about a volume that is to be deleted and whose claim has

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -130,6 +131,9 @@ func (k known) lacks(p *corev1.Pod, node string) (volume.Because, bool) {
 // homeless tells of a Pod that found no node, and what to do when that is for
 // want of a FlexVolume driver.
 func (k known) homeless(p *corev1.Pod, message string) Link {
+	if short, unknown := capacity.Short(message); short {
+		return k.roomless(p, message, unknown)
+	}
 	next := "user"
 	for _, s := range k.sourcesOf(p) {
 		name, err := flex.ParseCSI(s.driver)

@@ -86,19 +86,13 @@ func (f facts) unattached(node string) []Link {
 	return links
 }
 
-// tell returns the link of what a decision says.
+// tell returns the link of what a decision says; who acts next is the driver's host,
+// if the driver is a FlexVolume driver.
 func (f facts) tell(subject string, t volume.Condition) Link {
-	state := Waiting
-	switch {
-	case t.Stuck:
-		state = Problem
-	case t.Next == "":
-		state = OK
-	}
 	if s := f.source(); t.Next == s.driver {
 		t.Next = s.next()
 	}
-	return Link{Subject: subject, State: state, Because: t.Because}
+	return tell(subject, t)
 }
 
 // usedElsewhere tells of a volume that its attachdetach does not attach, because

@@ -1,6 +1,7 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -43,7 +44,7 @@ func (k known) undone(in *provision.Intent) (Chain, bool) {
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, since(" at ", in), becomes)
 	subject, state, reason, next := "intent/"+in.Name, Waiting, volume.ReasonProvisioning, in.Driver
 	if e := k.lastWarning(in); e != nil {
-		state, reason, next = Problem, volume.Reason(e.Reason), volume.NextAfter(e.Message, orText(e.Annotations[volume.AnnNext], in.Driver))
+		state, reason, next = Problem, volume.Reason(e.Reason), volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], in.Driver))
 		message += ": " + e.Message
 	}
 	return Chain{Subject: subject, Links: []Link{link(subject, state, reason, message, next)}}, true
@@ -65,9 +66,4 @@ func since(word string, in *provision.Intent) string {
 		return ""
 	}
 	return word + in.Begun.UTC().Format(time.DateTime+" UTC")
-}
-
-// making says since when a driver makes the claim's volume.
-func (f facts) making() string {
-	return since(", since ", first(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID }))
 }

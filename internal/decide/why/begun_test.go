@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
@@ -36,10 +35,8 @@ func TestBegun(t *testing.T) {
 			}
 		}},
 		{"a claim that waits for it tells it itself", func(s *scene, in *provision.Intent) {
-			s.claim.Spec.VolumeName, s.claim.Status.Phase, s.all.Volumes, s.all.Attachments = "", corev1.ClaimPending, nil, nil
+			s.unbound()
 			in.Claim.Name, in.Claim.UID = s.claim.Name, s.claim.UID
-			s.all.Making = map[types.UID]bool{s.claim.UID: true}
-			s.all.Pods = nil
 		}},
 		{"one of its name does not", func(s *scene, in *provision.Intent) { in.Claim.Name = s.claim.Name }},
 		{"what has just begun is no news", func(_ *scene, in *provision.Intent) { in.Begun = metav1.NewTime(start.Add(51 * time.Second)) }},

@@ -52,3 +52,15 @@ func (c Chain) Healthy() bool { return c.Answer().State == OK }
 func link(subject string, s State, r volume.Reason, message, next string) Link {
 	return Link{Subject: subject, State: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
+
+// tell returns the link of what a decision says.
+func tell(subject string, t volume.Condition) Link {
+	state := Waiting
+	switch {
+	case t.Stuck:
+		state = Problem
+	case t.Next == "":
+		state = OK
+	}
+	return Link{Subject: subject, State: state, Because: t.Because}
+}

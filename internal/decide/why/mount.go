@@ -1,6 +1,7 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -74,14 +75,14 @@ func (k known) condition(p *corev1.Pod) Link {
 		if c.Type != volume.ConditionVolumesMounted {
 			continue
 		}
-		reason := volume.Reason(orText(c.Reason, string(volume.ReasonMounting)))
-		next := orText(p.Annotations[volume.AnnNextMounted], node)
+		reason := volume.Reason(cmp.Or(c.Reason, string(volume.ReasonMounting)))
+		next := cmp.Or(p.Annotations[volume.AnnNextMounted], node)
 		switch {
 		case c.Status == corev1.ConditionTrue:
 			if l, ill := k.ill(subject, p); ill {
 				return l
 			}
-			return link(subject, OK, volume.ReasonMounted, orText(c.Message, "all volumes are mounted"), "")
+			return link(subject, OK, volume.ReasonMounted, cmp.Or(c.Message, "all volumes are mounted"), "")
 		case reason == volume.ReasonDriverMissing:
 			if b, ok := k.lacks(p, p.Spec.NodeName); ok {
 				return link(subject, Problem, reason, b.Message, b.Next)
@@ -106,7 +107,7 @@ func (k known) condition(p *corev1.Pod) Link {
 func (k known) ill(subject string, p *corev1.Pod) (Link, bool) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
-			return link(subject, Problem, volume.Reason(c.Reason), c.Message, orText(p.Annotations[volume.AnnNextHealthy], "user")), true
+			return link(subject, Problem, volume.Reason(c.Reason), c.Message, cmp.Or(p.Annotations[volume.AnnNextHealthy], "user")), true
 		}
 	}
 	return Link{}, false
@@ -121,7 +122,7 @@ func (k known) nodeDown(name string) (Link, bool) {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			return link(subject, Problem, volume.ReasonNodeGone,
-				fmt.Sprintf("node %s is not ready: %s", name, orText(c.Message, c.Reason)), "administrator of node "+name), true
+				fmt.Sprintf("node %s is not ready: %s", name, cmp.Or(c.Message, c.Reason)), "administrator of node "+name), true
 		}
 	}
 	return Link{}, false

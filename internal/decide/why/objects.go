@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
@@ -23,14 +22,11 @@ type Objects struct {
 	Moves []Move
 	// Warnings are events of type Warning, oldest first.
 	Warnings []*corev1.Event
-	// Making are the claims for which a provisioner has begun to have a volume
-	// made and has no final answer, by UID.
-	Making map[types.UID]bool
-	// Begun is what it has written down for them, as far as that makes sense; Now
-	// is when it was read.
+	// Begun are the open intents of provisioners: volumes that a driver was asked for
+	// without a final answer. Now is when they were read.
 	Begun []*provision.Intent
 	Now   time.Time
-	// MakingHidden says that Making could not be read.
+	// MakingHidden says that Begun could not be read.
 	MakingHidden bool
 	// Full says why the control plane takes no new objects; nil when it does.
 	Full *volume.Because
@@ -49,10 +45,12 @@ type known struct {
 	view cluster.View
 	// plans are those of the nodes that were asked about.
 	plans map[string]attach.NodePlan
+	// free has the volumes that any claim may take, once it was asked for.
+	free map[string]*bind.Free
 }
 
 func index(o Objects) known {
-	return known{Objects: o, view: o.View(), plans: map[string]attach.NodePlan{}}
+	return known{Objects: o, view: o.View(), plans: map[string]attach.NodePlan{}, free: map[string]*bind.Free{}}
 }
 
 // found returns the object with a key; nil when there is none.

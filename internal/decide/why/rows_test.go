@@ -1,12 +1,8 @@
 package why_test
 
 import (
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/mount"
@@ -26,7 +22,16 @@ func claimRows() []row {
 		{"no class wanted, no volume fits", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.StorageClassName = ptr.To("") }},
 		{"the driver is nowhere", "pvc/data", func(s *scene) { s.unbound(); s.all.CSINodes = nil }},
 		{"the provisioner has not begun", "pvc/data", (*scene).unbound},
-		{"the driver is making the volume", "pvc/data", func(s *scene) { s.unbound(); s.all.Making = map[types.UID]bool{"uid-data": true} }},
+		{"the driver is making the volume", "pvc/data", func(s *scene) { s.unbound(); s.making() }},
+		{"the class has parameters that make no sense", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.class.Parameters = map[string]string{"csi.storage.k8s.io/provisioner-secret-name": "${nosuch}", "csi.storage.k8s.io/provisioner-secret-namespace": "ns"}
+		}},
+		{"a free volume fits", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.volume.Spec.ClaimRef, s.volume.Status.Phase = nil, corev1.VolumeAvailable
+			s.all.Volumes = []*corev1.PersistentVolume{s.volume}
+		}},
 		{"the driver has enough to do", "pvc/data", func(s *scene) {
 			s.unbound()
 			s.warn("uid-data", volume.ReasonDriverBusy, "driver d.example.com works on as many calls to create volumes as may be under way at once; this one waits for its turn")
@@ -75,20 +80,22 @@ func namedRows() []row {
 	return []row{
 		{"a named volume that does not exist", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.VolumeName = "v9" }},
 		{"a named volume that is another claim's", "pvc/data", func(s *scene) {
-			s.claim.Status.Phase, s.volume.Spec.ClaimRef = corev1.ClaimPending, &corev1.ObjectReference{Namespace: "ns", Name: "other"}
+			s.pending()
+			s.volume.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "other"}
 		}},
 		{"a named volume that does not fit", "pvc/data", func(s *scene) {
-			s.claim.Status.Phase = corev1.ClaimPending
-			s.warn("uid-data", volume.ReasonVolumeMismatch, `Cannot bind to requested volume "v1": requested PV is too small`)
+			s.pending()
+			s.volume.Spec.ClaimRef = nil
+			s.wants("2Gi")
 		}},
-		{"a volume that is just being bound", "pvc/data", func(s *scene) { s.claim.Status.Phase = corev1.ClaimPending }},
+		{"a volume that is just being bound", "pvc/data", (*scene).pending},
 		{"a bound claim whose volume is gone", "pvc/data", func(s *scene) { s.all.Volumes = nil }},
 		{"a volume that has another uid for the claim that names it", "pv/v1", func(s *scene) { s.volume.Spec.ClaimRef.UID = "uid-edited" }},
 		{"one that was released for that", "pv/v1", func(s *scene) {
 			s.volume.Spec.ClaimRef.UID, s.volume.Status.Phase, s.claim.Status.Phase = "uid-edited", corev1.VolumeReleased, corev1.ClaimLost
 		}},
 		{"a lost claim", "pvc/data", func(s *scene) { s.claim.Status.Phase, s.all.Volumes = corev1.ClaimLost, nil }},
-		{"the volume is being deleted under the claim", "pvc/data", func(s *scene) { s.volume.DeletionTimestamp = now() }},
+		{"the volume is being deleted under the claim", "pvc/data", func(s *scene) { s.goes(volume.FinalizerVolumeProtection) }},
 		{"deleted while a Pod uses it", "pvc/data", func(s *scene) {
 			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerClaimProtection}
 		}},
@@ -98,6 +105,14 @@ func namedRows() []row {
 		}},
 		{"deleted and not used", "pvc/data", func(s *scene) {
 			s.claim.DeletionTimestamp, s.claim.Finalizers, s.all.Pods = now(), []string{volume.FinalizerClaimProtection}, nil
+		}},
+		{"deleted while a copy of it is made", "pvc/data", func(s *scene) {
+			s.claim.DeletionTimestamp, s.claim.Finalizers, s.all.Pods = now(), []string{"example.com/keep", volume.FinalizerCloning}, nil
+			s.making()
+			s.all.Begun[0].Source, s.all.Begun[0].SourceName = "h1", "data"
+		}},
+		{"deleted while nobody can say whether a copy is made", "pvc/data", func(s *scene) {
+			s.claim.DeletionTimestamp, s.claim.Finalizers, s.all.Pods = now(), []string{volume.FinalizerCloning}, nil
 		}},
 		{"deleted and held by a stranger", "pvc/data", func(s *scene) {
 			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{"example.com/keep"}
@@ -159,6 +174,7 @@ func attachmentRows() []row {
 		}},
 		{"several nodes may have it", "pod/other", func(s *scene) {
 			s.volume.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+			s.claim.Status.AccessModes = s.volume.Spec.AccessModes
 			s.use(pod("other", "n2"))
 		}},
 		{"nobody has asked yet", "pvc/data", (*scene).detached},
@@ -359,104 +375,5 @@ func absentRows() []row {
 			s.controls()
 		}},
 		{"the control plane's host cannot grow it", "pvc/data", func(s *scene) { s.wants("2Gi"); s.controls() }},
-	}
-}
-
-func volumeRows() []row {
-	return []row{
-		{"a bound volume is explained with its claim", "pv/v1", func(*scene) {}},
-		{"a volume that is free", "pv/v1", func(s *scene) {
-			s.released()
-			s.detached()
-			s.volume.Status.Phase, s.volume.Spec.ClaimRef = corev1.VolumeAvailable, nil
-		}},
-		{"a volume that nobody has looked at", "pv/v1", func(s *scene) { s.released(); s.detached(); s.volume.Status.Phase = "" }},
-		{"a bound volume that names no claim", "pv/v1", func(s *scene) { s.volume.Spec.ClaimRef = nil; s.detached() }},
-		{"the claim is gone, the volume still attached", "pv/v1", (*scene).released},
-		{"the claim is gone, the driver has enough to do", "pv/v1", func(s *scene) {
-			s.released()
-			s.detached()
-			s.warn(s.volume.UID, volume.ReasonDriverBusy, "driver d.example.com works on as many calls to delete volumes as may be under way at once; this one waits for its turn")
-		}},
-		{"the claim is gone, the driver deletes the volume", "pv/v1", func(s *scene) { s.released(); s.detached() }},
-		{"the claim is gone and the data kept", "pv/v1", func(s *scene) {
-			s.released()
-			s.detached()
-			s.volume.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
-		}},
-		{"the driver refuses to delete it", "pv/v1", func(s *scene) {
-			s.released()
-			s.detached()
-			s.warn("uid-v1", volume.ReasonFailedDelete, "volume has snapshots")
-		}},
-		{"it could not be reclaimed", "pv/v1", func(s *scene) {
-			s.released()
-			s.detached()
-			s.volume.Status.Phase, s.volume.Status.Message = corev1.VolumeFailed, "recycling is not supported"
-		}},
-	}
-}
-
-func nodeRows() []row {
-	return []row{
-		{"a node that is well", "node/n1", func(s *scene) {
-			s.n1.Status.VolumesAttached = []corev1.AttachedVolume{{Name: "x"}}
-			s.csi1.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(32))}
-		}},
-		{"a node with a mount that nobody knows", "node/n1", func(s *scene) {
-			s.warn(s.n1.UID, volume.ReasonMountUnknown, mount.Unknown([]string{"/r/pods/u/volumes/kubernetes.io~csi/v/mount"}).Message)
-			s.next("user")
-		}},
-		{"a node without drivers", "node/n1", func(s *scene) { s.all.CSINodes = nil }},
-		{"a node whose only driver was refused", "node/n1", func(s *scene) {
-			s.all.CSINodes = nil
-			s.warn("uid-n1", volume.ReasonRegistrationRefused, "the driver that registers at /r is not registered: Unavailable: not now")
-		}},
-		{"a node that is not ready, whoever is there", "node/n1", func(s *scene) {
-			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
-		}},
-		{"what is wrong with its attachments and Pods", "node/n1", func(s *scene) {
-			s.detaching()
-			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "bad superblock")
-		}},
-	}
-}
-
-func causeRows() []row {
-	return []row{
-		{"nothing waits", "", func(*scene) {}},
-		{"the control plane is full", "", func(s *scene) {
-			s.all.Full = &volume.Because{Reason: volume.ReasonDatabaseFull, Message: "the database is full", Next: "user"}
-		}},
-		{"one cause holds up several, in the order of how many", "", func(s *scene) {
-			s.all.Classes = nil
-			s.unbound()
-			for i := range 3 {
-				c := s.claim.DeepCopy()
-				c.Name, c.UID = fmt.Sprintf("more%d", i), c.UID+"-more"
-				s.all.Claims = append(s.all.Claims, c)
-			}
-			s.use(pod("web", ""))
-			s.all.CSINodes = s.all.CSINodes[1:]
-		}},
-		{"a Pod that names a missing claim", "", func(s *scene) { s.all.Claims = nil; s.released(); s.use(pod("web", "n1")); s.detached() }},
-		{"a volume that cannot be deleted", "", func(s *scene) {
-			s.released()
-			s.detached()
-			s.warn("uid-v1", volume.ReasonFailedDelete, "volume has snapshots")
-		}},
-		{"what has no namespace may hold up several of them", "", func(s *scene) {
-			s.unbound()
-			s.all.Classes = nil
-			c := s.claim.DeepCopy()
-			c.ObjectMeta = metav1.ObjectMeta{Namespace: "other", Name: "data"}
-			s.all.Claims = append(s.all.Claims, c)
-		}},
-		{"a node holds up its Pods", "", func(s *scene) {
-			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
-		}},
-		{"a Pod that has ended waits for nothing", "", func(s *scene) {
-			s.pod.Status.Phase, s.all.Claims, s.all.Volumes, s.all.Attachments = corev1.PodSucceeded, nil, nil, nil
-		}},
 	}
 }

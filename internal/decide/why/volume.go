@@ -1,10 +1,14 @@
 package why
 
 import (
-	"fmt"
+	"cmp"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/protect"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -18,39 +22,46 @@ func (f facts) volumeAlone() Link {
 	if l, ok := f.moved(subject, v.Name, ""); ok {
 		return l
 	}
-	switch v.Status.Phase {
-	case corev1.VolumeAvailable:
-		return link(subject, OK, volume.ReasonAvailable, "no claim is bound to it", "")
-	case corev1.VolumeReleased, corev1.VolumeFailed:
-		return f.released(subject)
-	case corev1.VolumeBound:
-		ref := v.Spec.ClaimRef
-		if ref == nil {
-			return link(subject, Waiting, volume.ReasonBinding, "the volume names no claim", "binder")
-		}
-		return link(subject, OK, volume.ReasonBound, fmt.Sprintf("to claim %s/%s", ref.Namespace, ref.Name), "")
+	told := bind.Volume(bind.VolumeFactsOf(f.view, v)).Condition()
+	switch {
+	case told.Reason == volume.ReasonReleased && (v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed):
+		told = f.reclaimed()
+	case v.DeletionTimestamp != nil:
+		told = f.deletedVolume()
 	}
-	return link(subject, Waiting, volume.ReasonBinding, "the volume has not been looked at yet", "binder")
+	return tell(subject, told)
 }
 
-// released tells what happens to a volume whose claim is gone.
-func (f facts) released(subject string) Link {
-	v := f.Volume
-	if l, ok := f.failed(subject, v, volume.ReasonFailedDelete, f.driverName()); ok {
-		return l
+// reclaimed tells what its provisioner does with a volume whose claim is gone and whose
+// policy is Delete. Why a driver did not delete it is in an event.
+func (f facts) reclaimed() volume.Condition {
+	v, driver := f.Volume, provision.DeleterOf(f.Volume)
+	if l, ok := f.failed("", v, volume.ReasonFailedDelete, driver); ok {
+		return volume.Condition{Because: l.Because, Stuck: true}
 	}
 	if v.Status.Phase == corev1.VolumeFailed {
-		return link(subject, Problem, volume.ReasonFailedDelete, orText(v.Status.Message, "reclaiming the volume failed"), orText(f.driverName(), "user"))
+		b := provision.DeleteFailed(v, cmp.Or(v.Status.Message, "reclaiming it failed"))
+		b.Next = cmp.Or(b.Next, "user")
+		return volume.Condition{Because: b, Stuck: true}
 	}
-	if v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimRetain {
-		return link(subject, OK, volume.ReasonRetained, "its claim is gone; the data is kept because the policy is Retain", "")
+	facts := provision.VolumeFactsOf(f.view, v)
+	facts.Ours = f.registered(driver, "")
+	_, b := provision.Volume(facts)
+	if e := f.warning(v, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
+		b.Reason, b.Message = volume.ReasonDriverBusy, e.Message
 	}
-	if attached := f.attached(); len(attached) > 0 {
-		return link(subject, Waiting, volume.ReasonStillAttached,
-			"its claim is gone; it is deleted when it is detached from node "+attached[0].Spec.NodeName, "attachdetach")
+	return volume.Condition{Because: b, Stuck: b.Next == "user" || b.Reason == volume.ReasonDriverMissing}
+}
+
+// deletedVolume tells what keeps a volume object that is being deleted.
+func (f facts) deletedVolume() volume.Condition {
+	v := f.Volume
+	owners := protect.Owners{
+		volume.FinalizerVolumeProtection: func() volume.Because { _, b := protect.Volume(v); return b },
+		volume.FinalizerProvisioner:      func() volume.Because { _, b := provision.Volume(provision.VolumeFactsOf(f.view, v)); return b },
 	}
-	if e := f.warning(v, volume.ReasonDriverBusy); e != nil {
-		return link(subject, Waiting, volume.ReasonDriverBusy, e.Message, orText(f.driverName(), "user"))
+	if csi := v.Spec.CSI; csi != nil {
+		owners[volume.AttacherFinalizer(csi.Driver)] = func() volume.Because { _, b := attach.Volume(v, len(f.attached()) > 0); return b }
 	}
-	return link(subject, Waiting, volume.ReasonDeleting, "its claim is gone; the driver deletes the volume", orText(f.driverName(), "user"))
+	return protect.Kept("volume "+v.Name, v, owners)
 }

@@ -88,8 +88,12 @@ func (f facts) chain() Chain {
 	if f.Claim == nil {
 		return c
 	}
-	c.Links = append(c.Links, f.class(), f.binding())
-	if f.Claim.Status.Phase == corev1.ClaimBound && f.Volume != nil {
+	binding := f.binding()
+	c.Links = append(c.Links, binding...)
+	switch {
+	case binding[len(binding)-1].Because.Reason == volume.ReasonWaitForPodScheduled:
+		c.Links = append(c.Links, f.mounts()...)
+	case f.Claim.Status.Phase == corev1.ClaimBound && f.Volume != nil:
 		c.Links = append(c.Links, f.attachments()...)
 		c.Links = append(c.Links, f.mounts()...)
 		c.Links = append(c.Links, f.resize()...)

@@ -15,6 +15,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
@@ -55,7 +56,8 @@ func newScene() *scene {
 		StorageClassName: ptr.To("fast"), VolumeName: "v1", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		Resources: corev1.VolumeResourceRequirements{Requests: size},
 	}
-	s.claim.Status.Phase, s.claim.Status.Capacity = corev1.ClaimBound, size
+	s.claim.Status.Phase, s.claim.Status.Capacity, s.claim.Status.AccessModes = corev1.ClaimBound, size, s.claim.Spec.AccessModes
+	s.claim.Annotations[volume.AnnBindCompleted] = "yes"
 	s.volume.Spec = corev1.PersistentVolumeSpec{
 		Capacity: size, AccessModes: s.claim.Spec.AccessModes, StorageClassName: "fast",
 		ClaimRef:               &corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
@@ -174,8 +176,21 @@ func (s *scene) use(p *corev1.Pod) {
 
 // unbound makes the claim one that nothing was done for, and that nobody uses.
 func (s *scene) unbound() {
-	s.claim.Spec.VolumeName, s.claim.Status = "", corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+	s.pending()
+	s.claim.Spec.VolumeName = ""
 	s.all.Volumes, s.all.Attachments, s.all.Pods = nil, nil, nil
+}
+
+// pending makes the claim one that names a volume and is not bound yet.
+func (s *scene) pending() {
+	delete(s.claim.Annotations, volume.AnnBindCompleted)
+	s.claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+}
+
+// making has the provisioner have asked the driver for the claim's volume.
+func (s *scene) making() {
+	in := &provision.Intent{Driver: driver, Name: "pvc-uid-data", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"}}
+	s.all.Begun = []*provision.Intent{in}
 }
 
 // late makes the claim of a class that waits for the first consumer.
@@ -190,6 +205,11 @@ func (s *scene) short(message string) {
 	p := pod("web", "")
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message}}
 	s.use(p)
+}
+
+// goes has the volume's object be deleted and kept by finalizers.
+func (s *scene) goes(finalizers ...string) {
+	s.volume.DeletionTimestamp, s.volume.Finalizers = now(), finalizers
 }
 
 // released takes the claim and its consumer away.

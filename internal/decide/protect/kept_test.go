@@ -1,0 +1,35 @@
+package protect
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestKept: whoever holds an object that is being deleted is named, first of all one
+// whose reason is known.
+func TestKept(t *testing.T) {
+	owners := Owners{
+		"a": func() volume.Because { return volume.Because{Message: "a waits", Next: "somebody"} },
+		"b": func() volume.Because { return volume.Because{Message: "b does not say for whom it waits"} },
+	}
+	for _, c := range []struct {
+		finalizers    []string
+		message, next string
+	}{
+		{nil, "nothing holds it", "API server"},
+		{[]string{"x"}, "finalizer x is held by somebody else", "owner of x"},
+		{[]string{"x", "y"}, "finalizers x, y are held by somebody else", "owner of x"},
+		{[]string{"x", "a", "b"}, "a waits (a)", "somebody"},
+		{[]string{"b", "a"}, "b does not say for whom it waits (b)", "owner of b"},
+	} {
+		got := Kept("claim c", &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Finalizers: c.finalizers}}, owners)
+		want := volume.Because{Reason: volume.ReasonTerminating, Message: "claim c is being deleted; " + c.message, Next: c.next}
+		if got.Because != want || got.Stuck {
+			t.Errorf("%v: %+v, want %+v", c.finalizers, got, want)
+		}
+	}
+}
