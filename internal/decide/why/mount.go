@@ -41,9 +41,22 @@ func (k known) mounted(p *corev1.Pod) Link {
 		if c := k.condition(p); c.State == Waiting && c.Because.Reason == volume.ReasonMounting && c.Because.Next != "node "+node {
 			return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
 		}
-		return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted"+k.by(p), "node "+node)
+		return k.ending(p)
 	}
 	return k.condition(p)
+}
+
+// ending tells of a Pod that is being deleted and of which no failure is known: its
+// volumes are in use until its containers have ended.
+func (k known) ending(p *corev1.Pod) Link {
+	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
+	runs := func(c corev1.ContainerStatus) bool { return c.State.Running != nil }
+	if all := containers(p); slices.ContainsFunc(all, runs) {
+		message := fmt.Sprintf("the Pod is being deleted; container %s still runs and is to end by %s, "+
+			"before its volumes are unmounted", all[slices.IndexFunc(all, runs)].Name, moment(p.DeletionTimestamp.Time))
+		return link(subject, Waiting, volume.ReasonUnmounting, message, node)
+	}
+	return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted"+k.by(p), node)
 }
 
 // cause returns why a Pod has ended, if somebody has said so.
@@ -97,10 +110,7 @@ func (k known) condition(p *corev1.Pod) Link {
 			return link(subject, Waiting, reason, c.Message, next)
 		}
 	}
-	if l, ok := k.failed(subject, p, volume.ReasonFailedMount, node); ok {
-		return l
-	}
-	return link(subject, Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
+	return k.kubelet(p)
 }
 
 // ill repeats what the node agent says of a volume that is mounted and not well.

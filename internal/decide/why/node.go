@@ -65,6 +65,10 @@ func (k known) drivers(node *corev1.Node) []Link {
 		if l, ok := k.failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
 			return []Link{l}
 		}
+		if node.Status.NodeInfo.KubeletVersion != "" {
+			// A kubelet's node may be for Pods without such volumes.
+			return nil
+		}
 		return []Link{link("csinode/"+node.Name, Problem, volume.ReasonDriverMissing, "no driver has registered on the node", "user")}
 	}
 	var out []Link

@@ -1,0 +1,273 @@
+package why
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// kubelet tells of the mounts of a Pod whose node is a kubelet's. A kubelet has no
+// condition for them, but an order: all volumes of a Pod are mounted before its
+// sandbox is made, its images are pulled and its containers are started. So what
+// came after proves the mounts, and as long as nothing has, events tell what fails.
+func (k known) kubelet(p *corev1.Pod) Link {
+	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
+	if k.sandboxed(p) {
+		return k.started(p)
+	}
+	if l, ok := k.unregistered(p); ok {
+		return l
+	}
+	if e := k.complaint(p); e != nil {
+		return k.complained(p, e)
+	}
+	if len(containers(p)) == 0 {
+		return link(subject, Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
+	}
+	if l, ok := k.notTaken(p); ok {
+		return l
+	}
+	message := node + " mounts the volumes of the Pod" + k.by(p) + " and has told of no failure"
+	if t := p.Status.StartTime; t != nil {
+		message += "; it knows the Pod since " + moment(t.Time)
+	}
+	return link(subject, Waiting, volume.ReasonMounting, message, node)
+}
+
+// moment writes a time for people.
+func moment(t time.Time) string { return t.UTC().Format(time.DateTime + " UTC") }
+
+// containers returns what is told of all containers of a Pod.
+func containers(p *corev1.Pod) []corev1.ContainerStatus {
+	return slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses)
+}
+
+// sandboxed says whether a kubelet has mounted all volumes of a Pod, by what it
+// does only after that. After a restart of the host the sandbox is made anew, and
+// the volumes are mounted anew before.
+func (k known) sandboxed(p *corev1.Pod) bool {
+	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReadyToStartContainers
+	})
+	if i >= 0 && p.Status.Conditions[i].Status == corev1.ConditionTrue {
+		return true
+	}
+	for _, c := range containers(p) {
+		w := c.State.Waiting
+		switch {
+		case c.State.Running != nil, w != nil && !slices.Contains(beforeSandbox(), w.Reason):
+			return true
+		case i < 0 && c.ContainerID != "": // a kubelet without the condition
+			return true
+		}
+	}
+	e := k.warning(p, reasonNoSandbox)
+	return e != nil && !k.warnedAfter(p, e)
+}
+
+// beforeSandbox returns what a kubelet says of a container that it has not begun
+// with, whether or not the volumes are mounted.
+func beforeSandbox() []string { return []string{"", "ContainerCreating", "PodInitializing"} }
+
+// Reasons of a kubelet's events that volplane does not use itself.
+const (
+	reasonNoSandbox volume.Reason = "FailedCreatePodSandBox"
+	reasonFailedMap volume.Reason = "FailedMapVolume"
+)
+
+// warnedAfter says whether a mount of the Pod has failed after an event.
+func (k known) warnedAfter(p *corev1.Pod, e *corev1.Event) bool {
+	return slices.Index(k.Warnings, k.complaint(p)) > slices.Index(k.Warnings, e)
+}
+
+// started tells of a Pod whose volumes are mounted. That a container does not run
+// is told, but is no matter of volumes, unless what the container is to have of
+// them cannot be had.
+func (k known) started(p *corev1.Pod) Link {
+	subject, message := "pod/"+p.Name, "all volumes are mounted"
+	for _, c := range containers(p) {
+		w := c.State.Waiting
+		if w == nil || slices.Contains(beforeSandbox(), w.Reason) {
+			continue
+		}
+		why := fmt.Sprintf("container %s does not run (%s)", c.Name, w.Reason)
+		if aboutVolumes(w.Message) {
+			return k.unusable(p, why+": "+w.Message)
+		}
+		message += "; that " + why + " has another reason"
+		break
+	}
+	return link(subject, OK, volume.ReasonMounted, message, "")
+}
+
+// unusable tells of a container that does not start because of its mounts.
+func (k known) unusable(p *corev1.Pod, message string) Link {
+	b := mount.Failed(mount.Publish, p.Spec.NodeName, message, "user")
+	if s, ok := k.sourceIn(p, message); ok && strings.Contains(message, "transport endpoint is not connected") {
+		b.Reason, b.Next = volume.ReasonMountBroken, s.next()
+	}
+	return link("pod/"+p.Name, Problem, b.Reason, on(p.Spec.NodeName, b.Message), b.Next)
+}
+
+// aboutVolumes says whether a container does not start because of its mounts: a
+// path in a volume cannot be used, or the server of what is mounted is gone.
+func aboutVolumes(message string) bool {
+	return containsAny(message, "subPath", "/volumes/kubernetes.io~", "/volume-subpaths/", "/volumeDevices/")
+}
+
+// unregistered tells of a driver of the Pod that its node does not know.
+func (k known) unregistered(p *corev1.Pod) (Link, bool) {
+	node := p.Spec.NodeName
+	for _, s := range k.sourcesOf(p) {
+		if k.registered(s.driver, node) {
+			continue
+		}
+		b, more := k.absent(s, node)
+		if !more {
+			b = volume.Because{
+				Reason: volume.ReasonDriverMissing, Message: s.String() + " has not registered on node " + node, Next: s.next(),
+			}
+		}
+		return link("pod/"+p.Name, Problem, b.Reason, b.Message, b.Next), true
+	}
+	return Link{}, false
+}
+
+// complaint returns the newest event about a volume of the Pod that could not be
+// attached or mounted; one that names the volume goes before one that only says
+// that the kubelet has waited. Multi-Attach is told of the attachment.
+func (k known) complaint(p *corev1.Pod) *corev1.Event {
+	var vague *corev1.Event
+	told := []volume.Reason{volume.ReasonFailedMount, reasonFailedMap, volume.ReasonFailedAttach}
+	for _, e := range slices.Backward(k.Warnings) {
+		switch {
+		case e.InvolvedObject.UID != p.UID, strings.HasPrefix(e.Message, "Multi-Attach error"):
+		case e.Reason == string(volume.ReasonFailedAttach) && k.attachedSince(p, e.Message):
+		case !slices.Contains(told, volume.Reason(e.Reason)):
+		case !strings.HasPrefix(e.Message, "Unable to attach or mount volumes"):
+			return e
+		case vague == nil:
+			vague = e
+		}
+	}
+	return vague
+}
+
+// attachedSince says whether the volume that a failure names is attached by now.
+func (k known) attachedSince(p *corev1.Pod, message string) bool {
+	for _, a := range k.view.Attachments.By(cluster.AttachmentsByVolume, volumeIn(message)) {
+		if a.Spec.NodeName == p.Spec.NodeName && a.Status.Attached {
+			return true
+		}
+	}
+	return false
+}
+
+// volumeIn returns the volume that a kubelet's message names; empty when it names
+// none.
+func volumeIn(message string) string {
+	found := regexp.MustCompile(`for volume "([^"]+)"`).FindStringSubmatch(message)
+	if found == nil {
+		return ""
+	}
+	return found[1]
+}
+
+// complained tells of an event about a volume of the Pod.
+func (k known) complained(p *corev1.Pod, e *corev1.Event) Link {
+	node, reason := p.Spec.NodeName, volume.Reason(e.Reason)
+	b := mount.Failed(mount.Publish, node, e.Message, orText(e.Annotations[volume.AnnNext], "node "+node))
+	calls := reason == volume.ReasonFailedAttach || silent(e.Message)
+	if s, ok := k.sourceIn(p, e.Message); ok && b.Next == "node "+node && calls {
+		b.Next = s.next()
+	}
+	if absentObject(e.Message) {
+		b.Next = "user"
+	}
+	return link("pod/"+p.Name, Problem, reason, on(node, b.Message)+k.repeated(e), b.Next)
+}
+
+// silent says whether a call failed because the driver does not answer: nobody
+// serves its socket, or the call was given up.
+func silent(message string) bool {
+	return containsAny(message, "connection refused", "connection error", "error reading from server",
+		"transport is closing", "code = DeadlineExceeded")
+}
+
+func containsAny(text string, words ...string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(text, w) })
+}
+
+// absentObject says whether what the Pod names as the content of a volume is not
+// there.
+func absentObject(message string) bool {
+	absent := `(?:secret|configmap)s? "[^"]+" not found|references non-existent|object ".+" not registered`
+	return regexp.MustCompile(absent).MatchString(message)
+}
+
+// sourceIn returns the driver of the volume that a message names, or else the only
+// one that the Pod has.
+func (k known) sourceIn(p *corev1.Pod, message string) (source, bool) {
+	name := volumeIn(message)
+	if s, ok := sourceOf(found(k.view.Volumes, name)); ok {
+		return s, true
+	}
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; v.Name == name {
+			if v.CSI == nil {
+				return source{}, false
+			}
+			return source{v.CSI.Driver, v.FlexVolume != nil}, true
+		}
+	}
+	all := k.sourcesOf(p)
+	if len(all) != 1 {
+		return source{}, false
+	}
+	return all[0], true
+}
+
+// repeated says how often an event was seen, and when for the last time.
+func (k known) repeated(e *corev1.Event) string {
+	if e.Count < 2 || e.LastTimestamp.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(" (%d times, last at %s)", e.Count, moment(e.LastTimestamp.Time))
+}
+
+// notTaken tells of a volume that a kubelet does not mount yet: not before the
+// Node says that the volume is in use and that it is attached.
+func (k known) notTaken(p *corev1.Pod) (Link, bool) {
+	n, subject := k.node(p.Spec.NodeName), "pod/"+p.Name
+	for _, name := range cluster.ClaimNames(p) {
+		f := k.claim(p.Namespace, name)
+		if f.Volume == nil || f.Volume.Spec.CSI == nil || attach.Needless(f.Driver) {
+			continue
+		}
+		csi := f.Volume.Spec.CSI
+		unique := corev1.UniqueVolumeName(volume.UniqueName(csi.Driver, csi.VolumeHandle))
+		attached := slices.ContainsFunc(n.Status.VolumesAttached, func(v corev1.AttachedVolume) bool {
+			return v.Name == unique
+		})
+		switch {
+		case !attached:
+			message := fmt.Sprintf("node %s is not told yet that volume %s is attached to it (status.volumesAttached)",
+				n.Name, f.Volume.Name)
+			return link(subject, Waiting, volume.ReasonWaitForAttach, message, "attachdetach"), true
+		case !slices.Contains(n.Status.VolumesInUse, unique):
+			message := fmt.Sprintf("node %s does not say yet that it uses volume %s (status.volumesInUse), "+
+				"which it does before it mounts it", n.Name, f.Volume.Name)
+			return link(subject, Waiting, volume.ReasonMounting, message, "node "+n.Name), true
+		}
+	}
+	return Link{}, false
+}
