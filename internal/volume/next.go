@@ -20,3 +20,16 @@ func NextAfter(message, repeats string) string {
 	}
 	return repeats
 }
+
+// DriverGone says whether a call failed because nobody serves the driver's socket:
+// gRPC's words for a connection that cannot be made, or that was lost.
+func DriverGone(message string) bool {
+	for _, words := range []string{
+		"connection error: ", "error reading from server: ", "transport is closing", "connection refused",
+	} {
+		if strings.Contains(message, words) {
+			return true
+		}
+	}
+	return false
+}

@@ -30,3 +30,17 @@ func TestOutcomeStrings(t *testing.T) {
 		}
 	}
 }
+
+func TestDriverGone(t *testing.T) {
+	for message, want := range map[string]bool{
+		`Unavailable: connection error: desc = "transport: Error while dialing: dial unix /s: connect: no such file or directory"`: true,
+		"rpc error: code = Unavailable desc = error reading from server: EOF":                                                      true,
+		"rpc error: code = Unavailable desc = transport is closing":                                                                true,
+		"dial unix /s: connect: connection refused":                                                                                true,
+		"rpc error: code = Unavailable desc = the array restarts":                                                                  false,
+	} {
+		if got := DriverGone(message); got != want {
+			t.Errorf("DriverGone(%q) = %v", message, got)
+		}
+	}
+}

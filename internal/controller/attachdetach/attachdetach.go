@@ -16,11 +16,6 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// maxUnmount is how long a node that is not ready may take to unmount before
-// its volumes are detached by force, or before people are told that they are
-// not; Kubernetes' own bound.
-const maxUnmount = 6 * time.Minute
-
 // maxUnseen is how long an attachment that was made may take to show.
 const maxUnseen = time.Minute
 

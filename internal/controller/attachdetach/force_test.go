@@ -289,7 +289,7 @@ func TestWaits(t *testing.T) {
 	m, start := newMemory(), time.Unix(1e9, 0)
 	m.wait("u", start)
 	m.wantedAgain("u")
-	if left := m.wait("u", start.Add(time.Hour)); left != maxUnmount || m.overdue("u", start.Add(time.Hour)) {
+	if left := m.wait("u", start.Add(time.Hour)); left != attach.MaxUnmount || m.overdue("u", start.Add(time.Hour)) {
 		t.Errorf("a wait that begins anew lasts %s", left)
 	}
 	for _, forget := range []func(types.UID){m.wantedAgain, m.shown} {

@@ -224,7 +224,7 @@ func (m *memory) wait(a types.UID, now time.Time) time.Duration {
 		since = now
 		m.waiting[a] = now
 	}
-	return max(0, maxUnmount-now.Sub(since))
+	return max(0, attach.MaxUnmount-now.Sub(since))
 }
 
 // overdue says whether an attachment has waited for too long.
@@ -232,7 +232,7 @@ func (m *memory) overdue(a types.UID, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	since, ok := m.waiting[a]
-	return ok && now.Sub(since) >= maxUnmount
+	return ok && now.Sub(since) >= attach.MaxUnmount
 }
 
 // wantedAgain has a later wait begin anew.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -15,6 +16,11 @@ import (
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/volume"
 )
+
+// MaxUnmount is how long a node that is not ready may take to unmount what no Pod
+// wants, before its volumes are detached by force, or before people are told that
+// they are not; Kubernetes' own bound.
+const MaxUnmount = 6 * time.Minute
 
 // Wish is a volume that a Pod of the node uses.
 type Wish struct {

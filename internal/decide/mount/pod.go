@@ -121,7 +121,7 @@ func Begun(f Facts, v Verb) volume.Because {
 // Failed is the reason of a step that failed on a node with a cause. Who has to
 // act follows from the cause, and is next if it does not.
 func Failed(v Verb, node, cause, next string) volume.Because {
-	next = cmp.Or(inTheWay(cause, node), volume.NextAfter(cause, next))
+	next = cmp.Or(inTheWay(cause, node), gone(cause), volume.NextAfter(cause, next))
 	switch v {
 	case Grow:
 		return because(volume.ReasonFailedNodeResize, next, "%s", cause)
@@ -130,6 +130,16 @@ func Failed(v Verb, node, cause, next string) volume.Because {
 	default:
 		return because(volume.ReasonFailedMount, next, "%s", cause)
 	}
+}
+
+// gone returns the driver that a cause is about when nobody serves its socket;
+// empty when somebody does.
+func gone(cause string) string {
+	_, after, called := strings.Cut(cause, " by driver ")
+	if driver, _, ok := strings.Cut(after, ": "); called && ok && volume.DriverGone(cause) {
+		return driver
+	}
+	return ""
 }
 
 // inTheWay returns who has to act when something of a node's host is in the way,

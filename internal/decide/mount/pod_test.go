@@ -60,13 +60,16 @@ func TestReasons(t *testing.T) {
 // does not, it is who tries again.
 func TestNextAfterFailure(t *testing.T) {
 	for cause, want := range map[string]string{
-		"NodePublishVolume by driver d: Internal: on fire":             "node n",
-		"NodePublishVolume by driver d: NotFound: no such volume":      "user",
-		"write journal record of d^h: no space left on device":         "administrator of node n",
-		"mkdir /t: read-only file system":                              "administrator of node n",
-		"NodeUnpublishVolume by driver d: Internal: target is busy":    "whoever uses the mount on node n",
-		"unmount /t: device or resource busy":                          "whoever uses the mount on node n",
-		"NodeStageVolume by driver d: NotFound: target is busy by a p": "whoever uses the mount on node n",
+		"NodePublishVolume by driver d: Internal: on fire":               "node n",
+		"NodePublishVolume by driver d: NotFound: no such volume":        "user",
+		"write journal record of d^h: no space left on device":           "administrator of node n",
+		"mkdir /t: read-only file system":                                "administrator of node n",
+		"NodeUnpublishVolume by driver d: Internal: target is busy":      "whoever uses the mount on node n",
+		"unmount /t: device or resource busy":                            "whoever uses the mount on node n",
+		"NodeStageVolume by driver d: NotFound: target is busy by a p":   "whoever uses the mount on node n",
+		"NodeStageVolume by driver d: Unavailable: transport is closing": "d",
+		"NodeStageVolume by driver d: Unavailable: the array restarts":   "node n",
+		"connection refused": "node n",
 	} {
 		if got := Failed(Publish, "n", cause, "node n").Next; got != want {
 			t.Errorf("%s: next is %q, want %q", cause, got, want)

@@ -29,10 +29,19 @@ func (f facts) attachments() []Link {
 	}
 	for _, a := range f.attached() {
 		if !slices.Contains(wanted, a.Spec.NodeName) && f.OnlyPod == "" {
-			out = append(out, f.attachment(attachmentSubject(a.Spec.NodeName), a))
+			out = append(out, f.leaving(a)...)
 		}
 	}
 	return out
+}
+
+// leaving tells of an attachment to a node where no Pod is told of.
+func (f facts) leaving(a *storagev1.VolumeAttachment) []Link {
+	links := []Link{f.attachment(attachmentSubject(a.Spec.NodeName), a)}
+	if l, dead := f.forced(a); dead {
+		links = append(links, l)
+	}
+	return links
 }
 
 // wanted returns the nodes of the Pods that are told of, each once.
@@ -74,8 +83,10 @@ func (f facts) unattached(node string) []Link {
 		if a.Spec.NodeName == node {
 			continue
 		}
-		if l := f.attachment(attachmentSubject(a.Spec.NodeName), a); l.State != OK {
-			links = append(links, l)
+		for _, l := range f.leaving(a) {
+			if l.State != OK {
+				links = append(links, l)
+			}
 		}
 		for _, p := range f.users() {
 			if l := f.mounted(p); p.Spec.NodeName == a.Spec.NodeName && l.State != OK {

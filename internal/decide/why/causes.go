@@ -27,7 +27,8 @@ type Held struct{ Namespace, Subject string }
 // Each claim, Pod and node is looked at, each volume without a claim, and what
 // drivers were asked for without one; each counts for the first of its links that does not hold.
 func Causes(o Objects) []Cause {
-	all, g := index(o), grouping{at: map[group]int{}}
+	all := index(o)
+	g := grouping{known: all, at: map[group]int{}}
 	if o.Full != nil {
 		g.add("", Chain{Subject: "control plane", Links: []Link{{Subject: "control plane", State: Problem, Because: *o.Full}}})
 	}
@@ -52,6 +53,7 @@ func Causes(o Objects) []Cause {
 	for _, n := range o.Nodes {
 		g.add("", all.nodeChain(n))
 	}
+	g.joinDrivers()
 	slices.SortStableFunc(g.causes, func(a, b Cause) int {
 		return cmp.Or(len(b.Waits)-len(a.Waits), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Waits[0].Namespace, b.Waits[0].Namespace))
 	})
@@ -60,15 +62,19 @@ func Causes(o Objects) []Cause {
 
 // grouping joins the objects that wait for the same.
 type grouping struct {
+	known
 	causes []Cause
 	at     map[group]int
+	// said is what was told of each cause.
+	said [][]string
 }
 
-// group is what makes two links the same cause; the namespace only counts for
-// links about what is in one.
+// group is what makes two links the same cause: the link, or the driver that is
+// not there, whatever waits for it. The namespace only counts for links about what
+// is in one.
 type group struct {
-	namespace string
-	link      Link
+	namespace, driver string
+	link              Link
 }
 
 func (g *grouping) add(ns string, c Chain) {
@@ -80,12 +86,27 @@ func (g *grouping) add(ns string, c Chain) {
 	if strings.HasPrefix(l.Subject, "pvc/") || strings.HasPrefix(l.Subject, "pod/") {
 		key.namespace = ns
 	}
+	if driver, dead := g.deadDriver(l); dead {
+		key = group{driver: driver}
+	}
 	i, ok := g.at[key]
 	if !ok {
 		i, g.at[key] = len(g.causes), len(g.causes)
-		g.causes = append(g.causes, Cause{Link: l})
+		g.causes, g.said = append(g.causes, Cause{Link: l}), append(g.said, nil)
 	}
+	g.said[i] = append(g.said[i], l.Because.Message)
 	g.causes[i].Waits = append(g.causes[i].Waits, Held{ns, c.Subject})
+}
+
+// joinDrivers has the causes that are drivers tell all that was told of them.
+func (g *grouping) joinDrivers() {
+	for key, i := range g.at {
+		all := slices.Compact(slices.Clone(g.said[i]))
+		if key.driver == "" || len(all) == 1 {
+			continue
+		}
+		g.causes[i].Subject, g.causes[i].Because.Message = "csidriver/"+key.driver, together(key.driver, all)
+	}
 }
 
 // RenderCauses writes the causes for people; spaces says to name the namespaces.

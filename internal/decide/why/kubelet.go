@@ -1,6 +1,7 @@
 package why
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -185,7 +186,7 @@ func volumeIn(message string) string {
 // complained tells of an event about a volume of the Pod.
 func (k known) complained(p *corev1.Pod, e *corev1.Event) Link {
 	node, reason := p.Spec.NodeName, volume.Reason(e.Reason)
-	b := mount.Failed(mount.Publish, node, e.Message, orText(e.Annotations[volume.AnnNext], "node "+node))
+	b := mount.Failed(mount.Publish, node, e.Message, cmp.Or(e.Annotations[volume.AnnNext], "node "+node))
 	calls := reason == volume.ReasonFailedAttach || silent(e.Message)
 	if s, ok := k.sourceIn(p, e.Message); ok && b.Next == "node "+node && calls {
 		b.Next = s.next()
@@ -199,8 +200,7 @@ func (k known) complained(p *corev1.Pod, e *corev1.Event) Link {
 // silent says whether a call failed because the driver does not answer: nobody
 // serves its socket, or the call was given up.
 func silent(message string) bool {
-	return containsAny(message, "connection refused", "connection error", "error reading from server",
-		"transport is closing", "code = DeadlineExceeded")
+	return volume.DriverGone(message) || strings.Contains(message, "code = DeadlineExceeded")
 }
 
 func containsAny(text string, words ...string) bool {

@@ -131,8 +131,12 @@ func (k known) nodeDown(name string) (Link, bool) {
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return link(subject, Problem, volume.ReasonNodeGone,
-				fmt.Sprintf("node %s is not ready: %s", name, cmp.Or(c.Message, c.Reason)), "administrator of node "+name), true
+			since := ""
+			if t := c.LastTransitionTime; !t.IsZero() {
+				since = " since " + moment(t.Time)
+			}
+			message := fmt.Sprintf("node %s is not ready%s: %s", name, since, cmp.Or(c.Message, c.Reason))
+			return link(subject, Problem, volume.ReasonNodeGone, message, "administrator of node "+name), true
 		}
 	}
 	return Link{}, false

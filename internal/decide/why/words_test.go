@@ -20,7 +20,7 @@ import (
 func own() []string {
 	return []string{
 		"there is no ", "is not ready", "is being moved", "has not said anything about the Pod yet", "the Pod has no node yet",
-		"the Pod is being deleted",
+		"the Pod is being deleted", "is detached from node n1 by force",
 	}
 }
 
@@ -90,11 +90,11 @@ func decided(o why.Objects) []string {
 			add(attach.Failed(a, true, e.Message))
 		}
 	}
-	return append(out, written(o.Lists, o.Warnings)...)
+	return append(out, inObjects(o.Lists, o.Warnings)...)
 }
 
-// written returns what conditions and events say.
-func written(o cluster.Lists, warnings []*corev1.Event) (out []string) {
+// inObjects returns what conditions and events say.
+func inObjects(o cluster.Lists, warnings []*corev1.Event) (out []string) {
 	for _, p := range o.Pods {
 		for _, c := range p.Status.Conditions {
 			out = append(out, c.Message)

@@ -1,0 +1,111 @@
+package why
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// forced tells when a volume is detached by force from a node that is not ready.
+// Its time begins when no Pod on the node has it any more; only the process that
+// detaches knows when that was.
+func (f facts) forced(a *storagev1.VolumeAttachment) (Link, bool) {
+	n := f.node(a.Spec.NodeName)
+	if n == nil || nodelife.Ready(n) || nodelife.OutOfService(n) || a.DeletionTimestamp != nil || f.Volume == nil {
+		return Link{}, false
+	}
+	message := fmt.Sprintf("volume %s is detached from node %s by force %.0f minutes after its last Pod there is gone",
+		f.Volume.Name, n.Name, attach.MaxUnmount.Minutes())
+	next := "attachdetach"
+	if p := f.lastOn(n.Name); p != nil {
+		message, next = message+"; "+stays(p, n), "administrator of node "+n.Name
+	} else if csi := f.Volume.Spec.CSI; !attach.InUse(n, volume.UniqueName(csi.Driver, csi.VolumeHandle)) {
+		return Link{}, false
+	} else if t, ok := f.aloneSince(a); ok {
+		message += ", by " + moment(t.Add(attach.MaxUnmount)) + " at the latest"
+	}
+	message += "; at once, if the host is off for good and the Node has the taint " + corev1.TaintNodeOutOfService
+	return link("detach/"+n.Name, Waiting, volume.ReasonDetaching, message, next), true
+}
+
+// lastOn returns a Pod on a node that keeps the volume; nil when there is none.
+func (f facts) lastOn(node string) *corev1.Pod {
+	return first(f.users(), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+}
+
+// stays says why a Pod is still on a node that is not ready.
+func stays(p *corev1.Pod, n *corev1.Node) string {
+	name := "pod " + p.Name
+	if p.DeletionTimestamp != nil {
+		return fmt.Sprintf("%s is being deleted, and nobody on the node ends it: if the host is off, `kubectl delete pod %s -n %s --force`",
+			name, p.Name, p.Namespace)
+	}
+	switch at, going := evictedAt(p, n); {
+	case going && at.IsZero():
+		return name + " is about to be evicted"
+	case going:
+		return name + " is evicted at " + moment(at)
+	}
+	return name + " is not being deleted"
+}
+
+// evictedAt says whether the taints of a node drive a Pod away, and when; the time
+// is zero when that is at once.
+func evictedAt(p *corev1.Pod, n *corev1.Node) (at time.Time, going bool) {
+	for _, t := range n.Spec.Taints {
+		if t.Effect != corev1.TaintEffectNoExecute {
+			continue
+		}
+		stays, tolerated := tolerates(p, t)
+		switch {
+		case !tolerated:
+			return time.Time{}, true
+		case stays == nil || t.TimeAdded == nil:
+		case !going || t.TimeAdded.Add(*stays).Before(at):
+			at, going = t.TimeAdded.Add(*stays), true
+		}
+	}
+	return at, going
+}
+
+// tolerates says whether a Pod tolerates a taint, and for how long; nil is for ever.
+func tolerates(p *corev1.Pod, t corev1.Taint) (stays *time.Duration, tolerated bool) {
+	for _, o := range p.Spec.Tolerations {
+		if !nodelife.Tolerates(o, t) {
+			continue
+		}
+		tolerated = true
+		if o.TolerationSeconds == nil {
+			continue
+		}
+		if d := time.Duration(*o.TolerationSeconds) * time.Second; stays == nil || d < *stays {
+			stays = &d
+		}
+	}
+	return stays, tolerated
+}
+
+// aloneSince returns when the volume was wanted by no Pod on the node any more, at
+// the latest: a Pod elsewhere has been told that it is attached to another node
+// without a Pod being named that has it there.
+func (f facts) aloneSince(a *storagev1.VolumeAttachment) (time.Time, bool) {
+	for _, p := range f.view.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
+		for _, e := range f.Warnings {
+			said := fmt.Sprintf("Multi-Attach error for volume %q", f.Volume.Name)
+			if e.InvolvedObject.UID != p.UID || p.Spec.NodeName == a.Spec.NodeName || e.FirstTimestamp.IsZero() {
+				continue
+			}
+			if containsAny(e.Message, said) && !containsAny(e.Message, "used by pod", "used there by pod") {
+				return e.FirstTimestamp.Time, true
+			}
+		}
+	}
+	return time.Time{}, false
+}
