@@ -30,7 +30,7 @@ type reading struct {
 // the volumes and nodes of the cluster.
 func readAll(ctx context.Context, client kubernetes.Interface, ns string) (why.Objects, error) {
 	r := reading{client: client}
-	err := in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.flex, r.making(ns), r.moves, r.room, r.warnings(ns))
+	err := in(ctx, r.claims(ns, ""), r.volumes(""), r.attachments, r.pods(ns), r.cluster, r.flex, r.making(ns), r.moves, r.room, r.warnings(ns), r.leases)
 	return r.Objects, err
 }
 
@@ -46,7 +46,7 @@ func readClaim(ctx context.Context, client kubernetes.Interface, ns, name string
 			volumes = append(volumes, r.volumes(c.Spec.VolumeName))
 		}
 	}
-	err := in(ctx, append(volumes, r.attachments, r.pods(ns), r.cluster, r.flex, r.making(ns), r.moves, r.warnings(ns))...)
+	err := in(ctx, append(volumes, r.attachments, r.pods(ns), r.cluster, r.flex, r.making(ns), r.moves, r.warnings(ns), r.leases)...)
 	return r.Objects, err
 }
 
@@ -68,7 +68,7 @@ func readVolume(ctx context.Context, client kubernetes.Interface, name string) (
 			}
 		}
 	}
-	err := in(ctx, r.attachments, r.cluster, r.flex, r.moves, r.warnings(metav1.NamespaceDefault))
+	err := in(ctx, r.attachments, r.cluster, r.flex, r.moves, r.warnings(metav1.NamespaceDefault), r.leases)
 	return r.Objects, err
 }
 
@@ -196,6 +196,21 @@ func (r *reading) begun(ctx context.Context, ns string) error {
 			}
 		}
 	}
+	return nil
+}
+
+// leases reads which programs live. Sidecars have theirs in any namespace. Who may
+// not read them is told the rest.
+func (r *reading) leases(ctx context.Context) error {
+	list, err := r.client.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if apierrors.IsForbidden(err) {
+		r.LeasesHidden = true
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list leases: %w", err)
+	}
+	r.Leases, r.Now = kube.Pointers(list.Items), time.Now()
 	return nil
 }
 

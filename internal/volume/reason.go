@@ -111,6 +111,7 @@ const (
 	ReasonNodeResized         Reason = "FileSystemResizeSuccessful"
 	ReasonFailedNodeResize    Reason = "FileSystemResizeFailed"
 	ReasonRegistrationRefused Reason = "RegistrationRefused"
+	ReasonLeaderGone          Reason = "LeaderGone"
 )
 
 // Reasons of the room that the control plane itself has.

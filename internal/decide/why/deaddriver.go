@@ -13,7 +13,8 @@ import (
 // is not there at all: it has not registered, or nobody serves its socket. False
 // when it is not that.
 func (k known) deadDriver(l Link) (string, bool) {
-	dead := l.Because.Reason == volume.ReasonDriverMissing || volume.DriverGone(l.Because.Message)
+	dead := l.Because.Reason == volume.ReasonDriverMissing || l.Because.Reason == volume.ReasonLeaderGone ||
+		volume.DriverGone(l.Because.Message)
 	return l.Because.Next, l.State == Problem && dead && k.isDriver(l.Because.Next)
 }
 

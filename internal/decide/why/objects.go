@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -22,6 +23,9 @@ type Objects struct {
 	Moves []Move
 	// Warnings are events of type Warning, oldest first.
 	Warnings []*corev1.Event
+	// Leases tell which programs live, and LeasesHidden that they could not be read.
+	Leases       []*coordinationv1.Lease
+	LeasesHidden bool
 	// Begun are the open intents of provisioners: volumes that a driver was asked for
 	// without a final answer. Now is when they were read.
 	Begun []*provision.Intent
@@ -47,10 +51,15 @@ type known struct {
 	plans map[string]attach.NodePlan
 	// free has the volumes that any claim may take, once it was asked for.
 	free map[string]*bind.Free
+	// leases are found by name; clock is the time at the cluster.
+	leases map[string][]*coordinationv1.Lease
+	clock  time.Time
 }
 
 func index(o Objects) known {
-	return known{Objects: o, view: o.View(), plans: map[string]attach.NodePlan{}, free: map[string]*bind.Free{}}
+	k := known{Objects: o, view: o.View(), plans: map[string]attach.NodePlan{}, free: map[string]*bind.Free{}}
+	k.readLeases()
+	return k
 }
 
 // found returns the object with a key; nil when there is none.

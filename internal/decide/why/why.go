@@ -1,6 +1,8 @@
 package why
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
@@ -62,21 +64,35 @@ func (k known) consumer(p *corev1.Pod) Chain {
 	for _, claim := range cluster.ClaimNames(p) {
 		f := k.claim(p.Namespace, claim)
 		f.OnlyPod = p.Name
-		for _, l := range f.chain().Links {
+		var links []Link
+		for _, l := range f.steps().Links {
 			if l.Because.Reason == volume.ReasonTerminating && last.State == OK {
 				l.State = OK // what waits for the Pod is not what the Pod waits for
 			}
 			if l != last {
-				joined.Links = append(joined.Links, l)
+				links = append(links, l)
 			}
 		}
+		joined.Links = append(joined.Links, f.alive(links)...)
 	}
-	joined.Links = append(joined.Links, last)
+	for _, l := range (facts{known: k}).alive([]Link{last}) {
+		if l == last || !slices.Contains(joined.Links, l) {
+			joined.Links = append(joined.Links, l)
+		}
+	}
 	return joined
 }
 
-// chain explains the claim, or the volume when there is no claim.
+// chain explains the claim, or the volume when there is no claim, and who of those
+// that it waits for is not alive.
 func (f facts) chain() Chain {
+	c := f.steps()
+	c.Links = f.alive(c.Links)
+	return c
+}
+
+// steps returns the chain by itself.
+func (f facts) steps() Chain {
 	if f.ClaimName == "" {
 		c := Chain{Links: []Link{f.volumeAlone()}}
 		c.Subject = c.Links[0].Subject
