@@ -4,7 +4,7 @@ import "strings"
 
 // NextAfter returns who has to act after a failure: a person when the driver says
 // that the request itself cannot be served, and otherwise the one who repeats it;
-// a person, too, when nobody does. The codes are CSI's; a message has "Code: text"
+// a person, too, when nobody does, or when a Secret is not there. The codes are CSI's; a message has "Code: text"
 // or gRPC's own form.
 func NextAfter(message, repeats string) string {
 	for _, code := range []string{
@@ -15,7 +15,7 @@ func NextAfter(message, repeats string) string {
 			return "user"
 		}
 	}
-	if repeats == "" {
+	if repeats == "" || strings.Contains(message, `secrets "`) && strings.Contains(message, "not found") {
 		return "user"
 	}
 	return repeats

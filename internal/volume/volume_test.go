@@ -44,3 +44,21 @@ func TestDriverGone(t *testing.T) {
 		}
 	}
 }
+
+func TestNextAfter(t *testing.T) {
+	for message, want := range map[string]string{
+		"NotFound: no such volume":                      "user",
+		"rpc error: code = OutOfRange desc = too large": "user",
+		"Internal: on fire":                             "d",
+		`secrets "login" not found`:                     "user",
+		`error getting secrets "login": it has no data`: "d",
+		`volumes "login" not found`:                     "d",
+	} {
+		if got := NextAfter(message, "d"); got != want {
+			t.Errorf("NextAfter(%q) = %q, want %q", message, got, want)
+		}
+	}
+	if got := NextAfter("Internal: on fire", ""); got != "user" {
+		t.Errorf("next is %q when nobody repeats it", got)
+	}
+}

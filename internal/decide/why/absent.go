@@ -148,7 +148,7 @@ func (k known) homeless(p *corev1.Pod, message string) Link {
 		next = "administrator of a node"
 		break
 	}
-	return link("pod/"+p.Name, Problem, volume.ReasonFailedPlacing, message, next)
+	return k.unschedulable(p, message, next)
 }
 
 // only returns the name of the only node; "" when there are more.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // Cause is a link that does not hold, and all objects that wait because of it.
@@ -36,8 +37,8 @@ func Causes(o Objects) []Cause {
 		g.add(c.Namespace, all.claim(c.Namespace, c.Name).chain())
 	}
 	for _, p := range o.Pods {
-		if !cluster.Finished(p) {
-			g.add(p.Namespace, all.consumer(p))
+		if c := all.consumer(p); !cluster.Finished(p) && (all.usesVolumes(p) || !unplacedAlone(c)) {
+			g.add(p.Namespace, c)
 		}
 	}
 	for _, v := range o.Volumes {
@@ -58,6 +59,13 @@ func Causes(o Objects) []Cause {
 		return cmp.Or(len(b.Waits)-len(a.Waits), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Waits[0].Namespace, b.Waits[0].Namespace))
 	})
 	return g.causes
+}
+
+// unplacedAlone says whether all that is wrong is that a Pod has no node: no matter
+// of volumes if the Pod has none.
+func unplacedAlone(c Chain) bool {
+	r := c.Answer().Because.Reason
+	return r == volume.ReasonFailedPlacing || r == volume.ReasonWaitForPodScheduled
 }
 
 // grouping joins the objects that wait for the same.

@@ -36,7 +36,7 @@ func (k known) isDriver(name string) bool {
 	return false
 }
 
-// several is how many messages about one driver are told.
+// several is how many of what is told of one cause are told.
 const several = 3
 
 // together returns what is told of a driver that is not there, when it is told of
@@ -57,8 +57,5 @@ func together(driver string, messages []string) string {
 	} else if len(nodes) > 1 {
 		out = slices.Insert(out, 0, fmt.Sprintf("driver %s has not registered on nodes %s", driver, strings.Join(nodes, ", ")))
 	}
-	if more := len(out) - several; more > 0 {
-		out = append(out[:several], fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(out, "; ")
+	return strings.Join(few(out), "; ")
 }

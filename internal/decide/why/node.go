@@ -75,7 +75,7 @@ func (k known) drivers(node *corev1.Node) []Link {
 	for _, d := range n.Spec.Drivers {
 		message := "registered as " + d.NodeID
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
-			message += fmt.Sprintf(", takes %d volumes", *d.Allocatable.Count)
+			message += fmt.Sprintf(", takes %d volumes and has %d", *d.Allocatable.Count, k.attachedTo(node.Name, d.Name))
 		}
 		out = append(out, link("csidriver/"+d.Name, OK, volume.ReasonRegistered, message, ""))
 	}

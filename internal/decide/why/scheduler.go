@@ -1,0 +1,136 @@
+package why
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Words of Kubernetes' scheduler about volumes.
+const (
+	wordsUnbound  = "pod has unbound immediate PersistentVolumeClaims"
+	wordsLimit    = "exceed max volume count"
+	wordsAffinity = "PersistentVolume's node affinity"
+	wordsConflict = "volume node affinity conflict" // of older ones
+)
+
+// unschedulable tells of a Pod for which a scheduler has found no node, and which
+// part of what it said is about the Pod's volumes.
+func (k known) unschedulable(p *corev1.Pod, message, next string) Link {
+	subject := "pod/" + p.Name
+	if waits, ok := k.unboundClaim(p); ok && strings.Contains(message, wordsUnbound) {
+		return link(subject, Waiting, volume.ReasonFailedPlacing, message, waits)
+	}
+	var why []string
+	switch {
+	case strings.Contains(message, wordsLimit):
+		why = k.fullNodes(p)
+	case containsAny(message, wordsAffinity, wordsConflict):
+		why = k.reachable(p)
+	case k.usesVolumes(p) && !aboutStorage(message):
+		why = []string{"none of that is about its volumes"}
+	}
+	message = strings.Join(append([]string{strings.TrimRight(message, ".")}, why...), "; ")
+	return link(subject, Problem, volume.ReasonFailedPlacing, message, next)
+}
+
+// aboutStorage says whether a scheduler's message names volumes, or a driver.
+func aboutStorage(message string) bool {
+	return regexp.MustCompile(`(?i)volume|pvc|free storage|no available disk|driver|storageclass`).MatchString(message)
+}
+
+// usesVolumes says whether a Pod uses a claim, or a volume of a driver.
+func (k known) usesVolumes(p *corev1.Pod) bool {
+	return len(cluster.ClaimNames(p)) > 0 || len(k.sourcesOf(p)) > 0
+}
+
+// unboundClaim returns the first claim of a Pod that is not bound.
+func (k known) unboundClaim(p *corev1.Pod) (string, bool) {
+	for _, name := range cluster.ClaimNames(p) {
+		if c := found(k.view.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
+			return "pvc " + name, true
+		}
+	}
+	return "", false
+}
+
+// fullNodes tells which nodes have as many volumes of the Pod's drivers as they
+// take.
+func (k known) fullNodes(p *corev1.Pod) []string {
+	var out []string
+	for _, s := range k.driversOf(p) {
+		for _, n := range k.CSINodes {
+			for _, d := range n.Spec.Drivers {
+				if d.Name != s || d.Allocatable == nil || d.Allocatable.Count == nil {
+					continue
+				}
+				if takes, has := int(*d.Allocatable.Count), k.attachedTo(n.Name, s); has >= takes {
+					out = append(out, fmt.Sprintf("node %s takes %d volumes of driver %s and has %d", n.Name, takes, s, has))
+				}
+			}
+		}
+	}
+	return few(out)
+}
+
+// few shortens a list that is as long as a cluster has nodes.
+func few(all []string) []string {
+	if more := len(all) - several; more > 0 {
+		return append(all[:several:several], fmt.Sprintf("and %d more", more))
+	}
+	return all
+}
+
+// driversOf returns the drivers of a Pod's volumes, and those that are to make
+// them, each once.
+func (k known) driversOf(p *corev1.Pod) []string {
+	var out []string
+	for _, s := range k.sourcesOf(p) {
+		out = append(out, s.driver)
+	}
+	for _, name := range cluster.ClaimNames(p) {
+		if f := k.claim(p.Namespace, name); f.Claim != nil && f.driverName() != "" {
+			out = append(out, f.driverName())
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// attachedTo returns how many volumes of a driver are attached to a node.
+func (k known) attachedTo(node, driver string) (count int) {
+	for _, a := range k.view.Attachments.By(cluster.AttachmentsByNode, node) {
+		if a.Spec.Attacher == driver {
+			count++
+		}
+	}
+	return count
+}
+
+// reachable tells from which nodes the Pod's volumes can be used, where that are
+// not all.
+func (k known) reachable(p *corev1.Pod) []string {
+	var out []string
+	for _, name := range cluster.ClaimNames(p) {
+		f := k.claim(p.Namespace, name)
+		if f.Volume == nil || f.Volume.Spec.NodeAffinity == nil || f.Volume.Spec.NodeAffinity.Required == nil {
+			continue
+		}
+		var terms []string
+		for _, t := range f.Volume.Spec.NodeAffinity.Required.NodeSelectorTerms {
+			var all []string
+			for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
+				all = append(all, fmt.Sprintf("%s %s (%s)", e.Key, strings.ToLower(string(e.Operator)), strings.Join(e.Values, ", ")))
+			}
+			terms = append(terms, strings.Join(all, " and "))
+		}
+		out = append(out, fmt.Sprintf("volume %s can be used on nodes with %s", f.Volume.Name, strings.Join(terms, ", or ")))
+	}
+	return few(out)
+}
