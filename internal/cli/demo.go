@@ -196,7 +196,7 @@ func (s *shell) demoFailed(ctx context.Context, d *demo) {
 	if d.client != nil {
 		ctx, cancel := context.WithTimeout(ctx, cleanupTime)
 		defer cancel()
-		if chain, found, err := explainClaim(ctx, d.client, "default", demoClaim); err == nil && found {
+		if chain, found := s.chainOf(ctx, d.client, "pvc", "default", demoClaim); found {
 			fmt.Fprintln(s.Err)
 			_ = why.Render(s.Err, chain)
 		}

@@ -25,14 +25,14 @@ func TestWhatIsBegunIsReadEverywhere(t *testing.T) {
 	}
 	client := fake.NewClientset(log(volume.NamespaceSystem, "volplane-intents", "a"), log("storage", "volplane-intents-b-example-com", "b"),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "other"}, Data: map[string]string{"c": "{}"}})
-	r := reading{client: client}
+	r := newReading(client)
 	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || r.MakingHidden || len(r.Begun) != 2 || r.Begun[0].Claim.UID == r.Begun[1].Claim.UID {
 		t.Errorf("begun are %v, hidden %v, %v", r.Begun, r.MakingHidden, err)
 	}
 	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", nil)
 	})
-	r = reading{client: client}
+	r = newReading(client)
 	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || !r.MakingHidden {
 		t.Errorf("hidden %v, %v", r.MakingHidden, err)
 	}

@@ -17,7 +17,7 @@ import (
 func TestLeasesAreReadEverywhere(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "x"}})
-	r := reading{client: client}
+	r := newReading(client)
 	if err := r.leases(t.Context()); err != nil || r.LeasesHidden || len(r.Leases) != 2 || r.Now.IsZero() {
 		t.Errorf("leases are %v, hidden %v, %v", r.Leases, r.LeasesHidden, err)
 	}
@@ -25,7 +25,7 @@ func TestLeasesAreReadEverywhere(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "", nil)
 	}
 	client.PrependReactor("list", "leases", refuse)
-	r = reading{client: client}
+	r = newReading(client)
 	if err := r.leases(t.Context()); err != nil || !r.LeasesHidden {
 		t.Errorf("hidden %v, %v", r.LeasesHidden, err)
 	}

@@ -51,7 +51,7 @@ func TestRoom(t *testing.T) {
 					t.Errorf("%q is not in %q", part, &out)
 				}
 			}
-			r := reading{client: client}
+			r := newReading(client)
 			if err := r.room(t.Context()); err != nil || (r.Full != nil) != (name == "full") {
 				t.Errorf("why is told %+v, %v", r.Full, err)
 			}

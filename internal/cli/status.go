@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
@@ -166,7 +165,8 @@ func printCounts(ctx context.Context, out io.Writer, client kubernetes.Interface
 // printUnsettled tells of volumes that drivers were asked for some time ago and
 // that are not there, if there are any and they may be read.
 func printUnsettled(ctx context.Context, out io.Writer, client kubernetes.Interface, volumes []*corev1.PersistentVolume) error {
-	r := reading{client: client, Objects: why.Objects{Lists: cluster.Lists{Volumes: volumes}}}
+	r := newReading(client)
+	r.Volumes = volumes
 	if err := r.begun(ctx, metav1.NamespaceAll); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
@@ -25,8 +26,9 @@ func (s *shell) whyCommand() *cobra.Command {
 
 Of one object: the way from the claim over its class, volume and attachment to
 its mounts, and the first step of it that has a problem, or else the first that
-waits. Types: pvc, pv, pod, volumeattachment, node. Without an object: every
-cause of waiting in the namespace, and all that it holds up.
+waits. Types: ` + strings.Join(explained(), ", ") + `,
+and their short names as kubectl has them. Without an object: every cause of
+waiting in the namespace, and all that it holds up.
 
 Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 		Example: `  volplane why -A
@@ -59,7 +61,7 @@ func (s *shell) why(ctx context.Context, q question, args []string) error {
 	case q.all:
 		return errors.New("--all-namespaces asks for all causes: leave out " + strings.Join(args, " "))
 	}
-	kind, name, explain, err := oneObject(args)
+	k, name, err := oneObject(args)
 	if err != nil {
 		return err
 	}
@@ -67,12 +69,12 @@ func (s *shell) why(ctx context.Context, q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	chain, found, err := explain(ctx, client, ns, name)
+	chain, found, err := k.explain(ctx, client, ns, name)
 	if err != nil {
 		return err
 	}
 	if !found {
-		return fmt.Errorf("there is no %s/%s; for those of all namespaces: volplane get %s -A", kind, name, kind)
+		return absent(ctx, client, k, ns, name)
 	}
 	if err := s.printChain(chain, q.output); err != nil {
 		return err
@@ -83,17 +85,44 @@ func (s *shell) why(ctx context.Context, q question, args []string) error {
 	return nil
 }
 
+// absent says of an object that it is not there, and where it may be.
+func absent(ctx context.Context, client kubernetes.Interface, k kind, ns, name string) error {
+	if !k.spaced {
+		return fmt.Errorf("there is no %s/%s; those that are there: volplane get %s", k.name, name, k.name)
+	}
+	if err := mustExist(ctx, client, ns); err != nil {
+		return err
+	}
+	return fmt.Errorf("there is no %s/%s in namespace %s; for those of all namespaces: volplane get %s -A", k.name, name, ns, k.name)
+}
+
+// mustExist refuses a namespace that does not exist. Who may not read it is believed.
+func mustExist(ctx context.Context, client kubernetes.Interface, ns string) error {
+	if _, err := client.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		return fmt.Errorf("there is no namespace %s; those that are there: volplane get ns", ns)
+	}
+	return nil
+}
+
 // oneObject reads the type and the name of an object that can be explained.
-func oneObject(args []string) (kind, name string, explain explainer, err error) {
-	kind, name, ok := strings.Cut(strings.Join(args, "/"), "/")
+func oneObject(args []string) (kind, string, error) {
+	word, name, ok := strings.Cut(strings.Join(args, "/"), "/")
 	if !ok || name == "" || strings.Contains(name, "/") {
-		return "", "", nil, errors.New("name one object, for example: volplane why pvc/data")
+		return kind{}, "", errors.New("name one object, for example: volplane why pvc/data")
 	}
-	explain, ok = explainers()[strings.ToLower(kind)]
-	if !ok {
-		return "", "", nil, fmt.Errorf("cannot explain a %q: use %s", kind, strings.Join(explained(), ", "))
+	k, err := kindOf(word)
+	return k, name, err
+}
+
+// explain reads what concerns an object and explains it; false when there is no
+// such object.
+func (k kind) explain(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, bool, error) {
+	r := newReading(client)
+	if err := k.read(r, ctx, ns, name); err != nil {
+		return why.Chain{}, false, err
 	}
-	return kind, name, explain, nil
+	c, ok := k.tell(r.Objects, ns, name)
+	return c, ok, nil
 }
 
 // whyAnything tells every cause of waiting.
@@ -104,82 +133,21 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 	}
 	if q.all {
 		ns = metav1.NamespaceAll
-	}
-	objects, err := readAll(ctx, client, ns)
-	if err != nil {
+	} else if err := mustExist(ctx, client, ns); err != nil {
 		return err
 	}
-	causes := why.Causes(objects)
-	if err := s.printCauses(causes, objects, q); err != nil {
+	r := newReading(client)
+	if err := r.together(ctx, r.room, func(ctx context.Context) error { return r.all(ctx, ns) }); err != nil {
+		return err
+	}
+	causes := why.Causes(r.Objects)
+	if err := s.printCauses(causes, r.Objects, q); err != nil {
 		return err
 	}
 	if len(causes) > 0 {
 		return errProblem
 	}
 	return nil
-}
-
-// explained returns the types that can be explained, by their short names.
-func explained() []string { return []string{"pvc", "pv", "pod", "volumeattachment", "node"} }
-
-// explainer reads what concerns an object and explains it; false when there is
-// no such object.
-type explainer func(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, bool, error)
-
-func explainers() map[string]explainer {
-	return map[string]explainer{
-		"pvc": explainClaim, "persistentvolumeclaim": explainClaim, "persistentvolumeclaims": explainClaim,
-		"pv": explainVolume, "persistentvolume": explainVolume, "persistentvolumes": explainVolume,
-		"po": explainPod, "pod": explainPod, "pods": explainPod,
-		"va": explainAttachment, "volumeattachment": explainAttachment, "volumeattachments": explainAttachment,
-		"volumeattachment.storage.k8s.io": explainAttachment, "volumeattachments.storage.k8s.io": explainAttachment,
-		"no": explainNode, "node": explainNode, "nodes": explainNode,
-	}
-}
-
-func explainClaim(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, bool, error) {
-	o, err := readClaim(ctx, client, ns, name)
-	if err != nil {
-		return why.Chain{}, false, err
-	}
-	c, ok := why.Claim(o, ns, name)
-	return c, ok, nil
-}
-
-func explainVolume(ctx context.Context, client kubernetes.Interface, _, name string) (why.Chain, bool, error) {
-	o, err := readVolume(ctx, client, name)
-	if err != nil {
-		return why.Chain{}, false, err
-	}
-	c, ok := why.Volume(o, name)
-	return c, ok, nil
-}
-
-func explainPod(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, bool, error) {
-	o, err := readAll(ctx, client, ns)
-	if err != nil {
-		return why.Chain{}, false, err
-	}
-	c, ok := why.Pod(o, ns, name)
-	return c, ok, nil
-}
-
-func explainAttachment(ctx context.Context, client kubernetes.Interface, _, name string) (why.Chain, bool, error) {
-	o, err := readAll(ctx, client, metav1.NamespaceAll)
-	if err != nil {
-		return why.Chain{}, false, err
-	}
-	c, ok := why.Attachment(o, name)
-	return c, ok, nil
-}
-
-func explainNode(ctx context.Context, client kubernetes.Interface, _, name string) (why.Chain, bool, error) {
-	o, err := readAll(ctx, client, metav1.NamespaceAll)
-	if err != nil {
-		return why.Chain{}, false, err
-	}
-	c, ok := why.Node(o, name)
-	return c, ok, nil
 }
 
 // explanation is a chain as programs read it.
@@ -260,22 +228,30 @@ func (s *shell) printValue(v any, output string) error {
 // answer returns one line about a Pod and its claims; what cannot be found out
 // is not told.
 func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, pod string) string {
-	chain, found, err := explainPod(ctx, client, ns, pod)
-	if err != nil || !found {
-		return ""
+	if chain, found := s.chainOf(ctx, client, "pod", ns, pod); found {
+		return why.Headline(chain)
 	}
-	return why.Headline(chain)
+	return ""
 }
 
 // reason returns one line about what an object that is being deleted waits
 // for.
 func (s *shell) reason(ctx context.Context, v doomed) string {
-	if explain, ok := explainers()[strings.ToLower(v.mapping.GroupVersionKind.Kind)]; ok {
-		if client, _, err := s.client(); err == nil {
-			if chain, found, err := explain(ctx, client, v.ns, v.name); err == nil && found {
-				return why.Headline(chain)
-			}
+	if client, _, err := s.client(); err == nil {
+		if chain, found := s.chainOf(ctx, client, v.mapping.GroupVersionKind.Kind, v.ns, v.name); found {
+			return why.Headline(chain)
 		}
 	}
 	return "it is being deleted"
+}
+
+// chainOf explains an object for a command that does something else; false when
+// that is not possible.
+func (s *shell) chainOf(ctx context.Context, client kubernetes.Interface, word, ns, name string) (why.Chain, bool) {
+	k, err := kindOf(word)
+	if err != nil {
+		return why.Chain{}, false
+	}
+	chain, found, err := k.explain(ctx, client, ns, name)
+	return chain, found && err == nil
 }

@@ -65,6 +65,8 @@ const (
 	ReasonCapacityUnknown           Reason = "CapacityUnknown"
 	ReasonCapacityObsolete          Reason = "CapacityObsolete"
 	ReasonNotEnoughStorage          Reason = "NotEnoughStorage"
+	ReasonSnapshotPending           Reason = "CreatingSnapshot"
+	ReasonSnapshotFailed            Reason = "SnapshotCreationFailed"
 )
 
 // Reasons of placing, attaching and mounting.

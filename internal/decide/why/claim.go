@@ -120,7 +120,10 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	p := provision.ClaimFactsOf(f.view, f.Claim, provision.Begun{Intent: f.intent(), Asked: f.Class.Provisioner})
 	p.Partial, p.Ours = true, f.registered(p.Driver, "")
 	plan := provision.Claim(p)
-	if plan.Because.Reason == volume.ReasonDriverMissing || plan.Fault {
+	switch {
+	case plan.Because.Reason == volume.ReasonDriverMissing:
+		return volume.Condition{Because: f.orMeant(p.Driver, plan.Because), Stuck: true}
+	case plan.Fault:
 		return volume.Condition{Because: plan.Because, Stuck: true}
 	}
 	if l, ok := f.failed("", f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {

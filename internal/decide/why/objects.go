@@ -18,6 +18,9 @@ import (
 // least those that the question concerns, and what is told beside them.
 type Objects struct {
 	cluster.Lists
+	Namespaces []*corev1.Namespace
+	// Snapshots are the VolumeSnapshots that are asked about.
+	Snapshots []Snapshot
 	// Moves are the moves of volumes between a Flex plugin and the bridge that
 	// were begun and not finished.
 	Moves []Move

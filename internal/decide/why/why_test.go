@@ -262,6 +262,7 @@ func TestExplanations(t *testing.T) {
 	for file, rows := range map[string][]row{
 		"claims.txt": claimRows(), "attachments.txt": attachmentRows(), "consumers.txt": consumerRows(),
 		"growth.txt": growthRows(), "volumes.txt": volumeRows(), "nodes.txt": nodeRows(), "absent.txt": absentRows(), "moves.txt": moveRows(),
+		"kinds.txt": kindRows(),
 	} {
 		var b strings.Builder
 		for _, r := range rows {
@@ -303,6 +304,16 @@ func explain(o why.Objects, subject string) (why.Chain, bool) {
 		return why.Pod(o, "ns", name)
 	case "volumeattachment":
 		return why.Attachment(o, name)
+	case "storageclass":
+		return why.Class(o, name)
+	case "csidriver":
+		return why.Driver(o, name)
+	case "csinode":
+		return why.CSINode(o, name)
+	case "namespace":
+		return why.Namespace(o, name)
+	case "volumesnapshot":
+		return why.SnapshotOf(o, "ns", name)
 	default:
 		return why.Node(o, name)
 	}
@@ -402,7 +413,10 @@ func (s *scene) nodeGrowth(cause string) {
 }
 
 func TestWhatIsNotThere(t *testing.T) {
-	for _, subject := range []string{"pvc/other", "pv/other", "pod/other", "volumeattachment/other", "node/other"} {
+	for _, subject := range []string{
+		"pvc/other", "pv/other", "pod/other", "volumeattachment/other", "node/other",
+		"storageclass/other", "csidriver/other", "csinode/other", "namespace/other", "volumesnapshot/other",
+	} {
 		if c, ok := ask(newScene().all, subject); ok {
 			t.Errorf("%s is explained: %+v", subject, c)
 		}

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"volplane.dev/volplane/internal/decide/why"
+)
+
+// kind is a type of objects that why explains.
+type kind struct {
+	// name is what it is called here, which is what kubectl calls it shortly, if that
+	// is a word.
+	name string
+	// full are its singular, its plural and its other short names.
+	full  []string
+	group string
+	// spaced says that its objects are in a namespace.
+	spaced bool
+	// read reads what an answer needs, tell answers.
+	read func(r *reading, ctx context.Context, ns, name string) error
+	tell func(o why.Objects, ns, name string) (why.Chain, bool)
+}
+
+// kinds returns the types that can be explained.
+func kinds() []kind {
+	const storage, snapshots = "storage.k8s.io", "snapshot.storage.k8s.io"
+	return []kind{
+		{"pvc", []string{"persistentvolumeclaim", "persistentvolumeclaims"}, "", true, (*reading).aboutClaim, why.Claim},
+		{"pv", []string{"persistentvolume", "persistentvolumes"}, "", false, (*reading).aboutVolume, bare(why.Volume)},
+		{"pod", []string{"pods", "po"}, "", true, (*reading).aboutPod, why.Pod},
+		{"storageclass", []string{"storageclasses", "sc"}, storage, false, (*reading).aboutClass, bare(why.Class)},
+		{
+			"volumeattachment",
+			[]string{"volumeattachments", "va"},
+			storage, false, (*reading).aboutAttachment,
+			bare(why.Attachment),
+		},
+		{"volumesnapshot", []string{"volumesnapshots", "vs"}, snapshots, true, (*reading).aboutSnapshot, why.SnapshotOf},
+		{"csidriver", []string{"csidrivers"}, storage, false, (*reading).aboutDriver, bare(why.Driver)},
+		{"node", []string{"nodes", "no"}, "", false, (*reading).aboutNode, bare(why.Node)},
+		{"csinode", []string{"csinodes"}, storage, false, (*reading).aboutNode, bare(why.CSINode)},
+		{"namespace", []string{"namespaces", "ns"}, "", false, (*reading).aboutNamespace, bare(why.Namespace)},
+	}
+}
+
+// bare makes an answer about objects without a namespace one of the common form.
+func bare(tell func(why.Objects, string) (why.Chain, bool)) func(why.Objects, string, string) (why.Chain, bool) {
+	return func(o why.Objects, _, name string) (why.Chain, bool) { return tell(o, name) }
+}
+
+// kindOf finds a type by any of the names by which kubectl knows it, also with its
+// group behind a dot.
+func kindOf(name string) (kind, error) {
+	word := strings.ToLower(name)
+	var names []string
+	for _, k := range kinds() {
+		for _, n := range append([]string{k.name}, k.full...) {
+			if word == n || k.group != "" && (word == n+"."+k.group || word == n+".v1."+k.group) {
+				return k, nil
+			}
+			names = append(names, n)
+		}
+	}
+	text := fmt.Sprintf("cannot explain a %q", name)
+	if meant := why.Alike(word, names); meant != "" {
+		text += ": did you mean " + meant + "?"
+	}
+	return kind{}, fmt.Errorf("%s: use %s", text, strings.Join(explained(), ", "))
+}
+
+// explained returns the types that can be explained.
+func explained() []string {
+	var out []string
+	for _, k := range kinds() {
+		out = append(out, k.name)
+	}
+	return out
+}

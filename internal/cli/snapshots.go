@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/why"
+)
+
+// snapshotsPath is where the API has the VolumeSnapshots, if somebody has added them.
+const snapshotsPath = "/apis/snapshot.storage.k8s.io/v1"
+
+// errNoSnapshots says that a server does not know VolumeSnapshots.
+var errNoSnapshots = errors.New("the server has no VolumeSnapshots: " +
+	"their custom resource definitions (snapshot.storage.k8s.io/v1) are not installed")
+
+// snapshotObject is what is read of a VolumeSnapshot.
+type snapshotObject struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Source struct {
+			Claim string `json:"persistentVolumeClaimName"`
+		} `json:"source"`
+	} `json:"spec"`
+	Status struct {
+		Content string `json:"boundVolumeSnapshotContentName"`
+		Ready   bool   `json:"readyToUse"`
+		Error   struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	} `json:"status"`
+}
+
+// aboutSnapshot reads a VolumeSnapshot and what concerns the claim that it is of.
+func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
+	request := r.client.CoreV1().RESTClient().Get()
+	data, err := request.AbsPath(snapshotsPath, "namespaces", ns, "volumesnapshots", name).SetHeader("Accept",
+		"application/json").Do(ctx).Raw()
+	if apierrors.IsNotFound(err) {
+		_, missing := r.client.Discovery().ServerResourcesForGroupVersion("snapshot.storage.k8s.io/v1")
+		if apierrors.IsNotFound(missing) {
+			return errNoSnapshots
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var s snapshotObject
+	if err := json.Unmarshal(data, &s); err != nil {
+		return fmt.Errorf("read snapshot %s: %w", name, err)
+	}
+	r.Snapshots = []why.Snapshot{{
+		Namespace: s.Namespace, Name: s.Name, Claim: s.Spec.Source.Claim, Content: s.Status.Content, Ready: s.Status.Ready,
+		Error: s.Status.Error.Message, Deleting: s.DeletionTimestamp != nil, Finalizers: s.Finalizers,
+	}}
+	if s.Spec.Source.Claim == "" {
+		return nil
+	}
+	return r.aboutClaim(ctx, ns, s.Spec.Source.Claim)
+}

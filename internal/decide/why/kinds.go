@@ -1,0 +1,195 @@
+package why
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Class returns whether volumes can be made of a class, and each claim that waits
+// for one; false when there is no such class.
+func Class(o Objects, name string) (Chain, bool) {
+	k := index(o)
+	class := found(k.view.Classes, name)
+	if class == nil {
+		return Chain{}, false
+	}
+	c := Chain{Subject: "storageclass/" + name}
+	c.Links = append(c.Links, k.ofClass(class))
+	for _, claim := range o.Claims {
+		if n, _ := bind.ClassOf(claim); n == name && claim.Spec.VolumeName == "" {
+			c.Links = append(c.Links, k.held("pvc/", claim.Namespace, k.claim(claim.Namespace, claim.Name).chain(),
+				c.Links[0])...)
+		}
+	}
+	return c, true
+}
+
+func (k known) ofClass(class *storagev1.StorageClass) Link {
+	subject, driver := "storageclass/"+class.Name, class.Provisioner
+	if driver == volume.NoProvisioner {
+		return link(subject, OK, volume.ReasonNothingToDo, "volumes of this class are made by hand", "")
+	}
+	if !k.registered(driver, "") {
+		return Link{Subject: subject, State: Problem, Because: k.nowhere(driver)}
+	}
+	text := "driver " + driver
+	if bind.BindsLate(class) {
+		text += "; a claim gets its volume when a Pod uses it"
+	}
+	switch ptr.Deref(class.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete) {
+	case corev1.PersistentVolumeReclaimRetain:
+		text += "; a volume stays when its claim is deleted"
+	default:
+		text += "; a volume is deleted with its claim"
+	}
+	if d := bind.DefaultClass(k.Classes); d != nil && d.Name == class.Name {
+		text += "; it is the default class"
+	}
+	return link(subject, OK, volume.ReasonNothingToDo, text, "")
+}
+
+// held returns the answer about an object that a question about another one
+// concerns, if the object waits, and not for what is told already.
+func (k known) held(kind, namespace string, c Chain, told Link) []Link {
+	a := c.Answer()
+	if a.State == OK || a.Because == told.Because {
+		return nil
+	}
+	_, name, _ := strings.Cut(c.Subject, "/")
+	if namespace != "" {
+		a.Because.Message = "in namespace " + namespace + ": " + a.Because.Message
+	}
+	return []Link{{Subject: kind + name, State: a.State, Because: a.Because}}
+}
+
+// Driver returns where a driver has registered, which classes name it, what is wrong
+// with it elsewhere, and each of its attachments that is not as it should be; false
+// when nobody knows such a driver.
+func Driver(o Objects, name string) (Chain, bool) {
+	k := index(o)
+	var nodes []string
+	for _, n := range o.CSINodes {
+		if slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == name }) {
+			nodes = append(nodes, n.Name)
+		}
+	}
+	told := slices.ContainsFunc(o.Nodes, func(n *corev1.Node) bool { return flex.Told(n)[name] != "" })
+	object := found(k.view.Drivers, name)
+	if object == nil && len(nodes) == 0 && !told {
+		return Chain{}, false
+	}
+	c := Chain{Subject: "csidriver/" + name}
+	c.Links = append(c.Links, k.ofDriver(name, nodes))
+	c.Links = append(c.Links, k.without(name, object)...)
+	for _, a := range o.Attachments {
+		if l := k.alone(a); a.Spec.Attacher == name && l.State != OK {
+			c.Links = append(c.Links, l)
+		}
+	}
+	return c, true
+}
+
+func (k known) ofDriver(name string, nodes []string) Link {
+	subject := "csidriver/" + name
+	if len(nodes) == 0 {
+		return Link{Subject: subject, State: Problem, Because: k.nowhere(name)}
+	}
+	text := "registered on " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
+	if len(nodes) > maxNamed {
+		text += fmt.Sprintf(" and %d other nodes", len(nodes)-maxNamed)
+	}
+	var classes []string
+	for _, class := range k.Classes {
+		if class.Provisioner == name {
+			classes = append(classes, class.Name)
+		}
+	}
+	if len(classes) > 0 {
+		text += "; its classes: " + strings.Join(classes, ", ")
+	}
+	return link(subject, OK, volume.ReasonRegistered, text, "")
+}
+
+// without tells of each node on which the driver is wanted and cannot be used.
+func (k known) without(name string, object *storagev1.CSIDriver) []Link {
+	var out []Link
+	control := k.controlPlane()
+	for _, n := range k.Nodes {
+		b, ok := flex.Absent(name, n), flex.Told(n)[name] != "" && !k.registered(name, n.Name)
+		if n == control && !attach.Needless(object) {
+			b, ok = k.uncalled(source{driver: name})
+		}
+		if ok && b.Reason != "" {
+			out = append(out, link("node/"+n.Name, Problem, b.Reason, b.Message, b.Next))
+		}
+	}
+	return out
+}
+
+// CSINode returns which drivers have registered on a node, if it is ready, and
+// what there is not as it should be; false when there is no such node.
+func CSINode(o Objects, name string) (Chain, bool) {
+	c, ok := Node(o, name)
+	if ok || first(o.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
+		return about("csinode/"+name, c), ok
+	}
+	l := link("node/"+name, Problem, volume.ReasonNodeGone, "there is no node "+name, "user")
+	return Chain{Subject: "csinode/" + name, Links: []Link{l}}, true
+}
+
+// Namespace returns whether a namespace is there to stay, and each claim and Pod in
+// it that waits; false when there is no such namespace.
+func Namespace(o Objects, name string) (Chain, bool) {
+	k := index(o)
+	n := first(o.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
+	if n == nil {
+		return Chain{}, false
+	}
+	c, claims, pods := Chain{Subject: "namespace/" + name}, 0, 0
+	var waits []Link
+	for _, claim := range o.Claims {
+		if claim.Namespace == name {
+			claims++
+			waits = append(waits, k.held("pvc/", "", k.claim(name, claim.Name).chain(), Link{})...)
+		}
+	}
+	for _, p := range o.Pods {
+		if p.Namespace == name && !cluster.Finished(p) {
+			pods++
+			waits = append(waits, k.held("pod/", "", k.consumer(p), Link{})...)
+		}
+	}
+	l := link(c.Subject, OK, volume.ReasonNothingToDo, fmt.Sprintf("claims: %d, pods: %d", claims, pods), "")
+	if n.DeletionTimestamp != nil {
+		l = leaving(n, claims, pods)
+	}
+	c.Links = append([]Link{l}, waits...)
+	return c, true
+}
+
+// leaving tells what keeps a namespace that is being deleted.
+func leaving(n *corev1.Namespace, claims, pods int) Link {
+	text := fmt.Sprintf("the namespace is being deleted with all that is in it; claims: %d, pods: %d", claims, pods)
+	for _, c := range n.Status.Conditions {
+		if c.Status == corev1.ConditionTrue && c.Type != corev1.NamespaceDeletionDiscoveryFailure && c.Message != "" {
+			text += "; " + c.Message
+		}
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Status == corev1.ConditionTrue && c.Type == corev1.NamespaceDeletionDiscoveryFailure {
+			return link("namespace/"+n.Name, Problem, volume.ReasonTerminating, text+"; "+c.Message, "user")
+		}
+	}
+	return link("namespace/"+n.Name, Waiting, volume.ReasonTerminating, text, "namespace controller")
+}

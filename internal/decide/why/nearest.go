@@ -1,0 +1,82 @@
+package why
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// maxNamed bounds how many names an answer offers instead of a wrong one.
+const maxNamed = 5
+
+// Nearest returns the names in the order of how little has to be changed to turn
+// each into name, and then of the alphabet.
+func Nearest(name string, names []string) []string {
+	return slices.SortedFunc(slices.Values(names), func(a, b string) int {
+		return cmp.Or(cmp.Compare(distance(name, a), distance(name, b)), cmp.Compare(a, b))
+	})
+}
+
+// Alike returns the nearest of the names if it may be the one that was meant;
+// otherwise "".
+func Alike(name string, names []string) string {
+	near := Nearest(name, names)
+	if len(near) == 0 || distance(name, near[0]) > max(1, len(name)/4) {
+		return ""
+	}
+	return near[0]
+}
+
+// distance returns how many letters have to be added, removed or replaced to turn a
+// into b: the Levenshtein distance.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// nowhere tells of a driver that has not registered on any node.
+func (k known) nowhere(driver string) volume.Because {
+	return k.orMeant(driver, volume.Because{
+		Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered", Next: driver,
+	})
+}
+
+// orMeant adds to what is told of a driver that has not registered the names of those
+// that have: first the one that may have been meant.
+func (k known) orMeant(driver string, b volume.Because) volume.Because {
+	var names []string
+	for _, n := range k.CSINodes {
+		for _, d := range n.Spec.Drivers {
+			if !slices.Contains(names, d.Name) {
+				names = append(names, d.Name)
+			}
+		}
+	}
+	meant, near := Alike(driver, names), Nearest(driver, names)
+	switch {
+	case meant != "":
+		b.Message, b.Next = b.Message+"; driver "+meant+" has, and may be meant", "user"
+	case len(near) > maxNamed:
+		b.Message += "; registered are " + strings.Join(near[:maxNamed], ", ") + " and others"
+	case len(near) > 0:
+		b.Message += "; registered: " + strings.Join(near, ", ")
+	}
+	return b
+}
