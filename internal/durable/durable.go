@@ -19,15 +19,56 @@ const Draft = ".tmp"
 // WriteFile replaces a file, which only its owner may read. After a crash at any
 // moment either the old or the new content is there; when it returns without an
 // error, the new one is. Writes of the same file must not overlap.
-func WriteFile(path string, data []byte) error {
-	if err := writeDraft(path+Draft, data); err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), gone(os.Remove(path+Draft)))
+func WriteFile(path string, data []byte) error { return disk{}.writeFile(path, data) }
+
+// disk is what writes; before, if any, is asked before each step, and its error is the step's: tests let a disk fail,
+// and a process end, wherever they can.
+type disk struct{ before func(step, path string) error }
+
+func (d disk) do(step, path string, deed func(string) error) error {
+	if d.before != nil {
+		if err := d.before(step, path); err != nil {
+			return err
+		}
 	}
-	if err := os.Rename(path+Draft, path); err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), gone(os.Remove(path+Draft)))
-	}
-	return Sync(filepath.Dir(path))
+	return deed(path)
 }
+
+func (d disk) writeFile(path string, data []byte) error {
+	err := d.writeDraft(path+Draft, data)
+	if err == nil {
+		err = d.rename(path+Draft, path)
+	}
+	if err != nil {
+		// Half a file is in the way of others.
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), d.remove(path+Draft))
+	}
+	return d.sync(filepath.Dir(path))
+}
+
+func (d disk) writeDraft(path string, data []byte) error {
+	return d.do("write", path, func(path string) error {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(data)
+		if err == nil {
+			err = d.do("sync", path, func(string) error { return f.Sync() })
+		}
+		return errors.Join(err, f.Close())
+	})
+}
+
+func (d disk) rename(from, to string) error {
+	return d.do("rename", to, func(to string) error { return os.Rename(from, to) })
+}
+
+func (d disk) remove(path string) error {
+	return d.do("remove", path, func(path string) error { return gone(os.Remove(path)) })
+}
+
+func (d disk) sync(path string) error { return d.do("sync", path, Sync) }
 
 // WriteJSON is WriteFile with a value.
 func WriteJSON(path string, from any) error {
@@ -36,18 +77,6 @@ func WriteJSON(path string, from any) error {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return WriteFile(path, data)
-}
-
-func writeDraft(path string, data []byte) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
 }
 
 // ReadFile reads a plain file that WriteFile has written, at most so many bytes

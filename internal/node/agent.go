@@ -8,11 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -23,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/journal"
@@ -117,10 +116,7 @@ type Agent struct {
 	seen map[string]time.Time
 }
 
-var (
-	errOptions = errors.New("node agent cannot start")
-	errLocked  = errors.New("another node agent uses this directory")
-)
+var errOptions = errors.New("node agent cannot start")
 
 // New returns an agent that has not done anything yet.
 func New(o Options) (*Agent, error) {
@@ -174,12 +170,12 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := os.MkdirAll(a.RootDir, 0o700); err != nil {
 		return fmt.Errorf("make root directory: %w", err)
 	}
-	unlock, err := lock(a.RootDir)
+	lock, err := durable.TryLock(filepath.Join(a.RootDir, "lock"))
 	if err != nil {
-		return err
+		return fmt.Errorf("another node agent uses the root directory: %w", err)
 	}
-	defer unlock()
-	boot, err := bootID()
+	defer lock.Close()
+	boot, err := durable.Boot()
 	if err != nil {
 		return err
 	}
@@ -323,28 +319,6 @@ func pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
-}
-
-// lock keeps a second agent out of the directory. The kernel gives the lock
-// back when the process dies.
-func lock(dir string) (func(), error) {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", dir, err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("lock %s: %w", dir, errLocked)
-	}
-	return func() { _ = f.Close() }, nil
-}
-
-func bootID() (string, error) {
-	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("read the boot's id: %w", err)
-	}
-	return strings.TrimSpace(string(b)), nil
 }
 
 // keys returns every volume that is on this node or wanted on it.

@@ -85,16 +85,11 @@ func (d *deed) flush() error {
 }
 
 // record returns the record, which it begins when there is none.
-func (d *deed) record() (*decide.Record, error) {
-	if d.rec != nil {
-		return d.rec, nil
+func (d *deed) record() *decide.Record {
+	if d.rec == nil {
+		d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral}
 	}
-	boot, err := bootID()
-	if err != nil {
-		return nil, err
-	}
-	d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral, Boot: boot}
-	return d.rec, nil
+	return d.rec
 }
 
 func (d *deed) drop() error {
@@ -165,10 +160,7 @@ func (d *deed) prepare() (*decide.Record, *csipb.VolumeCapability, error) {
 	if pv == nil || len(pv.Spec.AccessModes) == 0 {
 		return nil, nil, fmt.Errorf("volume %s has no access mode", d.f.Volume)
 	}
-	r, err := d.record()
-	if err != nil {
-		return nil, nil, err
-	}
+	r := d.record()
 	mode, err := csi.AccessMode([]string{string(pv.Spec.AccessModes[0])}, d.f.driver.Node.SingleNodeMultiWriter)
 	if err != nil {
 		return nil, nil, fmt.Errorf("volume %s: %w", pv.Name, err)

@@ -61,11 +61,7 @@ func (a *Agent) rebuild(node *corev1.Node, lost bool) bool {
 // adopt puts a record that was made from directories into the journal, and says
 // whether it is there.
 func (a *Agent) adopt(r *decide.Record) bool {
-	boot, err := bootID()
-	if r.Boot = boot; err == nil {
-		err = a.journal.Put(r)
-	}
-	if err != nil {
+	if err := a.journal.Put(r); err != nil {
 		a.Log.Error("lost record is not rebuilt", "volume", r.Key(), "err", err)
 		return false
 	}

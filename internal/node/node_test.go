@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -336,13 +337,13 @@ func TestOneAgentAtATime(t *testing.T) {
 	w := newWorld(t)
 	w.run()
 	w.registered()
-	if _, err := lock(w.dir); !errors.Is(err, errLocked) {
+	if _, err := durable.TryLock(filepath.Join(w.dir, "lock")); !errors.Is(err, durable.ErrLocked) {
 		t.Errorf("got %v", err)
 	}
 	w.stop()
-	unlock, err := lock(w.dir)
+	lock, err := durable.TryLock(filepath.Join(w.dir, "lock"))
 	w.must(nil, err)
-	unlock()
+	w.must(nil, lock.Close())
 }
 
 // TestRootDirIsNoLink: the mount table would never show what is mounted below it.

@@ -115,20 +115,9 @@ func (r *Record) Clone() *Record {
 	return &c
 }
 
-// AfterBoot returns the record as it is to be read in the given boot of the
-// host. The kernel has forgotten every mount of an earlier boot while a driver
-// may remember its part, so what was reached becomes unknown.
-func (r *Record) AfterBoot(boot string) *Record {
-	if r.Boot == boot {
-		return r
-	}
-	c := r.Doubtful()
-	c.Boot = boot
-	return c
-}
-
 // Doubtful returns the record with everything unknown that was reached: it is
-// repeated or undone.
+// repeated or undone. The kernel has forgotten every mount of an earlier boot,
+// while a driver may remember its part.
 func (r *Record) Doubtful() *Record {
 	c := r.Clone()
 	c.StagingMounted = false
