@@ -62,13 +62,22 @@ func TestSteps(t *testing.T) {
 		full   bool
 		want   string
 	}{
-		{"the first one", r.Put, false, "sync ., sync a, write a/b/i.json.tmp, sync a/b/i.json.tmp, rename a/b/i.json, sync a/b"},
+		{
+			"the first one", r.Put, false,
+			"sync ., sync a, write a/b/i.json.tmp, sync a/b/i.json.tmp, rename a/b/i.json, sync a/b",
+		},
 		{"replaced", r.Settle, false, "write a/b/i.json.tmp, sync a/b/i.json.tmp, rename a/b/i.json, sync a/b"},
 		{"no room", r.Settle, true, "write a/b/i.json.tmp, remove a/b/i.json.tmp, rename a/b/i.doubt.json, sync a/b"},
 		{"still none", r.Settle, true, "write a/b/i.json.tmp, remove a/b/i.json.tmp, rename a/b/i.doubt.json, sync a/b"},
-		{"room", r.Put, false, "write a/b/i.json.tmp, sync a/b/i.json.tmp, rename a/b/i.json, sync a/b, remove a/b/i.doubt.json"},
+		{
+			"room", r.Put, false,
+			"write a/b/i.json.tmp, sync a/b/i.json.tmp, rename a/b/i.json, sync a/b, remove a/b/i.doubt.json",
+		},
 		{"gone", func(i *item) error { return r.Drop(i.Key) }, true, "remove a/b/i.doubt.json, remove a/b/i.json, sync a/b"},
-		{"never there", func(*item) error { return r.Drop("c/i") }, true, "remove c/i.doubt.json, remove c/i.json, sync c, sync ."},
+		{
+			"never there", func(*item) error { return r.Drop("c/i") }, true,
+			"remove c/i.doubt.json, remove c/i.json, sync c, sync .",
+		},
 	} {
 		seen, full = nil, c.full
 		if err := c.do(i); err != nil || strings.Join(seen, ", ") != c.want {
@@ -81,7 +90,8 @@ func TestSteps(t *testing.T) {
 func TestPaths(t *testing.T) {
 	dir := t.TempDir()
 	r := openItems(t, filepath.Join(dir, "records"))
-	for _, key := range []string{"", "/etc/x", "../x", "a/../../x", "quarantine/x", "a/quarantine/x", strings.Repeat("x", 1<<10)} {
+	long := strings.Repeat("x", 1<<10)
+	for _, key := range []string{"", "/etc/x", "../x", "a/../../x", "quarantine/x", "a/quarantine/x", long} {
 		if err := r.Put(&item{Format: 1, Key: key}); err == nil {
 			t.Errorf("%.20q was written", key)
 		}

@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/durable"
 )
 
 // ErrNoHost says that no host tells what it knows of drivers.
@@ -38,25 +39,15 @@ func (h *Host) Tell(ctx context.Context, root string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("tell the state of drivers: %w", err)
 	}
-	held, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	// Who reads the report looks at the lock for a moment.
+	held, err := durable.Lock(ctx, lock)
+	if errors.Is(err, durable.ErrLocked) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("tell the state of drivers: %w", err)
 	}
 	defer held.Close()
-	again := time.NewTicker(10 * time.Millisecond)
-	defer again.Stop()
-	for {
-		// Who reads the report looks at the lock for a moment.
-		err := unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-again.C:
-		}
-	}
 	changed := make(chan struct{}, 1)
 	defer h.Subscribe(func(State) {
 		select {

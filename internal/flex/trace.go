@@ -63,19 +63,13 @@ const (
 func (t *trace) name() string { return strings.TrimSuffix(filepath.Base(t.path), traceEnding) }
 func (t *trace) mark() string { return markKey + "=" + t.name() }
 
-// bootID returns what tells this boot of the host from others.
-func bootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), err
-}
-
 // begin writes a call down, and makes its cgroup in the driver's. It is nil where
 // nothing is written down, and for what only asks.
 func (d *Driver) begin(c call) (*trace, error) {
 	if d.o.Traces == "" || c.op.Asks() {
 		return nil, nil
 	}
-	boot, err := bootID()
+	boot, err := durable.Boot()
 	if err != nil {
 		return nil, fmt.Errorf("write down the call: %w", err)
 	}
@@ -180,7 +174,7 @@ func sweepCgroups(cgroup, traces string) {
 // ended. Those of an earlier boot have; so have those that were not written down
 // wholly, for they did not begin.
 func readTraces(dir string) ([]*trace, error) {
-	boot, err := bootID()
+	boot, err := durable.Boot()
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -105,45 +106,34 @@ func openPool(dir, node string) (*pool, error) {
 			return nil, fmt.Errorf("open pool: %w", err)
 		}
 	}
-	pause := time.NewTicker(lookEvery)
-	defer pause.Stop()
-	for limit := time.Now().Add(servedLimit); ; <-pause.C {
-		err := p.take(node)
-		if err == nil {
-			return p, nil
-		}
-		if !errors.Is(err, errServed) || time.Now().After(limit) {
-			return nil, fmt.Errorf("open pool: %w", err)
-		}
+	if err := p.identify(); err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
 	}
+	if err := p.serve(node); err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	return p, nil
 }
 
 // servedLimit is how long a node may still be served: what a driver that was
 // killed had taken goes with the last program that it was just about to start.
 const servedLimit = time.Second
 
-// take makes the pool known and takes the node.
-func (p *pool) take(node string) error {
+// close lets another driver serve the node.
+func (p *pool) close() { _ = p.served.Close() }
+
+// identify makes the pool known.
+func (p *pool) identify() error {
 	unlock, err := p.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := p.identify(); err != nil {
-		return err
-	}
-	return p.serve(node)
-}
-
-// close lets another driver serve the node.
-func (p *pool) close() { _ = p.served.Close() }
-
-func (p *pool) identify() error {
 	path := filepath.Join(p.dir, "pool.json")
 	var about struct {
 		ID string `json:"id"`
 	}
-	err := durable.ReadJSON(path, maxSmall, &about)
+	err = durable.ReadJSON(path, maxSmall, &about)
 	if errors.Is(err, fs.ErrNotExist) {
 		about.ID = strings.ToLower(rand.Text())
 		err = durable.WriteJSON(path, about)
@@ -161,15 +151,14 @@ func (p *pool) identify() error {
 // serve takes the node's file. The kernel gives it back when the driver ends,
 // however it ends.
 func (p *pool) serve(node string) error {
-	f, err := os.OpenFile(p.nodePath(node), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
+	ctx, cancel := context.WithTimeout(context.Background(), servedLimit)
+	defer cancel()
+	f, err := durable.Lock(ctx, p.nodePath(node))
+	if errors.Is(err, durable.ErrLocked) {
+		err = errServed
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = errServed
-		}
-		return errors.Join(fmt.Errorf("serve node %.128q with pool %s: %w", node, p.dir, err), f.Close())
+	if err != nil {
+		return fmt.Errorf("serve node %.128q with pool %s: %w", node, p.dir, err)
 	}
 	p.served = f
 	return nil

@@ -13,9 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/mount"
 )
@@ -103,7 +102,9 @@ func Open(o Options) (*Bridge, error) {
 	if err := checkOwner(o.RootDir); err != nil {
 		return nil, err
 	}
-	lock, err := hold(filepath.Join(o.RootDir, "lock"))
+	waits, cancel := context.WithTimeout(context.Background(), lockWait)
+	defer cancel()
+	lock, err := durable.Lock(waits, filepath.Join(o.RootDir, "lock"))
 	if err != nil {
 		return nil, fmt.Errorf("another bridge works in %s: %w", o.RootDir, err)
 	}
@@ -112,38 +113,6 @@ func Open(o Options) (*Bridge, error) {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return b, nil
-}
-
-// hold opens and locks a file. The lock of a bridge that was killed goes with
-// the last process that it was just about to start, which is waited for.
-func hold(path string) (*os.File, error) {
-	pause := time.NewTicker(lockWait / 100)
-	defer pause.Stop()
-	for try := 1; ; try++ {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil && same(f) {
-			return f, nil
-		}
-		_ = f.Close()
-		if err != nil && (!errors.Is(err, unix.EWOULDBLOCK) || try == 100) {
-			return nil, err
-		}
-		<-pause.C
-	}
-}
-
-// same says whether an open file is still the one at its path.
-func same(f *os.File) bool {
-	own, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	now, err := os.Lstat(f.Name())
-	return err == nil && os.SameFile(own, now)
 }
 
 // Close lets another bridge work in the root directory, and removes that if

@@ -1,15 +1,12 @@
 package bridge
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
@@ -99,118 +96,20 @@ func (r *record) like(o *record) bool {
 // what says it in words, for an order and for people.
 func (r *record) what() string { return r.Volume + " " + string(r.Kind) + " at " + r.Place }
 
-// file is the record's path below the directory of all.
-func (r *record) file() (string, error) {
+// path is that of the record's file below the directory of all, without ending.
+func (r *record) path() (string, error) {
 	name, err := r.Driver.CSI()
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(name, string(r.Kind), digest(r.Volume+"\x00"+r.Place)+".json"), nil
+	return filepath.Join(name, string(r.Kind), digest(r.Volume+"\x00"+r.Place)), nil
 }
 
-// records are all of one bridge. It is safe for concurrent use; the records of
-// one volume are changed by one goroutine at a time.
-type records struct {
-	dir, boot string
-	host      Host
-
-	mu  sync.Mutex
-	all map[string]*record
-}
-
-// openRecords reads what is there. A file that is no record is moved aside.
-func openRecords(dir string, host Host, log *slog.Logger) (*records, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return nil, fmt.Errorf("read the id of this boot: %w", err)
-	}
-	r := &records{dir: dir, boot: strings.TrimSpace(string(boot)), host: host, all: map[string]*record{}}
-	files, err := filepath.Glob(filepath.Join(dir, "*/*/*.json"))
-	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
-	}
-	// What a killed bridge had not finished to write: the effect that it was to
-	// precede has not come.
-	drafts, err := filepath.Glob(filepath.Join(dir, "*/*/*.json"+durable.Draft))
-	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
-	}
-	for _, path := range drafts {
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("remove unfinished record: %w", err)
-		}
-	}
-	for _, path := range files {
-		one, err := readRecord(path)
-		if err == nil {
-			var at string
-			if at, err = one.file(); err == nil && filepath.Join(dir, at) != path {
-				err = errors.New("it is not a record of this place")
-			}
-		}
-		if err != nil {
-			log.Error("record cannot be read and is set aside", "path", path, "err", err)
-			if err := os.Rename(path, path+".unreadable"); err != nil {
-				return nil, fmt.Errorf("set record aside: %w", err)
-			}
-			continue
-		}
-		r.keep(path, one)
-	}
-	return r, nil
-}
-
-func readRecord(path string) (*record, error) {
-	r := &record{}
-	if err := durable.ReadJSON(path, maxRecord, r); err != nil {
-		return nil, err
-	}
-	if r.Format != format {
-		return nil, fmt.Errorf("it has format %d, %d is known", r.Format, format)
-	}
-	return r, nil
-}
-
-func (r *records) keep(path string, one *record) {
-	r.mu.Lock()
-	_, had := r.all[path]
-	r.all[path] = one
-	r.mu.Unlock()
-	if !had && one.Kind != made {
-		r.host.Keep(one.Driver, one.Volume)
-	}
-}
-
-// needed says whether a driver is needed for a volume; r.mu is held.
-func (r *records) needed(n decide.Name, volumeID string) bool {
-	for _, one := range r.all {
-		if one.Driver == n && one.Volume == volumeID && one.Kind != made {
-			return true
-		}
-	}
-	return false
-}
-
-// get returns a copy of a record, nil when there is none. One of an earlier boot
-// says that nothing is done: mounts are gone, what else is there is not known.
-func (r *records) get(n decide.Name, k kind, volumeID, at string) *record {
-	key := &record{Kind: k, Driver: n, Volume: volumeID, Place: at}
-	file, err := key.file()
-	if err != nil {
-		return nil
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	one := r.all[filepath.Join(r.dir, file)]
-	if one == nil {
-		return nil
-	}
-	return r.seen(one)
-}
-
-func (r *records) seen(one *record) *record {
-	out := *one
-	if out.Boot != r.boot && out.Kind != made && out.Step == done {
+// doubtful returns a copy that says of nothing that it is done: mounts may be
+// gone, and what else is there is not known.
+func (r *record) doubtful() *record {
+	out := *r
+	if out.Kind != made && out.Step == done {
 		out.Step, out.Mounted = mounting, false
 		if out.Kind == attached {
 			out.Step = attaching
@@ -219,57 +118,86 @@ func (r *records) seen(one *record) *record {
 	return &out
 }
 
+func recordKind() durable.Kind[record] {
+	return durable.Kind[record]{
+		Format:   format,
+		Most:     maxRecord,
+		Path:     (*record).path,
+		Clone:    func(r *record) *record { c := *r; return &c },
+		Doubtful: (*record).doubtful,
+		Boot:     func(r *record) *string { return &r.Boot },
+	}
+}
+
+// records are all of one bridge. It is safe for concurrent use; the records of
+// one volume are changed by one goroutine at a time.
+type records struct {
+	kept *durable.Records[record]
+	host Host
+}
+
+// openRecords reads what is there. A file that is no record is moved aside.
+func openRecords(dir string, host Host, log *slog.Logger) (*records, error) {
+	boot, err := durable.Boot()
+	if err != nil {
+		return nil, err
+	}
+	kept, aside, err := durable.OpenRecords(dir, boot, recordKind())
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range aside {
+		log.Error("record cannot be read and was moved aside", "path", path)
+	}
+	r := &records{kept, host}
+	for _, one := range kept.List(isUse) {
+		host.Keep(one.Driver, one.Volume)
+	}
+	return r, nil
+}
+
+// isUse says whether the driver is needed for what a record says.
+func isUse(r *record) bool { return r.Kind != made }
+
+// get returns a copy of a record, nil when there is none.
+func (r *records) get(n decide.Name, k kind, volumeID, at string) *record {
+	path, err := (&record{Kind: k, Driver: n, Volume: volumeID, Place: at}).path()
+	if err != nil {
+		return nil
+	}
+	return r.kept.Get(path)
+}
+
 // of returns copies of the records of a driver, sorted, that match.
 func (r *records) of(n decide.Name, match func(*record) bool) []*record {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var out []*record
-	for _, one := range r.all {
-		if one.Driver != n {
-			continue
-		}
-		if one = r.seen(one); match(one) {
-			out = append(out, one)
-		}
-	}
+	out := r.kept.List(func(one *record) bool { return one.Driver == n && match(one) })
 	slices.SortFunc(out, func(a, b *record) int { return strings.Compare(a.what(), b.what()) })
 	return out
 }
 
 // put writes a record that is on the disk when it returns.
 func (r *records) put(one *record) error {
-	one.Format, one.Boot = format, r.boot
-	file, err := one.file()
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(r.dir, file)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	one.Format = format
+	had := r.get(one.Driver, one.Kind, one.Volume, one.Place) != nil
+	if err := r.kept.Put(one); err != nil {
 		return fmt.Errorf("record volume %s: %w", one.Volume, err)
 	}
-	if err := durable.WriteJSON(path, one); err != nil {
-		return fmt.Errorf("record volume %s: %w", one.Volume, err)
+	if !had && isUse(one) {
+		r.host.Keep(one.Driver, one.Volume)
 	}
-	kept := *one
-	r.keep(path, &kept)
 	return nil
 }
 
 // drop forgets a record. It may be repeated.
 func (r *records) drop(one *record) error {
-	file, err := one.file()
+	path, err := one.path()
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(r.dir, file)
-	if err := durable.Remove(path); err != nil {
+	if err := r.kept.Drop(path); err != nil {
 		return fmt.Errorf("forget volume %s: %w", one.Volume, err)
 	}
-	r.mu.Lock()
-	delete(r.all, path)
-	needed := r.needed(one.Driver, one.Volume)
-	r.mu.Unlock()
-	if !needed {
+	if len(r.of(one.Driver, func(o *record) bool { return o.Volume == one.Volume && isUse(o) })) == 0 {
 		r.host.Drop(one.Driver, one.Volume)
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -75,10 +76,7 @@ func TestDamagedRecord(t *testing.T) {
 	w.ok(os.WriteFile(files[0], []byte(`{"format":1,"kind":"published","volume":`), 0o600))
 	v.d = w.run(scratch)[0]
 	w.ok(v.unpublish())
-	if _, err := os.Stat(files[0] + ".unreadable"); err != nil {
-		t.Error(err)
-	}
-	w.ok(os.Remove(files[0] + ".unreadable"))
+	w.ok(os.Remove(filepath.Join(w.root, "state/volumes/quarantine", filepath.Base(files[0])+".0")))
 	w.empty()
 }
 
@@ -88,9 +86,19 @@ func TestReboot(t *testing.T) {
 	w.install("lofs")
 	v := w.volume(w.run(lofs)[0], "pv-1", map[string]string{"file": "data", "size": "32Mi"})
 	v.forward()
-	for _, r := range w.bridge.records.all {
-		r.Boot = "another"
+	w.stop()
+	files, err := filepath.Glob(filepath.Join(w.root, "state/volumes/*/*/*.json"))
+	w.ok(err)
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		w.ok(err)
+		of := regexp.MustCompile(`"boot":"[^"]*"`)
+		if !of.Match(data) {
+			t.Errorf("%s names no boot: %s", f, data)
+		}
+		w.ok(os.WriteFile(f, of.ReplaceAll(data, []byte(`"boot":"another"`)), 0o600))
 	}
+	v.d = w.run(lofs)[0]
 	w.ok(mount.Unmount(v.target))
 	points, err := mount.Below(w.root)
 	w.ok(err)
