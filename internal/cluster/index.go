@@ -61,6 +61,11 @@ func Finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
+// IsBlock says whether a volume of a mode is a device; without one it has a filesystem.
+func IsBlock(m *corev1.PersistentVolumeMode) bool {
+	return m != nil && *m == corev1.PersistentVolumeBlock
+}
+
 // Indexers say, by the name of an index, under what an object is found.
 type Indexers[T any] map[string]func(T) []string
 

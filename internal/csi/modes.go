@@ -14,8 +14,8 @@ var ErrAccessModes = errors.New("access modes cannot be combined")
 // access modes ("ReadWriteOnce" ...); single says that the driver tells single
 // writers on a node from several (SINGLE_NODE_MULTI_WRITER). The order of the
 // tests is that of today's sidecars.
-func AccessMode(modes []string, single bool) (csipb.VolumeCapability_AccessMode_Mode, error) {
-	has := func(m string) bool { return slices.Contains(modes, m) }
+func AccessMode[M ~string](modes []M, single bool) (csipb.VolumeCapability_AccessMode_Mode, error) {
+	has := func(m M) bool { return slices.Contains(modes, m) }
 	switch {
 	case has("ReadWriteOncePod"):
 		if len(modes) > 1 {

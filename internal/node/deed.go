@@ -2,8 +2,6 @@ package node
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -17,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
@@ -105,7 +104,7 @@ func (d *deed) checkAttached(ctx context.Context) error {
 	if !d.a.attached(uniqueName(f.Driver, f.Handle)) {
 		return fmt.Errorf("volume %s is being detached from node %s: %w", f.Volume, f.Node, errNotYet)
 	}
-	name := attachmentName(f.Handle, f.Driver, f.Node)
+	name := attach.NameOf(f.Driver, f.Handle, f.Node)
 	va, err := d.a.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
@@ -145,13 +144,6 @@ func (d *deed) notStale() error {
 	return fmt.Errorf("volume %s was detached from node %s and attached again, what is mounted of it is old: %w", d.f.Volume, d.f.Node, errNotYet)
 }
 
-// attachmentName returns the name of the VolumeAttachment of a volume and a
-// node.
-func attachmentName(handle, driver, node string) string {
-	sum := sha256.Sum256([]byte(handle + driver + node))
-	return "csi-" + hex.EncodeToString(sum[:])
-}
-
 // prepare fills the record with what the driver will be called with, and
 // returns how the volume is used. As a kubelet does, the volume's first access
 // mode is named.
@@ -161,7 +153,7 @@ func (d *deed) prepare() (*decide.Record, *csipb.VolumeCapability, error) {
 		return nil, nil, fmt.Errorf("volume %s has no access mode", d.f.Volume)
 	}
 	r := d.record()
-	mode, err := csi.AccessMode([]string{string(pv.Spec.AccessModes[0])}, d.f.driver.Node.SingleNodeMultiWriter)
+	mode, err := csi.AccessMode(pv.Spec.AccessModes[:1], d.f.driver.Node.SingleNodeMultiWriter)
 	if err != nil {
 		return nil, nil, fmt.Errorf("volume %s: %w", pv.Name, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -37,7 +38,7 @@ func TestMountedElsewhere(t *testing.T) {
 	w.must(nil, unix.Mount(targetPath(w.dir, "uid-p", "pv-a", false), theirs, "", unix.MS_BIND, ""))
 	w.terminate("p")
 	w.gone("p")
-	w.heard("VolumeAttachment", attachmentName("h-a", driverName, "n1"), "FailedUnmount", "it is mounted by somebody else at "+theirs, "user")
+	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount", "it is mounted by somebody else at "+theirs, "user")
 	if got := w.node().Status.VolumesInUse; len(got) != 1 || string(got[0]) != volume.UniqueName(driverName, "h-a") {
 		t.Errorf("the node says that it uses %v", got)
 	}

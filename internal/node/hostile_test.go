@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -212,7 +213,7 @@ func TestStuckUnstage(t *testing.T) {
 	w.terminate("p")
 	w.gone("p")
 	const cause = "NodeUnstageVolume by driver d.example: Internal: it is stuck"
-	w.heard("VolumeAttachment", attachmentName("h-a", driverName, "n1"), "FailedUnmount", cause, "node n1")
+	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount", cause, "node n1")
 	w.pod("q", "a")
 	w.heard("Pod", "q", "FailedUnmount", cause, "node n1")
 	w.says("q", corev1.ConditionFalse, cause)

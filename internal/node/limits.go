@@ -21,6 +21,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -142,7 +143,7 @@ func (a *Agent) awaitAttach(ctx context.Context, f *facts, before volume.Because
 	if before.Reason != volume.ReasonWaitForAttach {
 		return nil
 	}
-	va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(f.Handle, f.Driver, f.Node), metav1.GetOptions{})
+	va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 		return nil

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -93,6 +94,4 @@ func uniqueName(driver, handle string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName(volume.UniqueName(driver, handle))
 }
 
-func isBlock(pv *corev1.PersistentVolume) bool {
-	return pv.Spec.VolumeMode != nil && *pv.Spec.VolumeMode == corev1.PersistentVolumeBlock
-}
+func isBlock(pv *corev1.PersistentVolume) bool { return cluster.IsBlock(pv.Spec.VolumeMode) }

@@ -16,6 +16,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/nodelife"
@@ -291,7 +292,7 @@ func (a *Agent) warnLeaving(ctx context.Context, f *facts, path string, b volume
 // the volume, or the node if nobody knows of that.
 func (a *Agent) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 	if f.AttachRequired {
-		va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(f.Handle, f.Driver, f.Node), metav1.GetOptions{})
+		va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node), metav1.GetOptions{})
 		if err == nil {
 			a.Events.Warn(va, b)
 			return

@@ -21,6 +21,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -169,7 +170,7 @@ func (w *world) must(_ any, err error) {
 // attach does what the attach/detach controller does.
 func (w *world) attach(driver, name string) {
 	w.t.Helper()
-	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attachmentName("h-"+name, driver, "n1")}}
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driver, "h-"+name, "n1")}}
 	va.Spec.Attacher, va.Spec.NodeName = driver, "n1"
 	va.Status.Attached, va.Status.AttachmentMetadata = true, map[string]string{"device": "/dev/" + name}
 	w.must(w.client.StorageV1().VolumeAttachments().Create(w.t.Context(), va, metav1.CreateOptions{}))

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
@@ -68,19 +69,14 @@ func (a *attacher) request(ctx context.Context, v *corev1.PersistentVolume, p at
 	if err != nil {
 		return nil, err
 	}
-	modes := make([]string, 0, len(v.Spec.AccessModes))
-	for _, m := range v.Spec.AccessModes {
-		modes = append(modes, string(m))
-	}
-	mode, err := csi.AccessMode(modes, d.Controller.SingleNodeMultiWriter)
+	mode, err := csi.AccessMode(v.Spec.AccessModes, d.Controller.SingleNodeMultiWriter)
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
-	block := v.Spec.VolumeMode != nil && *v.Spec.VolumeMode == corev1.PersistentVolumeBlock
 	return &csipb.ControllerPublishVolumeRequest{
 		VolumeId: p.Record.Handle, NodeId: p.NodeID, Secrets: secret, VolumeContext: v.Spec.CSI.VolumeAttributes,
 		Readonly:         v.Spec.CSI.ReadOnly && d.Controller.PublishReadonly,
-		VolumeCapability: csi.Capability(mode, block, v.Spec.CSI.FSType, v.Spec.MountOptions),
+		VolumeCapability: csi.Capability(mode, cluster.IsBlock(v.Spec.VolumeMode), v.Spec.CSI.FSType, v.Spec.MountOptions),
 	}, nil
 }
 

@@ -184,7 +184,7 @@ func (p *provisioner) call(ctx context.Context, in *provision.Intent, secret map
 		Name: in.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: in.Bytes}, Parameters: in.Parameters, MutableParameters: in.Mutable, Secrets: secret,
 	}
 	for _, m := range in.Modes {
-		mode, err := csi.AccessMode([]string{string(m)}, d.Controller.SingleNodeMultiWriter)
+		mode, err := csi.AccessMode([]corev1.PersistentVolumeAccessMode{m}, d.Controller.SingleNodeMultiWriter)
 		if err != nil {
 			return provision.Answer{}, status.Error(codes.InvalidArgument, err.Error())
 		}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/resize"
@@ -51,18 +52,13 @@ func (r *resizer) call(ctx context.Context, v *corev1.PersistentVolume, size res
 	if err != nil {
 		return nil, err
 	}
-	modes := make([]string, 0, len(v.Spec.AccessModes))
-	for _, m := range v.Spec.AccessModes {
-		modes = append(modes, string(m))
-	}
-	mode, err := csi.AccessMode(modes, d.Controller.SingleNodeMultiWriter)
+	mode, err := csi.AccessMode(v.Spec.AccessModes, d.Controller.SingleNodeMultiWriter)
 	if err != nil {
 		return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 	}
-	block := v.Spec.VolumeMode != nil && *v.Spec.VolumeMode == corev1.PersistentVolumeBlock
 	return d.ControllerClient().ControllerExpandVolume(ctx, &csipb.ControllerExpandVolumeRequest{
 		VolumeId: v.Spec.CSI.VolumeHandle, Secrets: secret, CapacityRange: &csipb.CapacityRange{RequiredBytes: size.Value()},
-		VolumeCapability: csi.Capability(mode, block, v.Spec.CSI.FSType, v.Spec.MountOptions),
+		VolumeCapability: csi.Capability(mode, cluster.IsBlock(v.Spec.VolumeMode), v.Spec.CSI.FSType, v.Spec.MountOptions),
 	})
 }
 

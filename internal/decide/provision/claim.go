@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
@@ -208,7 +209,7 @@ func request(f ClaimFacts) Plan {
 	in := &Intent{
 		Driver: class.Provisioner, Claim: *bind.Reference(c), Name: NameOf(c), Bytes: bytes, Class: class.Name,
 		Options: class.MountOptions, Reclaim: corev1.PersistentVolumeReclaimDelete,
-		Block: isBlock(c.Spec.VolumeMode),
+		Block: cluster.IsBlock(c.Spec.VolumeMode),
 		Modes: c.Spec.AccessModes,
 	}
 	if class.ReclaimPolicy != nil {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -107,7 +108,7 @@ func (s Source) restore(c *corev1.PersistentVolumeClaim, name, driver string) (s
 // nothing.
 func (shot Snapshot) mismatch(c *corev1.PersistentVolumeClaim, driver string) string {
 	request, wanted := c.Spec.Resources.Requests.Storage(), corev1.PersistentVolumeFilesystem
-	if isBlock(c.Spec.VolumeMode) {
+	if cluster.IsBlock(c.Spec.VolumeMode) {
 		wanted = corev1.PersistentVolumeBlock
 	}
 	switch {
@@ -139,14 +140,10 @@ func (s Source) clone(c *corev1.PersistentVolumeClaim, name, driver string) (str
 		return "", fmt.Errorf("%w: the volume of claim %s is not one of driver %s", ErrSource, name, driver)
 	case c.Spec.Resources.Requests.Storage().Cmp(*s.Claim.Spec.Resources.Requests.Storage()) < 0:
 		return "", fmt.Errorf("%w: claim %s asks for more than its copy", ErrSource, name)
-	case isBlock(c.Spec.VolumeMode) != isBlock(s.Volume.Spec.VolumeMode):
+	case cluster.IsBlock(c.Spec.VolumeMode) != cluster.IsBlock(s.Volume.Spec.VolumeMode):
 		return "", fmt.Errorf("%w: the volume of claim %s has another volume mode", ErrSource, name)
 	}
 	return s.Volume.Spec.CSI.VolumeHandle, nil
-}
-
-func isBlock(m *corev1.PersistentVolumeMode) bool {
-	return m != nil && *m == corev1.PersistentVolumeBlock
 }
 
 // Owns looks at the reference of the volume: a claim alone proves nothing about
