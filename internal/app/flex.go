@@ -11,8 +11,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/flex/bridge"
+	"volplane.dev/volplane/internal/flex/driver"
+	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/kube"
 )
 
@@ -44,9 +45,9 @@ func FlexBridge(ctx context.Context, o FlexBridgeOptions) error {
 	if err != nil {
 		return err
 	}
-	host := &flex.Host{
+	host := &host.Host{
 		Dir: o.PluginDir, StateDir: filepath.Join(o.RootDir, "state"), Log: o.Log,
-		Options: func(n decide.Name) flex.Options { return flex.Options{Settings: config.Of(n), Cgroup: o.cgroup(n)} },
+		Options: func(n decide.Name) driver.Options { return driver.Options{Settings: config.Of(n), Cgroup: o.cgroup(n)} },
 	}
 	objects := newFlexObjects(o)
 	b, err := bridge.Open(bridge.Options{
@@ -85,7 +86,7 @@ func (o FlexBridgeOptions) config() (decide.Config, error) {
 
 // cgroup returns where a driver's processes live, "" where we do.
 func (o FlexBridgeOptions) cgroup(n decide.Name) string {
-	dir, err := flex.Cgroup(n)
+	dir, err := driver.Cgroup(n)
 	if err != nil {
 		o.Log.Warn("what the driver leaves running may end with this process", "driver", n.String(), "err", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/flex/install"
 )
 
@@ -22,7 +22,7 @@ type (
 	// FlexDirectory is a plugin directory and how it was found.
 	FlexDirectory = install.Directory
 	// FlexState is what is known of one driver.
-	FlexState = flex.State
+	FlexState = host.State
 )
 
 // FlexDir is the plugin directory of Kubernetes.
@@ -131,7 +131,7 @@ func (o FlexOptions) install(ctx context.Context, upgrade, absent bool) (FlexRep
 func (o FlexOptions) verify(ctx context.Context, i install.Options, at time.Time, r *FlexReport) {
 	ctx, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
-	if s, err := install.Verify(ctx, i.RootDir, i, r.Hash, at); !errors.Is(err, flex.ErrNoHost) {
+	if s, err := install.Verify(ctx, i.RootDir, i, r.Hash, at); !errors.Is(err, host.ErrNoHost) {
 		r.Loaded = &s
 	}
 }
@@ -200,15 +200,15 @@ func FlexList(ctx context.Context, o FlexOptions) (FlexListing, error) {
 		return FlexListing{}, err
 	}
 	l := FlexListing{Directory: d}
-	report, err := flex.ReadReport(o.root(d))
+	report, err := host.ReadReport(o.root(d))
 	if err == nil && report.Dir == d.Path {
 		l.Told, l.Drivers = true, report.Drivers
 		return l, nil
 	}
-	if err != nil && !errors.Is(err, flex.ErrNoHost) {
+	if err != nil && !errors.Is(err, host.ErrNoHost) {
 		return l, err
 	}
-	if l.Drivers, err = flex.Survey(ctx, d.Path); err != nil {
+	if l.Drivers, err = host.Survey(ctx, d.Path); err != nil {
 		return l, err
 	}
 	for i := range l.Drivers {

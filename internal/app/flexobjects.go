@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/flex/bridge"
+	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -71,7 +71,7 @@ func (f *flexObjects) want(s bridge.Served) {
 }
 
 // hear is told where each driver stands.
-func (f *flexObjects) hear(s flex.State) {
+func (f *flexObjects) hear(s host.State) {
 	n, err := decide.ParseName(s.Name)
 	if err != nil {
 		return

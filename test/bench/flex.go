@@ -16,20 +16,20 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/flex/doctor"
 )
 
 // stage is a plugin directory with a host that finds drivers in it.
 type stage struct {
 	dir  string
-	host *flex.Host
+	host *host.Host
 	// told are the changes of drivers, and when they were told.
 	told chan change
 }
 
 type change struct {
-	flex.State
+	host.State
 	at time.Time
 }
 
@@ -43,11 +43,11 @@ func measureFlex(ctx context.Context, figures map[string]any, drivers int) (err 
 	}
 	defer os.RemoveAll(dir)
 	s := &stage{dir: dir, told: make(chan change, 10_000)}
-	s.host = &flex.Host{Dir: filepath.Join(dir, "exec"), StateDir: filepath.Join(dir, "state"), Log: slog.New(slog.DiscardHandler)}
+	s.host = &host.Host{Dir: filepath.Join(dir, "exec"), StateDir: filepath.Join(dir, "state"), Log: slog.New(slog.DiscardHandler)}
 	if err := os.Mkdir(s.host.Dir, 0o755); err != nil {
 		return err
 	}
-	s.host.Subscribe(func(st flex.State) { s.told <- change{st, time.Now()} })
+	s.host.Subscribe(func(st host.State) { s.told <- change{st, time.Now()} })
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.host.Run(running) }()

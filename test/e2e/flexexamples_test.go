@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/test/internal/plane"
 )
@@ -72,7 +72,7 @@ func TestFlexExamplesAreWell(t *testing.T) {
 // hosted is an example driver in our host, with a pool of its own.
 type hosted struct {
 	*testing.T
-	*flex.Driver
+	*driver.Driver
 	dir string
 }
 
@@ -94,7 +94,7 @@ func host(t *testing.T, name, variable string) *hosted {
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if h.Driver, err = flex.Probe(t.Context(), decide.Name{Vendor: "example.com", Driver: name}, path, flex.Options{}); err != nil {
+	if h.Driver, err = driver.Probe(t.Context(), decide.Name{Vendor: "example.com", Driver: name}, path, driver.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	return h

@@ -23,7 +23,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	decideflex "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/mount"
 )
@@ -275,7 +275,7 @@ func (v *kubeletVolume) detach() error {
 
 // ourVolume is the same in ours.
 type ourVolume struct {
-	*flex.Driver
+	*driver.Driver
 	c                  flexCase
 	root, device, name string
 	v                  decideflex.Volume
@@ -284,7 +284,7 @@ type ourVolume struct {
 // ourSteps are what ours does with the same.
 func (c flexCase) ourSteps(t *testing.T, root string) []func() error {
 	t.Helper()
-	d, err := flex.Probe(t.Context(), decideflex.Name{Vendor: "example.com", Driver: "t"}, filepath.Join(root, "exec", "example.com~t", "t"), flex.Options{})
+	d, err := driver.Probe(t.Context(), decideflex.Name{Vendor: "example.com", Driver: "t"}, filepath.Join(root, "exec", "example.com~t", "t"), driver.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

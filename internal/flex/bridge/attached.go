@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"volplane.dev/volplane/internal/flex"
+	flex "volplane.dev/volplane/internal/flex/driver"
 )
 
 // putAttaching writes down that a volume may be attached from now on. Who is about

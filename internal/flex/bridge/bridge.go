@@ -15,18 +15,19 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/flex"
+	flex "volplane.dev/volplane/internal/flex/driver"
+	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/mount"
 )
 
-// Host finds drivers; *flex.Host is one.
+// Host finds drivers; *host.Host is one.
 type Host interface {
 	// Get returns a driver that is ready, Kept one that can at least unmount and
 	// detach. The errors say why there is none.
 	Get(decide.Name) (*flex.Driver, error)
 	Kept(decide.Name) (*flex.Driver, error)
 	// Subscribe tells where each driver stands, and each change.
-	Subscribe(func(flex.State)) (cancel func())
+	Subscribe(func(host.State)) (cancel func())
 	// Keep says that somebody needs a driver, until Drop.
 	Keep(name decide.Name, user string)
 	Drop(name decide.Name, user string)
@@ -147,7 +148,7 @@ func (b *Bridge) removeEmpty(pattern string) {
 // Run serves the drivers that the host finds until ctx ends. Volumes stay
 // mounted.
 func (b *Bridge) Run(ctx context.Context) error {
-	n := &news{wake: make(chan struct{}, 1), states: map[string]flex.State{}}
+	n := &news{wake: make(chan struct{}, 1), states: map[string]host.State{}}
 	defer b.Host.Subscribe(n.hear)()
 	serving := map[decide.Name]*server{}
 	defer func() {
@@ -175,10 +176,10 @@ func (b *Bridge) Run(ctx context.Context) error {
 type news struct {
 	wake   chan struct{}
 	mu     sync.Mutex
-	states map[string]flex.State
+	states map[string]host.State
 }
 
-func (n *news) hear(s flex.State) {
+func (n *news) hear(s host.State) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.states[s.Name] = s; s.State == decide.Removed && s.InUse == 0 {
@@ -190,14 +191,14 @@ func (n *news) hear(s flex.State) {
 	}
 }
 
-func (n *news) now() []flex.State {
+func (n *news) now() []host.State {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.SortedFunc(maps.Values(n.states), func(a, b flex.State) int { return strings.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(maps.Values(n.states), func(a, b host.State) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // follow starts and ends servers as the drivers' states want it.
-func (b *Bridge) follow(ctx context.Context, serving map[decide.Name]*server, states []flex.State) {
+func (b *Bridge) follow(ctx context.Context, serving map[decide.Name]*server, states []host.State) {
 	wanted := map[decide.Name]bool{}
 	for _, state := range states {
 		name, err := decide.ParseName(state.Name)
@@ -229,7 +230,7 @@ func (b *Bridge) follow(ctx context.Context, serving map[decide.Name]*server, st
 // begins says whether a driver that is not served has to be: it is ready, or it
 // is not and there is something to take away with what is kept of it. What one
 // can do whose init is running is known soon.
-func begins(s flex.State) bool {
+func begins(s host.State) bool {
 	return s.State == decide.Ready || s.State != decide.Probing && s.InUse > 0
 }
 
@@ -252,7 +253,7 @@ type ability struct {
 // abilityOf returns what a driver can do as far as it is known: what it said
 // when it was ready, or what it is served with, or what its kept version said.
 // As long as volumes of it are attached or staged, it can undo that.
-func (b *Bridge) abilityOf(state flex.State, n decide.Name, has *server) ability {
+func (b *Bridge) abilityOf(state host.State, n decide.Name, has *server) ability {
 	settings := b.Config.Of(n)
 	a := ability{Capabilities: decide.Defaults(), provision: settings.Provision}
 	switch kept, err := b.Host.Kept(n); {

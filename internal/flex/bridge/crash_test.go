@@ -19,7 +19,8 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	flex "volplane.dev/volplane/internal/flex/driver"
+	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -42,7 +43,7 @@ func live(dir string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	host := &flex.Host{
+	host := &host.Host{
 		Dir: filepath.Join(dir, "plugins"), StateDir: filepath.Join(dir, "root/state"), Log: log,
 		Options: func(decide.Name) flex.Options { return flex.Options{} },
 	}

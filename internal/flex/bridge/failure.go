@@ -9,7 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	flex "volplane.dev/volplane/internal/flex/driver"
+	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/redact"
 	"volplane.dev/volplane/internal/volume"
@@ -47,8 +48,8 @@ func codeOf(err error) codes.Code {
 		{mount.ErrUnknownFS, codes.InvalidArgument},
 		{mount.ErrNotPlain, codes.InvalidArgument},
 		{flex.ErrChanged, codes.Unavailable},
-		{flex.ErrNoDriver, codes.Unavailable},
-		{flex.ErrNotReady, codes.Unavailable},
+		{host.ErrNoDriver, codes.Unavailable},
+		{host.ErrNotReady, codes.Unavailable},
 		{decide.ErrTimeLimit, codes.DeadlineExceeded},
 		{flex.ErrNotSupported, codes.FailedPrecondition},
 		{mount.ErrNotPermitted, codes.FailedPrecondition},

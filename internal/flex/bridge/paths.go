@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/mount"
 )
 
@@ -66,10 +66,10 @@ func checkOwner(root string) error {
 	if !info.IsDir() {
 		return fmt.Errorf("root directory %q is not a directory", root)
 	}
-	if why := flex.OwnedBy(root, info).Others(); why != "" {
+	if why := host.OwnedBy(root, info).Others(); why != "" {
 		return fmt.Errorf("root directory %q %s: give one that is root's alone", root, why)
 	}
-	why, err := flex.Diverted(root)
+	why, err := host.Diverted(root)
 	if err == nil && why != "" {
 		err = fmt.Errorf("root directory %q: %s, which leads there: give one that is root's alone", root, why)
 	}

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"volplane.dev/volplane/internal/flex"
+	flex "volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/mount/fsgroup"
 )

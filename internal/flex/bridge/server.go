@@ -15,7 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi/registrar"
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	flex "volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/redact"
 )
 

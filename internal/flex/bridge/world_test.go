@@ -18,7 +18,8 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	flex "volplane.dev/volplane/internal/flex/driver"
+	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/logged"
 	"volplane.dev/volplane/internal/mount"
 )
@@ -160,7 +161,7 @@ func (w *world) run(drivers ...string) []*csi.Driver {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
 	log := slog.New(slog.NewTextHandler(w.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	host := &flex.Host{
+	host := &host.Host{
 		Dir: filepath.Join(w.dir, "plugins"), StateDir: filepath.Join(w.root, "state"), Log: log,
 		Options: func(n decide.Name) flex.Options { return flex.Options{Settings: w.config.Of(n)} },
 	}

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/driver"
 )
 
 // call is one start of the driver, and all that came of it.
@@ -73,7 +73,7 @@ func (x *exam) begin(ctx context.Context, op decide.Operation, args ...string) *
 	}
 	r.before = x.table()
 	r.ctx, r.cancel = context.WithTimeout(ctx, x.limit)
-	r.err = flex.WhenClosed(busyTries, func() error {
+	r.err = driver.WhenClosed(busyTries, func() error {
 		r.cmd = x.command(r)
 		r.begun = time.Now()
 		return r.cmd.Start()

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // Bounds of init's time: hosts call it at their start and after every change.
@@ -41,7 +41,7 @@ func (x *exam) file() {
 	sum := sha256.Sum256(data)
 	x.report.Hash = hex.EncodeToString(sum[:8])
 	var wrong []string
-	if why := flex.OwnedBy(x.path, info).Others(); why != "" {
+	if why := host.OwnedBy(x.path, info).Others(); why != "" {
 		wrong = append(wrong, "it "+why)
 	}
 	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/driver"
 )
 
 const (
@@ -328,7 +328,7 @@ func (c *check) run(ctx context.Context) *result {
 	ctx, cancel := context.WithTimeout(ctx, initLimit)
 	defer cancel()
 	r := &result{}
-	err := flex.WhenClosed(busyTries, func() error { return c.command(ctx, r) })
+	err := driver.WhenClosed(busyTries, func() error { return c.command(ctx, r) })
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:

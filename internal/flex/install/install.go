@@ -10,7 +10,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // Reasons that a caller tells apart.
@@ -73,7 +73,7 @@ type Report struct {
 	Capabilities *decide.Capabilities `json:"capabilities,omitempty"`
 	Findings     []decide.Finding     `json:"findings,omitempty"`
 	// Loaded is what the bridge that runs here says of it; nil when none runs.
-	Loaded *flex.State `json:"loaded,omitempty"`
+	Loaded *host.State `json:"loaded,omitempty"`
 }
 
 // Install puts a driver in its place, or another version in the place of one.
@@ -164,7 +164,7 @@ func (p *place) whole() bool {
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 || info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
 		return false
 	}
-	return flex.OwnedBy(p.exe, info).Others() == "" || os.Geteuid() != 0
+	return host.OwnedBy(p.exe, info).Others() == "" || os.Geteuid() != 0
 }
 
 func (p *place) previous(r *Report) (err error) {
@@ -178,7 +178,7 @@ func (p *place) flips(ctx context.Context, o Options, next *decide.Capabilities)
 	if next == nil || !o.Here {
 		return nil
 	}
-	if why, err := flex.Refused(p.dir, p.name.Dir()); err != nil || why.Reason != "" {
+	if why, err := host.Refused(p.dir, p.name.Dir()); err != nil || why.Reason != "" {
 		return nil // nobody but root may have what we start changed
 	}
 	before := Check(ctx, o.Name, p.exe, true).Capabilities
@@ -261,7 +261,7 @@ func (p *place) ownPrevious() error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%w: the previous version is a %s", ErrRefused, kind(info))
 	}
-	if why := flex.OwnedBy(p.beside("previous"), info).Others(); why != "" && os.Geteuid() == 0 {
+	if why := host.OwnedBy(p.beside("previous"), info).Others(); why != "" && os.Geteuid() == 0 {
 		return fmt.Errorf("%w: the previous version %s: install it from a file that is root's", ErrRefused, why)
 	}
 	return nil

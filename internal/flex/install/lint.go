@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // Lint looks through a plugin directory for what makes a host refuse a driver,
@@ -76,7 +76,7 @@ func (l *lint) hidden(path, name string, info fs.FileInfo) {
 
 // driver looks at one driver's directory.
 func (l *lint) driver(ctx context.Context, path, entry string) {
-	if why, err := flex.Refused(l.dir, entry); err != nil {
+	if why, err := host.Refused(l.dir, entry); err != nil {
 		l.add("refused", decide.Fail, path, err.Error(), "")
 		return
 	} else if why.Reason != "" {

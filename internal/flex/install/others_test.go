@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // another is a user that is not root.
@@ -112,7 +112,7 @@ func TestPayloadOfAKeptVersion(t *testing.T) {
 	o.RootDir, o.Upgrade = filepath.Join(w.dir, "root"), true
 	first, err := Install(t.Context(), o)
 	w.must(err)
-	kept := filepath.Join(flex.KeptDir(filepath.Join(o.RootDir, "state"), w.name), first.Hash)
+	kept := filepath.Join(host.KeptDir(filepath.Join(o.RootDir, "state"), w.name), first.Hash)
 	w.must(os.MkdirAll(kept, 0o700))
 	w.must(copyFile(w.exe(), filepath.Join(kept, w.name.Driver), 0o700))
 	for _, version := range []string{"2", "3", "4"} {

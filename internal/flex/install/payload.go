@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // Bounds of what a driver may bring along.
@@ -250,7 +250,7 @@ func (p *place) keptBy(root string) []string {
 	if root == "" {
 		return nil
 	}
-	dir := flex.KeptDir(filepath.Join(root, "state"), p.name)
+	dir := host.KeptDir(filepath.Join(root, "state"), p.name)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil // no bridge, or none that keeps it

@@ -17,7 +17,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/durable"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // maxDriver bounds the size of an executable.
@@ -168,10 +168,10 @@ func owned(dir string) error {
 	if err != nil {
 		return err
 	}
-	if why := flex.OwnedBy(dir, info).Others(); why != "" {
+	if why := host.OwnedBy(dir, info).Others(); why != "" {
 		return fmt.Errorf("%s %s: put that right first, for what is in it is started as root", dir, why)
 	}
-	why, err := flex.Diverted(dir)
+	why, err := host.Diverted(dir)
 	if err == nil && why != "" {
 		err = fmt.Errorf("%s, which leads to %s: put that right first, for what is in it is started as root", why, dir)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // verifyPause is the pause between looks at what a host tells.
@@ -16,18 +16,18 @@ const verifyPause = 20 * time.Millisecond
 
 // Verify asks the bridge of a root directory whether it has loaded a version
 // that was installed at a time, and waits until it has, or found out since then
-// that it cannot, or ctx ends. An error is flex.ErrNoHost when there is nobody to
+// that it cannot, or ctx ends. An error is host.ErrNoHost when there is nobody to
 // ask, as of a kubelet, which tells nothing of its drivers.
-func Verify(ctx context.Context, root string, o Options, hash string, at time.Time) (flex.State, error) {
+func Verify(ctx context.Context, root string, o Options, hash string, at time.Time) (host.State, error) {
 	again := time.NewTicker(verifyPause)
 	defer again.Stop()
 	for {
-		report, err := flex.ReadReport(root)
+		report, err := host.ReadReport(root)
 		if err == nil && report.Dir != o.Directory.Path {
-			err = flex.ErrNoHost
+			err = host.ErrNoHost
 		}
 		if err != nil {
-			return flex.State{}, err
+			return host.State{}, err
 		}
 		s := stateIn(report, o.Name)
 		if s.State == decide.Ready && s.Hash == hash || s.State == decide.Broken && s.Since.After(at) {
@@ -41,13 +41,13 @@ func Verify(ctx context.Context, root string, o Options, hash string, at time.Ti
 	}
 }
 
-func stateIn(r flex.Report, name decide.Name) flex.State {
+func stateIn(r host.Report, name decide.Name) host.State {
 	for _, s := range r.Drivers {
 		if s.Name == name.String() {
 			return s
 		}
 	}
-	return flex.State{}
+	return host.State{}
 }
 
 // held returns how many volumes of a driver the bridge of a root directory
@@ -56,7 +56,7 @@ func held(root string, name decide.Name) int {
 	if root == "" {
 		return 0
 	}
-	report, err := flex.ReadReport(root)
+	report, err := host.ReadReport(root)
 	if err != nil {
 		return recorded(root, name)
 	}

@@ -10,35 +10,35 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // bridge runs a host over the plugin directory, which tells what it knows below
 // the directory that is returned.
-func (w *world) bridge() (host *flex.Host, root string) {
+func (w *world) bridge() (h *host.Host, root string) {
 	w.Helper()
 	root = w.TempDir()
-	host = &flex.Host{Dir: w.plugins, StateDir: filepath.Join(root, "state"), Log: slog.New(slog.DiscardHandler)}
+	h = &host.Host{Dir: w.plugins, StateDir: filepath.Join(root, "state"), Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
-	go func() { ended <- host.Run(ctx) }()
-	go func() { ended <- host.Tell(ctx, root) }()
+	go func() { ended <- h.Run(ctx) }()
+	go func() { ended <- h.Tell(ctx, root) }()
 	w.Cleanup(func() {
 		cancel()
 		if err := errors.Join(<-ended, <-ended); err != nil {
 			w.Error(err)
 		}
 	})
-	return host, root
+	return h, root
 }
 
 // told waits until the bridge tells of the driver what is wanted.
-func told(t *testing.T, root string, want func(flex.State) bool) {
+func told(t *testing.T, root string, want func(host.State) bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(time.Minute); ; <-tick.C {
-		report, err := flex.ReadReport(root)
+		report, err := host.ReadReport(root)
 		if err == nil && want(stateIn(report, demo())) {
 			return
 		}
@@ -55,11 +55,11 @@ func TestVerify(t *testing.T) {
 	o := w.options(w.driver("1"))
 	o.Upgrade, o.Force = true, true
 	broken := w.script("bad", "#!/bin/sh\necho '{\"status\":\"Failure\",\"message\":\"no tool\"}'; exit 1\n")
-	if _, err := Verify(t.Context(), t.TempDir(), o, "", time.Time{}); !errors.Is(err, flex.ErrNoHost) {
+	if _, err := Verify(t.Context(), t.TempDir(), o, "", time.Time{}); !errors.Is(err, host.ErrNoHost) {
 		t.Errorf("nobody to ask: %v", err)
 	}
 	_, root := w.bridge()
-	told(t, root, func(flex.State) bool { return true })
+	told(t, root, func(host.State) bool { return true })
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	for _, step := range []struct {
@@ -91,15 +91,15 @@ func TestUninstallHeld(t *testing.T) {
 	o := w.options(w.driver("1"))
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
-	host, root := w.bridge()
-	host.Keep(demo(), "a volume")
-	told(t, root, func(s flex.State) bool { return s.InUse == 1 })
+	h, root := w.bridge()
+	h.Keep(demo(), "a volume")
+	told(t, root, func(s host.State) bool { return s.InUse == 1 })
 	o.RootDir = root
 	if _, err = Uninstall(t.Context(), o); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "1 of its volumes") {
 		t.Error(err)
 	}
-	host.Drop(demo(), "a volume")
-	told(t, root, func(s flex.State) bool { return s.InUse == 0 })
+	h.Drop(demo(), "a volume")
+	told(t, root, func(s host.State) bool { return s.InUse == 0 })
 	r, err = Uninstall(t.Context(), o)
 	w.want(Removed, r, err)
 }

@@ -1,0 +1,130 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// VolumeName returns the volume's name for Detach: what getvolumename answers
+// or, where that is not supported or not wanted, v.Name (F-018, F-019).
+func (d *Driver) VolumeName(ctx context.Context, v decide.Volume) (string, error) {
+	if d.o.Settings.VolumeName == decide.NameOfVolume {
+		return v.Name, nil
+	}
+	const op = decide.OpGetVolumeName
+	arg, _, err := d.argument(op, v)
+	if err != nil {
+		return "", err
+	}
+	a, err := d.ask(ctx, call{op: op, key: "name of " + v.Name, args: []string{arg}})
+	if err != nil || a.Status == decide.NotSupported {
+		return v.Name, err
+	}
+	name, err := decide.VolumeNameOf(a)
+	if err != nil {
+		return "", d.fail(op, volume.Failed, err)
+	}
+	d.o.Calls.name(d.Name.String(), v.Name, name)
+	return name, nil
+}
+
+// object names a volume for Calls.
+func (d *Driver) object(v decide.Volume) string {
+	return "volume " + d.o.Calls.named(d.Name.String(), v.Name)
+}
+
+// Attach attaches a volume to a node and returns its device there, "" when it is
+// not known. Not supported is success without a device.
+func (d *Driver) Attach(ctx context.Context, v decide.Volume, node string) (string, error) {
+	arg, _, err := d.argument(decide.OpAttach, v)
+	if err != nil {
+		return "", err
+	}
+	a, err := d.ask(ctx, call{op: decide.OpAttach, key: d.object(v), volume: v.Name, args: []string{arg, node}, keep: true})
+	return a.Device, err
+}
+
+// IsAttached says whether a volume is attached to a node, as far as it is known.
+func (d *Driver) IsAttached(ctx context.Context, v decide.Volume, node string) (attached, known bool, err error) {
+	arg, _, err := d.argument(decide.OpIsAttached, v)
+	if err != nil {
+		return false, false, err
+	}
+	a, err := d.ask(ctx, call{op: decide.OpIsAttached, key: d.object(v), volume: v.Name, args: []string{arg, node}})
+	if err != nil || a.Attached == nil {
+		return false, false, err
+	}
+	return *a.Attached, true, nil
+}
+
+// WaitForAttach waits until the device of a volume is on this node and returns
+// it. device is what Attach returned.
+func (d *Driver) WaitForAttach(ctx context.Context, device string, v decide.Volume) (string, error) {
+	arg, _, err := d.argument(decide.OpWaitForAttach, v)
+	if err != nil {
+		return "", err
+	}
+	a, err := d.ask(ctx, call{op: decide.OpWaitForAttach, key: d.object(v), volume: v.Name, args: []string{device, arg}, keep: true})
+	if err != nil {
+		return "", err
+	}
+	if a.Device == "" {
+		// Not supported, or nothing to add to what attach said.
+		return device, nil
+	}
+	return a.Device, nil
+}
+
+// Detach detaches a volume from a node; name is what VolumeName returned.
+func (d *Driver) Detach(ctx context.Context, name, node string) error {
+	if err := decide.CheckComponent(name); err != nil {
+		return d.fail(decide.OpDetach, volume.Failed, fmt.Errorf("%w: %w", decide.ErrVolumeName, err))
+	}
+	_, err := d.ask(ctx, call{op: decide.OpDetach, key: "volume " + name, args: []string{name, node}, keep: true})
+	if err == nil {
+		d.o.Calls.forget(d.Name.String(), name)
+	}
+	return err
+}
+
+// ExpandVolume makes a volume larger and returns its size in bytes. Not
+// supported, or not wanted, is success: somebody else has made it larger.
+func (d *Driver) ExpandVolume(ctx context.Context, v decide.Volume, deviceDir string, newSize, oldSize int64) (int64, error) {
+	if d.o.Settings.SkipExpandVolume {
+		return newSize, nil
+	}
+	arg, _, err := d.argument(decide.OpExpandVolume, v)
+	if err != nil {
+		return 0, err
+	}
+	args := []string{arg, deviceDir, strconv.FormatInt(newSize, 10), strconv.FormatInt(oldSize, 10)}
+	a, err := d.ask(ctx, call{op: decide.OpExpandVolume, key: d.object(v), volume: v.Name, args: args, keep: true})
+	if err != nil {
+		return 0, err
+	}
+	if a.NewSize == 0 {
+		return newSize, nil
+	}
+	return a.NewSize, nil
+}
+
+// ExpandFS fits the filesystem that is mounted at dir to its device. Not
+// supported is done by the host for the filesystems that it knows, else it is
+// ErrNotSupported.
+func (d *Driver) ExpandFS(ctx context.Context, v decide.Volume, device, dir string, newSize, oldSize int64) error {
+	const op = decide.OpExpandFS
+	arg, _, err := d.argument(op, v)
+	if err != nil {
+		return err
+	}
+	args := []string{arg, device, dir, strconv.FormatInt(newSize, 10), strconv.FormatInt(oldSize, 10)}
+	a, err := d.ask(ctx, call{op: op, key: "directory " + dir, args: args})
+	if err != nil || a.Status != decide.NotSupported {
+		return err
+	}
+	return d.grow(ctx, dir)
+}

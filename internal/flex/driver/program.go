@@ -1,0 +1,145 @@
+package driver
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// identity tells one state of a file from another.
+type identity struct {
+	device, inode uint64
+	size          int64
+	// modified can be set by the file's owner, changed by nobody.
+	modified, changed unix.Timespec
+}
+
+func identityOf(f *os.File) (identity, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return identity{}, fmt.Errorf("look at %s: %w", f.Name(), err)
+	}
+	return identity{device: st.Dev, inode: st.Ino, size: st.Size, modified: st.Mtim, changed: st.Ctim}, nil
+}
+
+// openProgram opens the file that a path leads to, and identifies it.
+func openProgram(path string) (*os.File, identity, error) {
+	// Whatever lies there, it is not waited for.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, identity{}, err
+	}
+	now, err := identityOf(f)
+	if err != nil {
+		return nil, now, errors.Join(err, f.Close())
+	}
+	return f, now, nil
+}
+
+// hashOf hashes a file, if it stays what it is meanwhile.
+func hashOf(f *os.File, is identity) (string, error) {
+	sum := sha256.New()
+	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, is.size)); err != nil {
+		return "", err
+	}
+	if now, err := identityOf(f); err != nil || now != is {
+		return "", errors.Join(fmt.Errorf("%s is being changed", f.Name()), err)
+	}
+	const shown = 8
+	return hex.EncodeToString(sum.Sum(nil)[:shown]), nil
+}
+
+// look identifies and hashes an executable.
+func look(path string) (identity, string, error) {
+	f, is, err := openProgram(path)
+	if err != nil {
+		return is, "", err
+	}
+	defer f.Close()
+	hash, err := hashOf(f, is)
+	return is, hash, err
+}
+
+// program is an executable that was checked.
+type program struct {
+	path string
+	*os.File
+	is identity
+	// native says that the kernel itself runs it: it is a program for this
+	// machine.
+	native bool
+}
+
+// open opens the executable and refuses one that is not what was probed: half of
+// a file that is being copied runs, too, and ends with success.
+func (d *Driver) open() (*program, error) {
+	f, now, err := openProgram(d.Path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrChanged, err)
+	}
+	p := &program{path: d.Path, File: f, is: now, native: native(f)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now == d.file {
+		return p, nil
+	}
+	if hash, err := hashOf(f, now); err != nil || hash != d.Hash {
+		return nil, errors.Join(ErrChanged, err, f.Close())
+	}
+	d.file = now
+	return p, nil
+}
+
+// start returns what is to be started: the very file that was checked, whatever
+// its path leads to by then. Only an interpreter has to be told the path, from
+// which scripts find what lies beside them, and opens that itself.
+func (p *program) start() string {
+	if p.native {
+		return fmt.Sprintf("/proc/self/fd/%d", p.Fd())
+	}
+	return p.path
+}
+
+// unchanged returns an error unless what ran is what was checked: for a script,
+// the path leads there as before. So it did all the time, for nobody can set back
+// when a file was changed, or got another name.
+func (p *program) unchanged() error {
+	if p.native {
+		return nil
+	}
+	f, now, err := openProgram(p.path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrExchanged, err)
+	}
+	if err := f.Close(); err != nil || now != p.is {
+		return errors.Join(ErrExchanged, err)
+	}
+	return nil
+}
+
+// native says whether a file is a program for the same machine as this one.
+func native(f *os.File) bool {
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	defer self.Close()
+	// Up to e_machine. The ABI and its version, and the type, may differ.
+	const machine, header = 18, 20
+	var ours, its [header]byte
+	if _, err := self.ReadAt(ours[:], 0); err != nil {
+		return false
+	}
+	if _, err := f.ReadAt(its[:], 0); err != nil {
+		return false
+	}
+	return bytes.HasPrefix(its[:], []byte(elf.ELFMAG)) && bytes.Equal(ours[:elf.EI_OSABI], its[:elf.EI_OSABI]) &&
+		bytes.Equal(ours[machine:], its[machine:])
+}

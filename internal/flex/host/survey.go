@@ -1,0 +1,74 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex/driver"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Survey looks once at all that is in a plugin directory, as a Host would, and
+// calls init of every driver, all at the same time. It changes nothing and may
+// be repeated. A directory that is not there has no drivers.
+func Survey(ctx context.Context, dir string) ([]State, error) {
+	entries, err := os.ReadDir(dir)
+	if unlessGone(err) != nil {
+		return nil, fmt.Errorf("read plugin directory: %w", err)
+	}
+	var all []State
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	for _, e := range entries {
+		wait.Go(func() {
+			if s := survey(ctx, dir, e.Name()); s.State != decide.Removed {
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, s)
+			}
+		})
+	}
+	wait.Wait()
+	slices.SortFunc(all, func(a, b State) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+func survey(ctx context.Context, dir, entry string) State {
+	facts := decide.DriverFacts{Name: strconv.Quote(entry)}
+	s := State{Path: filepath.Join(dir, entry, decide.ExecutableName(entry)), Since: time.Now()}
+	c, refused, err := lookAt(dir, entry)
+	if err != nil {
+		refused = volume.Because{Reason: volume.ReasonFlexDriverRefused, Next: "user", Message: "the driver in directory " + facts.Name + " cannot be looked at: " + err.Error()}
+	}
+	if name, err := decide.ParseDir(entry); err == nil {
+		facts.Name = name.String()
+	}
+	facts.Refused, facts.Present = refused, c != nil
+	if c != nil {
+		facts.Probed = true
+		d, err := driver.Probe(ctx, c.name, c.path, driver.Options{})
+		if err != nil {
+			facts.Failure = err.Error()
+		} else {
+			s.Hash, s.Capabilities = d.Hash, d.Capabilities
+		}
+	}
+	standing, why := decide.Stand(facts)
+	s.Name, s.State, s.Reason, s.Message, s.Next = facts.Name, standing, why.Reason, why.Message, why.Next
+	return s
+}
+
+// Refused says why a host would not execute what is at a name of a plugin
+// directory; an empty reason says that it would, or that there is nothing.
+func Refused(dir, entry string) (volume.Because, error) {
+	_, why, err := lookAt(dir, entry)
+	return why, err
+}
