@@ -27,6 +27,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/journal"
 	"volplane.dev/volplane/internal/node/registration"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -91,6 +92,8 @@ type Agent struct {
 	nodes      *kube.Cache[*corev1.Node]
 	csiDrivers *kube.Cache[*storagev1.CSIDriver]
 
+	// finder finds what the Pods use.
+	finder  *uses.Finder
 	journal *journal.Journal
 	inUse   *inUse
 	object  *object
@@ -151,6 +154,7 @@ func New(o Options) (*Agent, error) {
 		pods:   o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
 		nodes: o.Caches.Nodes(), csiDrivers: o.Caches.CSIDrivers(),
 	}
+	a.finder = &uses.Finder{Root: o.RootDir, Keep: o.Keep, Claims: a.claims, Volumes: a.volumes}
 	a.again = &again{every: o.RepublishEvery, last: map[string]time.Time{}, wants: func(driver string) bool {
 		return ptr.Deref(a.driverSpec(driver).RequiresRepublish, false)
 	}}
@@ -354,12 +358,12 @@ func (a *Agent) keys() []string {
 		set[r.Key()] = true
 	}
 	for _, p := range a.pods.List() {
-		for _, u := range a.uses(p) {
-			set[u.key()] = true
+		for _, u := range a.finder.Of(p) {
+			set[u.Key()] = true
 		}
 	}
 	for _, n := range a.inUse.names() {
-		if driver, handle, ok := split(n); ok {
+		if driver, handle, ok := uses.Split(n); ok {
 			set[volume.Key(driver, handle)] = true
 		}
 	}
@@ -375,7 +379,7 @@ func (a *Agent) keys() []string {
 // at.
 func (a *Agent) addAll(driver string) {
 	for _, k := range a.keys() {
-		if driver == "" || driverOf(k) == driver {
+		if driver == "" || uses.DriverOf(k) == driver {
 			a.work.add(k)
 		}
 	}

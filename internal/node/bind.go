@@ -9,6 +9,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 )
 
 // bind shows the target at the host path that the Pod asks for.
@@ -16,7 +17,7 @@ func (d *deed) bind(path string) error {
 	c := d.consumer(path)
 	t, host := d.rec.Target(path), c.HostPath
 	if t == nil {
-		return fmt.Errorf("%w: there is no target %s", errHostPath, path)
+		return fmt.Errorf("%w: there is no target %s", uses.ErrHostPath, path)
 	}
 	if err := d.bindable(host); err != nil {
 		return err
@@ -34,7 +35,7 @@ func (d *deed) bind(path string) error {
 		if at, _, unknown := d.boundAt(t); before == "" && len(at) == 0 && unknown == nil {
 			t.HostPath, t.HostPhase = "", ""
 		}
-		return fmt.Errorf("%w: %w", errHostPath, err)
+		return fmt.Errorf("%w: %w", uses.ErrHostPath, err)
 	}
 	points, err := d.a.table.Below(host)
 	var devices []string
@@ -67,17 +68,17 @@ func (d *deed) show(path string, t *decide.Target, allowed decide.Allowed) error
 // volumes live by, before anything is written.
 func (d *deed) bindable(host string) error {
 	if d.f.Block {
-		return fmt.Errorf("%w: volume %s is a block device", errHostPath, d.f.Volume)
+		return fmt.Errorf("%w: volume %s is a block device", uses.ErrHostPath, d.f.Volume)
 	}
-	if kept, err := mount.Within(host, d.a.kept()...); err != nil || kept {
-		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes live by, or covers one", errHostPath, host))
+	if kept, err := mount.Within(host, d.a.finder.Kept()...); err != nil || kept {
+		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes live by, or covers one", uses.ErrHostPath, host))
 	}
 	info, err := os.Lstat(host)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: make the directory first: %w", errHostPath, err)
+		return fmt.Errorf("%w: make the directory first: %w", uses.ErrHostPath, err)
 	case !info.IsDir():
-		return fmt.Errorf("%w: %s is not a directory", errHostPath, host)
+		return fmt.Errorf("%w: %s is not a directory", uses.ErrHostPath, host)
 	}
 	return nil
 }
@@ -109,9 +110,9 @@ func (d *deed) takeBound(path string, t *decide.Target) error {
 		return err
 	case len(at) > 0 && !slices.Contains(at, top.ID):
 		// Nobody sees the volume there, and it is mounted nevertheless.
-		return fmt.Errorf("%w: %s: %w: %s", errHostPath, t.HostPath, mount.ErrOccupied, top.Source)
+		return fmt.Errorf("%w: %s: %w: %s", uses.ErrHostPath, t.HostPath, mount.ErrOccupied, top.Source)
 	case len(at) > 0 && strange != "":
-		return fmt.Errorf("%w: %s: %w", errHostPath, strange, mount.ErrOccupied)
+		return fmt.Errorf("%w: %s: %w", uses.ErrHostPath, strange, mount.ErrOccupied)
 	case len(at) > 0:
 		unmount := mount.Unmount
 		if d.f.Dead[path] {

@@ -2,8 +2,6 @@ package node
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -17,9 +15,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -107,10 +107,10 @@ func (d *deed) drop() error {
 // so a detach that begins now sees the mark and waits.
 func (d *deed) checkAttached(ctx context.Context) error {
 	f := d.f
-	if !d.a.attached(uniqueName(f.Driver, f.Handle)) {
+	if !d.a.attached(uses.UniqueName(f.Driver, f.Handle)) {
 		return fmt.Errorf("volume %s is being detached from node %s: %w", f.Volume, f.Node, errNotYet)
 	}
-	name := attachmentName(f.Handle, f.Driver, f.Node)
+	name := attach.NameOf(f.Driver, f.Handle, f.Node)
 	va, err := d.a.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
@@ -148,13 +148,6 @@ func (d *deed) notStale() error {
 		}
 	}
 	return fmt.Errorf("volume %s was detached from node %s and attached again, what is mounted of it is old: %w", d.f.Volume, d.f.Node, errNotYet)
-}
-
-// attachmentName returns the name of the VolumeAttachment of a volume and a
-// node.
-func attachmentName(handle, driver, node string) string {
-	sum := sha256.Sum256([]byte(handle + driver + node))
-	return "csi-" + hex.EncodeToString(sum[:])
 }
 
 // prepare fills the record with what the driver will be called with, and
@@ -227,7 +220,7 @@ func (d *deed) stage(ctx context.Context) error {
 		return err
 	}
 	before := r.Stage
-	r.StagingPath = stagingPath(d.a.RootDir, r.Driver, r.Handle, r.Volume, r.Block)
+	r.StagingPath = uses.StagingPath(d.a.RootDir, r.Driver, r.Handle, r.Volume, r.Block)
 	if before == "" {
 		if err := d.stageable(r.StagingPath); err != nil {
 			return err
@@ -325,7 +318,7 @@ func (d *deed) nowhereElse() error {
 	}
 	whole := staged.Root == "/" && !strings.HasPrefix(staged.Device, "0:")
 	for _, p := range points {
-		if p.Device == staged.Device && (whole || p.Root == staged.Root) && !isAgents(p.Path) {
+		if p.Device == staged.Device && (whole || p.Root == staged.Root) && !uses.IsAgents(p.Path) {
 			return fmt.Errorf("volume %s: %w at %s", d.f.Volume, errElsewhere, p.Path)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/workqueue"
+
+	"volplane.dev/volplane/internal/node/uses"
 )
 
 // driverLimit is how many volumes of one driver are worked on at once. A
@@ -74,7 +76,7 @@ func (d *dispatcher) run(ctx context.Context) {
 func (d *dispatcher) enter(key string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	driver := driverOf(key)
+	driver := uses.DriverOf(key)
 	if d.running[driver] < driverLimit {
 		d.running[driver]++
 		return true
@@ -88,7 +90,7 @@ func (d *dispatcher) enter(key string) bool {
 func (d *dispatcher) leave(key string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	driver := driverOf(key)
+	driver := uses.DriverOf(key)
 	d.running[driver]--
 	if waiting := d.parked[driver]; len(waiting) > 0 {
 		d.parked[driver] = waiting[1:]

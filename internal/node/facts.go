@@ -13,13 +13,9 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
-
-// alive says whether a Pod still has a right to its volumes.
-func alive(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp == nil && !cluster.Finished(pod)
-}
 
 // facts are what one look at a volume found.
 type facts struct {
@@ -49,7 +45,7 @@ func (a *Agent) gather(ctx context.Context, key string) (*facts, error) {
 	if !f.DriverReady {
 		f.Absent = a.absent(f)
 	}
-	n := uniqueName(name, handle)
+	n := uses.UniqueName(name, handle)
 	f.InUse = a.inUse.has(n)
 	if len(f.Wanted) == 0 {
 		f.InUse = a.inUse.mayHave(n)
@@ -74,11 +70,11 @@ func (a *Agent) gatherUses(f *facts, key string) {
 			continue
 		}
 		for _, pod := range a.pods.By(cluster.PodsByClaim, ref.Namespace+"/"+ref.Name) {
-			if !alive(pod) {
+			if !uses.Alive(pod) {
 				continue
 			}
-			for _, u := range a.uses(pod) {
-				if u.pv == pv || u.pv != nil && u.pv.UID == pv.UID {
+			for _, u := range a.finder.Of(pod) {
+				if u.PV == pv || u.PV != nil && u.PV.UID == pv.UID {
 					f.want(a, u)
 				}
 			}
@@ -88,15 +84,15 @@ func (a *Agent) gatherUses(f *facts, key string) {
 
 // gatherInline finds the Pod that names the volume itself.
 func (a *Agent) gatherInline(f *facts, key string) {
-	if !strings.HasPrefix(f.Handle, inlinePrefix) || f.pv != nil {
+	if !strings.HasPrefix(f.Handle, uses.InlinePrefix) || f.pv != nil {
 		return
 	}
 	for _, pod := range a.pods.List() {
-		if !alive(pod) {
+		if !uses.Alive(pod) {
 			continue
 		}
-		for _, u := range a.uses(pod) {
-			if u.Inline && u.key() == key {
+		for _, u := range a.finder.Of(pod) {
+			if u.Inline && u.Key() == key {
 				f.want(a, u)
 			}
 		}
@@ -105,26 +101,26 @@ func (a *Agent) gatherInline(f *facts, key string) {
 
 func (f *facts) set(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) {
 	f.pv, f.claim, f.Known = pv, claim, true
-	f.Volume, f.Block = pv.Name, isBlock(pv)
+	f.Volume, f.Block = pv.Name, uses.IsBlock(pv)
 	f.SinglePod = slices.Equal(pv.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod})
 }
 
-func (f *facts) want(a *Agent, u use) {
-	path := targetPath(a.RootDir, string(u.Pod.UID), u.pv.Name, isBlock(u.pv))
+func (f *facts) want(a *Agent, u uses.Use) {
+	path := uses.TargetPath(a.RootDir, string(u.Pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 	if f.consumers[path] != nil {
 		return
 	}
 	if f.claim == nil {
-		f.set(u.pv, u.Claim)
+		f.set(u.PV, u.Claim)
 		f.Ephemeral = u.Inline
 	}
 	if u.Claim != nil && f.claim == u.Claim {
-		f.Facts.Grow = growTo(u.pv, u.Claim)
+		f.Facts.Grow = growTo(u.PV, u.Claim)
 	}
 	c := decide.Consumer{
 		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly, Due: a.again.due(f.Driver, path),
 	}
-	if host, allowed, err := a.hostPath(u.Pod); err == nil {
+	if host, allowed, err := a.finder.HostPath(u.Pod); err == nil {
 		c.HostPath, c.Allowed = host, allowed
 	}
 	f.consumers[path] = u.Pod
@@ -143,7 +139,7 @@ func (a *Agent) keepRunning(f *facts) {
 	}
 	for _, t := range f.Record.Targets {
 		pod, ok := a.pods.ByUID(t.PodUID)
-		if !ok || !alive(pod) || f.consumers[t.Path] != nil {
+		if !ok || !uses.Alive(pod) || f.consumers[t.Path] != nil {
 			continue
 		}
 		f.consumers[t.Path] = pod
@@ -205,7 +201,7 @@ func isDevice(path string) bool {
 
 // linked says whether the Pod sees its device.
 func (a *Agent) linked(pv string, t decide.Target) bool {
-	at, err := os.Readlink(deviceLink(a.RootDir, t.PodUID, pv))
+	at, err := os.Readlink(uses.DeviceLink(a.RootDir, t.PodUID, pv))
 	return err == nil && at == t.Path
 }
 

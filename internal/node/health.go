@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -135,17 +136,17 @@ func (a *Agent) tellHealth(r *decide.Record, now VolumeStats) {
 // has to act; nothing for one whose volumes are well and always were. What was ill
 // before this agent was started is so until it has been looked at.
 func (a *Agent) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next string) {
-	before := conditionOf(pod, volume.ConditionVolumesHealthy)
+	before := uses.Condition(pod, volume.ConditionVolumesHealthy)
 	c = &corev1.PodCondition{Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy), Message: "all volumes are well again"}
 	waits := false
-	for _, u := range a.uses(pod) {
-		if u.pv == nil {
+	for _, u := range a.finder.Of(pod) {
+		if u.PV == nil {
 			continue
 		}
 		a.stats.mu.Lock()
-		s, looked := a.stats.last[u.key()]
+		s, looked := a.stats.last[u.Key()]
 		a.stats.mu.Unlock()
-		waits = waits || !looked && before != nil && strings.Contains(before.Message, "volume "+u.pv.Name+" ")
+		waits = waits || !looked && before != nil && strings.Contains(before.Message, "volume "+u.PV.Name+" ")
 		if s.Health != "" && c.Status == corev1.ConditionTrue {
 			b := decide.Health(s.Volume, a.Name, s.Health, s.Next)
 			c.Status, c.Reason, c.Message, next = corev1.ConditionFalse, string(b.Reason), b.Message, b.Next

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -28,7 +29,7 @@ func (w *world) onDisk(d *fakeDriver) (device string) {
 	w.t.Cleanup(func() { _ = mount.LoopDetach(image) })
 	w.t.Cleanup(w.detachAll)
 	w.must(nil, mount.Format(w.t.Context(), device, "ext4"))
-	staging := stagingPath(w.dir, driverName, "h-a", "pv-a", false)
+	staging := uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false)
 	d.mountStage = func(at string) error { return unix.Mount(device, at, "ext4", 0, "errors=remount-ro") }
 	d.mount = func(at string) error {
 		w.must(nil, os.MkdirAll(at, 0o700))
@@ -62,7 +63,7 @@ func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 		if err != nil {
 			return err.Error()
 		}
-		if c := conditionOf(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status || strings.Contains(c.Message, "well again") != (status == corev1.ConditionTrue) {
+		if c := uses.Condition(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status || strings.Contains(c.Message, "well again") != (status == corev1.ConditionTrue) {
 			return "the Pod does not say " + string(status)
 		}
 		return ""
@@ -92,7 +93,7 @@ func TestTurnedReadOnly(t *testing.T) {
 			w.wire(driverName, "a")
 			w.pod("p", "a")
 			w.says("p", corev1.ConditionTrue, "v-a=")
-			turn(w, device, stagingPath(w.dir, driverName, "h-a", "pv-a", false))
+			turn(w, device, uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false))
 			w.heard("Pod", "p", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
 			w.heard("PersistentVolumeClaim", "a", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
 			w.isIll("p", corev1.ConditionFalse)
@@ -101,7 +102,7 @@ func TestTurnedReadOnly(t *testing.T) {
 			w.run()
 			w.heard("Pod", "p", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
 			if name == "by hand" {
-				w.must(nil, unix.Mount("", stagingPath(w.dir, driverName, "h-a", "pv-a", false), "", unix.MS_REMOUNT, ""))
+				w.must(nil, unix.Mount("", uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false), "", unix.MS_REMOUNT, ""))
 				w.isIll("p", corev1.ConditionTrue)
 				w.eventSaid("VolumeConditionNormal", "well again")
 			}
@@ -129,7 +130,7 @@ func TestFullVolume(t *testing.T) {
 		}
 		return ""
 	})
-	fill := filepath.Join(targetPath(w.dir, "uid-p", "pv-a", false), "fill")
+	fill := filepath.Join(uses.TargetPath(w.dir, "uid-p", "pv-a", false), "fill")
 	w.fillUp(fill)
 	w.heard("Pod", "p", "VolumeConditionAbnormal", "it is full", "user")
 	w.isIll("p", corev1.ConditionFalse)

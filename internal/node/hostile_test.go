@@ -14,7 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 )
 
 // TestFullAndReadOnlyDisk: without a place to write down what it does the agent
@@ -63,11 +65,11 @@ func TestDeviceNeverShows(t *testing.T) {
 	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
 	w.pod("p", "a")
 	w.heard("Pod", "p", "FailedMount", "there is no block device", driverName)
-	at := targetPath(w.dir, "uid-p", "pv-a", true)
+	at := uses.TargetPath(w.dir, "uid-p", "pv-a", true)
 	w.must(nil, os.Remove(at))
 	w.must(nil, unix.Mknod(at, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))))
 	w.says("p", corev1.ConditionTrue, "v-a="+filepath.Join(w.dir, "pods/uid-p/volumeDevices/kubernetes.io~csi/pv-a"))
-	if to, err := os.Readlink(deviceLink(w.dir, "uid-p", "pv-a")); err != nil || to != at {
+	if to, err := os.Readlink(uses.DeviceLink(w.dir, "uid-p", "pv-a")); err != nil || to != at {
 		t.Errorf("the Pod's link leads to %s, %v", to, err)
 	}
 	w.terminate("p")
@@ -82,7 +84,7 @@ func TestDeviceOfADeniedVolume(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	w.tune = doubts
 	d := newFakeDriver(driverName, w.dir)
-	at := targetPath(w.dir, "uid-p", "pv-a", true)
+	at := uses.TargetPath(w.dir, "uid-p", "pv-a", true)
 	d.mount = func(target string) error { return unix.Mknod(target, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) }
 	d.start(t)
 	w.run()
@@ -212,7 +214,7 @@ func TestStuckUnstage(t *testing.T) {
 	w.terminate("p")
 	w.gone("p")
 	const cause = "NodeUnstageVolume by driver d.example: Internal: it is stuck"
-	w.heard("VolumeAttachment", attachmentName("h-a", driverName, "n1"), "FailedUnmount", cause, "node n1")
+	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount", cause, "node n1")
 	w.pod("q", "a")
 	w.heard("Pod", "q", "FailedUnmount", cause, "node n1")
 	w.says("q", corev1.ConditionFalse, cause)
@@ -265,7 +267,7 @@ func TestFailureOfOnePod(t *testing.T) {
 	newFakeDriver(driverName, w.dir).start(t)
 	w.run()
 	w.registered(driverName)
-	at := targetPath(w.dir, "uid-a", "pv-v", false)
+	at := uses.TargetPath(w.dir, "uid-a", "pv-v", false)
 	w.must(nil, os.MkdirAll(filepath.Dir(at), 0o700))
 	w.must(nil, os.WriteFile(at, nil, 0o600))
 	w.wire(driverName, "v")

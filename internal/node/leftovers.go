@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -74,7 +75,7 @@ func (a *Agent) adopt(r *decide.Record) bool {
 }
 
 func hasItsVolumes(pod *corev1.Pod) bool {
-	c := condition(pod)
+	c := uses.Mounted(pod)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
@@ -95,11 +96,11 @@ type leftovers struct {
 func (l leftovers) scan() {
 	pods := filepath.Join(l.a.RootDir, "pods")
 	for _, uid := range names(pods) {
-		for _, volume := range names(filepath.Dir(filepath.Dir(targetPath(l.a.RootDir, uid, "x", false)))) {
+		for _, volume := range names(filepath.Dir(filepath.Dir(uses.TargetPath(l.a.RootDir, uid, "x", false)))) {
 			l.targets[volume] = append(l.targets[volume], uid)
 		}
 	}
-	devices := filepath.Dir(filepath.Dir(targetPath(l.a.RootDir, "x", "x", true)))
+	devices := filepath.Dir(filepath.Dir(uses.TargetPath(l.a.RootDir, "x", "x", true)))
 	for _, volume := range names(devices) {
 		l.targets[volume] = append(l.targets[volume], names(filepath.Join(devices, volume))...)
 	}
@@ -120,10 +121,10 @@ func names(dir string) []string {
 
 // candidates returns the volumes that may be here; with each inline one the use
 // that it is.
-func (l leftovers) candidates(node *corev1.Node) map[string]*use {
-	all := map[string]*use{}
+func (l leftovers) candidates(node *corev1.Node) map[string]*uses.Use {
+	all := map[string]*uses.Use{}
 	for _, n := range node.Status.VolumesInUse {
-		if driver, handle, ok := split(n); ok {
+		if driver, handle, ok := uses.Split(n); ok {
 			all[volume.Key(driver, handle)] = nil
 		}
 	}
@@ -133,13 +134,13 @@ func (l leftovers) candidates(node *corev1.Node) map[string]*use {
 		}
 	}
 	for _, pod := range l.a.pods.List() {
-		for _, u := range l.a.uses(pod) {
-			if u.pv == nil {
+		for _, u := range l.a.finder.Of(pod) {
+			if u.PV == nil {
 				continue
 			}
-			l.users[u.key()] = append(l.users[u.key()], pod)
+			l.users[u.Key()] = append(l.users[u.Key()], pod)
 			if u.Inline && l.mayHave(pod) {
-				all[u.key()] = &u
+				all[u.Key()] = &u
 			}
 		}
 	}
@@ -148,10 +149,10 @@ func (l leftovers) candidates(node *corev1.Node) map[string]*use {
 
 // traces says whether anything is here under the name of a volume.
 func (l leftovers) traces(pv *corev1.PersistentVolume) bool {
-	if pv.Spec.CSI == nil || !isComponent(pv.Name) || !isComponent(pv.Spec.CSI.Driver) {
+	if pv.Spec.CSI == nil || !uses.IsComponent(pv.Name) || !uses.IsComponent(pv.Spec.CSI.Driver) {
 		return false
 	}
-	return len(l.targets[pv.Name]) > 0 || exists(stagingPath(l.a.RootDir, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, pv.Name, isBlock(pv)))
+	return len(l.targets[pv.Name]) > 0 || exists(uses.StagingPath(l.a.RootDir, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, pv.Name, uses.IsBlock(pv)))
 }
 
 func exists(path string) bool {
@@ -167,19 +168,19 @@ func (l leftovers) mayHave(pod *corev1.Pod) bool {
 
 // found returns the record of a volume as its directories tell it, or nil when
 // there are none.
-func (l leftovers) found(driver, handle string, own *use) *decide.Record {
+func (l leftovers) found(driver, handle string, own *uses.Use) *decide.Record {
 	r := &decide.Record{Driver: driver, Handle: handle}
 	if own != nil {
-		r.Volume, r.Ephemeral = own.pv.Name, true
-		setSecrets(r, own.pv)
-		l.publishedTo(r, own.pv.Name, string(own.Pod.UID))
+		r.Volume, r.Ephemeral = own.PV.Name, true
+		setSecrets(r, own.PV)
+		l.publishedTo(r, own.PV.Name, string(own.Pod.UID))
 	}
-	staging := stagingPath(l.a.RootDir, driver, handle, "", false)
+	staging := uses.StagingPath(l.a.RootDir, driver, handle, "", false)
 	objects := l.a.volumes.By(cluster.VolumesByHandle, r.Key())
 	for _, pv := range objects {
-		r.Volume, r.Block = pv.Name, isBlock(pv)
+		r.Volume, r.Block = pv.Name, uses.IsBlock(pv)
 		setSecrets(r, pv)
-		staging = stagingPath(l.a.RootDir, driver, handle, pv.Name, r.Block)
+		staging = uses.StagingPath(l.a.RootDir, driver, handle, pv.Name, r.Block)
 		for _, uid := range l.targets[pv.Name] {
 			l.publishedTo(r, pv.Name, uid)
 		}
@@ -205,7 +206,7 @@ func (l leftovers) mayBeStaged(r *decide.Record) bool {
 
 // publishedTo adds the place where a volume is for a Pod, by its object's name.
 func (l leftovers) publishedTo(r *decide.Record, name, uid string) {
-	path := targetPath(l.a.RootDir, uid, name, r.Block)
+	path := uses.TargetPath(l.a.RootDir, uid, name, r.Block)
 	if pod, _ := l.a.pods.ByUID(uid); l.mayHave(pod) && (exists(path) || !r.Block && exists(filepath.Dir(path))) {
 		r.Targets = append(r.Targets, l.target(uid, path))
 	}
@@ -220,7 +221,7 @@ func (l leftovers) publishedFrom(r *decide.Record, staging string) {
 	}
 	for name, uids := range l.targets {
 		for _, uid := range uids {
-			path := targetPath(l.a.RootDir, uid, name, false)
+			path := uses.TargetPath(l.a.RootDir, uid, name, false)
 			_, known := l.a.volumes.Get(name)
 			if pod, _ := l.a.pods.ByUID(uid); !known && l.mayHave(pod) && l.mounted[path].Device == staged.Device {
 				r.Volume, r.Targets = name, append(r.Targets, l.target(uid, path))
@@ -244,11 +245,11 @@ func (a *Agent) nameUnknown(node *corev1.Node, points []mount.Point) {
 	owned := a.ownedPaths()
 	var unknown []string
 	for _, p := range points {
-		uid, ok := csiPath(a.RootDir, p.Path)
+		uid, ok := uses.IsOwn(a.RootDir, p.Path)
 		if !ok || owned[p.Path] {
 			continue
 		}
-		if pod, found := a.pods.ByUID(uid); uid != "" && found && alive(pod) {
+		if pod, found := a.pods.ByUID(uid); uid != "" && found && uses.Alive(pod) {
 			continue
 		}
 		a.Log.Error("nobody knows which volume is mounted here, it stays", "path", p.Path, "source", p.Source)
@@ -270,12 +271,12 @@ func (a *Agent) ownedPaths() map[string]bool {
 		}
 	}
 	for _, pod := range a.pods.List() {
-		if !alive(pod) {
+		if !uses.Alive(pod) {
 			continue
 		}
-		for _, u := range a.uses(pod) {
-			if u.pv != nil {
-				owned[stagingPath(a.RootDir, u.pv.Spec.CSI.Driver, u.pv.Spec.CSI.VolumeHandle, u.pv.Name, isBlock(u.pv))] = true
+		for _, u := range a.finder.Of(pod) {
+			if u.PV != nil {
+				owned[uses.StagingPath(a.RootDir, u.PV.Spec.CSI.Driver, u.PV.Spec.CSI.VolumeHandle, u.PV.Name, uses.IsBlock(u.PV))] = true
 			}
 		}
 	}

@@ -21,7 +21,9 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -142,7 +144,7 @@ func (a *Agent) awaitAttach(ctx context.Context, f *facts, before volume.Because
 	if before.Reason != volume.ReasonWaitForAttach {
 		return nil
 	}
-	va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(f.Handle, f.Driver, f.Node), metav1.GetOptions{})
+	va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 		return nil
@@ -166,7 +168,7 @@ func (a *Agent) awaitAttach(ctx context.Context, f *facts, before volume.Because
 func (a *Agent) giveUp(ctx context.Context, f *facts, b volume.Because) error {
 	var failed []error
 	for path, pod := range f.consumers {
-		if c := condition(pod); f.Record.Target(path) != nil || c != nil && c.Status == corev1.ConditionTrue {
+		if c := uses.Mounted(pod); f.Record.Target(path) != nil || c != nil && c.Status == corev1.ConditionTrue {
 			continue
 		}
 		body, err := json.Marshal(map[string]any{

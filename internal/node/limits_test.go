@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -67,7 +68,7 @@ func TestLimitIsAskedWhenFull(t *testing.T) {
 	w.takes(3)
 	// The driver's object does not say that its limits change: the Pod waits for
 	// room.
-	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attachmentName("h-a", driverName, "n1"), metav1.DeleteOptions{}))
+	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attach.NameOf(driverName, "h-a", "n1"), metav1.DeleteOptions{}))
 	w.attach(driverName, "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 }
@@ -76,7 +77,7 @@ func TestLimitIsAskedWhenFull(t *testing.T) {
 func (w *world) attachFails(name string, code codes.Code) {
 	w.t.Helper()
 	w.must(w.client.StorageV1().VolumeAttachments().Create(w.t.Context(), &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: attachmentName("h-"+name, driverName, "n1")},
+		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driverName, "h-"+name, "n1")},
 		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "n1"},
 		Status:     storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no", ErrorCode: ptr.To(int32(code))}},
 	}, metav1.CreateOptions{}))
@@ -117,7 +118,7 @@ func TestPodIsGivenUpWhenFull(t *testing.T) {
 	})
 	// It is not attached any more, whatever the reason, and cannot be again: who
 	// has it keeps it.
-	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attachmentName("h-has", driverName, "n1"), metav1.DeleteOptions{}))
+	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attach.NameOf(driverName, "h-has", "n1"), metav1.DeleteOptions{}))
 	w.must(w.client.CoreV1().Nodes().Patch(t.Context(), "n1", types.JSONPatchType, []byte(`[{"op":"remove","path":"/status/volumesAttached"}]`), metav1.PatchOptions{}, "status"))
 	w.attachFails("has", codes.ResourceExhausted)
 	w.pod("second", "has")

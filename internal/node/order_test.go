@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/decide/attach"
 )
 
 // TestJournalComesFirst: before each call the journal says that it is under way.
@@ -138,7 +140,7 @@ func TestAttachmentIsLookedAt(t *testing.T) {
 			w.wire(driverName, "a")
 			w.attach(driverName, "a")
 			all := w.client.StorageV1().VolumeAttachments()
-			good, err := all.Get(t.Context(), attachmentName("h-a", driverName, "n1"), metav1.GetOptions{})
+			good, err := all.Get(t.Context(), attach.NameOf(driverName, "h-a", "n1"), metav1.GetOptions{})
 			w.must(nil, err)
 			bad := good.DeepCopy()
 			change(bad)

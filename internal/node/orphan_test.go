@@ -17,6 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/journal"
+	"volplane.dev/volplane/internal/node/uses"
 )
 
 // TestOrphans: mounts of which nothing says what volume they are stay where they
@@ -25,8 +26,8 @@ import (
 func TestOrphans(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
-	unknown, staged := targetPath(w.dir, "uid-gone", "pv-x", false), stagingPath(w.dir, driverName, "h-x", "pv-x", false)
-	lives, strange := targetPath(w.dir, "uid-p", "pv-y", false), filepath.Join(w.dir, "strange")
+	unknown, staged := uses.TargetPath(w.dir, "uid-gone", "pv-x", false), uses.StagingPath(w.dir, driverName, "h-x", "pv-x", false)
+	lives, strange := uses.TargetPath(w.dir, "uid-p", "pv-y", false), filepath.Join(w.dir, "strange")
 	all := []string{unknown, staged, lives, strange}
 	for _, at := range all {
 		w.must(nil, os.MkdirAll(at, 0o700))
@@ -81,7 +82,7 @@ func TestMissingRecord(t *testing.T) {
 				d.mountStage = tmpfs
 				d.mount = func(at string) error {
 					w.must(nil, os.MkdirAll(at, 0o700))
-					return unix.Mount(stagingPath(w.dir, driverName, "h-a", "pv-a", false), at, "", unix.MS_BIND, "")
+					return unix.Mount(uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false), at, "", unix.MS_BIND, "")
 				}
 			}
 			d.start(t)
@@ -135,7 +136,7 @@ func TestOldRecord(t *testing.T) {
 	w.must(nil, w.agent.journal.Put(old))
 	w.must(nil, w.client.CoreV1().Pods("ns").Delete(t.Context(), "q", metav1.DeleteOptions{}))
 	w.run()
-	want := "h-a h-a " + targetPath(w.dir, "uid-p", "pv-a", false)
+	want := "h-a h-a " + uses.TargetPath(w.dir, "uid-p", "pv-a", false)
 	eventually(t, func() string {
 		if got := d.left(); got != want {
 			return "the driver has " + got
@@ -227,7 +228,7 @@ func TestBusyOrphan(t *testing.T) {
 	w.attach(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
-	busy, err := os.Create(filepath.Join(targetPath(w.dir, "uid-p", "pv-a", false), "open"))
+	busy, err := os.Create(filepath.Join(uses.TargetPath(w.dir, "uid-p", "pv-a", false), "open"))
 	w.must(nil, err)
 	defer busy.Close()
 	w.stop()

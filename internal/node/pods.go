@@ -16,6 +16,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -69,7 +70,7 @@ func (a *Agent) syncPod(ctx context.Context, key string) error {
 	if pod.DeletionTimestamp != nil {
 		return a.deletePod(ctx, pod)
 	}
-	if !alive(pod) {
+	if !uses.Alive(pod) {
 		return nil
 	}
 	ready, b, own := a.podState(pod)
@@ -89,18 +90,18 @@ func (a *Agent) syncPod(ctx context.Context, key string) error {
 // became of a volume.
 func (a *Agent) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bool) {
 	refused := ""
-	host, _, err := a.hostPath(pod)
+	host, _, err := a.finder.HostPath(pod)
 	if err != nil {
 		refused = err.Error()
 	}
 	var places []decide.Place
-	for _, u := range a.uses(pod) {
-		p := decide.Place{Name: u.Name, Because: u.why}
-		own = own || u.pv == nil
-		if u.pv != nil {
-			target := targetPath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
-			p.Path = placePath(a.RootDir, string(pod.UID), u.pv.Name, isBlock(u.pv))
-			p.Served, p.Because = served(a.journal.Get(u.key()).Target(target), host), a.reasonOf(u.key())
+	for _, u := range a.finder.Of(pod) {
+		p := decide.Place{Name: u.Name, Because: u.Why}
+		own = own || u.PV == nil
+		if u.PV != nil {
+			target := uses.TargetPath(a.RootDir, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
+			p.Path = uses.PlacePath(a.RootDir, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
+			p.Served, p.Because = served(a.journal.Get(u.Key()).Target(target), host), a.reasonOf(u.Key())
 		}
 		places = append(places, p)
 	}
@@ -125,7 +126,7 @@ func (a *Agent) patienceLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.
 		delete(a.seen, uid)
 		return 0
 	}
-	if condition(pod) != nil {
+	if uses.Mounted(pod) != nil {
 		return 0
 	}
 	first, ok := a.seen[uid]
@@ -134,19 +135,6 @@ func (a *Agent) patienceLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.
 		a.seen[uid] = first
 	}
 	return patience - time.Since(first)
-}
-
-func condition(pod *corev1.Pod) *corev1.PodCondition {
-	return conditionOf(pod, volume.ConditionVolumesMounted)
-}
-
-func conditionOf(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	for i := range pod.Status.Conditions {
-		if pod.Status.Conditions[i].Type == kind {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
 }
 
 // writeCondition says in the Pod's status what podState found, and returns
@@ -160,10 +148,10 @@ func (a *Agent) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool,
 	if ready {
 		want.Status, reason = corev1.ConditionTrue, string(volume.ReasonMounted)
 	}
-	same := follows(&want, condition(pod))
+	same := follows(&want, uses.Mounted(pod))
 	says, next := []corev1.PodCondition{want}, map[string]string{volume.AnnNextMounted: b.Next}
 	if h, who := a.podHealth(pod); h != nil {
-		same = follows(h, conditionOf(pod, h.Type)) && same
+		same = follows(h, uses.Condition(pod, h.Type)) && same
 		says, next[volume.AnnNextHealthy] = append(says, *h), who
 	}
 	notes := map[string]any{}

@@ -16,6 +16,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/mount/fsgroup"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -144,7 +145,7 @@ func (d *deed) seen(path string) error {
 
 // link shows a block device where the Pod looks for it.
 func (d *deed) link(t *decide.Target) error {
-	at := deviceLink(d.a.RootDir, t.PodUID, d.rec.Volume)
+	at := uses.DeviceLink(d.a.RootDir, t.PodUID, d.rec.Volume)
 	if err := mount.MakeBelow(d.a.RootDir, filepath.Dir(at)); err != nil {
 		return fmt.Errorf("make parent of device link: %w", err)
 	}
@@ -191,7 +192,7 @@ func (d *deed) forget(path string) {
 // tidyTarget removes a target and the directories above it, as far as they are
 // the Pod's or the volume's own and nothing is in them.
 func (a *Agent) tidyTarget(path string) {
-	pods, blocks := filepath.Join(a.RootDir, "pods")+"/", filepath.Join(a.RootDir, csiDir, "volumeDevices/publish")+"/"
+	pods, blocks := filepath.Join(a.RootDir, "pods")+"/", filepath.Join(a.RootDir, uses.CSIDir, "volumeDevices/publish")+"/"
 	paths := []string{path}
 	for dir := filepath.Dir(path); strings.HasPrefix(dir, pods) || strings.HasPrefix(dir, blocks); dir = filepath.Dir(dir) {
 		paths = append(paths, dir)
@@ -202,7 +203,7 @@ func (a *Agent) tidyTarget(path string) {
 // unlink takes the device out of the Pod's sight; then come the driver's steps,
 // in the opposite order of those that brought it.
 func (d *deed) unlink(t *decide.Target) error {
-	at := deviceLink(d.a.RootDir, t.PodUID, d.rec.Volume)
+	at := uses.DeviceLink(d.a.RootDir, t.PodUID, d.rec.Volume)
 	if err := mount.Unlink(at); err != nil {
 		return err
 	}

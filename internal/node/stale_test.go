@@ -8,13 +8,15 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/decide/attach"
 )
 
 // attachAnew puts another attachment of its name in the place of one, as after a
 // detach by force.
 func (w *world) attachAnew(name, uid string) {
 	w.t.Helper()
-	all, at := w.client.StorageV1().VolumeAttachments(), attachmentName("h-"+name, driverName, "n1")
+	all, at := w.client.StorageV1().VolumeAttachments(), attach.NameOf(driverName, "h-"+name, "n1")
 	va, err := all.Get(w.t.Context(), at, metav1.GetOptions{})
 	w.must(va, err)
 	w.must(nil, all.Delete(w.t.Context(), at, metav1.DeleteOptions{}))

@@ -16,10 +16,12 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -117,7 +119,7 @@ func (a *Agent) report(ctx context.Context, f *facts, plan *decide.Plan, failed 
 func (d *deed) do(ctx context.Context, action decide.Action) error {
 	switch action.Verb {
 	case decide.MarkInUse, decide.UnmarkInUse:
-		return d.a.inUse.set(ctx, uniqueName(d.f.Driver, d.f.Handle), action.Verb == decide.MarkInUse)
+		return d.a.inUse.set(ctx, uses.UniqueName(d.f.Driver, d.f.Handle), action.Verb == decide.MarkInUse)
 	case decide.CheckAttached:
 		return d.checkAttached(ctx)
 	case decide.Stage:
@@ -186,7 +188,7 @@ func (a *Agent) begun(f *facts, b volume.Because) {
 	a.told[key] = b
 	a.mu.Unlock()
 	for _, pod := range f.consumers {
-		if condition(pod) != nil {
+		if uses.Mounted(pod) != nil {
 			a.podQueue.AddAfter(cluster.Key(pod), patience)
 		}
 	}
@@ -206,7 +208,7 @@ func describe(err error) string {
 // and otherwise this agent, which tries again.
 func (a *Agent) nextAfter(f *facts, err error) string {
 	for _, inTheWay := range []error{
-		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, errHostPath, errSecret, errElsewhere, errHeld,
+		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath, errSecret, errElsewhere, errHeld,
 		unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
 	} {
 		if errors.Is(err, inTheWay) {
@@ -291,7 +293,7 @@ func (a *Agent) warnLeaving(ctx context.Context, f *facts, path string, b volume
 // the volume, or the node if nobody knows of that.
 func (a *Agent) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 	if f.AttachRequired {
-		va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attachmentName(f.Handle, f.Driver, f.Node), metav1.GetOptions{})
+		va, err := a.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node), metav1.GetOptions{})
 		if err == nil {
 			a.Events.Warn(va, b)
 			return
@@ -310,7 +312,7 @@ func (a *Agent) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 func (a *Agent) warnWaiting(f *facts, b volume.Because) {
 	record := a.journal.Get(volume.Key(f.Driver, f.Handle))
 	for path, pod := range f.consumers {
-		host, _, err := a.hostPath(pod)
+		host, _, err := a.finder.HostPath(pod)
 		if err != nil || !served(record.Target(path), host) {
 			a.Events.Warn(pod, b)
 		}
@@ -327,7 +329,7 @@ func (a *Agent) recorded() []corev1.UniqueVolumeName {
 	var out []corev1.UniqueVolumeName
 	for _, r := range a.journal.List() {
 		if !r.Ephemeral {
-			out = append(out, uniqueName(r.Driver, r.Handle))
+			out = append(out, uses.UniqueName(r.Driver, r.Handle))
 		}
 	}
 	return out
@@ -366,7 +368,7 @@ func (a *Agent) watch() {
 }
 
 func (a *Agent) podChanged(before, after *corev1.Pod) {
-	if before != nil && after != nil && alive(before) == alive(after) && before.UID == after.UID &&
+	if before != nil && after != nil && uses.Alive(before) == uses.Alive(after) && before.UID == after.UID &&
 		before.Annotations[volume.AnnMountAt] == after.Annotations[volume.AnnMountAt] {
 		return
 	}
@@ -379,8 +381,8 @@ func (a *Agent) podChanged(before, after *corev1.Pod) {
 
 // addPod asks for a Pod and all that it wants or has to be looked at.
 func (a *Agent) addPod(pod *corev1.Pod) {
-	for _, u := range a.uses(pod) {
-		a.work.add(u.key())
+	for _, u := range a.finder.Of(pod) {
+		a.work.add(u.Key())
 	}
 	for _, r := range a.journal.List() {
 		if slices.ContainsFunc(r.Targets, func(t decide.Target) bool { return t.PodUID == string(pod.UID) }) {
@@ -410,7 +412,7 @@ func (a *Agent) nodeChanged(before, after *corev1.Node) {
 		}
 	}
 	for _, v := range after.Status.VolumesAttached {
-		if driver, handle, ok := split(v.Name); ok && !was[v.Name] {
+		if driver, handle, ok := uses.Split(v.Name); ok && !was[v.Name] {
 			a.work.add(volume.Key(driver, handle))
 		}
 	}

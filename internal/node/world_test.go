@@ -21,7 +21,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -169,7 +171,7 @@ func (w *world) must(_ any, err error) {
 // attach does what the attach/detach controller does.
 func (w *world) attach(driver, name string) {
 	w.t.Helper()
-	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attachmentName("h-"+name, driver, "n1")}}
+	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driver, "h-"+name, "n1")}}
 	va.Spec.Attacher, va.Spec.NodeName = driver, "n1"
 	va.Status.Attached, va.Status.AttachmentMetadata = true, map[string]string{"device": "/dev/" + name}
 	w.must(w.client.StorageV1().VolumeAttachments().Create(w.t.Context(), va, metav1.CreateOptions{}))
@@ -217,7 +219,7 @@ func (w *world) says(name string, status corev1.ConditionStatus, text string) {
 		if err != nil {
 			return err.Error()
 		}
-		c := condition(pod)
+		c := uses.Mounted(pod)
 		if c == nil || c.Status != status || !strings.Contains(c.Reason+": "+c.Message, text) {
 			return fmt.Sprintf("pod %s says %+v, wanted %s %q", name, c, status, text)
 		}
