@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
@@ -25,8 +24,8 @@ import (
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/identity"
 	"volplane.dev/volplane/internal/node/journal"
-	"volplane.dev/volplane/internal/node/registration"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -93,25 +92,16 @@ type Agent struct {
 	csiDrivers *kube.Cache[*storagev1.CSIDriver]
 
 	// finder finds what the Pods use.
-	finder  *uses.Finder
-	journal *journal.Journal
-	inUse   *inUse
-	object  *object
-	watcher *registration.Watcher
-	// made is the Node as it was made or found at the start, before the cache
-	// has it.
-	made     *corev1.Node
+	finder   *uses.Finder
+	journal  *journal.Journal
+	node     *identity.Node
 	work     *dispatcher
 	podQueue workqueue.TypedRateLimitingInterface[string]
 	again    *again
 	tokens   tokens
 	liveness mount.Liveness
 	table    mount.Table
-	limits   limits
 	stats    stats
-
-	// lost receives a word when the Node was deleted, or marked as dead.
-	lost chan struct{}
 
 	mu sync.Mutex
 	// told is the last plan's reason for each volume.
@@ -148,19 +138,20 @@ func New(o Options) (*Agent, error) {
 		}
 	}
 	a := &Agent{
-		Options: o, lost: make(chan struct{}, 1), told: map[string]volume.Because{}, seen: map[string]time.Time{},
-		limits: limits{asked: map[string]time.Time{}, asking: map[string]bool{}, full: map[string]bool{}},
-		stats:  stats{last: map[string]VolumeStats{}, healthy: map[*csi.Driver]bool{}, asking: map[string]bool{}, writable: map[string]bool{}},
-		pods:   o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
+		Options: o, told: map[string]volume.Because{}, seen: map[string]time.Time{},
+		stats: stats{last: map[string]VolumeStats{}, healthy: map[*csi.Driver]bool{}, asking: map[string]bool{}, writable: map[string]bool{}},
+		pods:  o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
 		nodes: o.Caches.Nodes(), csiDrivers: o.Caches.CSIDrivers(),
 	}
 	a.finder = &uses.Finder{Root: o.RootDir, Keep: o.Keep, Claims: a.claims, Volumes: a.volumes}
 	a.again = &again{every: o.RepublishEvery, last: map[string]time.Time{}, wants: func(driver string) bool {
-		return ptr.Deref(a.driverSpec(driver).RequiresRepublish, false)
+		return ptr.Deref(a.node.Spec(driver).RequiresRepublish, false)
 	}}
-	a.inUse = newInUse(o.Client, o.Name, a.nodes.Wrote)
-	a.object = &object{client: o.Client, name: o.Name, labels: o.Labels, controlPlane: o.ControlPlane, log: o.Log}
-	a.watcher = &registration.Watcher{Dir: filepath.Join(o.RootDir, "plugins_registry"), Registrar: a.object, Drivers: o.Drivers, Memory: csi.NewMemory(a.given), Hold: a.held, Log: o.Log, Refused: a.refused}
+	a.node = identity.New(identity.Options{
+		Name: o.Name, Labels: o.Labels, ControlPlane: o.ControlPlane, Client: o.Client, Nodes: a.nodes, CSIDrivers: a.csiDrivers,
+		Drivers: o.Drivers, Sockets: filepath.Join(o.RootDir, "plugins_registry"), Given: a.given, Events: o.Events, Log: o.Log,
+		RetryMin: o.RetryMin, RetryMax: o.RetryMax, LookEvery: o.LookEvery, SettleAfter: o.SettleAfter,
+	})
 	a.work = newDispatcher(o.RetryMin, o.RetryMax, a.reconcile, o.Log)
 	a.podQueue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, o.RetryMax))
 	a.watch()
@@ -201,7 +192,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return ended(ctx, err)
 	}
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context){a.inUse.run, a.work.run, a.runPods, a.resync, a.register, a.keepNode, a.heartbeat, a.keepLimits, a.dropStale, a.keepStats} {
+	for _, run := range []func(context.Context){a.node.Run, a.work.run, a.runPods, a.resync, a.keepStats} {
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Wait()
@@ -220,11 +211,10 @@ func ended(ctx context.Context, err error) error {
 
 // begin makes the Node, and finds what an earlier run left behind.
 func (a *Agent) begin(ctx context.Context, aside []string) error {
-	node, err := a.ensureNode(ctx)
+	node, err := a.node.Start(ctx)
 	if err != nil {
 		return err
 	}
-	a.made = node
 	for _, path := range aside {
 		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
 		a.Events.Warn(node, decide.Torn(path))
@@ -235,70 +225,12 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 			a.Log.Warn("journal", "err", err)
 		}
 	}
-	a.inUse.start(node.Status.VolumesInUse, a.recorded())
+	a.node.Marks.Start(node.Status.VolumesInUse, a.recorded())
 	a.addAll("")
 	for _, p := range a.pods.List() {
 		a.podQueue.Add(cluster.Key(p))
 	}
 	return nil
-}
-
-// refused records at the Node why a driver is not registered. What it answers
-// may be another thing the next time, what it is may not.
-func (a *Agent) refused(socket string, err error) {
-	next := "user"
-	if _, answered := status.FromError(err); answered {
-		next = "node " + a.Name
-	}
-	node, ok := a.nodes.Get(a.Name)
-	if !ok {
-		node = a.made
-	}
-	a.Events.Warn(node, decide.Refused(socket, describe(err), next))
-}
-
-func (a *Agent) register(ctx context.Context) {
-	for attempt := 0; ; attempt++ {
-		err := a.watcher.Run(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		a.Log.Error("drivers cannot register, will be tried again", "attempt", attempt+1, "err", err)
-		pause(ctx, kube.Backoff(attempt, a.RetryMin, a.RetryMax))
-	}
-}
-
-// ensureNode makes the Node and repeats until the API takes it.
-func (a *Agent) ensureNode(ctx context.Context) (*corev1.Node, error) {
-	for attempt := 0; ; attempt++ {
-		node, err := a.object.ensure(ctx)
-		if err == nil {
-			a.nodes.Wrote(node)
-			return node, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		a.Log.Warn("node cannot be written, will be tried again", "attempt", attempt+1, "err", err)
-		pause(ctx, kube.Backoff(attempt, a.RetryMin, a.RetryMax))
-	}
-}
-
-// keepNode makes the Node again when somebody has deleted it or taken this agent
-// for dead, with all that was written of drivers and volumes.
-func (a *Agent) keepNode(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.lost:
-		}
-		if _, err := a.ensureNode(ctx); err != nil {
-			return
-		}
-		a.inUse.again()
-		a.watcher.Again()
-	}
 }
 
 // resyncEvery is the pause between looks at all volumes that no event asked
@@ -314,18 +246,9 @@ func (a *Agent) resync(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if node, ok := a.nodes.Get(a.Name); ok {
-				a.inUse.look(node.Status.VolumesInUse)
-			}
+			a.node.Resync()
 			a.addAll("")
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }
 
@@ -362,7 +285,7 @@ func (a *Agent) keys() []string {
 			set[u.Key()] = true
 		}
 	}
-	for _, n := range a.inUse.names() {
+	for _, n := range a.node.Marks.Names() {
 		if driver, handle, ok := uses.Split(n); ok {
 			set[volume.Key(driver, handle)] = true
 		}

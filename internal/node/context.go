@@ -28,7 +28,7 @@ const (
 func (d *deed) volumeContext(pod *corev1.Pod) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, d.f.pv.Spec.CSI.VolumeAttributes)
-	if info := d.a.driverSpec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
+	if info := d.a.node.Spec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
 		return out
 	}
 	out[infoPrefix+"pod.name"], out[infoPrefix+"pod.namespace"], out[infoPrefix+"pod.uid"] = pod.Name, pod.Namespace, string(pod.UID)
@@ -40,7 +40,7 @@ func (d *deed) volumeContext(pod *corev1.Pod) map[string]string {
 // for into the request: by audience, among the volume's attributes or its
 // secrets. They are nowhere else: not in the journal, not in a log.
 func (d *deed) addTokens(ctx context.Context, pod *corev1.Pod, request *csipb.NodePublishVolumeRequest) error {
-	spec := d.a.driverSpec(d.f.Driver)
+	spec := d.a.node.Spec(d.f.Driver)
 	if len(spec.TokenRequests) == 0 || pod == nil {
 		return nil
 	}

@@ -107,7 +107,7 @@ func (d *deed) drop() error {
 // so a detach that begins now sees the mark and waits.
 func (d *deed) checkAttached(ctx context.Context) error {
 	f := d.f
-	if !d.a.attached(uses.UniqueName(f.Driver, f.Handle)) {
+	if !d.a.node.Attached(uses.UniqueName(f.Driver, f.Handle)) {
 		return fmt.Errorf("volume %s is being detached from node %s: %w", f.Volume, f.Node, errNotYet)
 	}
 	name := attach.NameOf(f.Driver, f.Handle, f.Node)

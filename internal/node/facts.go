@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
@@ -46,11 +46,11 @@ func (a *Agent) gather(ctx context.Context, key string) (*facts, error) {
 		f.Absent = a.absent(f)
 	}
 	n := uses.UniqueName(name, handle)
-	f.InUse = a.inUse.has(n)
+	f.InUse = a.node.Marks.Has(n)
 	if len(f.Wanted) == 0 {
-		f.InUse = a.inUse.mayHave(n)
+		f.InUse = a.node.Marks.MayHave(n)
 	}
-	f.AttachRequired, f.Attached = a.attachRequired(name), a.attached(n)
+	f.AttachRequired, f.Attached = a.attachRequired(name), a.node.Attached(n)
 	f.Refused = a.refusedMode(name, f.Ephemeral)
 	if err := a.gatherMounts(ctx, f); err != nil {
 		return nil, err
@@ -207,25 +207,12 @@ func (a *Agent) linked(pv string, t decide.Target) bool {
 
 // attachRequired is true for a driver that has not said otherwise.
 func (a *Agent) attachRequired(driver string) bool {
-	d, ok := a.csiDrivers.Get(driver)
-	return !ok || d.Spec.AttachRequired == nil || *d.Spec.AttachRequired
-}
-
-func (a *Agent) attached(n corev1.UniqueVolumeName) bool {
-	node, ok := a.nodes.Get(a.Name)
-	return ok && slices.ContainsFunc(node.Status.VolumesAttached, func(v corev1.AttachedVolume) bool { return v.Name == n })
-}
-
-func (a *Agent) driverSpec(driver string) storagev1.CSIDriverSpec {
-	if d, ok := a.csiDrivers.Get(driver); ok {
-		return d.Spec
-	}
-	return storagev1.CSIDriverSpec{}
+	return ptr.Deref(a.node.Spec(driver).AttachRequired, true)
 }
 
 // absent says why the driver of a FlexVolume is not there.
 func (a *Agent) absent(f *facts) volume.Because {
-	n, ok := a.nodes.Get(a.Name)
+	n, ok := a.node.Object()
 	if _, told := flex.Told(n)[f.Driver]; !ok || !told && (f.pv == nil || f.pv.Spec.FlexVolume == nil) {
 		return volume.Because{}
 	}

@@ -41,7 +41,7 @@ func TestWhoseGroup(t *testing.T) {
 		spec.Spec.FSGroupPolicy = c.policy
 		w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), spec, metav1.UpdateOptions{}))
 		eventually(t, func() string {
-			if now := w.agent.driverSpec(driverName); !ptr.Equal(now.FSGroupPolicy, c.policy) {
+			if now := w.agent.node.Spec(driverName); !ptr.Equal(now.FSGroupPolicy, c.policy) {
 				return "the policy is not seen"
 			}
 			return ""

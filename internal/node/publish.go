@@ -258,7 +258,7 @@ func (d *deed) ownGroup(pod *corev1.Pod, readOnly bool) (group int, always, ok b
 		return 0, false, false
 	}
 	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
-	if p := d.a.driverSpec(d.f.Driver).FSGroupPolicy; p != nil {
+	if p := d.a.node.Spec(d.f.Driver).FSGroupPolicy; p != nil {
 		policy = *p
 	}
 	switch policy {

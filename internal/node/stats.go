@@ -33,6 +33,9 @@ type VolumeStats struct {
 	ailments string
 }
 
+// askLimit bounds a question to a driver that nothing waits for.
+const askLimit = 10 * time.Second
+
 // stats keeps what drivers say of volumes.
 type stats struct {
 	mu   sync.Mutex

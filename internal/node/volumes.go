@@ -19,8 +19,8 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/identity"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -119,7 +119,7 @@ func (a *Agent) report(ctx context.Context, f *facts, plan *decide.Plan, failed 
 func (d *deed) do(ctx context.Context, action decide.Action) error {
 	switch action.Verb {
 	case decide.MarkInUse, decide.UnmarkInUse:
-		return d.a.inUse.set(ctx, uses.UniqueName(d.f.Driver, d.f.Handle), action.Verb == decide.MarkInUse)
+		return d.a.node.Marks.Set(ctx, uses.UniqueName(d.f.Driver, d.f.Handle), action.Verb == decide.MarkInUse)
 	case decide.CheckAttached:
 		return d.checkAttached(ctx)
 	case decide.Stage:
@@ -143,7 +143,7 @@ func (d *deed) do(ctx context.Context, action decide.Action) error {
 
 // takeAway ends what somebody may be using, unless nothing may be taken away.
 func (d *deed) takeAway(ctx context.Context, action decide.Action) error {
-	if err := d.a.held(ctx); err != nil {
+	if err := d.a.node.Hold(ctx); err != nil {
 		return err
 	}
 	switch action.Verb {
@@ -208,7 +208,7 @@ func describe(err error) string {
 // and otherwise this agent, which tries again.
 func (a *Agent) nextAfter(f *facts, err error) string {
 	for _, inTheWay := range []error{
-		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath, errSecret, errElsewhere, errHeld,
+		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath, errSecret, errElsewhere, identity.ErrHeld,
 		unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
 	} {
 		if errors.Is(err, inTheWay) {
@@ -303,7 +303,7 @@ func (a *Agent) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 		a.Events.Warn(f.pv, b)
 		return
 	}
-	if node, ok := a.nodes.Get(a.Name); ok {
+	if node, ok := a.node.Object(); ok {
 		a.Events.Warn(node, b)
 	}
 }
@@ -395,12 +395,7 @@ func (a *Agent) addPod(pod *corev1.Pod) {
 // nodeChanged looks at the volumes that were attached or detached, and notices
 // when the Node was deleted under its agent.
 func (a *Agent) nodeChanged(before, after *corev1.Node) {
-	if after == nil || before != nil && nodelife.Ready(before) && !nodelife.Ready(after) {
-		select {
-		case a.lost <- struct{}{}:
-		default:
-		}
-	}
+	a.node.Changed(before, after)
 	if after == nil {
 		return
 	}

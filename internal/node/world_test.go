@@ -98,7 +98,6 @@ func (w *world) run() {
 		w.t.Fatal(err)
 	}
 	w.watching.Store(0)
-	agent.watcher.RetryMin, agent.watcher.RetryMax = 10*time.Millisecond, 50*time.Millisecond
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Run(ctx) }()
 	stopped := false

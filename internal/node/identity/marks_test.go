@@ -1,4 +1,4 @@
-package node
+package identity
 
 import (
 	"context"
@@ -11,20 +11,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
-// marks is what writes volumesInUse, over an API whose answers to patches get
+// lossyMarks write volumesInUse, over an API whose answers to patches get
 // lost while lost is set: before or after the work is done.
-type marks struct {
-	*inUse
+type lossyMarks struct {
+	*Marks
 	t      *testing.T
 	client *fake.Clientset
 	lost   string
 }
 
-func newMarks(t *testing.T) *marks {
+func newLossyMarks(t *testing.T) *lossyMarks {
 	t.Helper()
-	m := &marks{t: t, client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})}
+	m := &lossyMarks{t: t, client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})}
 	m.client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if m.lost == "" {
 			return false, nil, nil
@@ -38,7 +40,7 @@ func newMarks(t *testing.T) *marks {
 		}
 		return true, nil, errors.New("the answer got lost")
 	})
-	m.inUse = newInUse(m.client, "n1", func(*corev1.Node) {})
+	m.Marks = newMarks(m.client, "n1", func(*corev1.Node) {})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); m.run(ctx) }()
@@ -46,7 +48,7 @@ func newMarks(t *testing.T) *marks {
 	return m
 }
 
-func (m *marks) said() int {
+func (m *lossyMarks) said() int {
 	m.t.Helper()
 	node, err := m.client.CoreV1().Nodes().Get(m.t.Context(), "n1", metav1.GetOptions{})
 	if err != nil {
@@ -63,7 +65,7 @@ func TestMarkAfterALostAnswer(t *testing.T) {
 	const n = corev1.UniqueVolumeName("kubernetes.io/csi/d^h")
 	for _, lost := range []string{"before", "after"} {
 		t.Run(lost, func(t *testing.T) {
-			m := newMarks(t)
+			m := newLossyMarks(t)
 			for i, step := range []struct {
 				used bool
 				lost string
@@ -79,9 +81,9 @@ func TestMarkAfterALostAnswer(t *testing.T) {
 				{used: false},
 			} {
 				m.lost = step.lost
-				err := m.set(t.Context(), n, step.used)
-				if (err != nil) != (step.lost != "") || m.has(n) != step.has || m.mayHave(n) != step.may {
-					t.Errorf("step %d: %v, is there %v, may be there %v", i, err, m.has(n), m.mayHave(n))
+				err := m.Set(t.Context(), n, step.used)
+				if (err != nil) != (step.lost != "") || m.Has(n) != step.has || m.MayHave(n) != step.may {
+					t.Errorf("step %d: %v, is there %v, may be there %v", i, err, m.Has(n), m.MayHave(n))
 				}
 				if says := m.said(); err == nil && says != step.says {
 					t.Errorf("step %d: the Node says that it uses %d volumes, want %d", i, says, step.says)
@@ -95,7 +97,7 @@ func TestMarkAfterALostAnswer(t *testing.T) {
 // believed of the one that was made in its place.
 func TestNodeMadeAnewDuringAWrite(t *testing.T) {
 	const n = corev1.UniqueVolumeName("kubernetes.io/csi/d^h")
-	m := newMarks(t)
+	m := newLossyMarks(t)
 	once := false
 	m.wrote = func(*corev1.Node) {
 		if once {
@@ -106,13 +108,13 @@ func TestNodeMadeAnewDuringAWrite(t *testing.T) {
 		if _, err := m.client.CoreV1().Nodes().Patch(t.Context(), "n1", types.MergePatchType, []byte(`{"status":{"volumesInUse":null}}`), metav1.PatchOptions{}, "status"); err != nil {
 			t.Error(err)
 		}
-		m.again()
+		m.rewrite()
 	}
-	if err := m.set(t.Context(), n, true); !errors.Is(err, errNodeAnew) {
+	if err := m.Set(t.Context(), n, true); !errors.Is(err, errNodeAnew) {
 		t.Errorf("%v: the Node that is there now may not say it", err)
 	}
-	eventually(t, func() string {
-		if !m.has(n) || m.said() != 1 {
+	kubetest.Eventually(t, func() string {
+		if !m.Has(n) || m.said() != 1 {
 			return "the Node does not say that it uses the volume"
 		}
 		return ""
@@ -123,8 +125,8 @@ func TestNodeMadeAnewDuringAWrite(t *testing.T) {
 // later.
 func TestMarkIsEdited(t *testing.T) {
 	const n = corev1.UniqueVolumeName("kubernetes.io/csi/d^h")
-	m := newMarks(t)
-	if err := m.set(t.Context(), n, true); err != nil {
+	m := newLossyMarks(t)
+	if err := m.Set(t.Context(), n, true); err != nil {
 		t.Fatal(err)
 	}
 	for _, edit := range []string{`[]`, `["kubernetes.io/csi/d^h","kubernetes.io/csi/d^other"]`} {
@@ -133,8 +135,8 @@ func TestMarkIsEdited(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.look(node.Status.VolumesInUse)
-		eventually(t, func() string {
-			if !m.has(n) || m.said() != 1 {
+		kubetest.Eventually(t, func() string {
+			if !m.Has(n) || m.said() != 1 {
 				return "the Node does not say what is in use"
 			}
 			return ""

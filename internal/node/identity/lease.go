@@ -1,4 +1,4 @@
-package node
+package identity
 
 import (
 	"context"
@@ -22,16 +22,16 @@ const (
 )
 
 // heartbeat renews the node's Lease until ctx ends.
-func (a *Agent) heartbeat(ctx context.Context) {
+func (n *Node) heartbeat(ctx context.Context) {
 	for failed := 0; ctx.Err() == nil; {
 		wait := heartbeatEvery
-		if err := a.object.renew(ctx); err == nil {
+		if err := n.object.renew(ctx); err == nil {
 			failed = 0
 		} else {
-			wait = kube.Backoff(failed, a.RetryMin, heartbeatEvery)
+			wait = kube.Backoff(failed, n.RetryMin, heartbeatEvery)
 			// A cluster that is just being started has no place for leases yet.
 			if failed++; failed > 3 && ctx.Err() == nil {
-				a.Log.Warn("the node cannot say that it lives, will be tried again", "attempt", failed, "err", err)
+				n.Log.Warn("the node cannot say that it lives, will be tried again", "attempt", failed, "err", err)
 			}
 		}
 		pause(ctx, wait)
