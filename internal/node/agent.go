@@ -24,6 +24,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/health"
 	"volplane.dev/volplane/internal/node/identity"
 	"volplane.dev/volplane/internal/node/journal"
 	"volplane.dev/volplane/internal/node/uses"
@@ -101,7 +102,7 @@ type Agent struct {
 	tokens   tokens
 	liveness mount.Liveness
 	table    mount.Table
-	stats    stats
+	health   *health.Monitor
 
 	mu sync.Mutex
 	// told is the last plan's reason for each volume.
@@ -139,8 +140,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{
 		Options: o, told: map[string]volume.Because{}, seen: map[string]time.Time{},
-		stats: stats{last: map[string]VolumeStats{}, healthy: map[*csi.Driver]bool{}, asking: map[string]bool{}, writable: map[string]bool{}},
-		pods:  o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
+		pods: o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
 		nodes: o.Caches.Nodes(), csiDrivers: o.Caches.CSIDrivers(),
 	}
 	a.finder = &uses.Finder{Root: o.RootDir, Keep: o.Keep, Claims: a.claims, Volumes: a.volumes}
@@ -183,6 +183,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.journal = j
+	a.health = health.New(health.Options{
+		Node: a.Name, Root: a.RootDir, TrustDrivers: a.TrustDrivers, Journal: j, Drivers: a.Drivers, Pods: a.pods, Claims: a.claims,
+		Volumes: a.volumes, Liveness: &a.liveness, Events: a.Events, Log: a.Log, Every: a.StatsEvery,
+		Changed: func(pod string) { a.podQueue.Add(pod) },
+	})
 	if err := a.Caches.Start(ctx); err != nil {
 		return ended(ctx, err)
 	}
@@ -192,7 +197,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return ended(ctx, err)
 	}
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context){a.node.Run, a.work.run, a.runPods, a.resync, a.keepStats} {
+	for _, run := range []func(context.Context){a.node.Run, a.work.run, a.runPods, a.resync, a.health.Run} {
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Wait()

@@ -125,7 +125,7 @@ func TestFullVolume(t *testing.T) {
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	eventually(t, func() string {
-		if all := w.agent.Stats(); len(all) != 1 || all[0].Usage.Total == 0 || all[0].Health != "" {
+		if s, known := w.agent.health.Of("d.example^h-a"); !known || s.Usage.Total == 0 || s.Health != "" {
 			return "it is not known how full it is"
 		}
 		return ""
@@ -139,28 +139,4 @@ func TestFullVolume(t *testing.T) {
 	w.eventSaid("VolumeConditionNormal", "well again")
 	w.terminate("p")
 	w.gone("p")
-}
-
-// TestReadOnlyIsNoIllness: what a driver mounts read-only, or a Pod wants so, has
-// not become so by itself, nor has what cannot be written to at all.
-func TestReadOnlyIsNoIllness(t *testing.T) {
-	for name, c := range map[string]struct {
-		before, now mount.Point
-		want        bool
-	}{
-		"written to":                    {mount.Point{Type: "ext4"}, mount.Point{Type: "ext4"}, false},
-		"turned":                        {mount.Point{Type: "ext4"}, mount.Point{Type: "ext4", NoWrites: true}, true},
-		"turned with its mount":         {mount.Point{Type: "ext4"}, mount.Point{Type: "ext4", NoWrites: true, ReadOnly: true}, true},
-		"turned before the first look":  {mount.Point{Type: "ext4", NoWrites: true}, mount.Point{Type: "ext4", NoWrites: true}, true},
-		"mounted read-only":             {mount.Point{Type: "ext4", NoWrites: true, ReadOnly: true}, mount.Point{Type: "ext4", NoWrites: true, ReadOnly: true}, false},
-		"shown read-only":               {mount.Point{Type: "ext4", ReadOnly: true}, mount.Point{Type: "ext4", ReadOnly: true}, false},
-		"an image":                      {mount.Point{Type: "squashfs", NoWrites: true}, mount.Point{Type: "squashfs", NoWrites: true}, false},
-		"of a strange kind, and turned": {mount.Point{Type: "fuse.x"}, mount.Point{Type: "fuse.x", NoWrites: true}, true},
-	} {
-		s := &stats{writable: map[string]bool{}}
-		s.turned("/t", map[string]mount.Point{"/t": c.before})
-		if got := s.turned("/t", map[string]mount.Point{"/t": c.now}); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
 }
