@@ -62,6 +62,7 @@ func layers() []layer {
 		{"internal/node/registration", []string{"internal/csi", "internal/kube"}, heavy, "finds drivers by their sockets"},
 		{"internal/node/identity", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/node/registration"}, heavy, "what the cluster knows of the node, whatever is mounted there"},
 		{"internal/node/health", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/journal"}, heavy, "looks at mounted volumes, whoever mounts them"},
+		{"internal/node/leftovers", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/mount", "internal/kube", "internal/node/journal", "internal/node/uses"}, heavy, "finds what is mounted and not recorded, before anybody mounts"},
 		{"internal/node", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/mount/", "internal/kube", "internal/node/"}, heavy, "the node agent meets controllers through the API only"},
 		{"internal/driver/local", []string{"internal/volume", "internal/durable", "internal/mount"}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
 		{"internal/flex/bridge", []string{"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount", "internal/mount/", "internal/csi", "internal/csi/", "internal/flex"}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},

@@ -27,6 +27,7 @@ import (
 	"volplane.dev/volplane/internal/node/health"
 	"volplane.dev/volplane/internal/node/identity"
 	"volplane.dev/volplane/internal/node/journal"
+	"volplane.dev/volplane/internal/node/leftovers"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -94,6 +95,7 @@ type Agent struct {
 
 	// finder finds what the Pods use.
 	finder   *uses.Finder
+	boot     string
 	journal  *journal.Journal
 	node     *identity.Node
 	work     *dispatcher
@@ -174,11 +176,10 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	boot, err := bootID()
-	if err != nil {
+	if a.boot, err = bootID(); err != nil {
 		return err
 	}
-	j, aside, err := journal.Open(filepath.Join(a.RootDir, "journal"), boot)
+	j, aside, err := journal.Open(filepath.Join(a.RootDir, "journal"), a.boot)
 	if err != nil {
 		return err
 	}
@@ -224,7 +225,10 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
 		a.Events.Warn(node, decide.Torn(path))
 	}
-	if a.rebuild(node, a.journal.Lossy()) {
+	search := leftovers.Options{
+		Root: a.RootDir, Boot: a.boot, Journal: a.journal, Finder: a.finder, Pods: a.pods, Volumes: a.volumes, Events: a.Events, Log: a.Log,
+	}
+	if leftovers.Rebuild(search, node, a.journal.Lossy()) {
 		if err := a.journal.Found(); err != nil {
 			// The next start looks for lost records once more.
 			a.Log.Warn("journal", "err", err)

@@ -85,16 +85,12 @@ func (d *deed) flush() error {
 }
 
 // record returns the record, which it begins when there is none.
-func (d *deed) record() (*decide.Record, error) {
+func (d *deed) record() *decide.Record {
 	if d.rec != nil {
-		return d.rec, nil
+		return d.rec
 	}
-	boot, err := bootID()
-	if err != nil {
-		return nil, err
-	}
-	d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral, Boot: boot}
-	return d.rec, nil
+	d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral, Boot: d.a.boot}
+	return d.rec
 }
 
 func (d *deed) drop() error {
@@ -158,10 +154,7 @@ func (d *deed) prepare() (*decide.Record, *csipb.VolumeCapability, error) {
 	if pv == nil || len(pv.Spec.AccessModes) == 0 {
 		return nil, nil, fmt.Errorf("volume %s has no access mode", d.f.Volume)
 	}
-	r, err := d.record()
-	if err != nil {
-		return nil, nil, err
-	}
+	r := d.record()
 	mode, err := csi.AccessMode([]string{string(pv.Spec.AccessModes[0])}, d.f.driver.Node.SingleNodeMultiWriter)
 	if err != nil {
 		return nil, nil, fmt.Errorf("volume %s: %w", pv.Name, err)
@@ -173,22 +166,8 @@ func (d *deed) prepare() (*decide.Record, *csipb.VolumeCapability, error) {
 	if d.attachment != "" {
 		r.Attachment = d.attachment
 	}
-	setSecrets(r, pv)
+	r.SetSecrets(pv)
 	return r, csi.Capability(mode, d.f.Block, pv.Spec.CSI.FSType, pv.Spec.MountOptions), nil
-}
-
-// setSecrets writes which Secrets the driver is given of a volume.
-func setSecrets(r *decide.Record, pv *corev1.PersistentVolume) {
-	s := pv.Spec.CSI
-	r.StageSecret, r.PublishSecret, r.GrowSecret = secretRef(s.NodeStageSecretRef), secretRef(s.NodePublishSecretRef), secretRef(s.NodeExpandSecretRef)
-	r.SecretsUnknown = false
-}
-
-func secretRef(r *corev1.SecretReference) *decide.SecretRef {
-	if r == nil {
-		return nil
-	}
-	return &decide.SecretRef{Namespace: r.Namespace, Name: r.Name}
 }
 
 var errElsewhere = errors.New("it is mounted by somebody else")

@@ -60,7 +60,7 @@ func (d *deed) expand(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	secrets, err := d.secrets(ctx, secretRef(d.f.pv.Spec.CSI.NodeExpandSecretRef))
+	secrets, err := d.secrets(ctx, d.rec.GrowSecret)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package mount
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -87,6 +89,19 @@ type Target struct {
 	// HostDevice is the number of the filesystem that was bound there, and those
 	// of what is mounted below it, with blanks. The target may show others since.
 	HostDevice string `json:"hostDevice,omitempty"`
+}
+
+// SetSecrets writes which Secrets the driver is given of a volume.
+func (r *Record) SetSecrets(pv *corev1.PersistentVolume) {
+	ref := func(s *corev1.SecretReference) *SecretRef {
+		if s == nil {
+			return nil
+		}
+		return &SecretRef{Namespace: s.Namespace, Name: s.Name}
+	}
+	s := pv.Spec.CSI
+	r.StageSecret, r.PublishSecret, r.GrowSecret = ref(s.NodeStageSecretRef), ref(s.NodePublishSecretRef), ref(s.NodeExpandSecretRef)
+	r.SecretsUnknown = false
 }
 
 // Key returns the record's volume.
