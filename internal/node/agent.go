@@ -14,10 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
@@ -28,7 +25,9 @@ import (
 	"volplane.dev/volplane/internal/node/identity"
 	"volplane.dev/volplane/internal/node/journal"
 	"volplane.dev/volplane/internal/node/leftovers"
+	"volplane.dev/volplane/internal/node/pods"
 	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/node/volumes"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -84,33 +83,14 @@ func Rights() []kube.Access {
 	return append(out, kube.Read("storage.k8s.io", "csidrivers")...)
 }
 
-// Agent is the agent of one node.
+// Agent is the agent of one node. It joins the rooms, and tells them what changes.
 type Agent struct {
 	Options
-	pods       *kube.Cache[*corev1.Pod]
-	claims     *kube.Cache[*corev1.PersistentVolumeClaim]
-	volumes    *kube.Cache[*corev1.PersistentVolume]
-	nodes      *kube.Cache[*corev1.Node]
-	csiDrivers *kube.Cache[*storagev1.CSIDriver]
-
-	// finder finds what the Pods use.
-	finder   *uses.Finder
-	boot     string
-	journal  *journal.Journal
-	node     *identity.Node
-	work     *dispatcher
-	podQueue workqueue.TypedRateLimitingInterface[string]
-	again    *again
-	tokens   tokens
-	liveness mount.Liveness
-	table    mount.Table
-	health   *health.Monitor
-
-	mu sync.Mutex
-	// told is the last plan's reason for each volume.
-	told map[string]volume.Because
-	// seen is when each Pod, by its UID, was looked at first.
-	seen map[string]time.Time
+	journal *journal.Journal
+	node    *identity.Node
+	volumes *volumes.Volumes
+	health  *health.Monitor
+	pods    *pods.Pods
 }
 
 var (
@@ -140,24 +120,7 @@ func New(o Options) (*Agent, error) {
 			*d = otherwise
 		}
 	}
-	a := &Agent{
-		Options: o, told: map[string]volume.Because{}, seen: map[string]time.Time{},
-		pods: o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
-		nodes: o.Caches.Nodes(), csiDrivers: o.Caches.CSIDrivers(),
-	}
-	a.finder = &uses.Finder{Root: o.RootDir, Keep: o.Keep, Claims: a.claims, Volumes: a.volumes}
-	a.again = &again{every: o.RepublishEvery, last: map[string]time.Time{}, wants: func(driver string) bool {
-		return ptr.Deref(a.node.Spec(driver).RequiresRepublish, false)
-	}}
-	a.node = identity.New(identity.Options{
-		Name: o.Name, Labels: o.Labels, ControlPlane: o.ControlPlane, Client: o.Client, Nodes: a.nodes, CSIDrivers: a.csiDrivers,
-		Drivers: o.Drivers, Sockets: filepath.Join(o.RootDir, "plugins_registry"), Given: a.given, Events: o.Events, Log: o.Log,
-		RetryMin: o.RetryMin, RetryMax: o.RetryMax, LookEvery: o.LookEvery, SettleAfter: o.SettleAfter,
-	})
-	a.work = newDispatcher(o.RetryMin, o.RetryMax, a.reconcile, o.Log)
-	a.podQueue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, o.RetryMax))
-	a.watch()
-	return a, nil
+	return &Agent{Options: o}, nil
 }
 
 // Run works until ctx ends. It fails when another agent has the directory, or
@@ -176,33 +139,62 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	if a.boot, err = bootID(); err != nil {
-		return err
-	}
-	j, aside, err := journal.Open(filepath.Join(a.RootDir, "journal"), a.boot)
+	boot, err := bootID()
 	if err != nil {
 		return err
 	}
-	a.journal = j
-	a.health = health.New(health.Options{
-		Node: a.Name, Root: a.RootDir, TrustDrivers: a.TrustDrivers, Journal: j, Drivers: a.Drivers, Pods: a.pods, Claims: a.claims,
-		Volumes: a.volumes, Liveness: &a.liveness, Events: a.Events, Log: a.Log, Every: a.StatsEvery,
-		Changed: func(pod string) { a.podQueue.Add(pod) },
-	})
+	var aside []string
+	a.journal, aside, err = journal.Open(filepath.Join(a.RootDir, "journal"), boot)
+	if err != nil {
+		return err
+	}
+	finder := &uses.Finder{Root: a.RootDir, Keep: a.Keep, Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes()}
+	a.join(boot, finder)
+	a.watch()
 	if err := a.Caches.Start(ctx); err != nil {
 		return ended(ctx, err)
 	}
-	defer func() { _ = a.table.Close() }()
-	defer a.Drivers.Subscribe(a.addAll)()
-	if err := a.begin(ctx, aside); err != nil {
+	defer a.Drivers.Subscribe(a.volumes.AddAll)()
+	node, err := a.node.Start(ctx)
+	if err != nil {
 		return ended(ctx, err)
 	}
+	a.begin(node, boot, finder, aside)
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context){a.node.Run, a.work.run, a.runPods, a.resync, a.health.Run} {
+	tellPods := func(ctx context.Context) { a.pods.Run(ctx, a.volumes, a.health) }
+	for _, run := range []func(context.Context){a.node.Run, a.volumes.Run, tellPods, a.resync, a.health.Run} {
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Wait()
 	return nil
+}
+
+// join makes the rooms, from the ground up: each is given those that it works with.
+func (a *Agent) join(boot string, finder *uses.Finder) {
+	liveness := &mount.Liveness{}
+	a.node = identity.New(identity.Options{
+		Name: a.Name, Labels: a.Labels, ControlPlane: a.ControlPlane, Client: a.Client, Nodes: a.Caches.Nodes(),
+		CSIDrivers: a.Caches.CSIDrivers(), Drivers: a.Drivers, Sockets: filepath.Join(a.RootDir, "plugins_registry"),
+		Given: func(ctx context.Context, driver, volumeID string) ([]string, error) {
+			return a.volumes.Given(ctx, driver, volumeID)
+		},
+		Events: a.Events, Log: a.Log, RetryMin: a.RetryMin, RetryMax: a.RetryMax, LookEvery: a.LookEvery, SettleAfter: a.SettleAfter,
+	})
+	a.pods = pods.New(pods.Options{
+		Node: a.Name, Root: a.RootDir, Client: a.Client, Cache: a.Caches.Pods(), Journal: a.journal, Finder: finder,
+		Events: a.Events, Log: a.Log, RetryMax: a.RetryMax,
+	})
+	a.volumes = volumes.New(volumes.Options{
+		Root: a.RootDir, Boot: boot, TrustDrivers: a.TrustDrivers, Client: a.Client, Pods: a.Caches.Pods(), Claims: a.Caches.Claims(),
+		Volumes: a.Caches.Volumes(), Drivers: a.Drivers, Journal: a.journal, Node: a.node, Finder: finder, Liveness: liveness,
+		Consumers: a.pods, Events: a.Events, Log: a.Log,
+		RetryMin: a.RetryMin, RetryMax: a.RetryMax, RepublishEvery: a.RepublishEvery, LookEvery: a.LookEvery,
+	})
+	a.health = health.New(health.Options{
+		Node: a.Name, Root: a.RootDir, TrustDrivers: a.TrustDrivers, Journal: a.journal, Drivers: a.Drivers, Pods: a.Caches.Pods(),
+		Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes(), Liveness: liveness, Events: a.Events, Log: a.Log,
+		Every: a.StatsEvery, Changed: a.pods.Add,
+	})
 }
 
 // ended returns no error when it only says that the agent was asked to end.
@@ -215,18 +207,15 @@ func ended(ctx context.Context, err error) error {
 	}
 }
 
-// begin makes the Node, and finds what an earlier run left behind.
-func (a *Agent) begin(ctx context.Context, aside []string) error {
-	node, err := a.node.Start(ctx)
-	if err != nil {
-		return err
-	}
+// begin finds what an earlier run left behind, and has everything looked at.
+func (a *Agent) begin(node *corev1.Node, boot string, finder *uses.Finder, aside []string) {
 	for _, path := range aside {
 		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
 		a.Events.Warn(node, decide.Torn(path))
 	}
 	search := leftovers.Options{
-		Root: a.RootDir, Boot: a.boot, Journal: a.journal, Finder: a.finder, Pods: a.pods, Volumes: a.volumes, Events: a.Events, Log: a.Log,
+		Root: a.RootDir, Boot: boot, Journal: a.journal, Finder: finder, Pods: a.Caches.Pods(), Volumes: a.Caches.Volumes(),
+		Events: a.Events, Log: a.Log,
 	}
 	if leftovers.Rebuild(search, node, a.journal.Lossy()) {
 		if err := a.journal.Found(); err != nil {
@@ -234,12 +223,11 @@ func (a *Agent) begin(ctx context.Context, aside []string) error {
 			a.Log.Warn("journal", "err", err)
 		}
 	}
-	a.node.Marks.Start(node.Status.VolumesInUse, a.recorded())
-	a.addAll("")
-	for _, p := range a.pods.List() {
-		a.podQueue.Add(cluster.Key(p))
+	a.node.Marks.Start(node.Status.VolumesInUse, a.volumes.Recorded())
+	a.volumes.AddAll("")
+	for _, p := range a.Caches.Pods().List() {
+		a.pods.Add(cluster.Key(p))
 	}
-	return nil
 }
 
 // resyncEvery is the pause between looks at all volumes that no event asked
@@ -256,7 +244,7 @@ func (a *Agent) resync(ctx context.Context) {
 			return
 		case <-tick.C:
 			a.node.Resync()
-			a.addAll("")
+			a.volumes.AddAll("")
 		}
 	}
 }
@@ -281,38 +269,4 @@ func bootID() (string, error) {
 		return "", fmt.Errorf("read the boot's id: %w", err)
 	}
 	return strings.TrimSpace(string(b)), nil
-}
-
-// keys returns every volume that is on this node or wanted on it.
-func (a *Agent) keys() []string {
-	set := map[string]bool{}
-	for _, r := range a.journal.List() {
-		set[r.Key()] = true
-	}
-	for _, p := range a.pods.List() {
-		for _, u := range a.finder.Of(p) {
-			set[u.Key()] = true
-		}
-	}
-	for _, n := range a.node.Marks.Names() {
-		if driver, handle, ok := uses.Split(n); ok {
-			set[volume.Key(driver, handle)] = true
-		}
-	}
-	delete(set, "")
-	out := make([]string, 0, len(set))
-	for k := range set {
-		out = append(out, k)
-	}
-	return out
-}
-
-// addAll asks for all volumes of a driver, or of every driver, to be looked
-// at.
-func (a *Agent) addAll(driver string) {
-	for _, k := range a.keys() {
-		if driver == "" || uses.DriverOf(k) == driver {
-			a.work.add(k)
-		}
-	}
 }

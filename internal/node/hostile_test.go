@@ -102,8 +102,8 @@ func TestDeviceOfADeniedVolume(t *testing.T) {
 	w.terminate("p")
 	w.gone("p")
 	w.empty()
-	if got := d.left(); got != "" || isDevice(at) {
-		t.Errorf("left at the driver: %q, a device at the target: %v", got, isDevice(at))
+	if got := d.left(); got != "" || mount.IsDevice(at) {
+		t.Errorf("left at the driver: %q, a device at the target: %v", got, mount.IsDevice(at))
 	}
 }
 

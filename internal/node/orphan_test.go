@@ -3,12 +3,10 @@ package node
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -159,35 +157,6 @@ func (w *world) loseRecords() {
 	}
 }
 
-// TestPanicIsOneVolumesOwn: work that panics is tried again, and the other
-// volumes are worked on.
-func TestPanicIsOneVolumesOwn(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	done, tries := make(chan string, 10), 0
-	d := newDispatcher(time.Millisecond, time.Millisecond, func(_ context.Context, key string) error {
-		if key == "d^bad" {
-			if tries++; tries < 3 {
-				panic("poison")
-			}
-		}
-		done <- key
-		return nil
-	}, slog.New(slog.DiscardHandler))
-	d.add("d^bad")
-	d.add("d^good")
-	ended := make(chan struct{})
-	go func() {
-		d.run(ctx)
-		close(ended)
-	}()
-	if first, second := <-done, <-done; first == second {
-		t.Errorf("done: %s twice", first)
-	}
-	cancel()
-	<-ended
-}
-
 // TestRunningPodKeepsItsVolume when the objects are gone that led to it; it is
 // taken away with the Pod.
 func TestRunningPodKeepsItsVolume(t *testing.T) {
@@ -198,7 +167,7 @@ func TestRunningPodKeepsItsVolume(t *testing.T) {
 	w.must(nil, w.client.CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))
 	w.must(nil, w.client.CoreV1().PersistentVolumes().Delete(t.Context(), "pv-a", metav1.DeleteOptions{}))
 	w.says("p", corev1.ConditionFalse, "ClaimMissing")
-	w.agent.addAll("")
+	w.agent.volumes.AddAll("")
 	w.wire(driverName, "b")
 	w.pod("q", "b")
 	w.says("q", corev1.ConditionTrue, "v-b=")

@@ -120,6 +120,12 @@ func (r *Record) Target(path string) *Target {
 	return nil
 }
 
+// Serves says whether a target has all that its Pod asks for, which is host as its
+// path of the host, if any.
+func (t *Target) Serves(host string) bool {
+	return t != nil && t.Phase == Published && (host == "" || t.HostPhase == Bound && t.HostPath == host)
+}
+
 // Clone returns a copy that shares nothing that is changed in place.
 func (r *Record) Clone() *Record {
 	if r == nil {

@@ -1,4 +1,4 @@
-package node
+package volumes
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 )
 
@@ -28,7 +29,7 @@ const (
 func (d *deed) volumeContext(pod *corev1.Pod) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, d.f.pv.Spec.CSI.VolumeAttributes)
-	if info := d.a.node.Spec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
+	if info := d.Node.Spec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
 		return out
 	}
 	out[infoPrefix+"pod.name"], out[infoPrefix+"pod.namespace"], out[infoPrefix+"pod.uid"] = pod.Name, pod.Namespace, string(pod.UID)
@@ -40,13 +41,13 @@ func (d *deed) volumeContext(pod *corev1.Pod) map[string]string {
 // for into the request: by audience, among the volume's attributes or its
 // secrets. They are nowhere else: not in the journal, not in a log.
 func (d *deed) addTokens(ctx context.Context, pod *corev1.Pod, request *csipb.NodePublishVolumeRequest) error {
-	spec := d.a.node.Spec(d.f.Driver)
+	spec := d.Node.Spec(d.f.Driver)
 	if len(spec.TokenRequests) == 0 || pod == nil {
 		return nil
 	}
 	tokens := map[string]authenticationv1.TokenRequestStatus{}
 	for _, r := range spec.TokenRequests {
-		t, err := d.a.tokens.get(ctx, d.a, pod, r)
+		t, err := d.tokens.get(ctx, d.Client, pod, r)
 		if err != nil {
 			return err
 		}
@@ -90,7 +91,7 @@ type token struct {
 
 // get returns a token that is bound to the Pod, and asks for a new one in time
 // before the one at hand ends.
-func (t *tokens) get(ctx context.Context, a *Agent, pod *corev1.Pod, r storagev1.TokenRequest) (authenticationv1.TokenRequestStatus, error) {
+func (t *tokens) get(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, r storagev1.TokenRequest) (authenticationv1.TokenRequestStatus, error) {
 	key := tokenKey{string(pod.UID), r.Audience, ptr.Deref(r.ExpirationSeconds, 0)}
 	now := time.Now()
 	t.mu.Lock()
@@ -110,7 +111,7 @@ func (t *tokens) get(ctx context.Context, a *Agent, pod *corev1.Pod, r storagev1
 	if account == "" {
 		account = "default"
 	}
-	got, err := a.Client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	got, err := client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
 	if err != nil {
 		return authenticationv1.TokenRequestStatus{}, fmt.Errorf("token of service account %s/%s for audience %q: %w", pod.Namespace, account, r.Audience, err)
 	}

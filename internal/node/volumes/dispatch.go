@@ -1,4 +1,4 @@
-package node
+package volumes
 
 import (
 	"context"
@@ -15,9 +15,9 @@ import (
 	"volplane.dev/volplane/internal/node/uses"
 )
 
-// driverLimit is how many volumes of one driver are worked on at once. A
+// DriverLimit is how many volumes of one driver are worked on at once. A
 // driver that hangs holds that many goroutines and nothing else.
-const driverLimit = 16
+const DriverLimit = 16
 
 // dispatcher works on volumes: one goroutine for a volume, in order; volumes
 // side by side.
@@ -77,7 +77,7 @@ func (d *dispatcher) enter(key string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	driver := uses.DriverOf(key)
-	if d.running[driver] < driverLimit {
+	if d.running[driver] < DriverLimit {
 		d.running[driver]++
 		return true
 	}

@@ -1,4 +1,4 @@
-package node
+package volumes
 
 import (
 	"errors"
@@ -37,7 +37,7 @@ func (d *deed) bind(path string) error {
 		}
 		return fmt.Errorf("%w: %w", uses.ErrHostPath, err)
 	}
-	points, err := d.a.table.Below(host)
+	points, err := d.table.Below(host)
 	var devices []string
 	for _, p := range points {
 		devices = append(devices, p.Device)
@@ -49,7 +49,7 @@ func (d *deed) bind(path string) error {
 // show binds the target to its host path. A bind of which a part is gone is made
 // anew.
 func (d *deed) show(path string, t *decide.Target, allowed decide.Allowed) error {
-	if points, err := d.a.table.Below(t.HostPath); err != nil || 0 < len(points) && len(points) < t.Mounts {
+	if points, err := d.table.Below(t.HostPath); err != nil || 0 < len(points) && len(points) < t.Mounts {
 		if err = errors.Join(err, d.takeBound(path, t)); err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (d *deed) bindable(host string) error {
 	if d.f.Block {
 		return fmt.Errorf("%w: volume %s is a block device", uses.ErrHostPath, d.f.Volume)
 	}
-	if kept, err := mount.Within(host, d.a.finder.Kept()...); err != nil || kept {
+	if kept, err := mount.Within(host, d.Finder.Kept()...); err != nil || kept {
 		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes live by, or covers one", uses.ErrHostPath, host))
 	}
 	info, err := os.Lstat(host)
@@ -104,7 +104,7 @@ func (d *deed) takeBound(path string, t *decide.Target) error {
 	if err != nil {
 		return err
 	}
-	top, mounted, err := d.a.table.At(t.HostPath)
+	top, mounted, err := d.table.At(t.HostPath)
 	switch {
 	case err != nil:
 		return err
@@ -120,7 +120,7 @@ func (d *deed) takeBound(path string, t *decide.Target) error {
 		}
 		return unmount(t.HostPath)
 	case mounted:
-		d.a.Log.Warn("mount at a host path stays, it shows something else", "volume", d.f.Volume, "path", t.HostPath)
+		d.Log.Warn("mount at a host path stays, it shows something else", "volume", d.f.Volume, "path", t.HostPath)
 	}
 	return nil
 }
@@ -134,7 +134,7 @@ func (d *deed) boundAt(t *decide.Target) (at []int, strange string, err error) {
 		own[device] = true
 	}
 	for _, path := range []string{t.Path, d.rec.StagingPath} {
-		points, err := d.a.table.Below(path)
+		points, err := d.table.Below(path)
 		if err != nil {
 			return nil, "", err
 		}

@@ -1,4 +1,4 @@
-package node
+package volumes
 
 import (
 	"context"
@@ -51,7 +51,7 @@ func (d *deed) grow(ctx context.Context) error {
 		return err
 	}
 	r.Size, d.dirty = d.f.Facts.Grow, true
-	d.a.Events.Note(d.f.claim, decide.Grown(d.f.Volume, d.f.Node))
+	d.Events.Note(d.f.claim, decide.Grown(d.f.Volume, d.f.Node))
 	return nil
 }
 
@@ -122,10 +122,10 @@ func (d *deed) tellGrown(ctx context.Context, state corev1.ClaimResourceStatus) 
 	if err != nil {
 		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)
 	}
-	written, err := d.a.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	written, err := d.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)
 	}
-	d.a.claims.Wrote(written)
+	d.Claims.Wrote(written)
 	return nil
 }

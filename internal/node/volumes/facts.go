@@ -1,4 +1,4 @@
-package node
+package volumes
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -28,31 +29,34 @@ type facts struct {
 	consumers map[string]*corev1.Pod
 }
 
+// gatherer finds the facts about volumes.
+type gatherer struct{ *parts }
+
 // gather collects the facts about one volume.
-func (a *Agent) gather(ctx context.Context, key string) (*facts, error) {
+func (g gatherer) gather(ctx context.Context, key string) (*facts, error) {
 	name, handle, _ := strings.Cut(key, "^")
 	f := &facts{consumers: map[string]*corev1.Pod{}}
-	f.Driver, f.Handle, f.Node, f.Volume, f.Verify = name, handle, a.Name, key, !a.TrustDrivers
-	f.Record = a.journal.Get(key)
-	a.gatherUses(f, key)
-	a.gatherInline(f, key)
-	a.keepRunning(f)
+	f.Driver, f.Handle, f.Node, f.Volume, f.Verify = name, handle, g.Node.Name, key, !g.TrustDrivers
+	f.Record = g.Journal.Get(key)
+	g.gatherUses(f, key)
+	g.gatherInline(f, key)
+	g.keepRunning(f)
 	slices.SortFunc(f.Wanted, func(x, y decide.Consumer) int {
 		return strings.Compare(x.Namespace+"/"+x.Name+x.Path, y.Namespace+"/"+y.Name+y.Path)
 	})
-	f.driver, f.DriverReady = a.Drivers.Get(name)
+	f.driver, f.DriverReady = g.Drivers.Get(name)
 	f.CanStage = f.DriverReady && f.driver.Node.StageUnstage
 	if !f.DriverReady {
-		f.Absent = a.absent(f)
+		f.Absent = g.absent(f)
 	}
 	n := uses.UniqueName(name, handle)
-	f.InUse = a.node.Marks.Has(n)
+	f.InUse = g.Node.Marks.Has(n)
 	if len(f.Wanted) == 0 {
-		f.InUse = a.node.Marks.MayHave(n)
+		f.InUse = g.Node.Marks.MayHave(n)
 	}
-	f.AttachRequired, f.Attached = a.attachRequired(name), a.node.Attached(n)
-	f.Refused = a.refusedMode(name, f.Ephemeral)
-	if err := a.gatherMounts(ctx, f); err != nil {
+	f.AttachRequired, f.Attached = g.attachRequired(name), g.Node.Attached(n)
+	f.Refused = g.refusedMode(name, f.Ephemeral)
+	if err := g.gatherMounts(ctx, f); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -60,8 +64,8 @@ func (a *Agent) gather(ctx context.Context, key string) (*facts, error) {
 
 // gatherUses finds the Pods that want the volume. More than one object may
 // stand for the same volume.
-func (a *Agent) gatherUses(f *facts, key string) {
-	for _, pv := range a.volumes.By(cluster.VolumesByHandle, key) {
+func (g gatherer) gatherUses(f *facts, key string) {
+	for _, pv := range g.Volumes.By(cluster.VolumesByHandle, key) {
 		if f.pv == nil {
 			f.set(pv, nil)
 		}
@@ -69,13 +73,13 @@ func (a *Agent) gatherUses(f *facts, key string) {
 		if ref == nil {
 			continue
 		}
-		for _, pod := range a.pods.By(cluster.PodsByClaim, ref.Namespace+"/"+ref.Name) {
+		for _, pod := range g.Pods.By(cluster.PodsByClaim, ref.Namespace+"/"+ref.Name) {
 			if !uses.Alive(pod) {
 				continue
 			}
-			for _, u := range a.finder.Of(pod) {
+			for _, u := range g.Finder.Of(pod) {
 				if u.PV == pv || u.PV != nil && u.PV.UID == pv.UID {
-					f.want(a, u)
+					g.want(f, u)
 				}
 			}
 		}
@@ -83,17 +87,17 @@ func (a *Agent) gatherUses(f *facts, key string) {
 }
 
 // gatherInline finds the Pod that names the volume itself.
-func (a *Agent) gatherInline(f *facts, key string) {
+func (g gatherer) gatherInline(f *facts, key string) {
 	if !strings.HasPrefix(f.Handle, uses.InlinePrefix) || f.pv != nil {
 		return
 	}
-	for _, pod := range a.pods.List() {
+	for _, pod := range g.Pods.List() {
 		if !uses.Alive(pod) {
 			continue
 		}
-		for _, u := range a.finder.Of(pod) {
+		for _, u := range g.Finder.Of(pod) {
 			if u.Inline && u.Key() == key {
-				f.want(a, u)
+				g.want(f, u)
 			}
 		}
 	}
@@ -105,8 +109,8 @@ func (f *facts) set(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeC
 	f.SinglePod = slices.Equal(pv.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod})
 }
 
-func (f *facts) want(a *Agent, u uses.Use) {
-	path := uses.TargetPath(a.RootDir, string(u.Pod.UID), u.PV.Name, uses.IsBlock(u.PV))
+func (g gatherer) want(f *facts, u uses.Use) {
+	path := uses.TargetPath(g.Root, string(u.Pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 	if f.consumers[path] != nil {
 		return
 	}
@@ -118,9 +122,9 @@ func (f *facts) want(a *Agent, u uses.Use) {
 		f.Facts.Grow = growTo(u.PV, u.Claim)
 	}
 	c := decide.Consumer{
-		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly, Due: a.again.due(f.Driver, path),
+		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly, Due: g.republishes.due(f.Driver, path),
 	}
-	if host, allowed, err := a.finder.HostPath(u.Pod); err == nil {
+	if host, allowed, err := g.Finder.HostPath(u.Pod); err == nil {
 		c.HostPath, c.Allowed = host, allowed
 	}
 	f.consumers[path] = u.Pod
@@ -130,7 +134,7 @@ func (f *facts) want(a *Agent, u uses.Use) {
 // keepRunning adds the living Pods that have the volume although no object
 // leads from them to it any more: a consumer's mount is never taken away under
 // it.
-func (a *Agent) keepRunning(f *facts) {
+func (g gatherer) keepRunning(f *facts) {
 	if f.Record == nil {
 		return
 	}
@@ -138,7 +142,7 @@ func (a *Agent) keepRunning(f *facts) {
 		f.Volume, f.Block, f.Ephemeral = f.Record.Volume, f.Record.Block, f.Record.Ephemeral
 	}
 	for _, t := range f.Record.Targets {
-		pod, ok := a.pods.ByUID(t.PodUID)
+		pod, ok := g.Pods.ByUID(t.PodUID)
 		if !ok || !uses.Alive(pod) || f.consumers[t.Path] != nil {
 			continue
 		}
@@ -150,12 +154,12 @@ func (a *Agent) keepRunning(f *facts) {
 }
 
 // gatherMounts reads the mount table at the places that matter.
-func (a *Agent) gatherMounts(ctx context.Context, f *facts) error {
+func (g gatherer) gatherMounts(ctx context.Context, f *facts) error {
 	f.Mounted, f.Dead = map[string]bool{}, map[string]bool{}
 	if f.Record == nil {
 		return nil
 	}
-	points, err := a.table.Points()
+	points, err := g.table.Points()
 	if err != nil {
 		return err
 	}
@@ -164,18 +168,18 @@ func (a *Agent) gatherMounts(ctx context.Context, f *facts) error {
 		return mounted && !p.Hidden
 	}
 	if f.Mounted[f.Record.StagingPath] = shown(f.Record.StagingPath); f.Mounted[f.Record.StagingPath] {
-		f.Dead[f.Record.StagingPath] = a.liveness.Dead(ctx, f.Record.StagingPath)
+		f.Dead[f.Record.StagingPath] = g.Liveness.Dead(ctx, f.Record.StagingPath)
 	}
 	for _, t := range f.Record.Targets {
 		if f.Record.Block {
-			f.Mounted[t.Path] = isDevice(t.Path) && a.linked(f.Record.Volume, t)
+			f.Mounted[t.Path] = mount.IsDevice(t.Path) && g.linked(f.Record.Volume, t)
 			continue
 		}
 		for _, path := range []string{t.Path, t.HostPath} {
 			if path == "" || !shown(path) {
 				continue
 			}
-			if f.Mounted[path], f.Dead[path], err = a.whole(ctx, path, t.Mounts); err != nil {
+			if f.Mounted[path], f.Dead[path], err = g.whole(ctx, path, t.Mounts); err != nil {
 				return err
 			}
 		}
@@ -185,34 +189,28 @@ func (a *Agent) gatherMounts(ctx context.Context, f *facts) error {
 
 // whole says whether as much is mounted at a path and below it as was, and whether
 // any of it is dead.
-func (a *Agent) whole(ctx context.Context, path string, was int) (whole, dead bool, err error) {
-	points, err := a.table.Below(path)
+func (g gatherer) whole(ctx context.Context, path string, was int) (whole, dead bool, err error) {
+	points, err := g.table.Below(path)
 	for _, p := range points {
-		dead = dead || a.liveness.Dead(ctx, p.Path)
+		dead = dead || g.Liveness.Dead(ctx, p.Path)
 	}
 	return len(points) >= was, dead, err
 }
 
-// isDevice says whether a block device is at a path, a mounted one or a node.
-func isDevice(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.Mode()&os.ModeDevice != 0 && info.Mode()&os.ModeCharDevice == 0
-}
-
 // linked says whether the Pod sees its device.
-func (a *Agent) linked(pv string, t decide.Target) bool {
-	at, err := os.Readlink(uses.DeviceLink(a.RootDir, t.PodUID, pv))
+func (g gatherer) linked(pv string, t decide.Target) bool {
+	at, err := os.Readlink(uses.DeviceLink(g.Root, t.PodUID, pv))
 	return err == nil && at == t.Path
 }
 
 // attachRequired is true for a driver that has not said otherwise.
-func (a *Agent) attachRequired(driver string) bool {
-	return ptr.Deref(a.node.Spec(driver).AttachRequired, true)
+func (g gatherer) attachRequired(driver string) bool {
+	return ptr.Deref(g.Node.Spec(driver).AttachRequired, true)
 }
 
 // absent says why the driver of a FlexVolume is not there.
-func (a *Agent) absent(f *facts) volume.Because {
-	n, ok := a.node.Object()
+func (g gatherer) absent(f *facts) volume.Because {
+	n, ok := g.Node.Object()
 	if _, told := flex.Told(n)[f.Driver]; !ok || !told && (f.pv == nil || f.pv.Spec.FlexVolume == nil) {
 		return volume.Because{}
 	}
@@ -221,8 +219,8 @@ func (a *Agent) absent(f *facts) volume.Because {
 
 // refusedMode says why a driver does not do volumes that live as long as they
 // shall; empty when it does.
-func (a *Agent) refusedMode(driver string, ephemeral bool) string {
-	d, known := a.csiDrivers.Get(driver)
+func (g gatherer) refusedMode(driver string, ephemeral bool) string {
+	d, known := g.Node.CSIDrivers.Get(driver)
 	if !known {
 		return decide.Lifecycle(driver, false, nil, ephemeral)
 	}

@@ -1,4 +1,4 @@
-package node
+package volumes
 
 import (
 	"context"
@@ -27,7 +27,7 @@ import (
 // phase to the journal before it has an effect; that it is done is written
 // with the next one, or by flush: repeating a step that is done does no harm.
 type deed struct {
-	a *Agent
+	*parts
 	f *facts
 	// rec is the record as it shall be; dirty says that the journal does not
 	// have all of it yet.
@@ -60,7 +60,7 @@ func called(driver, method string, err error) error {
 
 // save writes the record and returns when it will be found after a crash.
 func (d *deed) save() error {
-	if err := d.a.journal.Put(d.rec); err != nil {
+	if err := d.Journal.Put(d.rec); err != nil {
 		return err
 	}
 	d.dirty = false
@@ -70,7 +70,7 @@ func (d *deed) save() error {
 // settle writes the record when it says less, or nothing that must be known after
 // a crash: a full disk keeps nothing from being taken away.
 func (d *deed) settle() error {
-	if err := d.a.journal.Settle(d.rec); err != nil {
+	if err := d.Journal.Settle(d.rec); err != nil {
 		return err
 	}
 	d.dirty = false
@@ -89,13 +89,13 @@ func (d *deed) record() *decide.Record {
 	if d.rec != nil {
 		return d.rec
 	}
-	d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral, Boot: d.a.boot}
+	d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral, Boot: d.Boot}
 	return d.rec
 }
 
 func (d *deed) drop() error {
 	d.rec, d.dirty = nil, false
-	return d.a.journal.Drop(volume.Key(d.f.Driver, d.f.Handle))
+	return d.Journal.Drop(volume.Key(d.f.Driver, d.f.Handle))
 }
 
 // checkAttached makes sure, past every cache, that the volume is attached and
@@ -103,11 +103,11 @@ func (d *deed) drop() error {
 // so a detach that begins now sees the mark and waits.
 func (d *deed) checkAttached(ctx context.Context) error {
 	f := d.f
-	if !d.a.node.Attached(uses.UniqueName(f.Driver, f.Handle)) {
+	if !d.Node.Attached(uses.UniqueName(f.Driver, f.Handle)) {
 		return fmt.Errorf("volume %s is being detached from node %s: %w", f.Volume, f.Node, errNotYet)
 	}
 	name := attach.NameOf(f.Driver, f.Handle, f.Node)
-	va, err := d.a.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	va, err := d.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 		// The authorizer shows an attachment a moment after it is made.
@@ -179,7 +179,7 @@ func (d *deed) secrets(ctx context.Context, ref *decide.SecretRef) (map[string]s
 	if ref == nil {
 		return nil, nil
 	}
-	data, err := kube.SecretData(ctx, d.a.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
+	data, err := kube.SecretData(ctx, d.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
 	if apierrors.IsNotFound(err) || errors.Is(err, kube.ErrNotText) {
 		err = fmt.Errorf("%w: %w", errSecret, err)
 	}
@@ -199,7 +199,7 @@ func (d *deed) stage(ctx context.Context) error {
 		return err
 	}
 	before := r.Stage
-	r.StagingPath = uses.StagingPath(d.a.RootDir, r.Driver, r.Handle, r.Volume, r.Block)
+	r.StagingPath = uses.StagingPath(d.Root, r.Driver, r.Handle, r.Volume, r.Block)
 	if before == "" {
 		if err := d.stageable(r.StagingPath); err != nil {
 			return err
@@ -210,7 +210,7 @@ func (d *deed) stage(ctx context.Context) error {
 		r.Stage = before
 		return err
 	}
-	if err := mount.MakeBelow(d.a.RootDir, r.StagingPath); err != nil {
+	if err := mount.MakeBelow(d.Root, r.StagingPath); err != nil {
 		// The driver was not called.
 		r.Stage, d.dirty = before, true
 		return fmt.Errorf("make staging directory: %w", err)
@@ -227,13 +227,13 @@ func (d *deed) stage(ctx context.Context) error {
 	switch d.outcome(r.StagingPath, err) {
 	case volume.Done:
 		r.Stage = decide.Staged
-		_, r.StagingMounted, err = d.a.table.At(r.StagingPath)
+		_, r.StagingMounted, err = d.table.At(r.StagingPath)
 		return err
 	case volume.Failed:
 		// A final no says that this call had no effect, not that an earlier
 		// one had none.
 		if r.Stage = before; before == "" {
-			d.a.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
+			d.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
 		}
 	}
 	return called(d.f.Driver, "NodeStageVolume", err)
@@ -243,7 +243,7 @@ func (d *deed) stage(ctx context.Context) error {
 // would take it for the volume, or hide it. What a driver may have left in the
 // directory is its own.
 func (d *deed) stageable(path string) error {
-	at, mounted, err := d.a.table.At(path)
+	at, mounted, err := d.table.At(path)
 	if err == nil && mounted {
 		err = fmt.Errorf("staging path of volume %s: %s: %w: %s", d.f.Volume, path, mount.ErrOccupied, at.Source)
 	}
@@ -258,7 +258,7 @@ func (d *deed) outcome(path string, err error) volume.Outcome {
 	if o != volume.Failed {
 		return o
 	}
-	if mounted, tableErr := d.a.table.Mounted(path); csi.Doubtful(err) || tableErr != nil || mounted || isDevice(path) {
+	if mounted, tableErr := d.table.Mounted(path); csi.Doubtful(err) || tableErr != nil || mounted || mount.IsDevice(path) {
 		return volume.Unknown
 	}
 	return o
@@ -277,7 +277,7 @@ func (d *deed) unstage(ctx context.Context) error {
 	if err := d.taken(r.StagingPath, called(d.f.Driver, "NodeUnstageVolume", err)); err != nil {
 		return err
 	}
-	d.a.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
+	d.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
 	r.Stage, r.StagingMounted, d.dirty = "", false, true
 	return nil
 }
@@ -287,7 +287,7 @@ func (d *deed) unstage(ctx context.Context) error {
 // kubelet does, it looks for the same filesystem, and of a device's own for any
 // part of it.
 func (d *deed) nowhereElse() error {
-	points, err := d.a.table.Points()
+	points, err := d.table.Points()
 	if err != nil {
 		return err
 	}
@@ -318,36 +318,15 @@ func (d *deed) taken(path string, err error) error {
 		}
 		return err
 	}
-	mounted, tableErr := d.a.table.Mounted(path)
+	mounted, tableErr := d.table.Mounted(path)
 	switch {
 	case tableErr != nil:
 		return tableErr
-	case err != nil && (mounted || d.rec.Block && isDevice(path)):
+	case err != nil && (mounted || d.rec.Block && mount.IsDevice(path)):
 		return err
 	case mounted:
-		d.a.Log.Warn("driver left a mount behind", "driver", d.f.Driver, "volume", d.f.Volume, "path", path)
-		return d.a.unmountBelow(path)
+		d.Log.Warn("driver left a mount behind", "driver", d.f.Driver, "volume", d.f.Volume, "path", path)
+		return d.unmountBelow(path)
 	}
 	return nil
-}
-
-// unmountBelow takes away what is mounted at one of the agent's own paths and
-// below it.
-func (a *Agent) unmountBelow(path string) error {
-	points, err := a.table.Below(path)
-	for _, p := range points {
-		err = errors.Join(err, mount.Unmount(p.Path))
-	}
-	return err
-}
-
-// tidy removes directories that nothing is in any more, the innermost first.
-// What is not empty stays: nothing is deleted with its content.
-func (a *Agent) tidy(paths ...string) {
-	for _, p := range paths {
-		if err := mount.Remove(p); err != nil {
-			a.Log.Debug("directory stays", "path", p, "err", err)
-			return
-		}
-	}
 }

@@ -1,11 +1,10 @@
-package node
+package volumes
 
 import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi"
@@ -13,9 +12,6 @@ import (
 
 // TestWhoseGroup says when the agent gives a volume's files to the Pod's group.
 func TestWhoseGroup(t *testing.T) {
-	object := noAttach(driverName)
-	w := newWorld(t, object)
-	w.run()
 	modes := func(all ...corev1.PersistentVolumeAccessMode) []corev1.PersistentVolumeAccessMode { return all }
 	file, none := storagev1.FileFSGroupPolicy, storagev1.NoneFSGroupPolicy
 	for name, c := range map[string]struct {
@@ -37,22 +33,12 @@ func TestWhoseGroup(t *testing.T) {
 		"a block device":             {policy: &file, modes: modes(corev1.ReadWriteOnce), block: true},
 		"the driver does it by name": {policy: &file, modes: modes(corev1.ReadWriteOnce), fsType: "ext4", own: true},
 	} {
-		spec := object.DeepCopy()
-		spec.Spec.FSGroupPolicy = c.policy
-		w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), spec, metav1.UpdateOptions{}))
-		eventually(t, func() string {
-			if now := w.agent.node.Spec(driverName); !ptr.Equal(now.FSGroupPolicy, c.policy) {
-				return "the policy is not seen"
-			}
-			return ""
-		})
 		f := &facts{driver: &csi.Driver{}}
-		f.Driver, f.Block, f.driver.Node.MountGroup = driverName, c.block, c.own
+		f.Block, f.driver.Node.MountGroup = c.block, c.own
 		f.pv = &corev1.PersistentVolume{}
 		f.pv.Spec.AccessModes, f.pv.Spec.CSI = c.modes, &corev1.CSIPersistentVolumeSource{FSType: c.fsType}
-		d := &deed{a: w.agent, f: f}
 		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](7)}}}
-		if group, always, ok := d.ownGroup(pod, c.readOnly); ok != c.want || ok && (group != 7 || !always) {
+		if group, always, ok := f.ownGroup(c.policy, pod, c.readOnly); ok != c.want || ok && (group != 7 || !always) {
 			t.Errorf("%s: %d %v %v", name, group, always, ok)
 		}
 	}

@@ -1,4 +1,4 @@
-package node
+package volumes
 
 import (
 	"context"
@@ -7,11 +7,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
 
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
@@ -32,7 +32,7 @@ func (d *deed) publish(ctx context.Context, path string) error {
 	}
 	// What is there must be this agent's: a driver could write to it, or hide it.
 	if d.rec.Target(path) == nil {
-		if err := d.a.table.Free(path, d.f.Block); err != nil {
+		if err := d.table.Free(path, d.f.Block); err != nil {
 			return fmt.Errorf("target of volume %s: %w", d.f.Volume, err)
 		}
 	}
@@ -42,7 +42,7 @@ func (d *deed) publish(ctx context.Context, path string) error {
 		d.notBegun(path, before)
 		return err
 	}
-	if err := mount.MakeBelow(d.a.RootDir, filepath.Dir(path)); err != nil {
+	if err := mount.MakeBelow(d.Root, filepath.Dir(path)); err != nil {
 		// The driver was not called.
 		d.notBegun(path, before)
 		d.dirty = true
@@ -107,7 +107,7 @@ func (d *deed) published(ctx context.Context, t *decide.Target) error {
 			return err
 		}
 	}
-	if group, always, ok := d.ownGroup(pod, t.ReadOnly); ok {
+	if group, always, ok := d.f.ownGroup(d.Node.Spec(d.f.Driver).FSGroupPolicy, pod, t.ReadOnly); ok {
 		if err := fsgroup.Apply(ctx, t.Path, group, always); err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (d *deed) published(ctx context.Context, t *decide.Target) error {
 			return err
 		}
 	}
-	points, err := d.a.table.Below(t.Path)
+	points, err := d.table.Below(t.Path)
 	if err != nil {
 		return err
 	}
@@ -125,18 +125,18 @@ func (d *deed) published(ctx context.Context, t *decide.Target) error {
 		t.Mounts = 0
 	}
 	t.Phase = decide.Published
-	d.a.again.done(d.f.Driver, t.Path)
+	d.republishes.done(d.f.Driver, t.Path)
 	return nil
 }
 
 func (d *deed) seen(path string) error {
 	if d.f.Block {
-		if !isDevice(path) {
+		if !mount.IsDevice(path) {
 			return fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNoDevice)
 		}
 		return nil
 	}
-	_, mounted, err := d.a.table.At(path)
+	_, mounted, err := d.table.At(path)
 	if err == nil && !mounted {
 		err = fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNotMounted)
 	}
@@ -145,8 +145,8 @@ func (d *deed) seen(path string) error {
 
 // link shows a block device where the Pod looks for it.
 func (d *deed) link(t *decide.Target) error {
-	at := uses.DeviceLink(d.a.RootDir, t.PodUID, d.rec.Volume)
-	if err := mount.MakeBelow(d.a.RootDir, filepath.Dir(at)); err != nil {
+	at := uses.DeviceLink(d.Root, t.PodUID, d.rec.Volume)
+	if err := mount.MakeBelow(d.Root, filepath.Dir(at)); err != nil {
 		return fmt.Errorf("make parent of device link: %w", err)
 	}
 	return mount.Link(t.Path, at)
@@ -185,29 +185,18 @@ func (d *deed) notBegun(path string, before decide.Phase) {
 // forget takes a target out of the record.
 func (d *deed) forget(path string) {
 	d.rec.Targets, d.dirty = slices.DeleteFunc(d.rec.Targets, func(t decide.Target) bool { return t.Path == path }), true
-	d.a.again.forget(path)
-	d.a.tidyTarget(path)
-}
-
-// tidyTarget removes a target and the directories above it, as far as they are
-// the Pod's or the volume's own and nothing is in them.
-func (a *Agent) tidyTarget(path string) {
-	pods, blocks := filepath.Join(a.RootDir, "pods")+"/", filepath.Join(a.RootDir, uses.CSIDir, "volumeDevices/publish")+"/"
-	paths := []string{path}
-	for dir := filepath.Dir(path); strings.HasPrefix(dir, pods) || strings.HasPrefix(dir, blocks); dir = filepath.Dir(dir) {
-		paths = append(paths, dir)
-	}
-	a.tidy(paths...)
+	d.republishes.forget(path)
+	d.tidyTarget(path)
 }
 
 // unlink takes the device out of the Pod's sight; then come the driver's steps,
 // in the opposite order of those that brought it.
 func (d *deed) unlink(t *decide.Target) error {
-	at := uses.DeviceLink(d.a.RootDir, t.PodUID, d.rec.Volume)
+	at := uses.DeviceLink(d.Root, t.PodUID, d.rec.Volume)
 	if err := mount.Unlink(at); err != nil {
 		return err
 	}
-	d.a.tidyTarget(filepath.Dir(at))
+	d.tidyTarget(filepath.Dir(at))
 	return nil
 }
 
@@ -252,20 +241,16 @@ func groupOf(pod *corev1.Pod) *int64 {
 
 // ownGroup says whether the agent has to give the files to the Pod's group,
 // and whether it does so even when the top directory has that group already.
-func (d *deed) ownGroup(pod *corev1.Pod, readOnly bool) (group int, always, ok bool) {
+func (f *facts) ownGroup(policy *storagev1.FSGroupPolicy, pod *corev1.Pod, readOnly bool) (group int, always, ok bool) {
 	g := groupOf(pod)
-	if g == nil || readOnly || d.f.Block || d.f.driver.Node.MountGroup {
+	if g == nil || readOnly || f.Block || f.driver.Node.MountGroup {
 		return 0, false, false
 	}
-	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
-	if p := d.a.node.Spec(d.f.Driver).FSGroupPolicy; p != nil {
-		policy = *p
-	}
-	switch policy {
+	switch ptr.Deref(policy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy) {
 	case storagev1.FileFSGroupPolicy:
 		ok = true
 	case storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy:
-		ok = d.f.pv.Spec.CSI.FSType != "" && slices.ContainsFunc(d.f.pv.Spec.AccessModes, oneWriter)
+		ok = f.pv.Spec.CSI.FSType != "" && slices.ContainsFunc(f.pv.Spec.AccessModes, oneWriter)
 	}
 	change := pod.Spec.SecurityContext.FSGroupChangePolicy
 	return int(*g), change == nil || *change == corev1.FSGroupChangeAlways, ok

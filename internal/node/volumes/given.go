@@ -1,4 +1,4 @@
-package node
+package volumes
 
 import (
 	"cmp"
@@ -17,11 +17,11 @@ import (
 
 var errRecordLost = errors.New("the journal's record of it was lost, and its object is gone")
 
-// given returns the values of the Secrets that a driver was given of a volume
+// Given returns the values of the Secrets that a driver was given of a volume
 // on this node, by the journal. It fails when one of them cannot be read any
 // more.
-func (a *Agent) given(ctx context.Context, driver, volumeID string) ([]string, error) {
-	r := a.journal.Get(volume.Key(driver, volumeID))
+func (v *Volumes) Given(ctx context.Context, driver, volumeID string) ([]string, error) {
+	r := v.Journal.Get(volume.Key(driver, volumeID))
 	if r == nil {
 		return nil, nil
 	}
@@ -33,7 +33,7 @@ func (a *Agent) given(ctx context.Context, driver, volumeID string) ([]string, e
 		if ref == nil {
 			continue
 		}
-		data, err := kube.SecretData(ctx, a.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
+		data, err := kube.SecretData(ctx, v.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
 		if err != nil {
 			return nil, fmt.Errorf("what volume %s was mounted with: %w", r.Volume, err)
 		}
