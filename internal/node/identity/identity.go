@@ -65,11 +65,14 @@ type Node struct {
 func New(o Options) *Node {
 	n := &Node{
 		Options: o, lost: make(chan struct{}, 1), Marks: newMarks(o.Client, o.Name, o.Nodes.Wrote),
-		limits: limits{asked: map[string]time.Time{}, asking: map[string]bool{}, full: map[string]bool{}},
 		object: &object{client: o.Client, name: o.Name, labels: o.Labels, controlPlane: o.ControlPlane, log: o.Log},
 	}
+	n.limits = limits{
+		object: n.object, drivers: o.Drivers, spec: n.Spec,
+		asked: map[string]time.Time{}, asking: map[string]bool{}, full: map[string]bool{},
+	}
 	n.watcher = &registration.Watcher{
-		Dir: o.Sockets, Registrar: n.object, Drivers: o.Drivers, Memory: csi.NewMemory(o.Given), Hold: n.Hold, Log: o.Log,
+		Dir: o.Sockets, Registrar: n.object, Drivers: o.Drivers, Memory: csi.NewMemory(o.Given), Hold: n.object.held, Log: o.Log,
 		Refused: n.refused, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
 	}
 	return n
@@ -77,8 +80,10 @@ func New(o Options) *Node {
 
 // Run keeps the node's objects, and registers drivers, until ctx ends.
 func (n *Node) Run(ctx context.Context) {
+	heartbeat := func(ctx context.Context) { n.object.heartbeat(ctx, n.RetryMin) }
+	limits := func(ctx context.Context) { n.limits.keep(ctx, n.LookEvery) }
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context){n.Marks.run, n.register, n.keep, n.heartbeat, n.keepLimits, n.dropStale} {
+	for _, run := range []func(context.Context){n.Marks.run, n.register, n.keep, heartbeat, limits, n.dropStale} {
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Wait()
@@ -100,6 +105,10 @@ func (n *Node) Spec(driver string) storagev1.CSIDriverSpec {
 	}
 	return storagev1.CSIDriverSpec{}
 }
+
+// Hold fails while nothing may be taken away: the API was restored from a backup, and
+// nobody has said yet that what it does not know of may go.
+func (n *Node) Hold(ctx context.Context) error { return n.object.held(ctx) }
 
 // Full notes that an attach failed because the node takes no more volumes of a
 // driver, which is asked anew how many they are.
@@ -186,9 +195,39 @@ func (n *Node) register(ctx context.Context) {
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
+// dropStale takes the drivers from the Node's objects whose sockets went away
+// while no agent ran, once the others have had time to register.
+func (n *Node) dropStale(ctx context.Context) {
+	pause(ctx, n.SettleAfter)
+	for attempt := 0; ctx.Err() == nil; attempt++ {
+		err := n.dropStaleOnce(ctx)
+		if err == nil {
+			return
+		}
+		if ctx.Err() == nil {
+			n.Log.Warn("drivers that are gone stay with the node, will be tried again", "attempt", attempt+1, "err", err)
+		}
+		pause(ctx, n.RetryMax)
 	}
+}
+
+func (n *Node) dropStaleOnce(ctx context.Context) error {
+	names, err := n.object.drivers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if n.watcher.Claimed(name) {
+			continue
+		}
+		n.Log.Info("driver went away while no agent ran", "driver", name)
+		if err := n.object.Unregister(ctx, name); err != nil {
+			return err
+		}
+		if n.watcher.Claimed(name) {
+			// It came just now.
+			n.watcher.Again()
+		}
+	}
+	return nil
 }

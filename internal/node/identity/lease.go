@@ -22,16 +22,16 @@ const (
 )
 
 // heartbeat renews the node's Lease until ctx ends.
-func (n *Node) heartbeat(ctx context.Context) {
+func (o *object) heartbeat(ctx context.Context, retryMin time.Duration) {
 	for failed := 0; ctx.Err() == nil; {
 		wait := heartbeatEvery
-		if err := n.object.renew(ctx); err == nil {
+		if err := o.renew(ctx); err == nil {
 			failed = 0
 		} else {
-			wait = kube.Backoff(failed, n.RetryMin, heartbeatEvery)
+			wait = kube.Backoff(failed, retryMin, heartbeatEvery)
 			// A cluster that is just being started has no place for leases yet.
 			if failed++; failed > 3 && ctx.Err() == nil {
-				n.Log.Warn("the node cannot say that it lives, will be tried again", "attempt", failed, "err", err)
+				o.log.Warn("the node cannot say that it lives, will be tried again", "attempt", failed, "err", err)
 			}
 		}
 		pause(ctx, wait)
@@ -59,4 +59,11 @@ func (o *object) renew(ctx context.Context) error {
 		return fmt.Errorf("renew lease of node %s: %w", o.name, err)
 	}
 	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/volume"
@@ -255,4 +257,53 @@ func conflicting(err error) bool { return apierrors.IsConflict(err) || apierrors
 
 func ownedBy(c *storagev1.CSINode, uid types.UID) bool {
 	return slices.ContainsFunc(c.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Kind == "Node" && r.UID == uid })
+}
+
+// setLimit writes how many volumes of a registered driver the node takes.
+func (o *object) setLimit(ctx context.Context, name string, info csi.NodeInfo) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	node, err := o.client.CoreV1().Nodes().Get(ctx, o.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("write limit of driver %s: %w", name, err)
+	}
+	return o.csiNode(ctx, node, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
+		for i := range drivers {
+			if drivers[i].Name == name {
+				drivers[i].Allocatable = allocatable(info)
+			}
+		}
+		return drivers
+	})
+}
+
+// allocatable is nil when a driver names no limit.
+func allocatable(info csi.NodeInfo) *storagev1.VolumeNodeResources {
+	if info.MaxVolumes <= 0 {
+		return nil
+	}
+	return &storagev1.VolumeNodeResources{Count: ptr.To(int32(min(info.MaxVolumes, math.MaxInt32)))}
+}
+
+// drivers returns the drivers that the Node's objects name.
+func (o *object) drivers(ctx context.Context) ([]string, error) {
+	c, err := o.client.StorageV1().CSINodes().Get(ctx, o.name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read CSINode %s: %w", o.name, err)
+	}
+	node, err := o.client.CoreV1().Nodes().Get(ctx, o.name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read node %s: %w", o.name, err)
+	}
+	all := map[string]bool{}
+	for _, d := range c.Spec.Drivers {
+		all[d.Name] = true
+	}
+	ids := map[string]string{}
+	if text, ok := node.Annotations[volume.AnnLegacyNodeID]; ok && json.Unmarshal([]byte(text), &ids) == nil {
+		for name := range ids {
+			all[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all)), nil
 }

@@ -15,15 +15,14 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// awaitAttach has a volume that is not attached yet looked at again, since the
-// node is not told of an attach that fails: when it failed because there are
-// too many, the driver is asked how many there may be.
-func (v *Volumes) awaitAttach(ctx context.Context, f *facts, before volume.Because) error {
-	v.work.addAfter(volume.Key(f.Driver, f.Handle), v.LookEvery)
+// awaitAttach looks why a volume is not attached yet, since the node is not told of an
+// attach that fails: when it failed because there are too many, the driver is asked how
+// many there may be.
+func (p *parts) awaitAttach(ctx context.Context, f *facts, before volume.Because) error {
 	if before.Reason != volume.ReasonWaitForAttach {
 		return nil
 	}
-	va, err := v.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node), metav1.GetOptions{})
+	va, err := p.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 		return nil
@@ -34,20 +33,20 @@ func (v *Volumes) awaitAttach(ctx context.Context, f *facts, before volume.Becau
 	if e == nil || codes.Code(ptr.Deref(e.ErrorCode, 0)) != codes.ResourceExhausted { //nolint:gosec // gRPC's codes are small
 		return nil
 	}
-	v.Node.Full(f.Driver)
-	if v.Node.Spec(f.Driver).NodeAllocatableUpdatePeriodSeconds == nil {
+	p.Node.Full(f.Driver)
+	if p.Node.Spec(f.Driver).NodeAllocatableUpdatePeriodSeconds == nil {
 		return nil
 	}
-	return v.giveUp(ctx, f, decide.Full(f.Volume, f.Driver, f.Node, e.Message))
+	return p.giveUp(ctx, f, decide.Full(f.Volume, f.Driver, f.Node, e.Message))
 }
 
 // giveUp ends the Pods that wait for a volume for which the node has no room. One
 // that has the volume is left alone.
-func (v *Volumes) giveUp(ctx context.Context, f *facts, b volume.Because) error {
+func (p *parts) giveUp(ctx context.Context, f *facts, b volume.Because) error {
 	var failed []error
 	for path, pod := range f.consumers {
 		if f.Record.Target(path) == nil {
-			failed = append(failed, v.Consumers.GiveUp(ctx, pod, b))
+			failed = append(failed, p.Consumers.GiveUp(ctx, pod, b))
 		}
 	}
 	return errors.Join(failed...)

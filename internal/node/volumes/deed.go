@@ -216,7 +216,7 @@ func (d *deed) stage(ctx context.Context) error {
 		return fmt.Errorf("make staging directory: %w", err)
 	}
 	pv := d.f.pv
-	if group := d.mountGroup(nil); group != "" && capability.GetMount() != nil {
+	if group := d.f.mountGroup(nil); group != "" && capability.GetMount() != nil {
 		capability.GetMount().VolumeMountGroup = group
 	}
 	_, err = d.f.driver.NodeClient().NodeStageVolume(ctx, &csipb.NodeStageVolumeRequest{

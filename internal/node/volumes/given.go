@@ -20,8 +20,8 @@ var errRecordLost = errors.New("the journal's record of it was lost, and its obj
 // Given returns the values of the Secrets that a driver was given of a volume
 // on this node, by the journal. It fails when one of them cannot be read any
 // more.
-func (v *Volumes) Given(ctx context.Context, driver, volumeID string) ([]string, error) {
-	r := v.Journal.Get(volume.Key(driver, volumeID))
+func (p *parts) Given(ctx context.Context, driver, volumeID string) ([]string, error) {
+	r := p.Journal.Get(volume.Key(driver, volumeID))
 	if r == nil {
 		return nil, nil
 	}
@@ -33,7 +33,7 @@ func (v *Volumes) Given(ctx context.Context, driver, volumeID string) ([]string,
 		if ref == nil {
 			continue
 		}
-		data, err := kube.SecretData(ctx, v.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
+		data, err := kube.SecretData(ctx, p.Client, &corev1.SecretReference{Namespace: ref.Namespace, Name: ref.Name})
 		if err != nil {
 			return nil, fmt.Errorf("what volume %s was mounted with: %w", r.Volume, err)
 		}

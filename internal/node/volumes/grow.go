@@ -15,30 +15,6 @@ import (
 	decide "volplane.dev/volplane/internal/decide/mount"
 )
 
-// growTo returns the size that the node has to grow the volume to, 0 when it
-// is not the node's turn.
-func growTo(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) int64 {
-	turn := false
-	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
-	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
-		turn = true
-	case "":
-		for _, c := range claim.Status.Conditions {
-			turn = turn || c.Type == corev1.PersistentVolumeClaimFileSystemResizePending && c.Status == corev1.ConditionTrue
-		}
-	}
-	if !turn {
-		return 0
-	}
-	size, promised := pv.Spec.Capacity[corev1.ResourceStorage], claim.Status.AllocatedResources[corev1.ResourceStorage]
-	if size.Cmp(promised) < 0 {
-		// The volume was written before the claim and is only not seen yet: what
-		// is known of its size would be taken for the end of the resize.
-		return 0
-	}
-	return size.Value()
-}
-
 // grow grows the volume on the node and then tells the claim.
 func (d *deed) grow(ctx context.Context) error {
 	r := d.rec

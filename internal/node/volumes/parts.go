@@ -55,6 +55,10 @@ type Consumers interface {
 	GiveUp(ctx context.Context, pod *corev1.Pod, why volume.Because) error
 }
 
+// errNotYet says that something that is no failure is waited for, and that no
+// watch will tell when it is there.
+var errNotYet = errors.New("not yet")
+
 // parts are what the steps of the work on a volume share.
 type parts struct {
 	Options

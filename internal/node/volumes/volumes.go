@@ -21,10 +21,6 @@ import (
 // once to bring, once to see that nothing is left to do, and one to spare.
 const rounds = 4
 
-// errNotYet says that something that is no failure is waited for, and that no
-// watch will tell when it is there.
-var errNotYet = errors.New("not yet")
-
 // Volumes brings volumes to the Pods of a node, and takes them away.
 type Volumes struct {
 	*parts
@@ -97,6 +93,7 @@ func (v *Volumes) reconcile(ctx context.Context, key string) error {
 		plan := decide.Volume(f.Facts)
 		err = reporter{v.parts}.after(ctx, f, &plan, v.apply(ctx, f, plan))
 		if plan.Because.Reason == volume.ReasonWaitForAttach {
+			v.work.addAfter(key, v.LookEvery)
 			err = errors.Join(err, v.awaitAttach(ctx, f, v.Because(key)))
 		}
 		v.tell(f, plan.Because)
