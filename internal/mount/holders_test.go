@@ -22,11 +22,11 @@ func TestHolders(t *testing.T) {
 		elsewhere            bool
 	}{
 		"nobody":       {script: "echo ready; read x"},
-		"directory":    {`cd "$1"; echo ready; read x`, "sh", "working directory", false},
-		"file":         {`exec 3>"$1/file"; echo ready; read x`, "sh", "open file", false},
-		"program":      {`cp "$(command -v sh)" "$1/hunter1"; exec "$1/hunter1" -c 'echo ready; read x; : hunter2'`, "hunter1", "mapped file", false},
-		"copy":         {`exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", "mounted in its mount namespace", true},
-		"file of copy": {`exec unshare --mount sh -c 'exec 3>"$1/file"; echo ready; read x' sh "$1"`, "sh", "open file", true},
+		"directory":    {`cd "$1"; echo ready; read x`, "sh", "its working directory", false},
+		"file":         {`exec 3>"$1/file"; echo ready; read x`, "sh", "an open file", false},
+		"program":      {`cp "$(command -v sh)" "$1/hunter1"; exec "$1/hunter1" -c 'echo ready; read x; : hunter2'`, "hunter1", "a mapped file", false},
+		"copy":         {`exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", "a copy", true},
+		"file of copy": {`exec unshare --mount sh -c 'exec 3>"$1/file"; echo ready; read x' sh "$1"`, "sh", "an open file", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			target := mounted(t, device, "ext4")
