@@ -39,3 +39,9 @@ func DeviceSize(device string) (int64, error) {
 	}
 	return size, nil
 }
+
+// IsDevice says whether a block device is at a path, a mounted one or a node.
+func IsDevice(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&os.ModeDevice != 0 && info.Mode()&os.ModeCharDevice == 0
+}

@@ -11,12 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
@@ -24,8 +20,13 @@ import (
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/health"
+	"volplane.dev/volplane/internal/node/identity"
 	"volplane.dev/volplane/internal/node/journal"
-	"volplane.dev/volplane/internal/node/registration"
+	"volplane.dev/volplane/internal/node/leftovers"
+	"volplane.dev/volplane/internal/node/pods"
+	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/node/volumes"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -81,39 +82,14 @@ func Rights() []kube.Access {
 	return append(out, kube.Read("storage.k8s.io", "csidrivers")...)
 }
 
-// Agent is the agent of one node.
+// Agent is the agent of one node. It joins the rooms, and tells them what changes.
 type Agent struct {
 	Options
-	pods       *kube.Cache[*corev1.Pod]
-	claims     *kube.Cache[*corev1.PersistentVolumeClaim]
-	volumes    *kube.Cache[*corev1.PersistentVolume]
-	nodes      *kube.Cache[*corev1.Node]
-	csiDrivers *kube.Cache[*storagev1.CSIDriver]
-
 	journal *journal.Journal
-	inUse   *inUse
-	object  *object
-	watcher *registration.Watcher
-	// made is the Node as it was made or found at the start, before the cache
-	// has it.
-	made     *corev1.Node
-	work     *dispatcher
-	podQueue workqueue.TypedRateLimitingInterface[string]
-	again    *again
-	tokens   tokens
-	liveness mount.Liveness
-	table    mount.Table
-	limits   limits
-	stats    stats
-
-	// lost receives a word when the Node was deleted, or marked as dead.
-	lost chan struct{}
-
-	mu sync.Mutex
-	// told is the last plan's reason for each volume.
-	told map[string]volume.Because
-	// seen is when each Pod, by its UID, was looked at first.
-	seen map[string]time.Time
+	node    *identity.Node
+	volumes *volumes.Volumes
+	health  *health.Monitor
+	pods    *pods.Pods
 }
 
 var errOptions = errors.New("node agent cannot start")
@@ -140,23 +116,7 @@ func New(o Options) (*Agent, error) {
 			*d = otherwise
 		}
 	}
-	a := &Agent{
-		Options: o, lost: make(chan struct{}, 1), told: map[string]volume.Because{}, seen: map[string]time.Time{},
-		limits: limits{asked: map[string]time.Time{}, asking: map[string]bool{}, full: map[string]bool{}},
-		stats:  stats{last: map[string]VolumeStats{}, healthy: map[*csi.Driver]bool{}, asking: map[string]bool{}, writable: map[string]bool{}},
-		pods:   o.Caches.Pods(), claims: o.Caches.Claims(), volumes: o.Caches.Volumes(),
-		nodes: o.Caches.Nodes(), csiDrivers: o.Caches.CSIDrivers(),
-	}
-	a.again = &again{every: o.RepublishEvery, last: map[string]time.Time{}, wants: func(driver string) bool {
-		return ptr.Deref(a.driverSpec(driver).RequiresRepublish, false)
-	}}
-	a.inUse = newInUse(o.Client, o.Name, a.nodes.Wrote)
-	a.object = &object{client: o.Client, name: o.Name, labels: o.Labels, controlPlane: o.ControlPlane, log: o.Log}
-	a.watcher = &registration.Watcher{Dir: filepath.Join(o.RootDir, "plugins_registry"), Registrar: a.object, Drivers: o.Drivers, Memory: csi.NewMemory(a.given), Hold: a.held, Log: o.Log, Refused: a.refused}
-	a.work = newDispatcher(o.RetryMin, o.RetryMax, a.reconcile, o.Log)
-	a.podQueue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, o.RetryMax))
-	a.watch()
-	return a, nil
+	return &Agent{Options: o}, nil
 }
 
 // Run works until ctx ends. It fails when another agent has the directory, or
@@ -179,25 +139,58 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	j, aside, err := journal.Open(filepath.Join(a.RootDir, "journal"), boot)
+	var aside []string
+	a.journal, aside, err = journal.Open(filepath.Join(a.RootDir, "journal"), boot)
 	if err != nil {
 		return err
 	}
-	a.journal = j
+	finder := &uses.Finder{Root: a.RootDir, Keep: a.Keep, Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes()}
+	a.join(finder)
+	a.watch()
 	if err := a.Caches.Start(ctx); err != nil {
 		return ended(ctx, err)
 	}
-	defer func() { _ = a.table.Close() }()
-	defer a.Drivers.Subscribe(a.addAll)()
-	if err := a.begin(ctx, aside); err != nil {
+	defer a.Drivers.Subscribe(a.volumes.AddAll)()
+	node, err := a.node.Start(ctx)
+	if err != nil {
 		return ended(ctx, err)
 	}
+	a.begin(node, finder, aside)
 	var parts sync.WaitGroup
-	for _, run := range []func(context.Context){a.inUse.run, a.work.run, a.runPods, a.resync, a.register, a.keepNode, a.heartbeat, a.keepLimits, a.dropStale, a.keepStats} {
+	tellPods := func(ctx context.Context) { a.pods.Run(ctx, a.volumes, a.health) }
+	for _, run := range []func(context.Context){a.node.Run, a.volumes.Run, tellPods, a.resync, a.health.Run} {
 		parts.Go(func() { run(ctx) })
 	}
 	parts.Wait()
 	return nil
+}
+
+// join makes the rooms, from the ground up: each is given those that it works with.
+func (a *Agent) join(finder *uses.Finder) {
+	liveness := &mount.Liveness{}
+	a.node = identity.New(identity.Options{
+		Name: a.Name, Labels: a.Labels, ControlPlane: a.ControlPlane, Client: a.Client, Nodes: a.Caches.Nodes(),
+		CSIDrivers: a.Caches.CSIDrivers(), Drivers: a.Drivers, Sockets: filepath.Join(a.RootDir, "plugins_registry"),
+		Given: func(ctx context.Context, driver, volumeID string) ([]string, error) {
+			return a.volumes.Given(ctx, driver, volumeID)
+		},
+		Events: a.Events, Log: a.Log, RetryMin: a.RetryMin, RetryMax: a.RetryMax, LookEvery: a.LookEvery, SettleAfter: a.SettleAfter,
+	})
+	a.pods = pods.New(pods.Options{
+		Node: a.Name, Root: a.RootDir, Client: a.Client, Cache: a.Caches.Pods(), Journal: a.journal, Finder: finder,
+		Events: a.Events, Log: a.Log, RetryMax: a.RetryMax,
+	})
+	a.volumes = volumes.New(volumes.Options{
+		Root: a.RootDir, TrustDrivers: a.TrustDrivers, Client: a.Client, Pods: a.Caches.Pods(), Claims: a.Caches.Claims(),
+		Volumes: a.Caches.Volumes(), Drivers: a.Drivers, Journal: a.journal, Node: a.node, Finder: finder, Liveness: liveness,
+		Consumers: a.pods, Events: a.Events, Log: a.Log,
+		RetryMin: a.RetryMin, RetryMax: a.RetryMax, RepublishEvery: a.RepublishEvery, LookEvery: a.LookEvery,
+	})
+	a.health = health.New(health.Options{
+		Node: a.Name, Root: a.RootDir, TrustDrivers: a.TrustDrivers, Journal: a.journal, Drivers: a.Drivers, Pods: a.Caches.Pods(),
+		Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes(), Liveness: liveness, Events: a.Events, Log: a.Log,
+		Every: a.StatsEvery, Changed: a.pods.Add,
+	})
 }
 
 // ended returns no error when it only says that the agent was asked to end.
@@ -210,86 +203,26 @@ func ended(ctx context.Context, err error) error {
 	}
 }
 
-// begin makes the Node, and finds what an earlier run left behind.
-func (a *Agent) begin(ctx context.Context, aside []string) error {
-	node, err := a.ensureNode(ctx)
-	if err != nil {
-		return err
-	}
-	a.made = node
+// begin finds what an earlier run left behind, and has everything looked at.
+func (a *Agent) begin(node *corev1.Node, finder *uses.Finder, aside []string) {
 	for _, path := range aside {
 		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
 		a.Events.Warn(node, decide.Torn(path))
 	}
-	if a.rebuild(node, a.journal.Lossy()) {
+	search := leftovers.Options{
+		Root: a.RootDir, Journal: a.journal, Finder: finder, Pods: a.Caches.Pods(), Volumes: a.Caches.Volumes(),
+		Events: a.Events, Log: a.Log,
+	}
+	if leftovers.Rebuild(search, node, a.journal.Lossy()) {
 		if err := a.journal.Found(); err != nil {
 			// The next start looks for lost records once more.
 			a.Log.Warn("journal", "err", err)
 		}
 	}
-	a.inUse.start(node.Status.VolumesInUse, a.recorded())
-	a.addAll("")
-	for _, p := range a.pods.List() {
-		a.podQueue.Add(cluster.Key(p))
-	}
-	return nil
-}
-
-// refused records at the Node why a driver is not registered. What it answers
-// may be another thing the next time, what it is may not.
-func (a *Agent) refused(socket string, err error) {
-	next := "user"
-	if _, answered := status.FromError(err); answered {
-		next = "node " + a.Name
-	}
-	node, ok := a.nodes.Get(a.Name)
-	if !ok {
-		node = a.made
-	}
-	a.Events.Warn(node, decide.Refused(socket, describe(err), next))
-}
-
-func (a *Agent) register(ctx context.Context) {
-	for attempt := 0; ; attempt++ {
-		err := a.watcher.Run(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		a.Log.Error("drivers cannot register, will be tried again", "attempt", attempt+1, "err", err)
-		pause(ctx, kube.Backoff(attempt, a.RetryMin, a.RetryMax))
-	}
-}
-
-// ensureNode makes the Node and repeats until the API takes it.
-func (a *Agent) ensureNode(ctx context.Context) (*corev1.Node, error) {
-	for attempt := 0; ; attempt++ {
-		node, err := a.object.ensure(ctx)
-		if err == nil {
-			a.nodes.Wrote(node)
-			return node, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		a.Log.Warn("node cannot be written, will be tried again", "attempt", attempt+1, "err", err)
-		pause(ctx, kube.Backoff(attempt, a.RetryMin, a.RetryMax))
-	}
-}
-
-// keepNode makes the Node again when somebody has deleted it or taken this agent
-// for dead, with all that was written of drivers and volumes.
-func (a *Agent) keepNode(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.lost:
-		}
-		if _, err := a.ensureNode(ctx); err != nil {
-			return
-		}
-		a.inUse.again()
-		a.watcher.Again()
+	a.node.Marks.Start(node.Status.VolumesInUse, a.volumes.Recorded())
+	a.volumes.AddAll("")
+	for _, p := range a.Caches.Pods().List() {
+		a.pods.Add(cluster.Key(p))
 	}
 }
 
@@ -306,51 +239,8 @@ func (a *Agent) resync(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if node, ok := a.nodes.Get(a.Name); ok {
-				a.inUse.look(node.Status.VolumesInUse)
-			}
-			a.addAll("")
-		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-// keys returns every volume that is on this node or wanted on it.
-func (a *Agent) keys() []string {
-	set := map[string]bool{}
-	for _, r := range a.journal.List() {
-		set[r.Key()] = true
-	}
-	for _, p := range a.pods.List() {
-		for _, u := range a.uses(p) {
-			set[u.key()] = true
-		}
-	}
-	for _, n := range a.inUse.names() {
-		if driver, handle, ok := split(n); ok {
-			set[volume.Key(driver, handle)] = true
-		}
-	}
-	delete(set, "")
-	out := make([]string, 0, len(set))
-	for k := range set {
-		out = append(out, k)
-	}
-	return out
-}
-
-// addAll asks for all volumes of a driver, or of every driver, to be looked
-// at.
-func (a *Agent) addAll(driver string) {
-	for _, k := range a.keys() {
-		if driver == "" || driverOf(k) == driver {
-			a.work.add(k)
+			a.node.Resync()
+			a.volumes.AddAll("")
 		}
 	}
 }

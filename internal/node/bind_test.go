@@ -49,7 +49,7 @@ func TestHostPathGoesAfterATargetMadeAnew(t *testing.T) {
 	w.must(nil, unix.Unmount(target, 0))
 	d.set(func() { clear(d.shown) })
 	eventually(t, func() string {
-		w.agent.addAll("")
+		w.agent.volumes.AddAll("")
 		if now, mounted, err := mount.At(target); err != nil || !mounted || now.Device == first.Device {
 			return "it is not mounted anew"
 		}

@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/node/uses"
 )
 
 var errDead = errors.New("the agent is dead")
@@ -209,7 +211,7 @@ func liveAndDie(t *testing.T, l life) []string {
 		if err != nil || p.DeletionTimestamp != nil {
 			return ""
 		}
-		if c := condition(p); c == nil || c.Status != corev1.ConditionTrue {
+		if c := uses.Mounted(p); c == nil || c.Status != corev1.ConditionTrue {
 			return fmt.Sprintf("the pod says %+v", c)
 		}
 		return ""

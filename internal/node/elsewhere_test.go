@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -23,7 +24,7 @@ func TestMountedElsewhere(t *testing.T) {
 		if err := os.Mkdir(target, 0o700); err != nil {
 			return err
 		}
-		return unix.Mount(stagingPath(w.dir, driverName, "h-a", "", false), target, "", unix.MS_BIND, "")
+		return unix.Mount(uses.StagingPath(w.dir, driverName, "h-a", "", false), target, "", unix.MS_BIND, "")
 	}
 	d.start(t)
 	w.run()
@@ -35,7 +36,7 @@ func TestMountedElsewhere(t *testing.T) {
 	theirs, err := os.MkdirTemp("", "theirs-")
 	w.must(nil, err)
 	t.Cleanup(func() { _ = unix.Unmount(theirs, unix.MNT_DETACH); _ = os.RemoveAll(theirs) })
-	w.must(nil, unix.Mount(targetPath(w.dir, "uid-p", "pv-a", false), theirs, "", unix.MS_BIND, ""))
+	w.must(nil, unix.Mount(uses.TargetPath(w.dir, "uid-p", "pv-a", false), theirs, "", unix.MS_BIND, ""))
 	w.terminate("p")
 	w.gone("p")
 	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount", "it is mounted by somebody else at "+theirs, "user")

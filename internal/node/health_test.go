@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -28,7 +29,7 @@ func (w *world) onDisk(d *fakeDriver) (device string) {
 	w.t.Cleanup(func() { _ = mount.LoopDetach(image) })
 	w.t.Cleanup(w.detachAll)
 	w.must(nil, mount.Format(w.t.Context(), device, "ext4"))
-	staging := stagingPath(w.dir, driverName, "h-a", "pv-a", false)
+	staging := uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false)
 	d.mountStage = func(at string) error { return unix.Mount(device, at, "ext4", 0, "errors=remount-ro") }
 	d.mount = func(at string) error {
 		w.must(nil, os.MkdirAll(at, 0o700))
@@ -62,7 +63,7 @@ func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 		if err != nil {
 			return err.Error()
 		}
-		if c := conditionOf(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status || strings.Contains(c.Message, "well again") != (status == corev1.ConditionTrue) {
+		if c := uses.Condition(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status || strings.Contains(c.Message, "well again") != (status == corev1.ConditionTrue) {
 			return "the Pod does not say " + string(status)
 		}
 		return ""
@@ -92,7 +93,7 @@ func TestTurnedReadOnly(t *testing.T) {
 			w.wire(driverName, "a")
 			w.pod("p", "a")
 			w.says("p", corev1.ConditionTrue, "v-a=")
-			turn(w, device, stagingPath(w.dir, driverName, "h-a", "pv-a", false))
+			turn(w, device, uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false))
 			w.heard("Pod", "p", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
 			w.heard("PersistentVolumeClaim", "a", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
 			w.isIll("p", corev1.ConditionFalse)
@@ -101,7 +102,7 @@ func TestTurnedReadOnly(t *testing.T) {
 			w.run()
 			w.heard("Pod", "p", "VolumeConditionAbnormal", "read-only by itself", "administrator of node n1")
 			if name == "by hand" {
-				w.must(nil, unix.Mount("", stagingPath(w.dir, driverName, "h-a", "pv-a", false), "", unix.MS_REMOUNT, ""))
+				w.must(nil, unix.Mount("", uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false), "", unix.MS_REMOUNT, ""))
 				w.isIll("p", corev1.ConditionTrue)
 				w.eventSaid("VolumeConditionNormal", "well again")
 			}
@@ -124,12 +125,12 @@ func TestFullVolume(t *testing.T) {
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	eventually(t, func() string {
-		if all := w.agent.Stats(); len(all) != 1 || all[0].Usage.Total == 0 || all[0].Health != "" {
+		if s, known := w.agent.health.Of("d.example^h-a"); !known || s.Usage.Total == 0 || s.Health != "" {
 			return "it is not known how full it is"
 		}
 		return ""
 	})
-	fill := filepath.Join(targetPath(w.dir, "uid-p", "pv-a", false), "fill")
+	fill := filepath.Join(uses.TargetPath(w.dir, "uid-p", "pv-a", false), "fill")
 	w.fillUp(fill)
 	w.heard("Pod", "p", "VolumeConditionAbnormal", "it is full", "user")
 	w.isIll("p", corev1.ConditionFalse)
@@ -138,28 +139,4 @@ func TestFullVolume(t *testing.T) {
 	w.eventSaid("VolumeConditionNormal", "well again")
 	w.terminate("p")
 	w.gone("p")
-}
-
-// TestReadOnlyIsNoIllness: what a driver mounts read-only, or a Pod wants so, has
-// not become so by itself, nor has what cannot be written to at all.
-func TestReadOnlyIsNoIllness(t *testing.T) {
-	for name, c := range map[string]struct {
-		before, now mount.Point
-		want        bool
-	}{
-		"written to":                    {mount.Point{Type: "ext4"}, mount.Point{Type: "ext4"}, false},
-		"turned":                        {mount.Point{Type: "ext4"}, mount.Point{Type: "ext4", NoWrites: true}, true},
-		"turned with its mount":         {mount.Point{Type: "ext4"}, mount.Point{Type: "ext4", NoWrites: true, ReadOnly: true}, true},
-		"turned before the first look":  {mount.Point{Type: "ext4", NoWrites: true}, mount.Point{Type: "ext4", NoWrites: true}, true},
-		"mounted read-only":             {mount.Point{Type: "ext4", NoWrites: true, ReadOnly: true}, mount.Point{Type: "ext4", NoWrites: true, ReadOnly: true}, false},
-		"shown read-only":               {mount.Point{Type: "ext4", ReadOnly: true}, mount.Point{Type: "ext4", ReadOnly: true}, false},
-		"an image":                      {mount.Point{Type: "squashfs", NoWrites: true}, mount.Point{Type: "squashfs", NoWrites: true}, false},
-		"of a strange kind, and turned": {mount.Point{Type: "fuse.x"}, mount.Point{Type: "fuse.x", NoWrites: true}, true},
-	} {
-		s := &stats{writable: map[string]bool{}}
-		s.turned("/t", map[string]mount.Point{"/t": c.before})
-		if got := s.turned("/t", map[string]mount.Point{"/t": c.now}); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 )
 
 // TestFullAndReadOnlyDisk: without a place to write down what it does the agent
@@ -64,11 +65,11 @@ func TestDeviceNeverShows(t *testing.T) {
 	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
 	w.pod("p", "a")
 	w.heard("Pod", "p", "FailedMount", "there is no block device", driverName)
-	at := targetPath(w.dir, "uid-p", "pv-a", true)
+	at := uses.TargetPath(w.dir, "uid-p", "pv-a", true)
 	w.must(nil, os.Remove(at))
 	w.must(nil, unix.Mknod(at, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))))
 	w.says("p", corev1.ConditionTrue, "v-a="+filepath.Join(w.dir, "pods/uid-p/volumeDevices/kubernetes.io~csi/pv-a"))
-	if to, err := os.Readlink(deviceLink(w.dir, "uid-p", "pv-a")); err != nil || to != at {
+	if to, err := os.Readlink(uses.DeviceLink(w.dir, "uid-p", "pv-a")); err != nil || to != at {
 		t.Errorf("the Pod's link leads to %s, %v", to, err)
 	}
 	w.terminate("p")
@@ -83,7 +84,7 @@ func TestDeviceOfADeniedVolume(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	w.tune = doubts
 	d := newFakeDriver(driverName, w.dir)
-	at := targetPath(w.dir, "uid-p", "pv-a", true)
+	at := uses.TargetPath(w.dir, "uid-p", "pv-a", true)
 	d.mount = func(target string) error { return unix.Mknod(target, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) }
 	d.start(t)
 	w.run()
@@ -101,8 +102,8 @@ func TestDeviceOfADeniedVolume(t *testing.T) {
 	w.terminate("p")
 	w.gone("p")
 	w.empty()
-	if got := d.left(); got != "" || isDevice(at) {
-		t.Errorf("left at the driver: %q, a device at the target: %v", got, isDevice(at))
+	if got := d.left(); got != "" || mount.IsDevice(at) {
+		t.Errorf("left at the driver: %q, a device at the target: %v", got, mount.IsDevice(at))
 	}
 }
 
@@ -266,7 +267,7 @@ func TestFailureOfOnePod(t *testing.T) {
 	newFakeDriver(driverName, w.dir).start(t)
 	w.run()
 	w.registered(driverName)
-	at := targetPath(w.dir, "uid-a", "pv-v", false)
+	at := uses.TargetPath(w.dir, "uid-a", "pv-v", false)
 	w.must(nil, os.MkdirAll(filepath.Dir(at), 0o700))
 	w.must(nil, os.WriteFile(at, nil, 0o600))
 	w.wire(driverName, "v")

@@ -88,7 +88,7 @@ func TestHostPathMadeWhole(t *testing.T) {
 	w, host := shownWith(t, "")
 	w.must(nil, unix.Unmount(filepath.Join(host, "below"), 0))
 	eventually(t, func() string {
-		w.agent.addAll("")
+		w.agent.volumes.AddAll("")
 		if left, err := mount.Below(host); err != nil || len(left) != 2 {
 			return "it is not whole"
 		}

@@ -57,7 +57,7 @@ func TestInlineVolume(t *testing.T) {
 	}
 	w.stop()
 	w.run()
-	if names := w.agent.recorded(); len(names) > 0 {
+	if names := w.agent.volumes.Recorded(); len(names) > 0 {
 		t.Errorf("the node is to say that it uses %v", names)
 	}
 	w.terminate("p")

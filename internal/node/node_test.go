@@ -20,6 +20,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/durable"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/node/volumes"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -233,13 +234,13 @@ func TestHangingDriverDelaysNobody(t *testing.T) {
 	slow.start(t)
 	quick.start(t)
 	w.run()
-	for i := range 3 * driverLimit {
+	for i := range 3 * volumes.DriverLimit {
 		name := "s" + string(rune('a'+i%26)) + string(rune('a'+i/26))
 		w.wire("slow.example", name)
 		w.pod(name, name)
 	}
 	eventually(t, func() string {
-		if n := strings.Count(slow.history(), "stage:"); n < driverLimit {
+		if n := strings.Count(slow.history(), "stage:"); n < volumes.DriverLimit {
 			return "the slow driver is not full yet"
 		}
 		return ""
@@ -247,8 +248,8 @@ func TestHangingDriverDelaysNobody(t *testing.T) {
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
-	if n := strings.Count(slow.history(), "stage:"); n != driverLimit {
-		t.Errorf("%d calls at once, %d are allowed", n, driverLimit)
+	if n := strings.Count(slow.history(), "stage:"); n != volumes.DriverLimit {
+		t.Errorf("%d calls at once, %d are allowed", n, volumes.DriverLimit)
 	}
 }
 

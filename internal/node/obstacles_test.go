@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -86,8 +87,8 @@ func stageObstacles() map[string]obstacle {
 // to nor removed, and the driver is not called, nor by the next agent; the Pod is
 // told, and goes on when it is away. It may go meanwhile.
 func TestObstacles(t *testing.T) {
-	staging := func(root string, block bool) string { return stagingPath(root, driverName, "h-a", "pv-a", block) }
-	target := func(root string, block bool) string { return targetPath(root, "uid-p", "pv-a", block) }
+	staging := func(root string, block bool) string { return uses.StagingPath(root, driverName, "h-a", "pv-a", block) }
+	target := func(root string, block bool) string { return uses.TargetPath(root, "uid-p", "pv-a", block) }
 	for _, c := range []struct {
 		name   string
 		all    map[string]obstacle

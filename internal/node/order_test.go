@@ -182,23 +182,6 @@ func TestReadOnlyVolume(t *testing.T) {
 	}
 }
 
-// TestLeaseIsRenewed, which is made once and changed each time after that.
-func TestLeaseIsRenewed(t *testing.T) {
-	w := newWorld(t)
-	o := &object{client: w.client, name: "n1"}
-	leases := w.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	var last metav1.MicroTime
-	for range 3 {
-		w.must(nil, o.renew(t.Context()))
-		lease, err := leases.Get(t.Context(), "n1", metav1.GetOptions{})
-		w.must(nil, err)
-		if !last.Before(lease.Spec.RenewTime) || *lease.Spec.HolderIdentity != "n1" || *lease.Spec.LeaseDurationSeconds != leaseSeconds {
-			t.Error(fmt.Sprint("renewed after ", last, ": ", lease.Spec))
-		}
-		last = *lease.Spec.RenewTime
-	}
-}
-
 // TestNoLimit: a driver that names no limit has none.
 func TestNoLimit(t *testing.T) {
 	w := newWorld(t)

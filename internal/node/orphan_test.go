@@ -3,12 +3,10 @@ package node
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/journal"
+	"volplane.dev/volplane/internal/node/uses"
 )
 
 // TestOrphans: mounts of which nothing says what volume they are stay where they
@@ -25,8 +24,8 @@ import (
 func TestOrphans(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
-	unknown, staged := targetPath(w.dir, "uid-gone", "pv-x", false), stagingPath(w.dir, driverName, "h-x", "pv-x", false)
-	lives, strange := targetPath(w.dir, "uid-p", "pv-y", false), filepath.Join(w.dir, "strange")
+	unknown, staged := uses.TargetPath(w.dir, "uid-gone", "pv-x", false), uses.StagingPath(w.dir, driverName, "h-x", "pv-x", false)
+	lives, strange := uses.TargetPath(w.dir, "uid-p", "pv-y", false), filepath.Join(w.dir, "strange")
 	all := []string{unknown, staged, lives, strange}
 	for _, at := range all {
 		w.must(nil, os.MkdirAll(at, 0o700))
@@ -81,7 +80,7 @@ func TestMissingRecord(t *testing.T) {
 				d.mountStage = tmpfs
 				d.mount = func(at string) error {
 					w.must(nil, os.MkdirAll(at, 0o700))
-					return unix.Mount(stagingPath(w.dir, driverName, "h-a", "pv-a", false), at, "", unix.MS_BIND, "")
+					return unix.Mount(uses.StagingPath(w.dir, driverName, "h-a", "pv-a", false), at, "", unix.MS_BIND, "")
 				}
 			}
 			d.start(t)
@@ -135,7 +134,7 @@ func TestOldRecord(t *testing.T) {
 	w.must(nil, w.agent.journal.Put(old))
 	w.must(nil, w.client.CoreV1().Pods("ns").Delete(t.Context(), "q", metav1.DeleteOptions{}))
 	w.run()
-	want := "h-a h-a " + targetPath(w.dir, "uid-p", "pv-a", false)
+	want := "h-a h-a " + uses.TargetPath(w.dir, "uid-p", "pv-a", false)
 	eventually(t, func() string {
 		if got := d.left(); got != want {
 			return "the driver has " + got
@@ -158,35 +157,6 @@ func (w *world) loseRecords() {
 	}
 }
 
-// TestPanicIsOneVolumesOwn: work that panics is tried again, and the other
-// volumes are worked on.
-func TestPanicIsOneVolumesOwn(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	done, tries := make(chan string, 10), 0
-	d := newDispatcher(time.Millisecond, time.Millisecond, func(_ context.Context, key string) error {
-		if key == "d^bad" {
-			if tries++; tries < 3 {
-				panic("poison")
-			}
-		}
-		done <- key
-		return nil
-	}, slog.New(slog.DiscardHandler))
-	d.add("d^bad")
-	d.add("d^good")
-	ended := make(chan struct{})
-	go func() {
-		d.run(ctx)
-		close(ended)
-	}()
-	if first, second := <-done, <-done; first == second {
-		t.Errorf("done: %s twice", first)
-	}
-	cancel()
-	<-ended
-}
-
 // TestRunningPodKeepsItsVolume when the objects are gone that led to it; it is
 // taken away with the Pod.
 func TestRunningPodKeepsItsVolume(t *testing.T) {
@@ -197,7 +167,7 @@ func TestRunningPodKeepsItsVolume(t *testing.T) {
 	w.must(nil, w.client.CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))
 	w.must(nil, w.client.CoreV1().PersistentVolumes().Delete(t.Context(), "pv-a", metav1.DeleteOptions{}))
 	w.says("p", corev1.ConditionFalse, "ClaimMissing")
-	w.agent.addAll("")
+	w.agent.volumes.AddAll("")
 	w.wire(driverName, "b")
 	w.pod("q", "b")
 	w.says("q", corev1.ConditionTrue, "v-b=")
@@ -227,7 +197,7 @@ func TestBusyOrphan(t *testing.T) {
 	w.attach(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
-	busy, err := os.Create(filepath.Join(targetPath(w.dir, "uid-p", "pv-a", false), "open"))
+	busy, err := os.Create(filepath.Join(uses.TargetPath(w.dir, "uid-p", "pv-a", false), "open"))
 	w.must(nil, err)
 	defer busy.Close()
 	w.stop()

@@ -17,7 +17,7 @@ import (
 func TestCallOutlivesTheRegistration(t *testing.T) {
 	for name, registerAgain := range map[string]func(*testing.T, *world, *fakeDriver){
 		"again": func(t *testing.T, w *world, d *fakeDriver) {
-			w.agent.watcher.Again()
+			w.agent.node.Changed(nil, nil)
 			eventually(t, func() string {
 				if len(d.answers()) < 2 {
 					return "the driver has not registered again"

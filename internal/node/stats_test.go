@@ -46,8 +46,8 @@ func TestStatsAndHealth(t *testing.T) {
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	eventually(t, func() string {
-		all := w.agent.Stats()
-		if len(all) != 1 || all[0].ClaimName != "a" || all[0].Usage != (mount.Usage{Total: 10, Used: 4, Available: 6, Inodes: 5}) || all[0].At.IsZero() {
+		s, _ := w.agent.health.Of("d.example^h-a")
+		if s.ClaimName != "a" || s.Usage != (mount.Usage{Total: 10, Used: 4, Available: 6, Inodes: 5}) || s.At.IsZero() {
 			return "no statistics"
 		}
 		return ""
@@ -76,7 +76,7 @@ func TestStatsAndHealth(t *testing.T) {
 	w.terminate("p")
 	w.gone("p")
 	eventually(t, func() string {
-		if len(w.agent.Stats()) > 0 {
+		if _, known := w.agent.health.Of("d.example^h-a"); known {
 			return "what is gone is still known"
 		}
 		return ""

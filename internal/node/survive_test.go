@@ -92,7 +92,7 @@ func TestDeadMount(t *testing.T) {
 	servers.die()
 	at := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/pv-a/mount")
 	eventually(t, func() string {
-		w.agent.addAll("")
+		w.agent.volumes.AddAll("")
 		if p, mounted, err := mount.At(at); err != nil || !mounted || p.Type != "tmpfs" {
 			return fmt.Sprint("at the target: ", p, mounted, err)
 		}
@@ -222,11 +222,9 @@ func TestRestartWithManyVolumes(t *testing.T) {
 		w.pod(name, name)
 	}
 	settled := func() string {
-		w.agent.mu.Lock()
-		defer w.agent.mu.Unlock()
 		served := 0
-		for _, b := range w.agent.told {
-			if b.Reason == "Mounted" {
+		for i := range many {
+			if w.agent.volumes.Because(fmt.Sprintf("d.example^h-n%03d", i)).Reason == "Mounted" {
 				served++
 			}
 		}

@@ -23,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -97,7 +98,6 @@ func (w *world) run() {
 		w.t.Fatal(err)
 	}
 	w.watching.Store(0)
-	agent.watcher.RetryMin, agent.watcher.RetryMax = 10*time.Millisecond, 50*time.Millisecond
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Run(ctx) }()
 	stopped := false
@@ -218,7 +218,7 @@ func (w *world) says(name string, status corev1.ConditionStatus, text string) {
 		if err != nil {
 			return err.Error()
 		}
-		c := condition(pod)
+		c := uses.Mounted(pod)
 		if c == nil || c.Status != status || !strings.Contains(c.Reason+": "+c.Message, text) {
 			return fmt.Sprintf("pod %s says %+v, wanted %s %q", name, c, status, text)
 		}

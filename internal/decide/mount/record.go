@@ -3,6 +3,8 @@ package mount
 import (
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -89,6 +91,19 @@ type Target struct {
 	HostDevice string `json:"hostDevice,omitempty"`
 }
 
+// SetSecrets writes which Secrets the driver is given of a volume.
+func (r *Record) SetSecrets(pv *corev1.PersistentVolume) {
+	ref := func(s *corev1.SecretReference) *SecretRef {
+		if s == nil {
+			return nil
+		}
+		return &SecretRef{Namespace: s.Namespace, Name: s.Name}
+	}
+	s := pv.Spec.CSI
+	r.StageSecret, r.PublishSecret, r.GrowSecret = ref(s.NodeStageSecretRef), ref(s.NodePublishSecretRef), ref(s.NodeExpandSecretRef)
+	r.SecretsUnknown = false
+}
+
 // Key returns the record's volume.
 func (r *Record) Key() string { return volume.Key(r.Driver, r.Handle) }
 
@@ -103,6 +118,12 @@ func (r *Record) Target(path string) *Target {
 		}
 	}
 	return nil
+}
+
+// Serves says whether a target has all that its Pod asks for, which is host as its
+// path of the host, if any.
+func (t *Target) Serves(host string) bool {
+	return t != nil && t.Phase == Published && (host == "" || t.HostPhase == Bound && t.HostPath == host)
 }
 
 // Clone returns a copy that shares nothing that is changed in place.

@@ -1,0 +1,69 @@
+package identity
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/kube"
+)
+
+// A node says that it lives as a kubelet does: whoever watches gives it the time
+// of four heartbeats.
+const (
+	heartbeatEvery = 10 * time.Second
+	leaseSeconds   = 40
+)
+
+// heartbeat renews the node's Lease until ctx ends.
+func (o *object) heartbeat(ctx context.Context, retryMin time.Duration) {
+	for failed := 0; ctx.Err() == nil; {
+		wait := heartbeatEvery
+		if err := o.renew(ctx); err == nil {
+			failed = 0
+		} else {
+			wait = kube.Backoff(failed, retryMin, heartbeatEvery)
+			// A cluster that is just being started has no place for leases yet.
+			if failed++; failed > 3 && ctx.Err() == nil {
+				o.log.Warn("the node cannot say that it lives, will be tried again", "attempt", failed, "err", err)
+			}
+		}
+		pause(ctx, wait)
+	}
+}
+
+// renew writes the time into the Lease, and makes it when it is missing.
+func (o *object) renew(ctx context.Context) error {
+	leases := o.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	lease, err := leases.Get(ctx, o.name, metav1.GetOptions{})
+	missing := apierrors.IsNotFound(err)
+	if missing {
+		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: o.name, Namespace: corev1.NamespaceNodeLease}}
+	} else if err != nil {
+		return fmt.Errorf("read lease of node %s: %w", o.name, err)
+	}
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &o.name, ptr.To[int32](leaseSeconds)
+	lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
+	if missing {
+		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
+	} else {
+		_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("renew lease of node %s: %w", o.name, err)
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

@@ -1,0 +1,309 @@
+package identity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// podCapacity is what the Node says it takes; a Pod here costs no more than
+// its mounts.
+const podCapacity = 1000
+
+// object is the Node and its CSINode in the API. It is the registrar of the
+// node's drivers.
+type object struct {
+	client kubernetes.Interface
+	name   string
+	labels map[string]string
+	// controlPlane is the agent's option.
+	controlPlane bool
+	log          *slog.Logger
+
+	// mu keeps the drivers' changes from meeting each other.
+	mu sync.Mutex
+}
+
+var errCollision = errors.New("detected topology value collision")
+
+// ensure makes the Node when it is missing and sets what is the agent's to
+// set. It may be repeated.
+func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: o.name, Labels: o.wantLabels(), Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"},
+	}}
+	annotations := map[string]any{volume.AnnControllerManagedAttach: "true", volume.AnnControlPlane: nil}
+	if o.controlPlane {
+		node.Annotations[volume.AnnControlPlane], annotations[volume.AnnControlPlane] = "yes", "yes"
+	}
+	_, err := o.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		err = o.patch(ctx, map[string]any{"metadata": map[string]any{"labels": node.Labels, "annotations": annotations}})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make node %s: %w", o.name, err)
+	}
+	body, err := json.Marshal(map[string]any{"status": o.status()})
+	if err != nil {
+		return nil, fmt.Errorf("write status of node %s: %w", o.name, err)
+	}
+	node, err = o.client.CoreV1().Nodes().Patch(ctx, o.name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return nil, fmt.Errorf("write status of node %s: %w", o.name, err)
+	}
+	if err := o.csiNode(ctx, node, nil); err != nil {
+		return nil, err
+	}
+	return node, nil
+}
+
+func (o *object) wantLabels() map[string]string {
+	labels := map[string]string{
+		corev1.LabelHostname: o.name, corev1.LabelOSStable: runtime.GOOS, corev1.LabelArchStable: runtime.GOARCH,
+	}
+	maps.Copy(labels, o.labels)
+	return labels
+}
+
+func (o *object) status() map[string]any {
+	now := metav1.Now()
+	capacity := corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(podCapacity, resource.DecimalSI)}
+	return map[string]any{
+		"capacity": capacity, "allocatable": capacity,
+		"conditions": []corev1.NodeCondition{{
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "NodeAgentReady", Message: "the node agent mounts volumes",
+			LastHeartbeatTime: now, LastTransitionTime: now,
+		}},
+		"nodeInfo": map[string]any{"operatingSystem": runtime.GOOS, "architecture": runtime.GOARCH, "kubeletVersion": "volplane"},
+	}
+}
+
+func (o *object) patch(ctx context.Context, change map[string]any) error {
+	body, err := json.Marshal(change)
+	if err != nil {
+		return err
+	}
+	_, err = o.client.CoreV1().Nodes().Patch(ctx, o.name, types.StrategicMergePatchType, body, metav1.PatchOptions{})
+	return err
+}
+
+// Register replaces all that is written of the driver (S1-006, S1-007): its
+// topology as labels of the Node, its id in the Node's annotation, and its
+// entry of the CSINode. The entry comes last: who sees it finds the labels.
+func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var node *corev1.Node
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
+		node, err = o.client.CoreV1().Nodes().Get(ctx, o.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		return o.label(ctx, node, name, info)
+	})
+	if err != nil {
+		return fmt.Errorf("write driver %s to node %s: %w", name, o.name, err)
+	}
+	entry := storagev1.CSINodeDriver{Name: name, NodeID: info.ID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology)), Allocatable: allocatable(info)}
+	return o.csiNode(ctx, node, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
+		return append(without(drivers, name), entry)
+	})
+}
+
+// label writes topology and node id. A label that somebody else has set to
+// another value is not overwritten (S1-012), and a segment that can be no
+// label is refused before any of them is written.
+func (o *object) label(ctx context.Context, node *corev1.Node, driver string, info csi.NodeInfo) error {
+	for k, v := range info.Topology {
+		if faults := append(validation.IsQualifiedName(k), validation.IsValidLabelValue(v)...); len(faults) > 0 {
+			return fmt.Errorf("topology segment %.80q:%.80q can be no label of the node: %s", k, v, strings.Join(faults, "; "))
+		}
+		if now, ok := node.Labels[k]; ok && now != v {
+			return fmt.Errorf("%w: driver reported %q:%q but existing label is %q:%q", errCollision, k, v, k, now)
+		}
+	}
+	ids, err := nodeIDs(node)
+	if err != nil {
+		o.log.Warn("annotation of node ids is replaced, it cannot be read", "err", err)
+	}
+	ids[driver] = info.ID
+	return o.writeIDs(ctx, node, ids, info.Topology)
+}
+
+func (o *object) writeIDs(ctx context.Context, node *corev1.Node, ids, labels map[string]string) error {
+	var value any
+	if len(ids) > 0 {
+		text, err := json.Marshal(ids)
+		if err != nil {
+			return err
+		}
+		value = string(text)
+	}
+	metadata := map[string]any{"resourceVersion": node.ResourceVersion, "annotations": map[string]any{volume.AnnLegacyNodeID: value}}
+	if len(labels) > 0 {
+		// A null would take every label of the Node away.
+		metadata["labels"] = labels
+	}
+	return o.patch(ctx, map[string]any{"metadata": metadata})
+}
+
+func nodeIDs(node *corev1.Node) (map[string]string, error) {
+	ids := map[string]string{}
+	text, ok := node.Annotations[volume.AnnLegacyNodeID]
+	if !ok {
+		return ids, nil
+	}
+	if err := json.Unmarshal([]byte(text), &ids); err != nil {
+		return map[string]string{}, err
+	}
+	return ids, nil
+}
+
+// Unregister removes the driver's entry of the CSINode and its id from the
+// Node's annotation; the topology labels stay, as with a kubelet (S1-008,
+// S1-009, S1-011).
+func (o *object) Unregister(ctx context.Context, name string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		node, err := o.client.CoreV1().Nodes().Get(ctx, o.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if err := o.csiNode(ctx, node, func(d []storagev1.CSINodeDriver) []storagev1.CSINodeDriver { return without(d, name) }); err != nil {
+			return err
+		}
+		// An annotation that cannot be read names no driver.
+		ids, _ := nodeIDs(node)
+		if _, ok := ids[name]; !ok {
+			return nil
+		}
+		delete(ids, name)
+		return o.writeIDs(ctx, node, ids, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("take driver %s from node %s: %w", name, o.name, err)
+	}
+	return nil
+}
+
+func without(drivers []storagev1.CSINodeDriver, name string) []storagev1.CSINodeDriver {
+	return slices.DeleteFunc(slices.Clone(drivers), func(d storagev1.CSINodeDriver) bool { return d.Name == name })
+}
+
+// csiNode makes the CSINode, owned by the Node (S1-018), and changes its
+// drivers. One that belongs to an earlier Node of the same name is made anew.
+func (o *object) csiNode(ctx context.Context, node *corev1.Node, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver) error {
+	all := o.client.StorageV1().CSINodes()
+	err := retry.OnError(retry.DefaultRetry, conflicting, func() error {
+		now, err := all.Get(ctx, o.name, metav1.GetOptions{})
+		if err == nil && !ownedBy(now, node.UID) {
+			err = all.Delete(ctx, o.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(now.UID))})
+			if err == nil {
+				err = apierrors.NewNotFound(storagev1.Resource("csinodes"), o.name)
+			}
+		}
+		if apierrors.IsNotFound(err) {
+			_, err := all.Create(ctx, newCSINode(node, change), metav1.CreateOptions{})
+			return err
+		}
+		if err != nil || change == nil {
+			return err
+		}
+		now = now.DeepCopy()
+		now.Spec.Drivers = change(now.Spec.Drivers)
+		_, err = all.Update(ctx, now, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write CSINode %s: %w", o.name, err)
+	}
+	return nil
+}
+
+func newCSINode(node *corev1.Node, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver) *storagev1.CSINode {
+	c := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{
+		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,
+	}}}}
+	if change != nil {
+		c.Spec.Drivers = change(nil)
+	}
+	return c
+}
+
+func conflicting(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
+func ownedBy(c *storagev1.CSINode, uid types.UID) bool {
+	return slices.ContainsFunc(c.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Kind == "Node" && r.UID == uid })
+}
+
+// setLimit writes how many volumes of a registered driver the node takes.
+func (o *object) setLimit(ctx context.Context, name string, info csi.NodeInfo) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	node, err := o.client.CoreV1().Nodes().Get(ctx, o.name, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("write limit of driver %s: %w", name, err)
+	}
+	return o.csiNode(ctx, node, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
+		for i := range drivers {
+			if drivers[i].Name == name {
+				drivers[i].Allocatable = allocatable(info)
+			}
+		}
+		return drivers
+	})
+}
+
+// allocatable is nil when a driver names no limit.
+func allocatable(info csi.NodeInfo) *storagev1.VolumeNodeResources {
+	if info.MaxVolumes <= 0 {
+		return nil
+	}
+	return &storagev1.VolumeNodeResources{Count: ptr.To(int32(min(info.MaxVolumes, math.MaxInt32)))}
+}
+
+// drivers returns the drivers that the Node's objects name.
+func (o *object) drivers(ctx context.Context) ([]string, error) {
+	c, err := o.client.StorageV1().CSINodes().Get(ctx, o.name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read CSINode %s: %w", o.name, err)
+	}
+	node, err := o.client.CoreV1().Nodes().Get(ctx, o.name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read node %s: %w", o.name, err)
+	}
+	all := map[string]bool{}
+	for _, d := range c.Spec.Drivers {
+		all[d.Name] = true
+	}
+	ids := map[string]string{}
+	if text, ok := node.Annotations[volume.AnnLegacyNodeID]; ok && json.Unmarshal([]byte(text), &ids) == nil {
+		for name := range ids {
+			all[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all)), nil
+}

@@ -1,0 +1,203 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/cluster"
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/node/health"
+	"volplane.dev/volplane/internal/node/journal"
+	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/node/volumes"
+	"volplane.dev/volplane/internal/volume"
+)
+
+const (
+	// podWorkers is how many Pods are written to the API at once.
+	podWorkers = 16
+	// patience is how long a Pod waits for something that is under way before
+	// its condition says so. Most mounts are done by then, and one write
+	// instead of two tells everything.
+	patience = time.Second
+)
+
+// Options says what the Pods of a node are told with.
+type Options struct {
+	// Node is the Node's name, Root the agent's root directory.
+	Node, Root string
+	Client     kubernetes.Interface
+	Cache      *kube.Cache[*corev1.Pod]
+	Journal    *journal.Journal
+	Finder     *uses.Finder
+	Events     *kube.Recorder
+	Log        *slog.Logger
+	// RetryMax bounds the pause after a failure.
+	RetryMax time.Duration
+}
+
+// Pods are the Pods of a node.
+type Pods struct {
+	Options
+	volumes *volumes.Volumes
+	health  *health.Monitor
+	queue   workqueue.TypedRateLimitingInterface[string]
+
+	mu sync.Mutex
+	// seen is when each Pod, by its UID, was looked at first.
+	seen map[string]time.Time
+}
+
+// New returns Pods that nothing was told yet.
+func New(o Options) *Pods {
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, o.RetryMax)
+	return &Pods{Options: o, queue: workqueue.NewTypedRateLimitingQueue(limiter), seen: map[string]time.Time{}}
+}
+
+// Add has a Pod looked at, by its key.
+func (p *Pods) Add(key string) { p.queue.Add(key) }
+
+// Begun has a Pod whose condition says something older looked at when the driver that
+// was called for its volume has had some time.
+func (p *Pods) Begun(pod *corev1.Pod) {
+	if uses.Mounted(pod) != nil {
+		p.queue.AddAfter(cluster.Key(pod), patience)
+	}
+}
+
+// Run tells Pods what is known of their volumes until ctx ends.
+func (p *Pods) Run(ctx context.Context, v *volumes.Volumes, h *health.Monitor) {
+	p.volumes, p.health = v, h
+	stop := context.AfterFunc(ctx, p.queue.ShutDown)
+	defer stop()
+	var workers sync.WaitGroup
+	for range podWorkers {
+		workers.Go(func() {
+			for p.next(ctx) {
+			}
+		})
+	}
+	workers.Wait()
+}
+
+func (p *Pods) next(ctx context.Context) bool {
+	key, closed := p.queue.Get()
+	if closed {
+		return false
+	}
+	defer p.queue.Done(key)
+	switch err := p.syncPod(ctx, key); {
+	case err == nil:
+		p.queue.Forget(key)
+	case ctx.Err() == nil:
+		if !apierrors.IsConflict(err) {
+			p.Log.Warn("pod cannot be written, will be tried again", "consumer", key, "err", err)
+		}
+		p.queue.AddRateLimited(key)
+	}
+	return true
+}
+
+// syncPod tells a Pod what became of its volumes, or deletes it when it is to
+// go and has none any more.
+func (p *Pods) syncPod(ctx context.Context, key string) error {
+	pod, ok := p.Cache.Get(key)
+	if !ok {
+		return nil
+	}
+	if pod.DeletionTimestamp != nil {
+		return p.deletePod(ctx, pod)
+	}
+	if !uses.Alive(pod) {
+		return nil
+	}
+	ready, b, own := p.podState(pod)
+	if wait := p.patienceLeft(pod, ready, b.Reason); wait > 0 {
+		p.queue.AddAfter(key, wait)
+		return nil
+	}
+	changed, err := p.writeCondition(ctx, pod, ready, b)
+	if changed && own && b.Next == "user" {
+		p.Events.Warn(pod, b)
+	}
+	return err
+}
+
+// podState returns whether all volumes of the Pod are mounted, and where, or
+// why not; own says that it is for what the Pod itself says, and not for what
+// became of a volume.
+func (p *Pods) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bool) {
+	refused := ""
+	host, _, err := p.Finder.HostPath(pod)
+	if err != nil {
+		refused = err.Error()
+	}
+	var places []decide.Place
+	for _, u := range p.Finder.Of(pod) {
+		place := decide.Place{Name: u.Name, Because: u.Why}
+		own = own || u.PV == nil
+		if u.PV != nil {
+			target := uses.TargetPath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
+			place.Path = uses.PlacePath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
+			place.Served, place.Because = p.Journal.Get(u.Key()).Target(target).Serves(host), p.volumes.Because(u.Key())
+		}
+		places = append(places, place)
+	}
+	ready, why = decide.Pod(refused, places)
+	return ready, why, own || refused != ""
+}
+
+// patienceLeft says how long a Pod's condition is not written yet, because
+// what it would say may have changed in a moment.
+func (p *Pods) patienceLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	uid := string(pod.UID)
+	under := r == volume.ReasonMounting || r == volume.ReasonWaitForAttach || r == volume.ReasonWaitForBind || r == volume.ReasonUnmounting
+	if ready || !under {
+		delete(p.seen, uid)
+		return 0
+	}
+	if uses.Mounted(pod) != nil {
+		return 0
+	}
+	first, ok := p.seen[uid]
+	if !ok {
+		first = time.Now()
+		p.seen[uid] = first
+	}
+	return patience - time.Since(first)
+}
+
+// deletePod lets a Pod go when none of its volumes is left here. The API
+// server keeps it until then.
+func (p *Pods) deletePod(ctx context.Context, pod *corev1.Pod) error {
+	for _, r := range p.Journal.List() {
+		if slices.ContainsFunc(r.Targets, func(t decide.Target) bool { return t.PodUID == string(pod.UID) }) {
+			return nil
+		}
+	}
+	p.mu.Lock()
+	delete(p.seen, string(pod.UID))
+	p.mu.Unlock()
+	p.volumes.Forget(string(pod.UID))
+	err := p.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete pod %s: %w", cluster.Key(pod), err)
+	}
+	return nil
+}

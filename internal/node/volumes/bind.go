@@ -1,0 +1,155 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
+)
+
+// bind shows the target at the host path that the Pod asks for.
+func (d *deed) bind(path string) error {
+	c := d.consumer(path)
+	t, host := d.rec.Target(path), c.HostPath
+	if t == nil {
+		return fmt.Errorf("%w: there is no target %s", uses.ErrHostPath, path)
+	}
+	if err := d.bindable(host); err != nil {
+		return err
+	}
+	before := t.HostPhase
+	t.HostPath, t.HostPhase = host, decide.Binding
+	if err := d.save(); err != nil {
+		if t.HostPhase = before; before == "" {
+			t.HostPath = ""
+		}
+		return err
+	}
+	d.dirty = true
+	if err := d.show(path, t, c.Allowed); err != nil {
+		if at, _, unknown := d.boundAt(t); before == "" && len(at) == 0 && unknown == nil {
+			t.HostPath, t.HostPhase = "", ""
+		}
+		return fmt.Errorf("%w: %w", uses.ErrHostPath, err)
+	}
+	points, err := d.table.Below(host)
+	var devices []string
+	for _, p := range points {
+		devices = append(devices, p.Device)
+	}
+	t.HostPhase, t.HostDevice = decide.Bound, strings.Join(devices, " ")
+	return err
+}
+
+// show binds the target to its host path. A bind of which a part is gone is made
+// anew.
+func (d *deed) show(path string, t *decide.Target, allowed decide.Allowed) error {
+	if points, err := d.table.Below(t.HostPath); err != nil || 0 < len(points) && len(points) < t.Mounts {
+		if err = errors.Join(err, d.takeBound(path, t)); err != nil {
+			return err
+		}
+	}
+	attr := mount.ReadOnlyIf(t.ReadOnly)
+	if !allowed.SUID {
+		attr |= mount.NoSUID
+	}
+	if !allowed.Dev {
+		attr |= mount.NoDev
+	}
+	return mount.Bind(path, t.HostPath, attr)
+}
+
+// bindable refuses what is no directory, and what leads to a directory that
+// volumes live by, before anything is written.
+func (d *deed) bindable(host string) error {
+	if d.f.Block {
+		return fmt.Errorf("%w: volume %s is a block device", uses.ErrHostPath, d.f.Volume)
+	}
+	if kept, err := mount.Within(host, d.Finder.Kept()...); err != nil || kept {
+		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes live by, or covers one", uses.ErrHostPath, host))
+	}
+	info, err := os.Lstat(host)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: make the directory first: %w", uses.ErrHostPath, err)
+	case !info.IsDir():
+		return fmt.Errorf("%w: %s is not a directory", uses.ErrHostPath, host)
+	}
+	return nil
+}
+
+// unbind takes the second mount away, if it is the one that bind made.
+func (d *deed) unbind(path string) error {
+	t := d.rec.Target(path)
+	t.HostPhase = decide.Unbinding
+	if err := d.settle(); err != nil {
+		return err
+	}
+	if err := d.takeBound(path, t); err != nil {
+		return err
+	}
+	t.HostPath, t.HostPhase, t.HostDevice, d.dirty = "", "", "", true
+	return nil
+}
+
+// takeBound takes away what is bound at the target's host path, and nothing that
+// anybody else has mounted there or below it.
+func (d *deed) takeBound(path string, t *decide.Target) error {
+	at, strange, err := d.boundAt(t)
+	if err != nil {
+		return err
+	}
+	top, mounted, err := d.table.At(t.HostPath)
+	switch {
+	case err != nil:
+		return err
+	case len(at) > 0 && !slices.Contains(at, top.ID):
+		// Nobody sees the volume there, and it is mounted nevertheless.
+		return fmt.Errorf("%w: %s: %w: %s", uses.ErrHostPath, t.HostPath, mount.ErrOccupied, top.Source)
+	case len(at) > 0 && strange != "":
+		return fmt.Errorf("%w: %s: %w", uses.ErrHostPath, strange, mount.ErrOccupied)
+	case len(at) > 0:
+		unmount := mount.Unmount
+		if d.f.Dead[path] {
+			unmount = mount.Detach
+		}
+		return unmount(t.HostPath)
+	case mounted:
+		d.Log.Warn("mount at a host path stays, it shows something else", "volume", d.f.Volume, "path", t.HostPath)
+	}
+	return nil
+}
+
+// boundAt returns the mounts at the target's host path that are of the volume's
+// filesystems, as they are now or were when they were bound there, and where
+// below it another one is.
+func (d *deed) boundAt(t *decide.Target) (at []int, strange string, err error) {
+	own := map[string]bool{}
+	for device := range strings.FieldsSeq(t.HostDevice) {
+		own[device] = true
+	}
+	for _, path := range []string{t.Path, d.rec.StagingPath} {
+		points, err := d.table.Below(path)
+		if err != nil {
+			return nil, "", err
+		}
+		for _, p := range points {
+			own[p.Device] = true
+		}
+	}
+	below, err := mount.Below(t.HostPath)
+	for _, p := range below {
+		switch {
+		case own[p.Device] && p.Path == t.HostPath:
+			at = append(at, p.ID)
+		case !own[p.Device] && p.Path != t.HostPath:
+			strange = p.Path
+		}
+	}
+	return at, strange, err
+}

@@ -1,0 +1,53 @@
+package volumes
+
+import (
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/ptr"
+)
+
+// mountGroup returns the group that the driver itself gives the files to, ""
+// when it cannot or nobody asks. Staging is for all Pods; the first in order
+// decides.
+func (f *facts) mountGroup(pod *corev1.Pod) string {
+	if pod == nil && len(f.Wanted) > 0 {
+		pod = f.consumers[f.Wanted[0].Path]
+	}
+	if !f.driver.Node.MountGroup || groupOf(pod) == nil {
+		return ""
+	}
+	return strconv.FormatInt(*groupOf(pod), 10)
+}
+
+func groupOf(pod *corev1.Pod) *int64 {
+	if pod == nil || pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	return pod.Spec.SecurityContext.FSGroup
+}
+
+// ownGroup says whether the agent has to give the files to the Pod's group,
+// and whether it does so even when the top directory has that group already.
+func (f *facts) ownGroup(policy *storagev1.FSGroupPolicy, pod *corev1.Pod, readOnly bool) (group int, always, ok bool) {
+	g := groupOf(pod)
+	if g == nil || readOnly || f.Block || f.driver.Node.MountGroup {
+		return 0, false, false
+	}
+	switch ptr.Deref(policy, storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy) {
+	case storagev1.FileFSGroupPolicy:
+		ok = true
+	case storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy:
+		ok = f.pv.Spec.CSI.FSType != "" && slices.ContainsFunc(f.pv.Spec.AccessModes, oneWriter)
+	}
+	change := pod.Spec.SecurityContext.FSGroupChangePolicy
+	return int(*g), change == nil || *change == corev1.FSGroupChangeAlways, ok
+}
+
+// oneWriter says whether a mode is for writers on one node. A volume may have
+// others beside it.
+func oneWriter(mode corev1.PersistentVolumeAccessMode) bool {
+	return mode == corev1.ReadWriteOnce || mode == corev1.ReadWriteOncePod
+}

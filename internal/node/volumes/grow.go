@@ -1,0 +1,107 @@
+package volumes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/csi"
+	decide "volplane.dev/volplane/internal/decide/mount"
+)
+
+// grow grows the volume on the node and then tells the claim.
+func (d *deed) grow(ctx context.Context) error {
+	r := d.rec
+	if d.f.driver.Node.Expand && len(r.Targets) > 0 {
+		if err := d.expand(ctx); err != nil {
+			return err
+		}
+	}
+	if err := d.tellGrown(ctx, ""); err != nil {
+		return err
+	}
+	r.Size, d.dirty = d.f.Facts.Grow, true
+	d.Events.Note(d.f.claim, decide.Grown(d.f.Volume, d.f.Node))
+	return nil
+}
+
+func (d *deed) expand(ctx context.Context) error {
+	_, capability, err := d.prepareGrow()
+	if err != nil {
+		return err
+	}
+	secrets, err := d.secrets(ctx, d.rec.GrowSecret)
+	if err != nil {
+		return err
+	}
+	if d.rec.GrowSecret != nil {
+		// What the driver is given now it may say after the next start.
+		if err := d.save(); err != nil {
+			return err
+		}
+	}
+	request := &csipb.NodeExpandVolumeRequest{
+		VolumeId: d.rec.Handle, VolumePath: d.rec.Targets[0].Path, Secrets: secrets,
+		CapacityRange: &csipb.CapacityRange{RequiredBytes: d.f.Facts.Grow}, VolumeCapability: capability,
+	}
+	if d.rec.Stage == decide.Staged {
+		request.StagingTargetPath = d.rec.StagingPath
+	}
+	_, err = d.f.driver.NodeClient().NodeExpandVolume(ctx, request)
+	switch csi.Code(err) {
+	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
+		// The driver will never do it: the user has to ask for another size.
+		if told := d.tellGrown(ctx, corev1.PersistentVolumeClaimNodeResizeInfeasible); told != nil {
+			return told
+		}
+	case codes.FailedPrecondition:
+		d.rec.GrowRefused, d.dirty = d.f.Facts.Grow, true
+	}
+	return called(d.f.Driver, "NodeExpandVolume", err)
+}
+
+// prepareGrow keeps the publish context that the volume was mounted with.
+func (d *deed) prepareGrow() (*decide.Record, *csipb.VolumeCapability, error) {
+	d.publishContext = d.rec.PublishContext
+	return d.prepare()
+}
+
+// tellGrown writes the end of a growth into the claim's status: the new
+// capacity, or that it cannot be.
+func (d *deed) tellGrown(ctx context.Context, state corev1.ClaimResourceStatus) error {
+	claim, now := d.f.claim, d.f.claim.Status
+	change := map[string]any{}
+	if state == "" {
+		conditions := []corev1.PersistentVolumeClaimCondition{}
+		for _, c := range now.Conditions {
+			switch c.Type {
+			case corev1.PersistentVolumeClaimFileSystemResizePending, corev1.PersistentVolumeClaimResizing,
+				corev1.PersistentVolumeClaimNodeResizeError, corev1.PersistentVolumeClaimControllerResizeError:
+			default:
+				conditions = append(conditions, c)
+			}
+		}
+		size := d.f.pv.Spec.Capacity[corev1.ResourceStorage]
+		change["capacity"] = map[string]any{"storage": size.String()}
+		change["conditions"] = conditions
+		change["allocatedResourceStatuses"] = map[string]any{"storage": nil}
+	} else {
+		change["allocatedResourceStatuses"] = map[string]any{"storage": state}
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": claim.ResourceVersion}, "status": change})
+	if err != nil {
+		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)
+	}
+	written, err := d.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)
+	}
+	d.Claims.Wrote(written)
+	return nil
+}

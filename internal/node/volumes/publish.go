@@ -1,0 +1,216 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/mount/fsgroup"
+	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/volume"
+)
+
+var (
+	errNotMounted = errors.New("the driver said that the volume is mounted, but it is not in the mount table")
+	errNoDevice   = errors.New("the driver said that the volume is published, but there is no block device")
+)
+
+func (d *deed) publish(ctx context.Context, path string) error {
+	request, err := d.request(ctx, path)
+	if err != nil {
+		return err
+	}
+	// What is there must be this agent's: a driver could write to it, or hide it.
+	if d.rec.Target(path) == nil {
+		if err := d.table.Free(path, d.f.Block); err != nil {
+			return fmt.Errorf("target of volume %s: %w", d.f.Volume, err)
+		}
+	}
+	t, before := d.target(d.consumer(path))
+	t.Phase = decide.Publishing
+	if err := d.save(); err != nil {
+		d.notBegun(path, before)
+		return err
+	}
+	if err := mount.MakeBelow(d.Root, filepath.Dir(path)); err != nil {
+		// The driver was not called.
+		d.notBegun(path, before)
+		d.dirty = true
+		return fmt.Errorf("make parent of target: %w", err)
+	}
+	_, err = d.f.driver.NodeClient().NodePublishVolume(ctx, request)
+	d.dirty = true
+	switch d.outcome(path, err) {
+	case volume.Done:
+		return d.published(ctx, t)
+	case volume.Failed:
+		if d.notBegun(path, before); before == "" {
+			d.forget(path)
+		}
+	}
+	return called(d.f.Driver, "NodePublishVolume", err)
+}
+
+// republish calls the driver again for what it has published. Whatever comes
+// of it, the mount stays as it is.
+func (d *deed) republish(ctx context.Context, path string) error {
+	d.publishContext = d.rec.PublishContext
+	request, err := d.request(ctx, path)
+	if err != nil {
+		return err
+	}
+	if _, err := d.f.driver.NodeClient().NodePublishVolume(ctx, request); err != nil {
+		return called(d.f.Driver, "NodePublishVolume", err)
+	}
+	return d.published(ctx, d.rec.Target(path))
+}
+
+// request is what NodePublishVolume is called with, the first time and again.
+func (d *deed) request(ctx context.Context, path string) (*csipb.NodePublishVolumeRequest, error) {
+	r, capability, err := d.prepare()
+	if err != nil {
+		return nil, err
+	}
+	pod, consumer := d.f.consumers[path], d.consumer(path)
+	secrets, err := d.secrets(ctx, r.PublishSecret)
+	if err != nil {
+		return nil, err
+	}
+	if m := capability.GetMount(); m != nil {
+		m.VolumeMountGroup = d.f.mountGroup(pod)
+	}
+	request := &csipb.NodePublishVolumeRequest{
+		VolumeId: r.Handle, PublishContext: r.PublishContext, TargetPath: path, VolumeCapability: capability,
+		Readonly: consumer.ReadOnly, Secrets: secrets, VolumeContext: d.volumeContext(pod),
+	}
+	if r.Stage != "" {
+		request.StagingTargetPath = r.StagingPath
+	}
+	return request, d.addTokens(ctx, pod, request)
+}
+
+// published believes the driver when the host shows what it says.
+func (d *deed) published(ctx context.Context, t *decide.Target) error {
+	pod := d.f.consumers[t.Path]
+	if d.f.Verify {
+		if err := d.seen(t.Path); err != nil {
+			return err
+		}
+	}
+	if group, always, ok := d.f.ownGroup(d.Node.Spec(d.f.Driver).FSGroupPolicy, pod, t.ReadOnly); ok {
+		if err := fsgroup.Apply(ctx, t.Path, group, always); err != nil {
+			return err
+		}
+	}
+	if d.f.Block {
+		if err := d.link(t); err != nil {
+			return err
+		}
+	}
+	points, err := d.table.Below(t.Path)
+	if err != nil {
+		return err
+	}
+	if t.Mounts = len(points); t.Mounts == 1 {
+		t.Mounts = 0
+	}
+	t.Phase = decide.Published
+	d.republishes.done(d.f.Driver, t.Path)
+	return nil
+}
+
+func (d *deed) seen(path string) error {
+	if d.f.Block {
+		if !mount.IsDevice(path) {
+			return fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNoDevice)
+		}
+		return nil
+	}
+	_, mounted, err := d.table.At(path)
+	if err == nil && !mounted {
+		err = fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNotMounted)
+	}
+	return err
+}
+
+// link shows a block device where the Pod looks for it.
+func (d *deed) link(t *decide.Target) error {
+	at := uses.DeviceLink(d.Root, t.PodUID, d.rec.Volume)
+	if err := mount.MakeBelow(d.Root, filepath.Dir(at)); err != nil {
+		return fmt.Errorf("make parent of device link: %w", err)
+	}
+	return mount.Link(t.Path, at)
+}
+
+func (d *deed) consumer(path string) decide.Consumer {
+	for _, c := range d.f.Wanted {
+		if c.Path == path {
+			return c
+		}
+	}
+	return decide.Consumer{Path: path}
+}
+
+// target returns the record's target for a consumer, and its phase so far. A
+// published one that is published again is no longer known to be without
+// effect.
+func (d *deed) target(c decide.Consumer) (*decide.Target, decide.Phase) {
+	if t := d.rec.Target(c.Path); t != nil {
+		return t, decide.Publishing
+	}
+	d.rec.Targets = append(d.rec.Targets, decide.Target{PodUID: c.UID, PodNamespace: c.Namespace, PodName: c.Name, Path: c.Path, ReadOnly: c.ReadOnly})
+	return &d.rec.Targets[len(d.rec.Targets)-1], ""
+}
+
+// notBegun puts a target back to the phase that it had; "" is that there was
+// none.
+func (d *deed) notBegun(path string, before decide.Phase) {
+	if before == "" {
+		d.rec.Targets = slices.DeleteFunc(d.rec.Targets, func(t decide.Target) bool { return t.Path == path })
+		return
+	}
+	d.rec.Target(path).Phase = before
+}
+
+// forget takes a target out of the record.
+func (d *deed) forget(path string) {
+	d.rec.Targets, d.dirty = slices.DeleteFunc(d.rec.Targets, func(t decide.Target) bool { return t.Path == path }), true
+	d.republishes.forget(path)
+	d.tidyTarget(path)
+}
+
+// unlink takes the device out of the Pod's sight; then come the driver's steps,
+// in the opposite order of those that brought it.
+func (d *deed) unlink(t *decide.Target) error {
+	at := uses.DeviceLink(d.Root, t.PodUID, d.rec.Volume)
+	if err := mount.Unlink(at); err != nil {
+		return err
+	}
+	d.tidyTarget(filepath.Dir(at))
+	return nil
+}
+
+func (d *deed) unpublish(ctx context.Context, path string) error {
+	t := d.rec.Target(path)
+	t.Phase = decide.Unpublishing
+	if err := d.settle(); err != nil {
+		return err
+	}
+	if d.rec.Block {
+		if err := d.unlink(t); err != nil {
+			return err
+		}
+	}
+	_, err := d.f.driver.NodeClient().NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: d.rec.Handle, TargetPath: path})
+	if err := d.taken(path, called(d.f.Driver, "NodeUnpublishVolume", err)); err != nil {
+		return err
+	}
+	d.forget(path)
+	return nil
+}

@@ -1,0 +1,210 @@
+package volumes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/decide/attach"
+	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/identity"
+	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// reporter tells of what went wrong at the objects that it keeps waiting.
+type reporter struct{ *parts }
+
+// after tells of what failed, and of what cannot begin, at the objects that it
+// keeps waiting, and returns why the volume has to be looked at again. What is
+// only waited for counts when nothing went wrong.
+func (r reporter) after(ctx context.Context, f *facts, plan *decide.Plan, failed []failure) error {
+	r.warnStuck(ctx, f, plan.Because)
+	if len(failed) == 0 {
+		return nil
+	}
+	var wrong, notYet error
+	for _, x := range failed {
+		if errors.Is(x.err, errNotYet) {
+			notYet = errors.Join(notYet, x.err)
+			continue
+		}
+		b := r.inUse(ctx, f, x, decide.Failed(x.action.Verb, r.Node.Name, describe(x.err), r.nextAfter(f, x.err)))
+		if wrong == nil {
+			plan.Because = b
+		}
+		wrong = errors.Join(wrong, x.err)
+		if ctx.Err() == nil {
+			r.warn(ctx, f, x.action, b)
+		}
+	}
+	if wrong != nil {
+		return wrong
+	}
+	return notYet
+}
+
+// inUse adds to the reason of a failed unmount who keeps in use what is still mounted. A
+// search costs something, so there is one only after the kernel or the driver has
+// refused.
+func (r reporter) inUse(ctx context.Context, f *facts, x failure, b volume.Because) volume.Because {
+	var call *callError
+	if f.Block || !f.Verify || f.Record == nil || !errors.Is(x.err, unix.EBUSY) && !errors.As(x.err, &call) {
+		return b
+	}
+	at := x.action.Path
+	switch x.action.Verb {
+	case decide.Unbind:
+		at = f.Record.Target(at).HostPath
+	case decide.Unpublish:
+	case decide.Unstage:
+		at = f.Record.StagingPath
+	default:
+		return b
+	}
+	points, err := r.table.Below(at)
+	if err != nil || len(points) == 0 {
+		return b
+	}
+	all, err := r.search.Holders(ctx, points)
+	if err != nil {
+		r.Log.Debug("it is not known who uses a mount", "path", at, "err", err)
+	}
+	holders := make([]decide.Holder, 0, len(all))
+	for _, h := range all {
+		holders = append(holders, decide.Holder(h))
+	}
+	return decide.InUse(b, r.Node.Name, holders)
+}
+
+// describe returns an error as a bounded text.
+func describe(err error) string {
+	var call *callError
+	if errors.As(err, &call) {
+		return call.what + ": " + csi.Describe(call.err)
+	}
+	return fmt.Sprintf("%.900s", err)
+}
+
+// nextAfter says who has to act after a failure: a person when something of the
+// host or of the API is in the way, the driver when it has not done what it says,
+// and otherwise this agent, which tries again.
+func (r reporter) nextAfter(f *facts, err error) string {
+	for _, inTheWay := range []error{
+		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath, errSecret, errElsewhere, identity.ErrHeld,
+		unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
+	} {
+		if errors.Is(err, inTheWay) {
+			return "user"
+		}
+	}
+	var call *callError
+	if errors.As(err, &call) && status.Code(call.err) == codes.DeadlineExceeded {
+		return f.Driver
+	}
+	if errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice) {
+		return f.Driver
+	}
+	return "node " + r.Node.Name
+}
+
+// warn records a failure at the objects that it keeps waiting.
+func (r reporter) warn(ctx context.Context, f *facts, failed decide.Action, b volume.Because) {
+	switch {
+	case b.Reason == volume.ReasonFailedNodeResize:
+		r.Events.Warn(f.claim, b)
+		for _, pod := range f.consumers {
+			r.Events.Warn(pod, b)
+		}
+	case failed.Verb == decide.Republish || failed.Verb == decide.Publish:
+		r.Events.Warn(f.consumers[failed.Path], b)
+	case b.Reason == volume.ReasonFailedMount:
+		r.warnWaiting(f, b)
+	default:
+		r.warnLeaving(ctx, f, failed.Path, b)
+	}
+}
+
+// warnStuck records what keeps Pods waiting, or has happened to them, without
+// any step of this agent having failed.
+func (r reporter) warnStuck(ctx context.Context, f *facts, b volume.Because) {
+	switch b.Reason {
+	case volume.ReasonFailedMount:
+		r.warnWaiting(f, b)
+	case volume.ReasonMountBroken:
+		for path, pod := range f.consumers {
+			if f.Dead[path] {
+				r.Events.Warn(pod, b)
+			}
+		}
+	case volume.ReasonDriverMissing:
+		r.warnWaiting(f, b)
+		if len(f.Wanted) == 0 || f.Record != nil && len(f.Record.Targets) > 0 {
+			r.warnLeaving(ctx, f, "", volume.Because{Reason: volume.ReasonFailedUnmount, Message: b.Message, Next: b.Next})
+		}
+	}
+}
+
+// warnLeaving tells the Pods that the volume is to be taken from; path limits
+// it to the one that it is published to there. When it is taken from none any
+// more, those wait that want it next, or its detach.
+func (r reporter) warnLeaving(ctx context.Context, f *facts, path string, b volume.Because) {
+	record := r.Journal.Get(volume.Key(f.Driver, f.Handle))
+	if record == nil {
+		return
+	}
+	gone := false
+	for _, t := range record.Targets {
+		pod, there := r.Pods.ByUID(t.PodUID)
+		gone = gone || !there
+		if there && f.consumers[t.Path] == nil && (path == "" || path == t.Path) {
+			r.Events.Warn(pod, b)
+		}
+	}
+	switch {
+	case gone:
+		r.warnHeld(ctx, f, b)
+	case len(record.Targets) > 0:
+	case len(f.Wanted) > 0:
+		r.warnWaiting(f, b)
+	default:
+		r.warnHeld(ctx, f, b)
+	}
+}
+
+// warnHeld tells the attachment whose detach waits for this node, or without one
+// the volume, or the node if nobody knows of that.
+func (r reporter) warnHeld(ctx context.Context, f *facts, b volume.Because) {
+	if f.AttachRequired {
+		va, err := r.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node), metav1.GetOptions{})
+		if err == nil {
+			r.Events.Warn(va, b)
+			return
+		}
+	}
+	if f.pv != nil {
+		r.Events.Warn(f.pv, b)
+		return
+	}
+	if node, ok := r.Node.Object(); ok {
+		r.Events.Warn(node, b)
+	}
+}
+
+// warnWaiting leaves out the Pods that have what they want.
+func (r reporter) warnWaiting(f *facts, b volume.Because) {
+	record := r.Journal.Get(volume.Key(f.Driver, f.Handle))
+	for path, pod := range f.consumers {
+		host, _, err := r.Finder.HostPath(pod)
+		if err != nil || !record.Target(path).Serves(host) {
+			r.Events.Warn(pod, b)
+		}
+	}
+}
