@@ -41,7 +41,10 @@ const (
 
 // layers returns the table. The first row whose prefix is the package or a
 // folder above it is the package's row.
-func layers() []layer {
+func layers() []layer { return append(lowerLayers(), upperLayers()...) }
+
+// lowerLayers are the rows of words, decisions and what speaks to one side only.
+func lowerLayers() []layer {
 	deeds := []string{"context", "os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", clientGo, grpc, apiServer}
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
@@ -57,6 +60,13 @@ func layers() []layer {
 		{"internal/kube/kubetest", []string{"internal/volume", "internal/cluster", "internal/kube", "internal/controller"}, heavy, "for tests only"},
 		{"internal/kube", []string{"internal/volume", "internal/cluster"}, heavy, "a client, whoever the server is"},
 		{"internal/identity", []string{"internal/durable", decidePrefix}, append(heavy, grpc), "speaks to the API server and the disk only"},
+	}
+}
+
+// upperLayers are the rows of what acts, and of what joins it.
+func upperLayers() []layer {
+	heavy := []string{apiServer, kubernetes, etcdServer}
+	return []layer{
 		{"internal/controller/", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/controller"}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
 		{"internal/controller", []string{"internal/volume", "internal/kube"}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
 		{"internal/node/uses", []string{"internal/volume", "internal/cluster", decidePrefix}, append(deeds[1:], "sync"), "reads what it is given, and says what a Pod wants where"},

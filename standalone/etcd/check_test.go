@@ -121,19 +121,22 @@ func truncate(t *testing.T, path string, size int64) {
 	}
 }
 
+// checkCase is a change of a directory, and what is said of it then.
+type checkCase struct {
+	of     string
+	change func(t *testing.T, dir string)
+	// says is part of the error; empty when all is well.
+	says   string
+	exists bool
+}
+
 // TestCheck: every damage is found, told with the file it is in, and nothing is
 // changed by looking; what a kill leaves is no damage.
 func TestCheck(t *testing.T) {
 	stopped, killed := stored(t)
 	noise := make([]byte, 200<<10)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise)
-	for name, c := range map[string]struct {
-		of     string
-		change func(t *testing.T, dir string)
-		// says is part of the error; empty when all is well.
-		says   string
-		exists bool
-	}{
+	for name, c := range map[string]checkCase{
 		"stopped": {of: stopped, exists: true},
 		"killed":  {of: killed, exists: true},
 		"killed in the middle of a record": {of: killed, exists: true, change: func(t *testing.T, dir string) {

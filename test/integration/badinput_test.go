@@ -55,22 +55,13 @@ func (b badInput) next(driver string) string {
 	return "user"
 }
 
-func badInputs() []badInput {
+// badParameters are mistakes in a class and in a claim.
+func badParameters() []badInput {
 	secretNamed := func(name, namespace string) map[string]string {
 		return map[string]string{"csi.storage.k8s.io/provisioner-secret-name": name, "csi.storage.k8s.io/provisioner-secret-namespace": namespace}
 	}
 	team := "${pvc.annotations['team']}"
 	annotated := func(v string) map[string]string { return map[string]string{"team": v} }
-	volumeOf := func(id string, bytes int64) *csipb.CreateVolumeResponse {
-		return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: bytes}}
-	}
-	answer := func(change func(v *csipb.Volume)) func(string) csitest.Action {
-		return func(name string) csitest.Action {
-			r := volumeOf("id-"+name, 2<<30)
-			change(r.GetVolume())
-			return csitest.Action{After: true, Answer: r}
-		}
-	}
 	return []badInput{
 		{argues: "a parameter that nobody knows", parameters: map[string]string{"csi.storage.k8s.io/fstyp": "xfs"}, says: []string{`unknown parameter "csi.storage.k8s.io/fstyp"`}},
 		{argues: "a name without a namespace", parameters: map[string]string{"csi.storage.k8s.io/provisioner-secret-name": "s"}, says: []string{"needs both a name and a namespace"}},
@@ -87,6 +78,22 @@ func badInputs() []badInput {
 		{argues: "a Secret that is no text", parameters: secretNamed("s", "default"), secret: map[string][]byte{"key": {0xff, 0xfe}}, says: []string{"UTF-8"}},
 		{argues: "a driver that nobody has", provisioner: "nobody.example.com", says: []string{"nobody.example.com"}},
 		{argues: "a size that no driver can be asked for", size: "1e30", says: []string{"1e30", "too large"}},
+	}
+}
+
+// wrongAnswers are mistakes and failures of a driver.
+func wrongAnswers() []badInput {
+	volumeOf := func(id string, bytes int64) *csipb.CreateVolumeResponse {
+		return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: bytes}}
+	}
+	answer := func(change func(v *csipb.Volume)) func(string) csitest.Action {
+		return func(name string) csitest.Action {
+			r := volumeOf("id-"+name, 2<<30)
+			change(r.GetVolume())
+			return csitest.Action{After: true, Answer: r}
+		}
+	}
+	return []badInput{
 		{argues: "a volume that is too small", asks: true, answers: answer(func(v *csipb.Volume) { v.CapacityBytes = 1 << 30 }), says: []string{"1073741824", "2147483648"}},
 		{argues: "a volume of less than nothing", asks: true, answers: answer(func(v *csipb.Volume) { v.CapacityBytes = -1 }), says: []string{"negative Volume.capacity_bytes"}},
 		{argues: "a volume where no label can say it", asks: true, answers: answer(func(v *csipb.Volume) {
@@ -116,7 +123,7 @@ func badInputs() []badInput {
 func TestBadInput(t *testing.T) {
 	p := newPlane(t)
 	p.makeVolume("taken", "1Gi", "other")
-	for i, b := range badInputs() {
+	for i, b := range append(badParameters(), wrongAnswers()...) {
 		t.Run(b.argues, func(t *testing.T) {
 			p := p.of(t)
 			defer p.clear(b)

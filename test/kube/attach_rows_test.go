@@ -14,10 +14,9 @@ type attachRow struct {
 	explains func(d difference, volume string) bool
 }
 
-// attachRows are the reasons for which what is attached may differ.
-func attachRows() []row {
-	var out []row
-	for _, r := range []attachRow{
+// attachReasons are the reasons for which what is attached may differ.
+func attachReasons() []attachRow {
+	return []attachRow{
 		{
 			"Kubernetes protects a volume before it finds out that it cannot ask the driver, for want of a secret or a node's id; here it is protected when the driver is asked",
 			protectedEarly,
@@ -75,7 +74,13 @@ func attachRows() []row {
 			"which of two nodes that wait gets a volume is nobody's promise",
 			eitherNode,
 		},
-	} {
+	}
+}
+
+// attachRows judge what is attached by these reasons.
+func attachRows() []row {
+	var out []row
+	for _, r := range attachReasons() {
 		out = append(out, row{r.reason, func(d difference, line string) bool {
 			all := volumesIn(d, line)
 			return len(all) > 0 && !slices.ContainsFunc(all, func(v string) bool { return !r.explains(d, v) })

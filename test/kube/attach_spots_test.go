@@ -15,14 +15,17 @@ import (
 // spot is a volume on a node.
 type spot struct{ volume, node string }
 
-// spotRows are the reasons for which what is attached may differ that hold for
+// spotRow is one reason for which what is attached may differ; explains tells
+// whether it is the reason for all that differs about a volume on a node.
+type spotRow struct {
+	reason   string
+	explains func(d difference, p spot) bool
+}
+
+// spotReasons are the reasons for which what is attached may differ that hold for
 // a volume on one node, and excuse nothing elsewhere.
-func spotRows() []row {
-	var out []row
-	for _, r := range []struct {
-		reason   string
-		explains func(d difference, p spot) bool
-	}{
+func spotReasons() []spotRow {
+	return []spotRow{
 		{
 			"what is attached to a node whose object was deleted, or made anew, keeps a volume for one node from others while Pods are there; Kubernetes does not know of it after it is started anew, and attaches the volume to a second node",
 			secondAttachment,
@@ -83,7 +86,13 @@ func spotRows() []row {
 			"what an attach may have done under the name that a driver had for a node before is undone; Kubernetes goes on under the new name",
 			formerName,
 		},
-	} {
+	}
+}
+
+// spotRows judge what is attached by these reasons.
+func spotRows() []row {
+	var out []row
+	for _, r := range spotReasons() {
 		out = append(out, row{r.reason, func(d difference, line string) bool {
 			all := spotsIn(d, line)
 			return len(all) > 0 && !slices.ContainsFunc(all, func(p spot) bool { return !r.explains(d, p) })

@@ -90,18 +90,7 @@ func TestClaimWakes(t *testing.T) {
 				w.keys.Since(t, key)
 				after := claim.DeepCopy()
 				c.after(after)
-				claims := w.client.CoreV1().PersistentVolumeClaims("ns")
-				if after.UID != claim.UID {
-					if err := claims.Delete(t.Context(), "claim", metav1.DeleteOptions{}); err != nil {
-						t.Fatal(err)
-					}
-					w.keys.Since(t)
-					if _, err := claims.Create(t.Context(), after, metav1.CreateOptions{}); err != nil {
-						t.Fatal(err)
-					}
-				} else if _, err := claims.Update(t.Context(), after, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				w.replace(claim, after)
 				if c.wakes {
 					w.keys.Since(t, key)
 				} else {
@@ -109,6 +98,25 @@ func TestClaimWakes(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// replace writes a claim, or makes it anew if it is another one of its name.
+func (w *bubble) replace(before, after *corev1.PersistentVolumeClaim) {
+	w.t.Helper()
+	claims := w.client.CoreV1().PersistentVolumeClaims("ns")
+	if after.UID == before.UID {
+		if _, err := claims.Update(w.t.Context(), after, metav1.UpdateOptions{}); err != nil {
+			w.t.Fatal(err)
+		}
+		return
+	}
+	if err := claims.Delete(w.t.Context(), "claim", metav1.DeleteOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.keys.Since(w.t)
+	if _, err := claims.Create(w.t.Context(), after, metav1.CreateOptions{}); err != nil {
+		w.t.Fatal(err)
 	}
 }
 

@@ -23,10 +23,10 @@ func TestPublished(t *testing.T) {
 		facts  PublishedFacts
 	}{
 		{"both say the same", PublishedFacts{Published: pairs(here), Attachments: attachments(done), Settled: settled(done)}},
-		{"the driver does not know of an attachment", PublishedFacts{Attachments: attachments(done), Settled: settled(done)}},
+		{"the driver does not know of an attachment", rested(done)},
 		{"it may not know of one that has just been attached", PublishedFacts{Attachments: attachments(done)}},
-		{"or is being attached", PublishedFacts{Attachments: attachments(attachment("pv", "n1", held, recorded)), Settled: settled(done)}},
-		{"or detached", PublishedFacts{Attachments: attachments(attachment("pv", "n1", attached, going, held, recorded)), Settled: settled(done)}},
+		{"or is being attached", rested(attachment("pv", "n1", held, recorded))},
+		{"or detached", rested(attachment("pv", "n1", attached, going, held, recorded))},
 		{"a volume that is being deleted is not attached again", PublishedFacts{Attachments: attachments(done), Settled: settled(done), Volumes: []*corev1.PersistentVolume{dying}}},
 		{"nor one that is gone", PublishedFacts{Attachments: attachments(done), Settled: settled(done), Volumes: []*corev1.PersistentVolume{}}},
 		{"what is attached for nobody is looked at once more", PublishedFacts{Published: pairs(here)}},
@@ -40,9 +40,9 @@ func TestPublished(t *testing.T) {
 			Published: pairs(here, Pair{"h-pv", "id2"}), Suspects: pairs(here, Pair{"h-pv", "id2"}), Attachments: attachments(done), Settled: settled(done),
 			Nodes: map[string]*corev1.Node{"id2": node()},
 		}},
-		{"an attachment without a record is known by its volume and node", PublishedFacts{Attachments: attachments(attachment("pv", "n1", attached)), Settled: settled(done)}},
-		{"one whose record cannot be read is, too", PublishedFacts{Attachments: attachments(attachment("pv", "n1", attached, torn)), Settled: settled(done)}},
-		{"a node that nobody knows is not asked for", PublishedFacts{Attachments: attachments(attachment("pv", "n7", attached)), Settled: settled(done)}},
+		{"an attachment without a record is known by its volume and node", rested(attachment("pv", "n1", attached))},
+		{"one whose record cannot be read is, too", rested(attachment("pv", "n1", attached, torn))},
+		{"a node that nobody knows is not asked for", rested(attachment("pv", "n7", attached))},
 		{"an attachment that says itself what it is about is asked for by that", PublishedFacts{
 			Published: pairs(Pair{"h-inline", "id1"}), Suspects: pairs(Pair{"h-inline", "id1"}), Attachments: attachments(attachment("", "n1", inline)),
 			Volumes: []*corev1.PersistentVolume{pv("inline")},
@@ -51,12 +51,12 @@ func TestPublished(t *testing.T) {
 			Published: pairs(Pair{"h-inline", "id1"}), Suspects: pairs(Pair{"h-inline", "id1"}), Attachments: attachments(attachment("", "n1", inline)),
 			Volumes: []*corev1.PersistentVolume{pv("inline"), pv("h-inline")},
 		}},
-		{"one about what is no CSI volume is left alone", PublishedFacts{Attachments: attachments(attachment("", "n1", attached, inlinePath)), Settled: settled(done)}},
+		{"one about what is no CSI volume is left alone", rested(attachment("", "n1", attached, inlinePath))},
 		{"several are detached in one order", PublishedFacts{
 			Published: pairs(here, Pair{"h-c", "id1"}, Pair{"h-b", "id1"}), Suspects: pairs(here, Pair{"h-c", "id1"}, Pair{"h-b", "id1"}),
 			Volumes: []*corev1.PersistentVolume{pv("pv"), pv("b"), pv("c")},
 		}},
-		{"one that nobody knows is left alone", PublishedFacts{Attachments: attachments(attachment("x", "n7", attached)), Settled: settled(done)}},
+		{"one that nobody knows is left alone", rested(attachment("x", "n7", attached))},
 	} {
 		c.facts.Driver = driver
 		if c.facts.Volumes == nil {
@@ -68,6 +68,11 @@ func TestPublished(t *testing.T) {
 		fmt.Fprintf(&out, "# %s\n%s\n", c.argues, publishedText(t, Published(c.facts)))
 	}
 	golden.Equal(t, "testdata/published.txt", out.String())
+}
+
+// rested are the facts of an attachment that nobody has touched for a while.
+func rested(a *storagev1.VolumeAttachment) PublishedFacts {
+	return PublishedFacts{Attachments: attachments(a), Settled: settled(a)}
 }
 
 func pairs(all ...Pair) map[Pair]bool {

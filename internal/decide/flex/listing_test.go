@@ -10,6 +10,11 @@ import (
 	"volplane.dev/volplane/internal/golden"
 )
 
+// driver is a directory of this name with such a file of its name.
+func driver(name string, f *flex.File) flex.Entry {
+	return flex.Entry{Name: name, Directory: true, File: f}
+}
+
 // TestReadEntry: which entries of the plugin directory are drivers, which are
 // nothing, and which must not be executed.
 func TestReadEntry(t *testing.T) {
@@ -40,42 +45,42 @@ func TestReadEntry(t *testing.T) {
 		argues string
 		entry  flex.Entry
 	}{
-		{"a directory with the executable of its name", flex.Entry{Name: "example.com~lofs", Directory: true, File: safe()}},
-		{"the vendor may be missing", flex.Entry{Name: "lofs", Directory: true, File: safe()}},
+		{"a directory with the executable of its name", driver("example.com~lofs", safe())},
+		{"the vendor may be missing", driver("lofs", safe())},
 		{"a plain file is nothing, whatever it is called", flex.Entry{Name: "NOTES", File: safe()}},
 		{"a directory is made before its executable comes", flex.Entry{Name: "example.com~lofs", Directory: true}},
-		{"what begins with a dot is not there", flex.Entry{Name: ".stage~x", Directory: true, File: safe()}},
+		{"what begins with a dot is not there", driver(".stage~x", safe())},
 		{"a directory of the file system's is nothing", flex.Entry{Name: "lost+found", Directory: true}},
-		{"two tildes", flex.Entry{Name: "a~b~c", Directory: true, File: safe()}},
-		{"upper case in the vendor", flex.Entry{Name: "Example.com~lofs", Directory: true, File: safe()}},
-		{"dots that lead upwards", flex.Entry{Name: "..~x", Directory: true, File: safe()}},
-		{"dots as the driver", flex.Entry{Name: "example.com~..", Directory: true, File: safe()}},
-		{"dots in the vendor", flex.Entry{Name: "a..b~lofs", Directory: true, File: safe()}},
-		{"a blank", flex.Entry{Name: "example.com~lo fs", Directory: true, File: safe()}},
-		{"a new line", flex.Entry{Name: "example.com~lo\nfs", Directory: true, File: safe()}},
-		{"no name", flex.Entry{Name: "example.com~", Directory: true, File: safe()}},
-		{"no vendor before the tilde", flex.Entry{Name: "~lofs", Directory: true, File: safe()}},
-		{"a name too long", flex.Entry{Name: strings.Repeat("a", 64), Directory: true, File: safe()}},
-		{"a link that leads nowhere", flex.Entry{Name: "lofs", Directory: true, File: &flex.File{Broken: "a symbolic link leads nowhere: no such file or directory"}}},
-		{"a link out of the tree", flex.Entry{Name: "lofs", Directory: true, File: &flex.File{Outside: "/tmp/x"}}},
-		{"a directory for a file", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode |= fs.ModeDir })}},
-		{"a pipe", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode |= fs.ModeNamedPipe })}},
-		{"a file of another user", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.UID = 1000 })}},
-		{"a file that all may write", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode = 0o757 })}},
-		{"a file that a group may write", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode, o.GID = 0o775, 50 })}},
-		{"root's group may", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode = 0o775 })}},
-		{"a setuid file", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode |= fs.ModeSetuid })}},
-		{"a setgid file", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode |= fs.ModeSetgid })}},
-		{"a file that nobody may execute", flex.Entry{Name: "lofs", Directory: true, File: of(func(o *flex.Owned) { o.Mode = 0o644 })}},
-		{"a directory of another user", flex.Entry{Name: "lofs", Directory: true, File: in(func(o *flex.Owned) { o.UID = 1000 })}},
-		{"a directory that all may write, though sticky", flex.Entry{Name: "lofs", Directory: true, File: in(func(o *flex.Owned) { o.Mode |= fs.ModeSticky | 0o777 })}},
-		{"a way that is root's alone", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/way", Mode: fs.ModeDir | 0o755})}},
-		{"a way that all may write", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/way", Mode: fs.ModeDir | 0o777})}},
-		{"a way that all may write, but sticky", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777})}},
-		{"a sticky way of another user", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/way", Mode: fs.ModeDir | fs.ModeSticky | 0o755, UID: 1000})}},
-		{"a link on the way", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/link", Mode: fs.ModeSymlink | 0o777})}},
-		{"another user's link on the way", flex.Entry{Name: "lofs", Directory: true, File: by(flex.Owned{Path: "/link", Mode: fs.ModeSymlink | 0o777, UID: 1000})}},
-		{"a hard link out of the tree", flex.Entry{Name: "lofs", Directory: true, File: &flex.File{Self: self, Above: above(dir), Outer: 1}}},
+		{"two tildes", driver("a~b~c", safe())},
+		{"upper case in the vendor", driver("Example.com~lofs", safe())},
+		{"dots that lead upwards", driver("..~x", safe())},
+		{"dots as the driver", driver("example.com~..", safe())},
+		{"dots in the vendor", driver("a..b~lofs", safe())},
+		{"a blank", driver("example.com~lo fs", safe())},
+		{"a new line", driver("example.com~lo\nfs", safe())},
+		{"no name", driver("example.com~", safe())},
+		{"no vendor before the tilde", driver("~lofs", safe())},
+		{"a name too long", driver(strings.Repeat("a", 64), safe())},
+		{"a link that leads nowhere", driver("lofs", &flex.File{Broken: "a symbolic link leads nowhere: no such file or directory"})},
+		{"a link out of the tree", driver("lofs", &flex.File{Outside: "/tmp/x"})},
+		{"a directory for a file", driver("lofs", of(func(o *flex.Owned) { o.Mode |= fs.ModeDir }))},
+		{"a pipe", driver("lofs", of(func(o *flex.Owned) { o.Mode |= fs.ModeNamedPipe }))},
+		{"a file of another user", driver("lofs", of(func(o *flex.Owned) { o.UID = 1000 }))},
+		{"a file that all may write", driver("lofs", of(func(o *flex.Owned) { o.Mode = 0o757 }))},
+		{"a file that a group may write", driver("lofs", of(func(o *flex.Owned) { o.Mode, o.GID = 0o775, 50 }))},
+		{"root's group may", driver("lofs", of(func(o *flex.Owned) { o.Mode = 0o775 }))},
+		{"a setuid file", driver("lofs", of(func(o *flex.Owned) { o.Mode |= fs.ModeSetuid }))},
+		{"a setgid file", driver("lofs", of(func(o *flex.Owned) { o.Mode |= fs.ModeSetgid }))},
+		{"a file that nobody may execute", driver("lofs", of(func(o *flex.Owned) { o.Mode = 0o644 }))},
+		{"a directory of another user", driver("lofs", in(func(o *flex.Owned) { o.UID = 1000 }))},
+		{"a directory that all may write, though sticky", driver("lofs", in(func(o *flex.Owned) { o.Mode |= fs.ModeSticky | 0o777 }))},
+		{"a way that is root's alone", driver("lofs", by(flex.Owned{Path: "/way", Mode: fs.ModeDir | 0o755}))},
+		{"a way that all may write", driver("lofs", by(flex.Owned{Path: "/way", Mode: fs.ModeDir | 0o777}))},
+		{"a way that all may write, but sticky", driver("lofs", by(flex.Owned{Path: "/tmp", Mode: fs.ModeDir | fs.ModeSticky | 0o777}))},
+		{"a sticky way of another user", driver("lofs", by(flex.Owned{Path: "/way", Mode: fs.ModeDir | fs.ModeSticky | 0o755, UID: 1000}))},
+		{"a link on the way", driver("lofs", by(flex.Owned{Path: "/link", Mode: fs.ModeSymlink | 0o777}))},
+		{"another user's link on the way", driver("lofs", by(flex.Owned{Path: "/link", Mode: fs.ModeSymlink | 0o777, UID: 1000}))},
+		{"a hard link out of the tree", driver("lofs", &flex.File{Self: self, Above: above(dir), Outer: 1})},
 	} {
 		kind, name, because := flex.ReadEntry(c.entry)
 		fmt.Fprintf(&out, "# %s\n%q\n----\n%s %s\n", c.argues, c.entry.Name, kind, name)

@@ -201,6 +201,11 @@ func manyCordoned() (all []Node) {
 	return all
 }
 
+// between are the facts of a Pod that has claims and may run on some nodes.
+func between(nodes []Node, claims []Claim) Facts {
+	return Facts{Pod: pod(), Nodes: nodes, Claims: claims}
+}
+
 func TestPods(t *testing.T) {
 	two := []Node{node("n1", "a", 3), node("n2", "b", 1)}
 	onlyA := corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a"}}}}
@@ -209,50 +214,50 @@ func TestPods(t *testing.T) {
 	var out strings.Builder
 	for _, c := range append([]podCase{
 		{"without volumes the emptiest node is taken", Facts{Pod: pod(), Nodes: two}},
-		{"a bound volume draws its Pod to where it is", Facts{Pod: pod(), Nodes: two, Claims: bound("a")}},
-		{"a late claim is told the node first", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("")}},
-		{"a node that was promised comes first, even for volumes that are reachable everywhere", Facts{Pod: pod(), Nodes: two, Claims: promised(everywhere(), "n1")}},
-		{"a promised node is kept", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("n1")}},
-		{"the class's topologies bind", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("", onlyA)}},
-		{"a promise to a node that is gone is void", Facts{Pod: pod(), Nodes: two, Claims: lateClaim("n7")}},
+		{"a bound volume draws its Pod to where it is", between(two, bound("a"))},
+		{"a late claim is told the node first", between(two, lateClaim(""))},
+		{"a node that was promised comes first, even for volumes that are reachable everywhere", between(two, promised(everywhere(), "n1"))},
+		{"a promised node is kept", between(two, lateClaim("n1"))},
+		{"the class's topologies bind", between(two, lateClaim("", onlyA))},
+		{"a promise to a node that is gone is void", between(two, lateClaim("n7"))},
 		{"a Pod that named its node has its claims told", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0, down)}, Claims: lateClaim("")}},
 		{"but not when another Pod has told them another node", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: lateClaim("n1")}},
 		{"a Pod whose claims are bound and that named its node needs nothing", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: bound("a")}},
 		{"a Pod that named a node that is not there", Facts{Pod: pod(pinned), Claims: lateClaim("")}},
-		{"a volume that is there is reserved for a late claim", Facts{Pod: pod(), Nodes: two, Claims: static(available("s", "b", "10Gi"), available("m", "b", "7Gi"))}},
-		{"one elsewhere is not worth a fuller node", Facts{Pod: pod(), Nodes: two, Claims: static(available("s", "a", "10Gi"))}},
-		{"a class without a provisioner has only such volumes", Facts{Pod: pod(), Nodes: two, Claims: byHand(static(available("s", "c", "10Gi")))}},
-		{"a volume is not given to two claims, and the smaller claim gets the smaller one", Facts{Pod: pod(), Nodes: two, Claims: byHand(append(
-			static(available("s", "a", "10Gi"), available("m", "a", "7Gi")), small(static(available("s", "a", "10Gi"), available("m", "a", "7Gi")))...))}},
-		{"one volume for two claims is not enough", Facts{Pod: pod(), Nodes: two, Claims: byHand(append(static(available("s", "a", "10Gi")), small(static(available("s", "a", "10Gi")))...))}},
-		{"a volume that refers to the claim is the binder's turn", Facts{Pod: pod(), Nodes: two, Claims: static(reserved(available("s", "a", "10Gi"), claim("")))}},
-		{"what is promised to a node is made there", Facts{Pod: pod(), Nodes: two, Claims: promised(static(available("s", "b", "10Gi")), "n1")}},
-		{"a claim that lost its volume", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: lost()}}}},
-		{"a claim for one Pod is waited for", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: claim(""), Holder: "db"}}}},
-		{"a volume that is there already does not count twice", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, full)}, Claims: bound("a")}},
-		{"two volumes need room for two", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, roomForOne)}, Claims: append(lateClaim(""), small(lateClaim(""))...)}},
-		{"one has it", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, roomForOne)}, Claims: lateClaim("")}},
-		{"another driver is no driver", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, others)}, Claims: lateClaim("")}},
-		{"a FlexVolume driver that is not there is named", Facts{Pod: pod(), Nodes: []Node{node("n3", "a", 0, bare), node("n4", "a", 0, others, flexNode)}, Claims: flexVolume()}},
+		{"a volume that is there is reserved for a late claim", between(two, static(available("s", "b", "10Gi"), available("m", "b", "7Gi")))},
+		{"one elsewhere is not worth a fuller node", between(two, static(available("s", "a", "10Gi")))},
+		{"a class without a provisioner has only such volumes", between(two, byHand(static(available("s", "c", "10Gi"))))},
+		{"a volume is not given to two claims, and the smaller claim gets the smaller one", between(two, byHand(append(
+			static(available("s", "a", "10Gi"), available("m", "a", "7Gi")), small(static(available("s", "a", "10Gi"), available("m", "a", "7Gi")))...)))},
+		{"one volume for two claims is not enough", between(two, byHand(append(static(available("s", "a", "10Gi")), small(static(available("s", "a", "10Gi")))...)))},
+		{"a volume that refers to the claim is the binder's turn", between(two, static(reserved(available("s", "a", "10Gi"), claim(""))))},
+		{"what is promised to a node is made there", between(two, promised(static(available("s", "b", "10Gi")), "n1"))},
+		{"a claim that lost its volume", between(two, []Claim{{Name: "data", Object: lost()}})},
+		{"a claim for one Pod is waited for", between(two, []Claim{{Name: "data", Object: claim(""), Holder: "db"}})},
+		{"a volume that is there already does not count twice", between([]Node{node("n4", "a", 0, full)}, bound("a"))},
+		{"two volumes need room for two", between([]Node{node("n4", "a", 0, roomForOne)}, append(lateClaim(""), small(lateClaim(""))...))},
+		{"one has it", between([]Node{node("n4", "a", 0, roomForOne)}, lateClaim(""))},
+		{"another driver is no driver", between([]Node{node("n4", "a", 0, others)}, lateClaim(""))},
+		{"a FlexVolume driver that is not there is named", between([]Node{node("n3", "a", 0, bare), node("n4", "a", 0, others, flexNode)}, flexVolume())},
 		{"a node that is going takes nobody", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, going)}}},
-		{"a volume of no driver goes with its affinity", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: claim(""), Volume: &corev1.PersistentVolume{}}}}},
+		{"a volume of no driver goes with its affinity", between(two, []Claim{{Name: "data", Object: claim(""), Volume: &corev1.PersistentVolume{}}})},
 		{"many refusals are not all named", Facts{Pod: pod(), Nodes: manyCordoned()}},
 		{"a preference is none here", Facts{Pod: pod(), Nodes: []Node{node("n5", "a", 0, avoided)}}},
 		{"everything is tolerated", Facts{Pod: pod(tolerantOfAll), Nodes: []Node{node("n5", "a", 0, tainted)}}},
 		{"other taints are tolerated", Facts{Pod: pod(tolerantOfOthers), Nodes: []Node{node("n5", "a", 0, tainted)}}},
-		{"a claim that is not there is waited for", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data"}}}},
-		{"a claim that is going is not used any more", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: dying}}}},
-		{"a claim that binds at once does so first", Facts{Pod: pod(), Nodes: two, Claims: []Claim{{Name: "data", Object: claim("")}}}},
+		{"a claim that is not there is waited for", between(two, []Claim{{Name: "data"}})},
+		{"a claim that is going is not used any more", between(two, []Claim{{Name: "data", Object: dying}})},
+		{"a claim that binds at once does so first", between(two, []Claim{{Name: "data", Object: claim("")}})},
 		{"everything that refuses a node is said", Facts{Pod: pod(), Claims: lateClaim(""), Nodes: []Node{node("n1", "a", 0, down), node("n2", "a", 0, cordoned), node("n3", "a", 0, bare), node("n4", "a", 0, full), node("n5", "a", 0, tainted)}}},
 		{"a taint is tolerated", Facts{Pod: pod(tolerant), Nodes: []Node{node("n5", "a", 0, tainted)}}},
 		{"a selector is followed", Facts{Pod: pod(inZoneB), Nodes: two}},
 		{"so is an affinity", Facts{Pod: pod(bigOnly), Nodes: two}},
-		{"a volume that no node reaches", Facts{Pod: pod(), Nodes: two, Claims: bound("z")}},
-		{"a node without room is passed over", Facts{Pod: pod(), Nodes: two, Claims: measured(lateClaim(""), map[string]string{"a": "6Gi", "b": "5Gi"})}},
-		{"no node has room", Facts{Pod: pod(), Nodes: two, Claims: measured(lateClaim(""), map[string]string{"b": "5Gi"})}},
-		{"at the promised node the volume may be there already", Facts{Pod: pod(), Nodes: two, Claims: measured(lateClaim("n2"), map[string]string{"a": "6Gi", "b": "0"})}},
-		{"a promise to a node that is gone gives no room", Facts{Pod: pod(), Nodes: two, Claims: measured(lateClaim("n7"), map[string]string{"a": "6Gi", "b": "0"})}},
-		{"a volume that is there needs no room", Facts{Pod: pod(), Nodes: two, Claims: measured(static(available("s", "b", "10Gi")), nil)}},
+		{"a volume that no node reaches", between(two, bound("z"))},
+		{"a node without room is passed over", between(two, measured(lateClaim(""), map[string]string{"a": "6Gi", "b": "5Gi"}))},
+		{"no node has room", between(two, measured(lateClaim(""), map[string]string{"b": "5Gi"}))},
+		{"at the promised node the volume may be there already", between(two, measured(lateClaim("n2"), map[string]string{"a": "6Gi", "b": "0"}))},
+		{"a promise to a node that is gone gives no room", between(two, measured(lateClaim("n7"), map[string]string{"a": "6Gi", "b": "0"}))},
+		{"a volume that is there needs no room", between(two, measured(static(available("s", "b", "10Gi")), nil))},
 		{"nor does a Pod that named its node ask", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: measured(lateClaim(""), nil)}},
 		{"no nodes at all", Facts{Pod: pod()}},
 	}, oddPods()...) {

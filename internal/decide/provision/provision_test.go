@@ -71,6 +71,16 @@ func saved(uid types.UID) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{UID: uid}}}
 }
 
+// ours are the facts of a claim of a class whose driver is here.
+func ours(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) ClaimFacts {
+	return ClaimFacts{Claim: c, Class: class, Ours: true}
+}
+
+// copied is the volume of a claim, whose driver copies volumes.
+func copied(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Source {
+	return Source{Clones: true, Claim: c, Volume: v}
+}
+
 func TestClaims(t *testing.T) {
 	in, keeping := intent(), intent()
 	keeping.Reclaim = corev1.PersistentVolumeReclaimRetain
@@ -80,29 +90,29 @@ func TestClaims(t *testing.T) {
 	asked := Claim(ClaimFacts{Claim: claim(), Class: class(nil), Driver: driver, Ours: true}).Intent
 	var out strings.Builder
 	for _, c := range append(append([]claimCase{
-		{"what CreateVolume will be called with is recorded first", ClaimFacts{Claim: claim(), Class: class(map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs"}), Ours: true}},
-		{"a claim that asks nobody is the binder's", ClaimFacts{Claim: claim(unasked), Class: class(nil), Ours: true}},
+		{"what CreateVolume will be called with is recorded first", ours(claim(), class(map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs"}))},
+		{"a claim that asks nobody is the binder's", ours(claim(unasked), class(nil))},
 		{"a driver that is not here cannot be asked", ClaimFacts{Claim: claim(), Class: class(nil)}},
 		{"a driver that makes no volumes is named with what it lacks", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
-		{"the older spelling of the request is one too", ClaimFacts{Claim: claim(older), Class: class(nil), Ours: true}},
+		{"the older spelling of the request is one too", ours(claim(older), class(nil))},
 		{"a request within the process is one too", ClaimFacts{Claim: claim(unasked), Class: class(nil), Driver: driver, Ours: true}},
-		{"a claim that is going is left alone", ClaimFacts{Claim: claim(deleting), Class: class(nil), Ours: true}},
-		{"a bound claim needs nothing", ClaimFacts{Claim: claim(bound), Class: class(nil), Ours: true}},
+		{"a claim that is going is left alone", ours(claim(deleting), class(nil))},
+		{"a bound claim needs nothing", ours(claim(bound), class(nil))},
 		{"the class has to exist", ClaimFacts{Claim: claim(), Ours: true}},
-		{"a class that changed its provisioner is not ours", ClaimFacts{Claim: claim(), Class: &storagev1.StorageClass{Provisioner: "x"}, Ours: true}},
-		{"a late claim waits for its node", ClaimFacts{Claim: claim(), Class: lateClass(), Ours: true}},
-		{"a selector cannot be provisioned (S4)", ClaimFacts{Claim: claim(selects), Class: class(nil), Ours: true}},
-		{"an unknown key of Kubernetes' is a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csi.storage.k8s.io/typo": "1"}), Ours: true}},
-		{"the older key of the filesystem type is the driver's as well (S1-026)", ClaimFacts{Claim: claim(), Class: class(map[string]string{"fsType": "xfs"}), Ours: true}},
-		{"two of the older keys are a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"fsType": "xfs", "fstype": "xfs"}), Ours: true}},
-		{"two filesystem types are a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fstype": "ext4"}), Ours: true}},
-		{"a secret's template may use the claim's annotations in its name", ClaimFacts{Claim: claim(), Class: class(secret("s-${pvc.annotations['team']}")), Ours: true}},
-		{"the older keys of a secret are the driver's as well (S1-116)", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csiProvisionerSecretName": "${pvc.name}", "csiProvisionerSecretNamespace": "x", "csiNodeStageSecretName": "y", "csiNodeStageSecretNamespace": "x"}), Ours: true}},
-		{"both spellings of a secret are a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csiProvisionerSecretName": "a", "csiProvisionerSecretNamespace": "x", "csi.storage.k8s.io/provisioner-secret-name": "a", "csi.storage.k8s.io/provisioner-secret-namespace": "x"}), Ours: true}},
-		{"one secret for all purposes but those that name their own", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csi.storage.k8s.io/secret-name": "all", "csi.storage.k8s.io/secret-namespace": "x", "csi.storage.k8s.io/node-stage-secret-name": "own", "csi.storage.k8s.io/node-stage-secret-namespace": "x"}), Ours: true}},
-		{"half a secret is a mistake", ClaimFacts{Claim: claim(), Class: class(map[string]string{"csiNodePublishSecretName": "a"}), Ours: true}},
-		{"an unknown token is a mistake", ClaimFacts{Claim: claim(), Class: class(secret("${pod.name}")), Ours: true}},
-		{"a name that leads elsewhere is a mistake", ClaimFacts{Claim: claim(), Class: class(secret("../x")), Ours: true}},
+		{"a class that changed its provisioner is not ours", ours(claim(), &storagev1.StorageClass{Provisioner: "x"})},
+		{"a late claim waits for its node", ours(claim(), lateClass())},
+		{"a selector cannot be provisioned (S4)", ours(claim(selects), class(nil))},
+		{"an unknown key of Kubernetes' is a mistake", ours(claim(), class(map[string]string{"csi.storage.k8s.io/typo": "1"}))},
+		{"the older key of the filesystem type is the driver's as well (S1-026)", ours(claim(), class(map[string]string{"fsType": "xfs"}))},
+		{"two of the older keys are a mistake", ours(claim(), class(map[string]string{"fsType": "xfs", "fstype": "xfs"}))},
+		{"two filesystem types are a mistake", ours(claim(), class(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fstype": "ext4"}))},
+		{"a secret's template may use the claim's annotations in its name", ours(claim(), class(secret("s-${pvc.annotations['team']}")))},
+		{"the older keys of a secret are the driver's as well (S1-116)", ours(claim(), class(map[string]string{"csiProvisionerSecretName": "${pvc.name}", "csiProvisionerSecretNamespace": "x", "csiNodeStageSecretName": "y", "csiNodeStageSecretNamespace": "x"}))},
+		{"both spellings of a secret are a mistake", ours(claim(), class(map[string]string{"csiProvisionerSecretName": "a", "csiProvisionerSecretNamespace": "x", "csi.storage.k8s.io/provisioner-secret-name": "a", "csi.storage.k8s.io/provisioner-secret-namespace": "x"}))},
+		{"one secret for all purposes but those that name their own", ours(claim(), class(map[string]string{"csi.storage.k8s.io/secret-name": "all", "csi.storage.k8s.io/secret-namespace": "x", "csi.storage.k8s.io/node-stage-secret-name": "own", "csi.storage.k8s.io/node-stage-secret-namespace": "x"}))},
+		{"half a secret is a mistake", ours(claim(), class(map[string]string{"csiNodePublishSecretName": "a"}))},
+		{"an unknown token is a mistake", ours(claim(), class(secret("${pod.name}")))},
+		{"a name that leads elsewhere is a mistake", ours(claim(), class(secret("../x")))},
 		{"no node tells a topology", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Topology: true}},
 		{"a selected node without the driver is given up", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Topology: true, Places: topology.Facts{Driver: driver, Selected: "n1"}}},
 		{"after a crash the call is repeated", ClaimFacts{Claim: claim(), Intent: in, Ours: true}},
@@ -167,18 +177,18 @@ func TestSources(t *testing.T) {
 		claim  func(*corev1.PersistentVolumeClaim)
 		source Source
 	}{
-		{"a clone names its source", clones, Source{Clones: true, Claim: source, Volume: pv(driver, "u9")}},
+		{"a clone names its source", clones, copied(source, pv(driver, "u9"))},
 		{"a driver that does not copy is named with what it lacks", clones, Source{Claim: source, Volume: pv(driver, "u9")}},
 		{"the claim is not there", clones, Source{Clones: true}},
 		{"the claim is not bound", clones, Source{Clones: true, Claim: unbound}},
-		{"the claim names a volume of another claim (CVE-2019-11255)", clones, Source{Clones: true, Claim: source, Volume: pv(driver, "u7")}},
-		{"the volume is another driver's", clones, Source{Clones: true, Claim: source, Volume: pv("x.example.com", "u9")}},
-		{"the claim is being deleted", clones, Source{Clones: true, Claim: claim(func(c *corev1.PersistentVolumeClaim) { *c = *source.DeepCopy(); deleting(c) }), Volume: pv(driver, "u9")}},
+		{"the claim names a volume of another claim (CVE-2019-11255)", clones, copied(source, pv(driver, "u7"))},
+		{"the volume is another driver's", clones, copied(source, pv("x.example.com", "u9"))},
+		{"the claim is being deleted", clones, copied(claim(func(c *corev1.PersistentVolumeClaim) { *c = *source.DeepCopy(); deleting(c) }), pv(driver, "u9"))},
 		{"the claim is larger", clones, Source{Clones: true, Claim: claim(func(c *corev1.PersistentVolumeClaim) {
 			*c = *source.DeepCopy()
 			c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Ti")}
 		}), Volume: pv(driver, "u9")}},
-		{"the volume is a block device, the clone is not to be one", clones, Source{Clones: true, Claim: source, Volume: block}},
+		{"the volume is a block device, the clone is not to be one", clones, copied(source, block)},
 		{"a driver that does not restore is named with what it lacks", restores, Source{}},
 		{"snapshots are not installed", restores, Source{Restores: true}},
 		{"the snapshot is not there", restores, shot(func(s *Snapshot) { s.Exists = false })},
@@ -192,13 +202,13 @@ func TestSources(t *testing.T) {
 		{"an administrator allows that", restores, shot(func(s *Snapshot) { s.Mode, s.MayChangeMode = corev1.PersistentVolumeBlock, true })},
 		{"the snapshot is ready", restores, shot(func(*Snapshot) {})},
 		{"what others fill", from("populators.example.com", "Web"), Source{}},
-		{"a volume that no claim has is no source", clones, Source{Clones: true, Claim: source, Volume: &corev1.PersistentVolume{}}},
-		{"nor one of no CSI driver", clones, Source{Clones: true, Claim: source, Volume: saved("u9")}},
+		{"a volume that no claim has is no source", clones, copied(source, &corev1.PersistentVolume{})},
+		{"nor one of no CSI driver", clones, copied(source, saved("u9"))},
 		{"data that just fit", restores, shot(func(s *Snapshot) { s.Bytes = 5 << 30 })},
 		{"data of a mode that nobody knows", restores, shot(func(s *Snapshot) { s.Mode = "" })},
 		{"data of a block device on one", func(c *corev1.PersistentVolumeClaim) { restores(c); c.Spec.VolumeMode = &mode }, shot(func(s *Snapshot) { s.Mode = mode })},
 		{"a source in another namespace is not passed over", elsewhere, Source{}},
-		{"nor is its namespace, where there is a claim of that name here", both, Source{Clones: true, Claim: source, Volume: pv(driver, "u9")}},
+		{"nor is its namespace, where there is a claim of that name here", both, copied(source, pv(driver, "u9"))},
 	} {
 		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source})))
 	}

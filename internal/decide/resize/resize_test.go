@@ -42,6 +42,11 @@ func over(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 	return c
 }
 
+// grows are the facts of a claim whose driver is here and expands volumes.
+func grows(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Facts {
+	return Facts{Claim: claim, Volume: v, Ours: true, Expands: true}
+}
+
 func TestClaims(t *testing.T) {
 	now, ten := metav1.Time{}, resource.MustParse("10Gi")
 	begun := Begun(claim("10Gi", "5Gi"), ten, now)
@@ -62,28 +67,28 @@ func TestClaims(t *testing.T) {
 		facts  Facts
 	}{
 		{"a larger request begins a resize", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, Expands: true, NodeExpands: true}},
-		{"what is recorded is carried out, also after a crash", Facts{Claim: begun, Volume: pv("5Gi"), Ours: true, Expands: true}},
-		{"a request that changed meanwhile waits: the volume may have the other size already", Facts{Claim: changed, Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"what is recorded is carried out, also after a crash", grows(begun, pv("5Gi"))},
+		{"a request that changed meanwhile waits: the volume may have the other size already", grows(changed, pv("5Gi"))},
 		{"unless the driver said that it has not", Facts{Claim: changed, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
-		{"or the volume has it by now", Facts{Claim: changed, Volume: pv("8Gi"), Ours: true, Expands: true}},
-		{"a smaller request waits as well", Facts{Claim: lowered, Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"or the volume has it by now", grows(changed, pv("8Gi"))},
+		{"a smaller request waits as well", grows(lowered, pv("5Gi"))},
 		{"and is begun when the larger one was refused", Facts{Claim: lowered, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
-		{"a claim that is going is left alone", Facts{Claim: going, Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"a claim that is going is left alone", grows(going, pv("5Gi"))},
 		{"a stop between the volume's and the claim's write is made good", Facts{Claim: begun, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true}},
-		{"then it is the node's turn", Facts{Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true}},
-		{"a claim that has what it wants is left alone", Facts{Claim: Finished(begun, ten), Volume: pv("10Gi"), Ours: true, Expands: true}},
+		{"then it is the node's turn", grows(Handed(begun, ten, now), pv("10Gi"))},
+		{"a claim that has what it wants is left alone", grows(Finished(begun, ten), pv("10Gi"))},
 		{"a driver that cannot grow volumes says so", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true}},
-		{"a size that no driver can be asked for", Facts{Claim: claim("1e30", "5Gi"), Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"a size that no driver can be asked for", grows(claim("1e30", "5Gi"), pv("5Gi"))},
 		{"a driver that is not here is waited for", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi")}},
-		{"a claim that is not bound has nothing to grow", Facts{Claim: unbound, Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"a claim that is not bound has nothing to grow", grows(unbound, pv("5Gi"))},
 		{"nor has one whose volume is not there", Facts{Claim: claim("10Gi", "5Gi"), Ours: true, Expands: true}},
-		{"or is another claim's", Facts{Claim: claim("10Gi", "5Gi"), Volume: others, Ours: true, Expands: true}},
-		{"or nobody's", Facts{Claim: claim("10Gi", "5Gi"), Volume: free, Ours: true, Expands: true}},
-		{"or no CSI volume", Facts{Claim: claim("10Gi", "5Gi"), Volume: path, Ours: true, Expands: true}},
-		{"a size that cannot be is explained by what was said of it", Facts{Claim: wordless, Volume: pv("5Gi"), Ours: true, Expands: true}},
-		{"a size that cannot be is not asked for again at once", Facts{Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"or is another claim's", grows(claim("10Gi", "5Gi"), others)},
+		{"or nobody's", grows(claim("10Gi", "5Gi"), free)},
+		{"or no CSI volume", grows(claim("10Gi", "5Gi"), path)},
+		{"a size that cannot be is explained by what was said of it", grows(wordless, pv("5Gi"))},
+		{"a size that cannot be is not asked for again at once", grows(Impossible(begun, ten, "no", now), pv("5Gi"))},
 		{"but later", Facts{Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Due: true}},
-		{"another size is asked for at once", Facts{Claim: Impossible(changed, resource.MustParse("8Gi"), "no", now), Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"another size is asked for at once", grows(Impossible(changed, resource.MustParse("8Gi"), "no", now), pv("5Gi"))},
 		{"a node that cannot grow the filesystem is left alone for a while", Facts{Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true}},
 		{"and gets another chance", Facts{Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true, Due: true}},
 		{"a driver whose node service does it all", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, NodeExpands: true}},
@@ -93,20 +98,10 @@ func TestClaims(t *testing.T) {
 		{"a resizer that says by a condition alone that it is the node's turn", Facts{Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
 		{"that condition of an earlier growth", Facts{Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("5Gi"), Ours: true, Expands: true, Node: "n1"}},
 		{"a condition that is over", Facts{Claim: over(saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, "")), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
-		{"an error of a claim that has what it wants", Facts{Claim: saying(claim("5Gi", "5Gi"), corev1.PersistentVolumeClaimControllerResizeError, "old"), Volume: pv("5Gi"), Ours: true, Expands: true}},
+		{"an error of a claim that has what it wants", grows(saying(claim("5Gi", "5Gi"), corev1.PersistentVolumeClaimControllerResizeError, "old"), pv("5Gi"))},
 		{"a final no is told once and does not end the resize", Facts{Claim: Refused(begun, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
 	} {
-		p := Claim(c.facts)
-		step := map[Step]string{Nothing: "nothing", Begin: "begin", Expand: "expand", Hand: "hand"}[p.Step]
-		var conditions []corev1.PersistentVolumeClaimConditionType
-		for _, k := range c.facts.Claim.Status.Conditions {
-			conditions = append(conditions, k.Type)
-		}
-		claim := c.facts.Claim
-		told := ConditionOf(c.facts)
-		fmt.Fprintf(&out, "# %s\nclaim wants=%s has=%s allocated=%s state=%q conditions=%v\n----\n%s %s tell=%v\n%s: %s -> %s\ntold stuck=%v %s: %s -> %s\n\n", c.argues,
-			claim.Spec.Resources.Requests.Storage(), claim.Status.Capacity.Storage(), claim.Status.AllocatedResources.Storage(), c.facts.Claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage],
-			conditions, step, p.Size.String(), p.Tell, p.Because.Reason, p.Because.Message, p.Because.Next, told.Stuck, told.Reason, told.Message, told.Next)
+		fmt.Fprintf(&out, "# %s\n%s", c.argues, claimText(c.facts))
 	}
 	why := Grown(claim("10Gi", "10Gi"))
 	fmt.Fprintf(&out, "# the end is told\n%s: %s\n", why.Reason, why.Message)
@@ -115,6 +110,22 @@ func TestClaims(t *testing.T) {
 	why = Failed(claim("10Gi", "5Gi"), "d.example.com", "Internal: no")
 	fmt.Fprintf(&out, "\n# and a driver's error\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
 	golden.Equal(t, "testdata/claims.txt", out.String())
+}
+
+// claimText is what is known of a claim, and what is decided about it.
+func claimText(f Facts) string {
+	p, told, claim := Claim(f), ConditionOf(f), f.Claim
+	step := map[Step]string{Nothing: "nothing", Begin: "begin", Expand: "expand", Hand: "hand"}[p.Step]
+	var conditions []corev1.PersistentVolumeClaimConditionType
+	for _, k := range claim.Status.Conditions {
+		conditions = append(conditions, k.Type)
+	}
+	s := claim.Status
+	return fmt.Sprintf("claim wants=%s has=%s allocated=%s state=%q conditions=%v\n----\n",
+		claim.Spec.Resources.Requests.Storage(), s.Capacity.Storage(), s.AllocatedResources.Storage(),
+		s.AllocatedResourceStatuses[corev1.ResourceStorage], conditions) +
+		fmt.Sprintf("%s %s tell=%v\n%s: %s -> %s\n", step, p.Size.String(), p.Tell, p.Because.Reason, p.Because.Message, p.Because.Next) +
+		fmt.Sprintf("told stuck=%v %s: %s -> %s\n\n", told.Stuck, told.Reason, told.Message, told.Next)
 }
 
 func TestClaimsStatus(t *testing.T) {

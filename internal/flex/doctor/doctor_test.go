@@ -129,9 +129,11 @@ type fault struct {
 	level      decide.Level
 }
 
-// faults are those of a driver without attach.
-func faults() map[string]fault {
-	const success = `say '{"status":"Success"}'`
+// success is the answer of a call that has nothing to tell.
+const success = `say '{"status":"Success"}'`
+
+// answerFaults are those of a driver without attach that answers what it must not.
+func answerFaults() map[string]fault {
 	return map[string]fault{
 		"no answer to init":           {"init", `exit 0`, "init", decide.Fail},
 		"init that fails":             {"init", `fail "no tool"`, "init", decide.Fail},
@@ -150,6 +152,12 @@ func faults() map[string]fault {
 		"silence to what is unknown":  {"*", `exit 1`, "unknown-operation", decide.Warn},
 		"success of what is unknown":  {"*", success, "unknown-operation", decide.Fail},
 		"attaching that does nothing": {"*", success, "other-operations", decide.Warn},
+	}
+}
+
+// mountFaults are those of one that does not do what it says.
+func mountFaults() map[string]fault {
+	return map[string]fault{
 		"mount that fails":            {"mount", `fail "no server"`, "mount", decide.Fail},
 		"mount of nothing":            {"mount", success, "mount", decide.Warn},
 		"mount elsewhere":             {"mount", `mkdir -p "$2/in"; mount -t tmpfs x "$2/in"; ` + success, "mount", decide.Fail},
@@ -173,6 +181,12 @@ func faults() map[string]fault {
 	mount) mountpoint -q "$2" || { mkdir -p "$d"; mount --bind "$d" "$2" 2>/dev/null || fail no; }; ` + success + ` ;;
 	unmount) if mountpoint -q "$2"; then umount "$2"; else rm -rf "$d"; fi; ` + success + ` ;;
 	esac`, "data", decide.Fail},
+	}
+}
+
+// callFaults are those of one that does not bear how it is called.
+func callFaults() map[string]fault {
+	return map[string]fault{
 		"unmounts others too":      {"unmount", `for d in "${2%/pods/*}"/pods/*/volumes/*/*; do umount "$d" 2>/dev/null; done; ` + success, "two-pods", decide.Fail},
 		"one at a time":            {"mount", `mountpoint -q "$2" && ` + success + `; mkdir "${0%/*}/lock" 2>/dev/null || fail "busy"; sleep 0.5; mount -t tmpfs x "$2" 2>/dev/null; e=$?; rmdir "${0%/*}/lock"; [ $e = 0 ] || fail no; ` + success, "two-at-once", decide.Fail},
 		"arguments of the shell":   {"before", `[ "$1" != mount ] || { set -- $*; [ $# = 3 ] || fail "arguments"; }`, "odd-characters", decide.Fail},
@@ -192,7 +206,10 @@ func faults() map[string]fault {
 // TestFaults: each fault is found by the check that is there for it.
 func TestFaults(t *testing.T) {
 	t.Parallel()
-	findsAll(t, faults(), sound, parts.script, nil)
+	all := answerFaults()
+	maps.Copy(all, mountFaults())
+	maps.Copy(all, callFaults())
+	findsAll(t, all, sound, parts.script, nil)
 }
 
 // findsAll has a driver examined with each of some faults.

@@ -46,14 +46,17 @@ func (f *fakeProc) find() (Directory, []Directory, error) {
 	return Search{Proc: filepath.Join(f.dir, "proc"), Root: f.dir}.Find()
 }
 
+// hostCase is a program that runs, its files, and what is found by them.
+type hostCase struct {
+	line, environment string
+	files             map[string]string
+	path, because     string
+	host, root        string
+}
+
 // TestFind: a host that runs says where it looks (F-060).
 func TestFind(t *testing.T) {
-	for name, c := range map[string]struct {
-		line, environment string
-		files             map[string]string
-		path, because     string
-		host, root        string
-	}{
+	for name, c := range map[string]hostCase{
 		"kubelet's flag":         {line: "/usr/bin/kubelet --v=2 --volume-plugin-dir=$D/a", path: "$D/a", because: "kubelet, process 7, --volume-plugin-dir", host: HostKubelet},
 		"flag in two words":      {line: "kubelet --volume-plugin-dir $D/a --volume-plugin-dir $D/b", path: "$D/b", because: "--volume-plugin-dir", host: HostKubelet},
 		"kubelet's file":         {line: "kubelet --config=$D/kubelet.yaml", files: map[string]string{"kubelet.yaml": "kind: KubeletConfiguration\nvolumePluginDir: $D/c\n"}, path: "$D/c", because: "volumePluginDir in $D/kubelet.yaml", host: HostKubelet},
@@ -72,23 +75,25 @@ func TestFind(t *testing.T) {
 		"our command is no host": {line: "volplane flex list", path: "$D" + Default, because: "no host runs"},
 		"another program":        {line: "vim kubelet --volume-plugin-dir=/x", path: "$D" + Default, because: "no host runs"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFakeProc(t)
-			f.process("7", c.line, c.environment)
-			for path, text := range c.files {
-				f.file(filepath.Join(f.dir, path), f.here(text))
-			}
-			d, _, err := f.find()
-			if c.root == "$R" {
-				c.root = RootOf(filepath.Join(f.dir, "data"))
-			}
-			if c.root != "" && d.Root != c.root {
-				t.Errorf("root directory %s, want %s", d.Root, c.root)
-			}
-			if err != nil || d.Path != f.here(c.path) || !strings.Contains(d.Because, f.here(c.because)) || d.Host != c.host {
-				t.Errorf("%+v, %v; want %s", d, err, f.here(c.path))
-			}
-		})
+		t.Run(name, c.check)
+	}
+}
+
+func (c hostCase) check(t *testing.T) {
+	f := newFakeProc(t)
+	f.process("7", c.line, c.environment)
+	for path, text := range c.files {
+		f.file(filepath.Join(f.dir, path), f.here(text))
+	}
+	d, _, err := f.find()
+	if c.root == "$R" {
+		c.root = RootOf(filepath.Join(f.dir, "data"))
+	}
+	if c.root != "" && d.Root != c.root {
+		t.Errorf("root directory %s, want %s", d.Root, c.root)
+	}
+	if err != nil || d.Path != f.here(c.path) || !strings.Contains(d.Because, f.here(c.because)) || d.Host != c.host {
+		t.Errorf("%+v, %v; want %s", d, err, f.here(c.path))
 	}
 }
 
