@@ -218,13 +218,25 @@ func family(t *testing.T, name string) uint64 {
 func capability(t *testing.T, name string) uintptr {
 	t.Helper()
 	all := map[string]uintptr{
-		"CAP_AUDIT_CONTROL": unix.CAP_AUDIT_CONTROL, "CAP_AUDIT_READ": unix.CAP_AUDIT_READ, "CAP_AUDIT_WRITE": unix.CAP_AUDIT_WRITE,
-		"CAP_BLOCK_SUSPEND": unix.CAP_BLOCK_SUSPEND, "CAP_BPF": unix.CAP_BPF, "CAP_CHECKPOINT_RESTORE": unix.CAP_CHECKPOINT_RESTORE,
-		"CAP_IPC_OWNER": unix.CAP_IPC_OWNER, "CAP_MAC_ADMIN": unix.CAP_MAC_ADMIN, "CAP_MAC_OVERRIDE": unix.CAP_MAC_OVERRIDE,
-		"CAP_NET_BROADCAST": unix.CAP_NET_BROADCAST, "CAP_NET_RAW": unix.CAP_NET_RAW, "CAP_PERFMON": unix.CAP_PERFMON,
-		"CAP_SYSLOG": unix.CAP_SYSLOG, "CAP_SYS_BOOT": unix.CAP_SYS_BOOT, "CAP_SYS_MODULE": unix.CAP_SYS_MODULE,
-		"CAP_SYS_PACCT": unix.CAP_SYS_PACCT, "CAP_SYS_TIME": unix.CAP_SYS_TIME, "CAP_SYS_TTY_CONFIG": unix.CAP_SYS_TTY_CONFIG,
-		"CAP_WAKE_ALARM": unix.CAP_WAKE_ALARM,
+		"CAP_AUDIT_CONTROL":      unix.CAP_AUDIT_CONTROL,
+		"CAP_AUDIT_READ":         unix.CAP_AUDIT_READ,
+		"CAP_AUDIT_WRITE":        unix.CAP_AUDIT_WRITE,
+		"CAP_BLOCK_SUSPEND":      unix.CAP_BLOCK_SUSPEND,
+		"CAP_BPF":                unix.CAP_BPF,
+		"CAP_CHECKPOINT_RESTORE": unix.CAP_CHECKPOINT_RESTORE,
+		"CAP_IPC_OWNER":          unix.CAP_IPC_OWNER,
+		"CAP_MAC_ADMIN":          unix.CAP_MAC_ADMIN,
+		"CAP_MAC_OVERRIDE":       unix.CAP_MAC_OVERRIDE,
+		"CAP_NET_BROADCAST":      unix.CAP_NET_BROADCAST,
+		"CAP_NET_RAW":            unix.CAP_NET_RAW,
+		"CAP_PERFMON":            unix.CAP_PERFMON,
+		"CAP_SYSLOG":             unix.CAP_SYSLOG,
+		"CAP_SYS_BOOT":           unix.CAP_SYS_BOOT,
+		"CAP_SYS_MODULE":         unix.CAP_SYS_MODULE,
+		"CAP_SYS_PACCT":          unix.CAP_SYS_PACCT,
+		"CAP_SYS_TIME":           unix.CAP_SYS_TIME,
+		"CAP_SYS_TTY_CONFIG":     unix.CAP_SYS_TTY_CONFIG,
+		"CAP_WAKE_ALARM":         unix.CAP_WAKE_ALARM,
 	}
 	n, ok := all[name]
 	if !ok {

@@ -207,12 +207,33 @@ func between(nodes []Node, claims []Claim) Facts {
 }
 
 func TestPods(t *testing.T) {
-	two := []Node{node("n1", "a", 3), node("n2", "b", 1)}
-	onlyA := corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a"}}}}
-	dying := claim("")
-	dying.DeletionTimestamp = &metav1.Time{}
 	var out strings.Builder
-	for _, c := range append([]podCase{
+	for _, c := range slices.Concat(readyPods(), refusedPods(), oddPods()) {
+		p := Pod(c.facts)
+		if p.Because.Reason == "" || p.Because.Message == "" {
+			t.Errorf("%s: no reason", c.argues)
+		}
+		fmt.Fprintf(&out, "# %s\nnode=%q bind=%v\n", c.argues, p.Node, p.Bind)
+		for _, v := range p.Reserve {
+			fmt.Fprintf(&out, "reserve %s\n%s", v.Name, golden.Change(t, available(v.Name, v.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0], v.Spec.Capacity.Storage().String()), v))
+		}
+		for _, s := range p.Select {
+			was := slices.IndexFunc(c.facts.Claims, func(c Claim) bool { return c.Name == s.Name })
+			fmt.Fprintf(&out, "select for claim %s\n%s", s.Name, golden.Change(t, c.facts.Claims[was].Object, s))
+		}
+		fmt.Fprintf(&out, "%s: %s -> %s\n\n", p.Because.Reason, p.Because.Message, p.Because.Next)
+	}
+	golden.Equal(t, "testdata/pods.txt", out.String())
+}
+
+// twoNodes are one in each of two zones.
+func twoNodes() []Node { return []Node{node("n1", "a", 3), node("n2", "b", 1)} }
+
+// readyPods are those whose volumes are there, or may be made.
+func readyPods() []podCase {
+	two := twoNodes()
+	onlyA := corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a"}}}}
+	return []podCase{
 		{"without volumes the emptiest node is taken", Facts{Pod: pod(), Nodes: two}},
 		{"a bound volume draws its Pod to where it is", between(two, bound("a"))},
 		{"a late claim is told the node first", between(two, lateClaim(""))},
@@ -232,6 +253,14 @@ func TestPods(t *testing.T) {
 		{"one volume for two claims is not enough", between(two, byHand(append(static(available("s", "a", "10Gi")), small(static(available("s", "a", "10Gi")))...)))},
 		{"a volume that refers to the claim is the binder's turn", between(two, static(reserved(available("s", "a", "10Gi"), claim(""))))},
 		{"what is promised to a node is made there", between(two, promised(static(available("s", "b", "10Gi")), "n1"))},
+	}
+}
+
+// refusedPods are those that wait, and nodes that are not for them.
+func refusedPods() []podCase {
+	two, dying := twoNodes(), claim("")
+	dying.DeletionTimestamp = &metav1.Time{}
+	return []podCase{
 		{"a claim that lost its volume", between(two, []Claim{{Name: "data", Object: lost()}})},
 		{"a claim for one Pod is waited for", between(two, []Claim{{Name: "data", Object: claim(""), Holder: "db"}})},
 		{"a volume that is there already does not count twice", between([]Node{node("n4", "a", 0, full)}, bound("a"))},
@@ -260,22 +289,7 @@ func TestPods(t *testing.T) {
 		{"a volume that is there needs no room", between(two, measured(static(available("s", "b", "10Gi")), nil))},
 		{"nor does a Pod that named its node ask", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: measured(lateClaim(""), nil)}},
 		{"no nodes at all", Facts{Pod: pod()}},
-	}, oddPods()...) {
-		p := Pod(c.facts)
-		if p.Because.Reason == "" || p.Because.Message == "" {
-			t.Errorf("%s: no reason", c.argues)
-		}
-		fmt.Fprintf(&out, "# %s\nnode=%q bind=%v\n", c.argues, p.Node, p.Bind)
-		for _, v := range p.Reserve {
-			fmt.Fprintf(&out, "reserve %s\n%s", v.Name, golden.Change(t, available(v.Name, v.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0], v.Spec.Capacity.Storage().String()), v))
-		}
-		for _, s := range p.Select {
-			was := slices.IndexFunc(c.facts.Claims, func(c Claim) bool { return c.Name == s.Name })
-			fmt.Fprintf(&out, "select for claim %s\n%s", s.Name, golden.Change(t, c.facts.Claims[was].Object, s))
-		}
-		fmt.Fprintf(&out, "%s: %s -> %s\n\n", p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
-	golden.Equal(t, "testdata/pods.txt", out.String())
 }
 
 func TestSelectors(t *testing.T) {

@@ -48,24 +48,38 @@ func grows(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Fact
 }
 
 func TestClaims(t *testing.T) {
+	var out strings.Builder
+	for _, c := range append(growing(), troubled()...) {
+		fmt.Fprintf(&out, "# %s\n%s", c.argues, claimText(c.facts))
+	}
+	why := Grown(claim("10Gi", "10Gi"))
+	fmt.Fprintf(&out, "# the end is told\n%s: %s\n", why.Reason, why.Message)
+	why = Pending(Facts{Claim: claim("10Gi", "5Gi")})
+	fmt.Fprintf(&out, "\n# so is the node's turn\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
+	why = Failed(claim("10Gi", "5Gi"), "d.example.com", "Internal: no")
+	fmt.Fprintf(&out, "\n# and a driver's error\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
+	golden.Equal(t, "testdata/claims.txt", out.String())
+}
+
+// claimCase is a claim that may have to grow.
+type claimCase struct {
+	argues string
+	facts  Facts
+}
+
+// growing are claims on their way, and those that have nothing to grow.
+func growing() []claimCase {
 	now, ten := metav1.Time{}, resource.MustParse("10Gi")
 	begun := Begun(claim("10Gi", "5Gi"), ten, now)
 	changed := Begun(claim("10Gi", "5Gi"), resource.MustParse("8Gi"), now)
 	unbound := claim("10Gi", "5Gi")
 	unbound.Status.Phase = corev1.ClaimPending
 	lowered := Begun(claim("8Gi", "5Gi"), ten, now)
-	nodeRefused := stamped(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimNodeResizeInfeasible, ten)
 	going := claim("10Gi", "5Gi")
 	going.DeletionTimestamp = &now
 	others, free, path := pv("5Gi"), pv("5Gi"), pv("5Gi")
 	others.Spec.ClaimRef.UID, free.Spec.ClaimRef, path.Spec.CSI = "u2", nil, nil
-	wordless := Impossible(claim("10Gi", "5Gi"), ten, "", now)
-	wordless.Status.Conditions = append(wordless.Status.Conditions, corev1.PersistentVolumeClaimCondition{Type: "Other", Message: "of something else"})
-	var out strings.Builder
-	for _, c := range []struct {
-		argues string
-		facts  Facts
-	}{
+	return []claimCase{
 		{"a larger request begins a resize", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, Expands: true, NodeExpands: true}},
 		{"what is recorded is carried out, also after a crash", grows(begun, pv("5Gi"))},
 		{"a request that changed meanwhile waits: the volume may have the other size already", grows(changed, pv("5Gi"))},
@@ -85,6 +99,18 @@ func TestClaims(t *testing.T) {
 		{"or is another claim's", grows(claim("10Gi", "5Gi"), others)},
 		{"or nobody's", grows(claim("10Gi", "5Gi"), free)},
 		{"or no CSI volume", grows(claim("10Gi", "5Gi"), path)},
+	}
+}
+
+// troubled are claims that a driver or a node has refused, or is slow with.
+func troubled() []claimCase {
+	now, ten := metav1.Time{}, resource.MustParse("10Gi")
+	begun := Begun(claim("10Gi", "5Gi"), ten, now)
+	changed := Begun(claim("10Gi", "5Gi"), resource.MustParse("8Gi"), now)
+	nodeRefused := stamped(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimNodeResizeInfeasible, ten)
+	wordless := Impossible(claim("10Gi", "5Gi"), ten, "", now)
+	wordless.Status.Conditions = append(wordless.Status.Conditions, corev1.PersistentVolumeClaimCondition{Type: "Other", Message: "of something else"})
+	return []claimCase{
 		{"a size that cannot be is explained by what was said of it", grows(wordless, pv("5Gi"))},
 		{"a size that cannot be is not asked for again at once", grows(Impossible(begun, ten, "no", now), pv("5Gi"))},
 		{"but later", Facts{Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Due: true}},
@@ -100,16 +126,7 @@ func TestClaims(t *testing.T) {
 		{"a condition that is over", Facts{Claim: over(saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, "")), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
 		{"an error of a claim that has what it wants", grows(saying(claim("5Gi", "5Gi"), corev1.PersistentVolumeClaimControllerResizeError, "old"), pv("5Gi"))},
 		{"a final no is told once and does not end the resize", Facts{Claim: Refused(begun, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
-	} {
-		fmt.Fprintf(&out, "# %s\n%s", c.argues, claimText(c.facts))
 	}
-	why := Grown(claim("10Gi", "10Gi"))
-	fmt.Fprintf(&out, "# the end is told\n%s: %s\n", why.Reason, why.Message)
-	why = Pending(Facts{Claim: claim("10Gi", "5Gi")})
-	fmt.Fprintf(&out, "\n# so is the node's turn\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
-	why = Failed(claim("10Gi", "5Gi"), "d.example.com", "Internal: no")
-	fmt.Fprintf(&out, "\n# and a driver's error\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
-	golden.Equal(t, "testdata/claims.txt", out.String())
 }
 
 // claimText is what is known of a claim, and what is decided about it.
