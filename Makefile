@@ -13,12 +13,14 @@ BENCH   ?=
 MODULES := . standalone test
 GOLANGCI_VERSION := v2.15.0
 
-# A checkout of another owner has no version that go could ask git for.
-export GOFLAGS := $(if $(GOFLAGS),$(GOFLAGS),-buildvcs=false)
+# Programs and tests are compiled with the same flags, so that each package is
+# compiled once. buildvcs: a checkout of another owner has no version that go
+# could ask git for. grpcnotrace: the tracing pages of gRPC pull in html/template,
+# which keeps the linker from leaving out what is not used (61 MB instead of 34).
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip -buildvcs=false -trimpath -tags=grpcnotrace $(GOFLAGS))
 
-# grpcnotrace: the tracing pages of gRPC pull in html/template, which keeps the
-# linker from leaving out what is not used (61 MB instead of 34).
-PROGRAM := CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-s -w -X main.version=$(VERSION) $${api-}"
+PROGRAM := go build -ldflags "-s -w -X main.version=$(VERSION) $${api-}"
 LINTER  := bin/golangci-lint-$(GOLANGCI_VERSION)
 
 ##@ To use it
@@ -44,9 +46,14 @@ install: build ## install programs, systemd unit and completions below PREFIX (/
 
 ##@ To change it
 .PHONY: test
-test: deps build bin/kubectl bin/kube-controller-manager bin/kubelet bin/csi-provisioner bin/csi-attacher ## run every test of all modules (needs root)
-	@if [ "$$(id -u)" != 0 ]; then echo 'error: the tests mount file systems: run them as root, or `make unit` without' >&2; exit 1; fi
+test: ## run every test of all modules (needs root)
+	@.ci/needs
 	.ci/gotest $(MODULES)
+
+.PHONY: t
+t: ## run the tests of one package, with what they need: P=internal/node RUN=TestX
+	@.ci/needs $(or $(P),$(error name the folder of a package: make t P=internal/node))
+	.ci/gotest -p $(P) $(if $(RUN),-v -run '$(RUN)')
 
 .PHONY: differential
 differential: bin/kube-controller-manager bin/csi-provisioner ## compare binder and provisioner (without and with topology) with Kubernetes' own in DIFFERENTIAL=2000 sequences each (half an hour on 4 idle cores)
@@ -71,7 +78,7 @@ cluster: bin/kubernetes bin/csi-provisioner ## try the storage controllers in a 
 
 .PHONY: unit
 unit: ## run the quick tests: no root, no API server
-	go test -count=1 . ./cmd/... $$(go list ./internal/... | grep -v -e /internal/mount -e /internal/node -e /internal/driver -e /internal/flex)
+	go test -count=1 . ./cmd/... $$(go list ./internal/... | grep -vE "/($$(awk '/^internal.* root/ { print $$1 }' .ci/needs.txt | paste -sd '|'))$$")
 
 .PHONY: lint
 lint: $(LINTER) ## run the linters over all modules
@@ -79,7 +86,7 @@ lint: $(LINTER) ## run the linters over all modules
 
 .PHONY: bench
 bench: deps build ## measure the built programs, print JSON; BENCH="-rounds 5 -storm 200"
-	cd test && CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -ldflags "-s -w" -o ../bin/bench-controllers ./bench/controllers && go run ./bench $(BENCH)
+	cd test && go build -ldflags "-s -w" -o ../bin/bench-controllers ./bench/controllers && go run ./bench $(BENCH)
 
 .PHONY: generate
 generate: ## make generated files anew
@@ -98,8 +105,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^##@/ { print substr($$0, 5) ":" } /^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 # Kubernetes' control plane and kubectl for the tests, in one program that goes
-# by the name that it is run by, of the version that the API server has. It is
-# built as go builds the tests, which share what is compiled.
+# by the name that it is run by, of the version that the API server has.
 bin/kubernetes: test/go.mod test/kubernetes/main.go
 	cd test && v=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	go build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" -o ../$@ ./kubernetes
@@ -113,7 +119,7 @@ bin/csi-provisioner: test/upstream/go.mod
 bin/csi-attacher: test/upstream/attacher/go.mod
 bin/csi-provisioner bin/csi-attacher:
 	cd $(<D) && p=$$(go list tool) && v=$$(go list -f '{{.Module.Version}}' $$p) && \
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$$v" -o $(CURDIR)/$@ $$p
+	go build -ldflags "-s -w -X main.version=$$v" -o $(CURDIR)/$@ $$p
 
 $(LINTER):
 	GOBIN=$(CURDIR)/bin GOFLAGS= go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,13 +20,19 @@ import (
 )
 
 // Bin returns the path of one of the built programs, which `make build` puts
-// into bin/ at the top of the repository. A path is itself.
+// into bin/ at the top of the repository that the working directory is in. A path
+// is itself.
 func Bin(name string) string {
-	if filepath.IsAbs(name) {
+	dir, err := os.Getwd()
+	if filepath.IsAbs(name) || err != nil {
 		return name
 	}
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..", "bin", name)
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "standalone", "go.mod")); err == nil {
+			break
+		}
+	}
+	return filepath.Join(dir, "bin", name)
 }
 
 // FreeAddress returns an address of a host below the ports that the kernel gives
