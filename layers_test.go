@@ -59,6 +59,7 @@ func lowerLayers() []layer {
 		{"internal/mount", []string{"internal/volume", "internal/mount/"}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
 		{"internal/kube/kubetest", []string{"internal/volume", "internal/cluster", "internal/kube", "internal/controller"}, heavy, "for tests only"},
 		{"internal/kube", []string{"internal/volume", "internal/cluster"}, heavy, "a client, whoever the server is"},
+		{"internal/node/uses", []string{"internal/volume", "internal/cluster", decidePrefix}, append(deeds[1:], "sync"), "reads what it is given, and says what a Pod wants where"},
 		{"internal/identity", []string{"internal/durable", decidePrefix}, append(heavy, grpc), "speaks to the API server and the disk only"},
 	}
 }
@@ -69,7 +70,6 @@ func upperLayers() []layer {
 	return []layer{
 		{"internal/controller/", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/controller"}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
 		{"internal/controller", []string{"internal/volume", "internal/kube"}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
-		{"internal/node/uses", []string{"internal/volume", "internal/cluster", decidePrefix}, append(deeds[1:], "sync"), "reads what it is given, and says what a Pod wants where"},
 		{"internal/node/registration", []string{"internal/csi", "internal/kube"}, heavy, "finds drivers by their sockets"},
 		{"internal/node/identity", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/node/registration"}, heavy, "what the cluster knows of the node, whatever is mounted there"},
 		{"internal/node/health", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/journal"}, heavy, "looks at mounted volumes, whoever mounts them"},

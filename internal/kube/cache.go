@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,11 +12,6 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// ownWriteTTL bounds how long an own write may hide what the watch says. The
-// watch event of the write arrives within milliseconds; the bound only matters
-// when the watch was broken and says something older since.
-const ownWriteTTL = time.Minute
-
 // Object is a Kubernetes object of one Go type.
 type Object interface {
 	comparable
@@ -25,9 +19,11 @@ type Object interface {
 	metav1.Object
 }
 
-// Cache holds all objects of one kind as the watch last told, with the
-// process's own newer writes laid over them, so that a decision never works on
-// facts older than its own acts. Objects are shared: copy before changing.
+// Cache holds all objects of one kind as the watch last told, with what the
+// process has written itself laid over them until the watch has caught up: what it
+// made is there, what it deleted is being deleted or gone, and everything is found
+// under what it says now. So a decision never works on facts older than its own
+// acts. Objects are shared: copy before changing.
 type Cache[T Object] struct {
 	store *store[T]
 	from  cache.ListerWatcher
@@ -66,8 +62,7 @@ func (c *Cache[T]) Get(key string) (T, bool) { return c.store.get(key) }
 func (c *Cache[T]) List() []T { return sorted(c.store.list()) }
 
 // By returns the objects whose index has the value, ordered by key. Indexes
-// are those of package cluster. An own write does not change under what an object is
-// found.
+// are those of package cluster.
 func (c *Cache[T]) By(index, value string) []T { return sorted(c.store.by(index, value)) }
 
 // ByUID returns the object with the uid, of claims, and of a node's Pods.
@@ -79,16 +74,21 @@ func (c *Cache[T]) ByUID(uid string) (T, bool) {
 	return none, false
 }
 
-// Wrote lays the result of an own write over the cache until the watch has
-// caught up with it.
+// Wrote lays the result of an own write over the cache. A Writer does so by itself.
 func (c *Cache[T]) Wrote(o T) { c.store.wrote(o) }
 
-// Watch calls f for every change, one after the other: before is the zero
-// value for an object that appeared, after for one that went away. It must be
-// called before the cache is started, and f must not block.
+// Watch calls f for every change that the watch tells, one after the other: before
+// is the zero value for an object that appeared, after for one that went away. Own
+// writes are told of as all others are, when the watch does. It must be called
+// before the cache is started, and f must not block.
 func (c *Cache[T]) Watch(f func(before, after T)) {
 	c.store.listeners = append(c.store.listeners, newListener(f))
 }
+
+// BeforeGone calls f with the last state of each object that goes, before anybody
+// can read that it has gone: who must remember it has done so when others look. It
+// must be called before the cache is started, and f must not look into this cache.
+func (c *Cache[T]) BeforeGone(f func(T)) { c.store.gone = append(c.store.gone, f) }
 
 func sorted[T Object](objects []T) []T {
 	slices.SortFunc(objects, cluster.Compare[T])

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,49 +13,46 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// store is what a watch fills: the objects, by key, and their indexes, each
-// object under a few words that are mostly its own. It tells listeners of each
-// change after it can be read.
+// store is what a watch fills, with the answers to own writes laid over it: the
+// objects, by key, and their indexes, each object under a few words that are mostly
+// its own. It tells listeners of what the watch tells, once and after it can be
+// read; own writes are only read sooner.
 type store[T Object] struct {
 	indexers  cluster.Indexers[T]
 	trim      cache.TransformFunc
 	listeners []*listener[T]
+	// gone are called for what cannot be read any more, before anybody can find
+	// that out.
+	gone []func(T)
 
-	mu      sync.RWMutex
+	mu sync.RWMutex
+	// objects are as the watch has told them.
 	objects map[string]T
+	// told is the version up to which the watch has told everything. Versions of
+	// one kind are numbers that grow with each write, and a watch tells in order.
+	told uint64
+	// own are answers to own writes that the watch has not caught up with.
+	own     map[string]own[T]
 	indexes map[string]index
-	// own are own writes that the watch has not told yet.
-	own map[string]own[T]
 
 	full   chan struct{}
 	filled sync.Once
 }
 
-// own is an object as an own write left it. It counts until the watch has caught
-// up; after a time whatever the watch says counts more, and while it says nothing
-// an own write is still the best that is known.
-type own[T Object] struct {
-	object T
-	until  time.Time
-}
-
 var _ cache.TransformingStore = (*feed[*corev1.Pod])(nil)
 
 func newStore[T Object](indexers cluster.Indexers[T], trim cache.TransformFunc) *store[T] {
-	s := &store[T]{indexers: indexers, trim: trim, objects: map[string]T{}, own: map[string]own[T]{}, full: make(chan struct{})}
-	s.indexes = s.newIndexes()
+	s := &store[T]{
+		indexers: indexers, trim: trim, objects: map[string]T{}, own: map[string]own[T]{}, indexes: make(map[string]index, len(indexers)),
+		full: make(chan struct{}),
+	}
+	for name := range indexers {
+		s.indexes[name] = index{}
+	}
 	return s
 }
 
-func (s *store[T]) newIndexes() map[string]index {
-	out := make(map[string]index, len(s.indexers))
-	for name := range s.indexers {
-		out[name] = index{}
-	}
-	return out
-}
-
-// get returns the newest state of an object that the watch has told of.
+// get returns the newest state of an object that is known.
 func (s *store[T]) get(key string) (T, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -64,17 +60,28 @@ func (s *store[T]) get(key string) (T, bool) {
 }
 
 func (s *store[T]) newest(key string) (T, bool) {
-	o, ok := s.objects[key]
-	if w, wrote := s.own[key]; ok && wrote {
-		return w.object, true
+	var none T
+	if w, wrote := s.own[key]; wrote {
+		return w.object, w.object != none
 	}
+	o, ok := s.objects[key]
 	return o, ok
 }
 
 func (s *store[T]) list() []T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.all(maps.Keys(s.objects), len(s.objects))
+	out := s.all(maps.Keys(s.objects), len(s.objects)+len(s.own))
+	return append(out, s.all(s.made, 0)...)
+}
+
+// made are the keys of own objects that the watch has not told of.
+func (s *store[T]) made(yield func(string) bool) {
+	for key := range s.own {
+		if _, told := s.objects[key]; !told && !yield(key) {
+			return
+		}
+	}
 }
 
 func (s *store[T]) by(index, value string) []T {
@@ -97,28 +104,101 @@ func (s *store[T]) all(keys func(func(string) bool), n int) []T {
 	return out
 }
 
-// wrote takes the result of an own write. An object that the watch has not told
-// of may be gone again.
-func (s *store[T]) wrote(o T) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key := cluster.Key(o)
-	now, ok := s.newest(key)
-	if ok && newer(o, now) {
-		s.own[key] = own[T]{o, time.Now().Add(ownWriteTTL)}
-	}
-}
-
 // put takes an object as the watch tells it.
 func (s *store[T]) put(o T) {
-	key := cluster.Key(o)
 	s.mu.Lock()
-	before, known := s.objects[key]
-	s.objects[key] = o
-	s.reindex(key, before, o)
-	s.settle(key, o)
+	s.told = max(s.told, version(o))
+	news := s.set(cluster.Key(o), o, true, version(o))
 	s.mu.Unlock()
-	s.tell(changes(before, o, known)...)
+	s.tell(news...)
+}
+
+// remove takes an object away; o is its last state.
+func (s *store[T]) remove(o T) {
+	key, upTo := cluster.Key(o), version(o)
+	s.mu.Lock()
+	s.told = max(s.told, upTo)
+	if w, wrote := s.own[key]; wrote && w.uid == o.GetUID() {
+		upTo = w.version
+	}
+	news := s.set(key, o, false, upTo)
+	s.mu.Unlock()
+	s.tell(news...)
+}
+
+// replace makes these all objects that there are, or were at a version, which a
+// list may be of that was made before an own write. A version from before what the
+// watch has told is of a history that has begun anew: own writes are none of its.
+func (s *store[T]) replace(all []T, upTo uint64) {
+	var news []change[T]
+	s.mu.Lock()
+	for _, o := range all {
+		upTo = max(upTo, version(o))
+	}
+	anew := upTo < s.told
+	s.told = upTo
+	if anew {
+		upTo = startedOver
+	}
+	if len(s.objects) == 0 {
+		s.objects = make(map[string]T, len(all))
+	}
+	there := make(map[string]bool, len(all))
+	for _, o := range all {
+		key := cluster.Key(o)
+		there[key] = true
+		news = append(news, s.set(key, o, true, upTo)...)
+	}
+	for key, o := range s.objects {
+		if !there[key] {
+			news = append(news, s.set(key, o, false, upTo)...)
+		}
+	}
+	for key := range s.own {
+		if _, told := s.objects[key]; !told {
+			var none T
+			news = append(news, s.set(key, none, false, upTo)...)
+		}
+	}
+	s.mu.Unlock()
+	s.tell(news...)
+	s.filled.Do(func() { close(s.full) })
+}
+
+// set takes what the watch tells of a key up to a version: an object, or that there
+// is none, of which o is the last state if one was told of. It returns what is to
+// be told.
+func (s *store[T]) set(key string, o T, there bool, upTo uint64) (news []change[T]) {
+	var none T
+	before, known := s.objects[key]
+	s.alter(key, func() {
+		if there {
+			s.objects[key] = o
+		} else {
+			delete(s.objects, key)
+		}
+		w, wrote := s.own[key]
+		if !wrote {
+			return
+		}
+		left, lasts := w.caughtUp(o, there, upTo)
+		if lasts {
+			s.own[key] = left
+			return
+		}
+		delete(s.own, key)
+		if is := there && o.GetUID() == w.uid; !is && w.object != none && (!known || before.GetUID() != w.uid) {
+			// It came and went unseen, and has been read here.
+			news = append(news, change[T]{w.object, none})
+		}
+	})
+	switch {
+	case there:
+		return append(news, changes(before, o, known)...)
+	case known:
+		return append(news, change[T]{o, none})
+	}
+	return news
 }
 
 // changes returns what is told of an object that was there before, or not. What
@@ -135,56 +215,19 @@ func changes[T Object](before, after T, known bool) []change[T] {
 	return nil
 }
 
-// remove takes an object away; o is its last state.
-func (s *store[T]) remove(o T) {
-	var none T
-	key := cluster.Key(o)
-	s.mu.Lock()
-	before, known := s.objects[key]
-	delete(s.objects, key)
-	delete(s.own, key)
-	s.reindex(key, before, none)
-	s.mu.Unlock()
-	if known {
-		s.tell(change[T]{o, none})
-	}
-}
-
-// replace makes these all objects that there are.
-func (s *store[T]) replace(all []T) {
-	var none T
-	var news []change[T]
-	s.mu.Lock()
-	was := s.objects
-	s.objects, s.indexes = make(map[string]T, len(all)), s.newIndexes()
-	for _, o := range all {
-		key := cluster.Key(o)
-		before, known := was[key]
-		news = append(news, changes(before, o, known)...)
-		s.objects[key] = o
-		s.reindex(key, none, o)
-		s.settle(key, o)
-	}
-	for key, o := range was {
-		if _, there := s.objects[key]; !there {
-			delete(s.own, key)
-			news = append(news, change[T]{o, none})
+// alter changes what is known of a key, and puts the object where it is to be found
+// then.
+func (s *store[T]) alter(key string, change func()) {
+	before, was := s.newest(key)
+	change()
+	after, is := s.newest(key)
+	if was && (!is || before.GetUID() != after.GetUID()) {
+		for _, f := range s.gone {
+			f(before)
 		}
 	}
-	s.mu.Unlock()
-	s.tell(news...)
-	s.filled.Do(func() { close(s.full) })
+	s.reindex(key, before, after)
 }
-
-// settle ends an own write that the watch has caught up with, or should have.
-func (s *store[T]) settle(key string, o T) {
-	if w, wrote := s.own[key]; wrote && (!newer(w.object, o) || !time.Now().Before(w.until)) {
-		delete(s.own, key)
-	}
-}
-
-// newer says whether a is a later version than b of an object, or of its name.
-func newer(a, b metav1.Object) bool { return version(a) > version(b) }
 
 func version(o metav1.Object) uint64 {
 	// Versions are numbers; the fakes of tests have none.
@@ -196,6 +239,9 @@ func version(o metav1.Object) uint64 {
 // none.
 func (s *store[T]) reindex(key string, before, after T) {
 	var none T
+	if before == after {
+		return
+	}
 	for name, values := range s.indexers {
 		var old, now []string
 		if before != none {
@@ -246,8 +292,8 @@ func (f feed[T]) Delete(o any) error {
 	return err
 }
 
-// Replace takes all objects that there are.
-func (f feed[T]) Replace(all []any, _ string) error {
+// Replace takes all objects that there are, or were at a version.
+func (f feed[T]) Replace(all []any, at string) error {
 	out := make([]T, 0, len(all))
 	for _, o := range all {
 		t, err := f.trim(o)
@@ -256,7 +302,8 @@ func (f feed[T]) Replace(all []any, _ string) error {
 		}
 		out = append(out, t.(T))
 	}
-	f.replace(out)
+	upTo, _ := strconv.ParseUint(at, 10, 64)
+	f.replace(out, upTo)
 	return nil
 }
 

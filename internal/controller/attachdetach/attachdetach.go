@@ -16,9 +16,6 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// maxUnseen is how long an attachment that was made may take to show.
-const maxUnseen = time.Minute
-
 // pause is the time between two writes to a node's status while volumes are on
 // their way to it, so that many of them travel in one.
 const pause = 50 * time.Millisecond
@@ -47,7 +44,9 @@ type attachDetach struct {
 	*controller.Controller
 	*memory
 	Options
-	view cluster.View
+	view        cluster.View
+	nodes       kube.Writer[*corev1.Node]
+	attachments kube.Writer[*storagev1.VolumeAttachment]
 }
 
 // Options are what the controller depends on beside its Env.
@@ -68,7 +67,7 @@ func New(env controller.Env, o Options) *controller.Controller { return build(en
 
 func build(env controller.Env, o Options) *attachDetach {
 	c := &attachDetach{
-		Env: env, Options: o, memory: newMemory(),
+		Env: env, Options: o, memory: newMemory(), nodes: env.Caches.WriteNodes(env.Client), attachments: env.Caches.WriteAttachments(env.Client),
 		Controller: &controller.Controller{Declaration: Declaration(), Workers: 32, Log: env.Log},
 		view: cluster.View{
 			Claims: env.Caches.Claims(), Volumes: env.Caches.Volumes(), Pods: env.Caches.Pods(), Nodes: env.Caches.Nodes(),
@@ -179,8 +178,6 @@ func (c *attachDetach) wakeAfter(before, after *corev1.Node) {
 // the nodes whose Pods use the volume too and may have waited for it.
 func (c *attachDetach) attachmentChanged(before, after *storagev1.VolumeAttachment) {
 	now := latest(before, after)
-	_, there := c.view.Attachments.Get(now.Name)
-	c.shows(now.Name, now.UID, there)
 	if after == nil || after.DeletionTimestamp != nil {
 		c.shown(now.UID)
 	}

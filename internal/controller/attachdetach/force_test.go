@@ -150,7 +150,7 @@ func started(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientse
 
 func built(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset, *attachDetach) {
 	t.Helper()
-	client := fake.NewClientset(objects...)
+	client := kubetest.NewClient(t, objects...)
 	caches := kube.NewCaches(client)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -179,7 +179,7 @@ func look(t *testing.T, c *controller.Controller, attachment string) time.Durati
 // TestDeletionOfAVersion: an attachment is deleted as it was seen, as long as it
 // could go without a detach; with the attacher's finalizer whatever it says.
 func TestDeletionOfAVersion(t *testing.T) {
-	for name, finalizers := range map[string][]string{"7": nil, "": {volume.AttacherFinalizer("d")}} {
+	for name, finalizers := range map[string][]string{"2": nil, "": {volume.AttacherFinalizer("d")}} {
 		va := attachment()
 		va.Finalizers = finalizers
 		client, c := world(t, Options{Now: time.Now}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, va)
@@ -242,8 +242,11 @@ func TestTwoObjectsOfOneVolume(t *testing.T) {
 func TestAttachmentThatIsThere(t *testing.T) {
 	client, c := started(t, Options{Now: time.Now}, append(used("pv", "h", "n1"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})...)
 	creations := 0
-	client.PrependReactor("create", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
+	client.PrependReactor("create", "volumeattachments", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		creations++
+		if err := client.Tracker().Add(a.(clienttesting.CreateAction).GetObject()); err != nil {
+			t.Error(err)
+		}
 		return true, nil, apierrors.NewAlreadyExists(storagev1.Resource("volumeattachments"), "there")
 	})
 	if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindNode, Name: "n1"}); err != nil {
@@ -309,8 +312,7 @@ func TestWaits(t *testing.T) {
 // TestCreations: an attachment is made once, and its volume stays reserved until
 // it is known what became of it.
 func TestCreations(t *testing.T) {
-	m, start := newMemory(), time.Unix(1e9, 0)
-	a := creationOf("v")
+	m, a := newMemory(), creationOf("v")
 	m.take("d^v", "n1", never)
 	if !m.make(a) || m.make(a) {
 		t.Error("an attachment is noted once")
@@ -321,15 +323,12 @@ func TestCreations(t *testing.T) {
 	if _, noted := m.toMake("va"); !noted {
 		t.Error("it is not made yet")
 	}
-	m.isMade("va", "u", start)
-	if _, noted := m.toMake("va"); noted {
-		t.Error("it is made again")
+	if drivers := m.beingMade("n1"); drivers["va"] != "d" || m.take("d^v", "n2", never) {
+		t.Errorf("being made: %v, and another node gets its volume", drivers)
 	}
-	if drivers, again := m.beingMade("n1", start.Add(time.Second)); drivers["va"] != "d" || again != maxUnseen-time.Second {
-		t.Errorf("being made: %v, looked at again in %s", drivers, again)
-	}
-	if drivers, again := m.beingMade("n1", start.Add(maxUnseen)); len(drivers) > 0 || again != 0 {
-		t.Errorf("it never shows and is waited for: %v %s", drivers, again)
+	m.isMade("va")
+	if _, noted := m.toMake("va"); noted || len(m.beingMade("n1")) > 0 || !m.take("d^v", "n2", never) {
+		t.Error("it is made, and not forgotten")
 	}
 }
 
@@ -344,28 +343,6 @@ func TestRefusedCreations(t *testing.T) {
 	}
 	if freed := m.freeUnwanted("n1", nil); len(freed) != 1 || len(m.making) > 0 {
 		t.Errorf("what was refused and is not wanted is given up: freed %v", freed)
-	}
-}
-
-// TestLateNews: what is told late of an earlier attachment of the same name ends
-// neither the creation that is under way nor the volume's reservation: another
-// node would get the volume as well.
-func TestLateNews(t *testing.T) {
-	for _, made := range []bool{false, true} {
-		m := newMemory()
-		m.take("d^v", "n1", never)
-		m.make(creationOf("v"))
-		if made {
-			m.isMade("va", "new", time.Unix(1e9, 0))
-		}
-		m.shows("va", "old", false)
-		if m.take("d^v", "n2", never) || len(m.making) != 1 {
-			t.Errorf("made %v: the end of an earlier attachment ended it", made)
-		}
-		m.shows("va", "new", !made)
-		if !m.take("d^v", "n2", never) || len(m.making) != 0 {
-			t.Errorf("made %v: it has shown, or has come and gone, and is not forgotten", made)
-		}
 	}
 }
 

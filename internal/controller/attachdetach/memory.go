@@ -10,26 +10,30 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 )
 
-// memory is what the controller knows and the caches do not tell, or not yet.
-// Losing it costs time, never safety.
+// memory is what the controller knows and the caches do not tell: what it is about
+// to do, and what was once. None of it makes up for a late watch, as the caches show
+// own writes. Losing it costs time, never safety.
 type memory struct {
 	mu sync.Mutex
 	// waiting is since when an attachment has waited for its node to unmount.
 	waiting map[types.UID]time.Time
-	// going are attachments whose deletion was asked for, until they show it:
-	// what is going must not be told to the node again.
+	// going are attachments whose deletion was decided, until they show it. What is
+	// going must not be told to the node again, from before the request is made and
+	// when nobody knows its outcome.
 	going map[types.UID]bool
 	// taken is the node that is about to get a volume that only one may have,
-	// by the volume's name at its driver, until its attachment shows.
+	// by the volume's name at its driver, until its attachment is made: two nodes
+	// are looked at at once.
 	taken map[string]string
 	// told is the last warning to a Pod, or about an attachment, of a volume.
 	told map[types.UID]map[string]string
-	// making are attachments that are about to be made, by name, until they
-	// show.
+	// making are attachments that are about to be made, by name: what has an
+	// unknown outcome is repeated until it has another one.
 	making map[string]*creation
 	// rests is when a node may be looked at again.
 	rests map[string]time.Time
-	// had has a lock of its own: it is asked while a reservation is made.
+	// had is what the caches tell no more. It has a lock of its own: it is asked
+	// while a reservation is made.
 	had history
 }
 
@@ -41,12 +45,9 @@ type history struct {
 	volumes map[string]map[string]bool
 }
 
-// creation is the way of an attachment from the decision until it shows.
+// creation is the way of an attachment from the decision until it is made.
 type creation struct {
 	attach.Attachable
-	// made is when it was made, and uid what it is then; zero is not yet.
-	made time.Time
-	uid  types.UID
 	// refused says that the API server has refused it last, so that nothing is
 	// under way.
 	refused bool
@@ -115,43 +116,16 @@ func (m *memory) make(a attach.Attachable) bool {
 	return true
 }
 
-// toMake returns an attachment that is noted and not made yet.
+// toMake returns an attachment that is noted.
 func (m *memory) toMake(name string) (attach.Attachable, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := m.making[name]
-	if c == nil || !c.made.IsZero() {
+	if c == nil {
 		return attach.Attachable{}, false
 	}
 	c.refused = false
 	return c.Attachable, true
-}
-
-// isMade says that an attachment has been made, if it has not shown before; the
-// uid is empty when somebody else has made it.
-func (m *memory) isMade(name string, uid types.UID, now time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if c := m.making[name]; c != nil {
-		c.made, c.uid = now, uid
-	}
-}
-
-// shows ends the creation of an attachment, and with it its volume's
-// reservation, when the caches have it: there says that they have one of its
-// name now. News of an earlier one of that name, which may come late, ends
-// nothing.
-func (m *memory) shows(name string, uid types.UID, there bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c := m.making[name]
-	if c == nil || !there && (uid == "" || c.uid != uid) {
-		return
-	}
-	delete(m.making, name)
-	if v := attach.Key(c.Volume); m.taken[v] == c.Attachment.Spec.NodeName {
-		delete(m.taken, v)
-	}
 }
 
 // isRefused says that an attachment has not been made by the last try.
@@ -163,6 +137,21 @@ func (m *memory) isRefused(name string) {
 	}
 }
 
+// isMade ends the creation of an attachment, which the caches show from now on, and
+// with it its volume's reservation.
+func (m *memory) isMade(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := m.making[name]
+	if c == nil {
+		return
+	}
+	delete(m.making, name)
+	if v := attach.Key(c.Volume); m.taken[v] == c.Attachment.Spec.NodeName {
+		delete(m.taken, v)
+	}
+}
+
 // unmake forgets an attachment that will not be made.
 func (m *memory) unmake(name string) {
 	m.mu.Lock()
@@ -170,30 +159,17 @@ func (m *memory) unmake(name string) {
 	delete(m.making, name)
 }
 
-// beingMade returns the drivers of a node's attachments that are noted, by
-// name, and when the first of them that was made should have shown. One that
-// does not show for so long came and went unseen.
-func (m *memory) beingMade(node string, now time.Time) (drivers map[string]string, again time.Duration) {
+// beingMade returns the drivers of a node's attachments that are noted, by name.
+func (m *memory) beingMade(node string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	drivers = map[string]string{}
+	drivers := map[string]string{}
 	for name, c := range m.making {
-		if c.Attachment.Spec.NodeName != node {
-			continue
+		if c.Attachment.Spec.NodeName == node {
+			drivers[name] = c.Attachment.Spec.Attacher
 		}
-		if !c.made.IsZero() {
-			left := maxUnseen - now.Sub(c.made)
-			if left <= 0 {
-				delete(m.making, name)
-				continue
-			}
-			if again == 0 || left < again {
-				again = left
-			}
-		}
-		drivers[name] = c.Attachment.Spec.Attacher
 	}
-	return drivers, again
+	return drivers
 }
 
 // rest has a node not looked at for a while.

@@ -2,8 +2,6 @@ package attachdetach
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +24,7 @@ func (c *attachDetach) reconcile(ctx context.Context, key controller.Key) (contr
 	if left := c.resting(key.Name, begin); left > 0 {
 		return controller.Result{After: left}, nil
 	}
-	facts, again := c.gather(key.Name)
+	facts := c.gather(key.Name)
 	plan := attach.Node(facts)
 	// A node with many volumes is looked at half of the time at most.
 	rest := c.Now().Sub(begin)
@@ -35,7 +33,7 @@ func (c *attachDetach) reconcile(ctx context.Context, key controller.Key) (contr
 	}
 	result, err := c.apply(ctx, facts, plan)
 	c.rest(key.Name, c.Now().Add(rest))
-	return sooner(result, again), err
+	return result, err
 }
 
 // sooner returns the result with a time that is not later than the other; 0 is
@@ -47,14 +45,13 @@ func sooner(r controller.Result, after time.Duration) controller.Result {
 	return r
 }
 
-// gather returns the facts, and when they have to be looked at again.
-func (c *attachDetach) gather(node string) (attach.NodeFacts, time.Duration) {
-	// What is remembered until it shows comes before what shows.
-	making, again := c.beingMade(node, c.Now())
+func (c *attachDetach) gather(node string) attach.NodeFacts {
+	// What is remembered until the caches show it comes before what they show.
+	making := c.beingMade(node)
 	return attach.FactsOf(c.view, node, attach.Memory{
 		Making: making, Going: c.allGoing(), Overdue: func(a types.UID) bool { return c.overdue(a, c.Now()) }, Had: c.had.has, Near: c.Near,
 		DisableForceDetachOnTimeout: c.DisableForceDetachOnTimeout,
-	}), again
+	})
 }
 
 // apply tells the node, and leaves the rest to keys of their own: they are many
@@ -63,7 +60,7 @@ func (c *attachDetach) apply(ctx context.Context, f attach.NodeFacts, p attach.N
 	c.remember(f, p)
 	node := f.Node
 	if p.Publish {
-		if node, err = c.publish(ctx, f.Name, p.Attached); err != nil {
+		if node, err = c.publish(ctx, node, p.Attached); err != nil {
 			return result, err
 		}
 	}
@@ -105,20 +102,11 @@ func (c *attachDetach) remember(f attach.NodeFacts, p attach.NodePlan) {
 
 // publish tells the node which volumes it may mount. The answer is the node as
 // it is now, newer than any cache.
-func (c *attachDetach) publish(ctx context.Context, name string, attached []corev1.AttachedVolume) (*corev1.Node, error) {
+func (c *attachDetach) publish(ctx context.Context, node *corev1.Node, attached []corev1.AttachedVolume) (*corev1.Node, error) {
 	if attached == nil {
 		attached = []corev1.AttachedVolume{}
 	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"volumesAttached": attached}})
-	if err != nil {
-		return nil, fmt.Errorf("tell node %s: %w", name, err)
-	}
-	node, err := c.Client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if err != nil {
-		return nil, fmt.Errorf("tell node %s: %w", name, err)
-	}
-	c.Caches.Nodes().Wrote(node)
-	return node, nil
+	return c.nodes.Patch(ctx, node, types.MergePatchType, map[string]any{"status": map[string]any{"volumesAttached": attached}}, "status")
 }
 
 // tell writes what Pods have not been told yet.
@@ -166,17 +154,14 @@ func (c *attachDetach) detach(ctx context.Context, name string) error {
 	if !ok || a.DeletionTimestamp != nil || !c.isGoing(a.UID) {
 		return nil
 	}
-	o := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &a.UID}}
+	o := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(a.UID))}
 	if !attach.Kept(a) {
 		// Of this very version: the API server may delete an attachment to
 		// which the attacher adds its finalizer meanwhile, and nobody would
 		// detach (kubernetes/kubernetes#77988).
 		o.Preconditions.ResourceVersion = &a.ResourceVersion
 	}
-	if err := c.Client.StorageV1().VolumeAttachments().Delete(ctx, name, o); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("detach: delete %s: %w", name, err)
-	}
-	return nil
+	return c.attachments.Delete(ctx, a, o)
 }
 
 // attach makes an attachment, unless the volume went to another node since the
@@ -193,23 +178,15 @@ func (c *attachDetach) attach(ctx context.Context, name string) error {
 		c.unmake(name)
 		return nil
 	}
-	got, err := c.Client.StorageV1().VolumeAttachments().Create(ctx, a.Attachment, metav1.CreateOptions{})
+	_, _, err := c.attachments.Ensure(ctx, a.Attachment)
 	switch {
 	case err == nil:
-		c.isMade(name, got.UID, c.Now())
-		// It may never show, and nothing else need happen on the node.
-		c.AddAfter(controller.Key{Kind: kindNode, Name: node}, maxUnseen)
-		return nil
-	case apierrors.IsAlreadyExists(err):
-		c.isMade(name, "", c.Now())
-		_, there := c.view.Attachments.Get(name)
-		c.shows(name, "", there)
-		return nil
+		c.isMade(name)
 	case refused(err):
 		c.isRefused(name)
 		c.wake(node)
 	}
-	return fmt.Errorf("attach: create %s: %w", name, err)
+	return err
 }
 
 // refused says that the API server did not, and will not, do what it was asked.

@@ -32,8 +32,6 @@ const (
 	soon = time.Second
 	// rest is how long it rests while volumes are on their way to a node.
 	rest = 50 * time.Millisecond
-	// unseen is how long it waits for an attachment that it has made to show.
-	unseen = time.Minute
 	// patience is how long a node that is not ready may take to unmount.
 	patience = 6 * time.Minute
 )

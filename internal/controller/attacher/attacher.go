@@ -53,8 +53,8 @@ type attacher struct {
 	controller.Env
 	*controller.Controller
 	Options
-	volumes     *kube.Cache[*corev1.PersistentVolume]
-	attachments *kube.Cache[*storagev1.VolumeAttachment]
+	volumes     kube.Writer[*corev1.PersistentVolume]
+	attachments kube.Writer[*storagev1.VolumeAttachment]
 	csiNodes    *kube.Cache[*storagev1.CSINode]
 	nodes       *kube.Cache[*corev1.Node]
 	csiDrivers  *kube.Cache[*storagev1.CSIDriver]
@@ -64,23 +64,32 @@ type attacher struct {
 }
 
 // New returns the attacher. It must be made before the caches start.
-func New(env controller.Env, o Options) *controller.Controller {
+func New(env controller.Env, o Options) *controller.Controller { return build(env, o).Controller }
+
+func build(env controller.Env, o Options) *attacher {
 	if o.ReconcileSync == 0 {
 		o.ReconcileSync = time.Minute
 	}
 	a := &attacher{
 		Env: env, Options: o, known: newKnown(),
 		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log},
-		volumes:    env.Caches.Volumes(), attachments: env.Caches.Attachments(), csiNodes: env.Caches.CSINodes(), nodes: env.Caches.Nodes(),
-		csiDrivers: env.Caches.CSIDrivers(),
+		volumes:    env.Caches.WriteVolumes(env.Client), attachments: env.Caches.WriteAttachments(env.Client),
+		csiNodes: env.Caches.CSINodes(), nodes: env.Caches.Nodes(), csiDrivers: env.Caches.CSIDrivers(),
 	}
 	a.view = cluster.View{Volumes: a.volumes, CSINodes: a.csiNodes, Nodes: a.nodes}
 	a.Controller.Reconcile = a.reconcile
 	a.watch()
-	return a.Controller
+	return a
 }
 
 func (a *attacher) watch() {
+	// A volume that looks as if it were not attached may go: what is lost has to be
+	// known by then.
+	a.attachments.BeforeGone(func(gone *storagev1.VolumeAttachment) {
+		if attach.Lost(gone) {
+			a.lost.put(gone)
+		}
+	})
 	a.attachments.Watch(a.attachmentChanged)
 	a.volumes.Watch(func(before, v *corev1.PersistentVolume) {
 		if v != nil && v.DeletionTimestamp != nil {
@@ -119,10 +128,6 @@ func (a *attacher) wake(all []*storagev1.VolumeAttachment) {
 func (a *attacher) attachmentChanged(before, after *storagev1.VolumeAttachment) {
 	switch {
 	case after == nil:
-		// Before the volume is looked at: it is kept for what is lost.
-		if attach.Lost(before) {
-			a.lost.put(before)
-		}
 		// S3-018.
 		if name := before.Spec.Source.PersistentVolumeName; name != nil {
 			a.Add(controller.Key{Kind: kindVolume, Name: *name})

@@ -2,7 +2,6 @@ package attacher
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 
@@ -10,7 +9,6 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -41,10 +39,9 @@ func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) er
 		}
 	}
 	if recorded, changed := attach.Recorded(va, p); changed {
-		if va, err = a.Client.StorageV1().VolumeAttachments().Update(ctx, recorded, metav1.UpdateOptions{}); err != nil {
-			return fmt.Errorf("record attachment %s: %w", recorded.Name, err)
+		if va, err = a.attachments.Update(ctx, recorded); err != nil {
+			return err
 		}
-		a.attachments.Wrote(va)
 	}
 	d, ok := a.Drivers.Get(va.Spec.Attacher)
 	if !ok {
@@ -125,15 +122,8 @@ func (a *attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment
 // release removes our finalizer; only a gone attachment means detached
 // (S1-064, S1-086).
 func (a *attacher) release(ctx context.Context, va *storagev1.VolumeAttachment) error {
-	got, err := a.Client.StorageV1().VolumeAttachments().Update(ctx, attach.Released(va), metav1.UpdateOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("release attachment %s: %w", va.Name, err)
-	}
-	a.attachments.Wrote(got)
-	return nil
+	_, err := a.attachments.Update(ctx, attach.Released(va))
+	return kube.IgnoreNotFound(err)
 }
 
 // failed writes a call's error where people look for it, and has the call
@@ -183,19 +173,9 @@ func (a *attacher) writeError(ctx context.Context, va *storagev1.VolumeAttachmen
 // patchStatus writes fields of the status; an attachment that is gone needs
 // none, and another one of its name gets none.
 func (a *attacher) patchStatus(ctx context.Context, va *storagev1.VolumeAttachment, fields map[string]any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": va.UID}, "status": fields})
-	if err != nil {
-		return fmt.Errorf("write status of attachment %s: %w", va.Name, err)
-	}
-	got, err := a.Client.StorageV1().VolumeAttachments().Patch(ctx, va.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("write status of attachment %s: %w", va.Name, err)
-	}
-	a.attachments.Wrote(got)
-	return nil
+	patch := map[string]any{"metadata": map[string]any{"uid": va.UID}, "status": fields}
+	_, err := a.attachments.Patch(ctx, va, types.MergePatchType, patch, "status")
+	return kube.IgnoreNotFound(err)
 }
 
 // keepVolume writes the finalizer of a volume object, or removes it. A volume
@@ -208,13 +188,9 @@ func (a *attacher) keepVolume(ctx context.Context, v *corev1.PersistentVolume, a
 	if want == nil {
 		return nil
 	}
-	got, err := a.Client.CoreV1().PersistentVolumes().Update(ctx, want, metav1.UpdateOptions{})
-	if apierrors.IsNotFound(err) && !attached {
-		return nil
+	_, err := a.volumes.Update(ctx, want)
+	if !attached {
+		return kube.IgnoreNotFound(err)
 	}
-	if err != nil {
-		return fmt.Errorf("keep volume %s: %w", v.Name, err)
-	}
-	a.volumes.Wrote(got)
-	return nil
+	return err
 }

@@ -47,15 +47,15 @@ func TestNotAsked(t *testing.T) {
 			want: va(failed("Unknown: volume pv: access modes cannot be combined", nil)), written: []string{"patch volumeattachments"},
 		},
 		"its volume cannot be kept": {
-			volume: pv(), secret: secret(), refuses: [2]string{"update", "persistentvolumes"}, says: "keep volume pv: not now",
+			volume: pv(), secret: secret(), refuses: [2]string{"update", "persistentvolumes"}, says: "update volume pv: not now",
 			want: va(), written: []string{"update persistentvolumes"},
 		},
 		"it cannot be recorded": {
-			volume: pv(), secret: secret(), refuses: [2]string{"update", "volumeattachments"}, says: "record attachment va: not now",
+			volume: pv(), secret: secret(), refuses: [2]string{"update", "volumeattachments"}, says: "update attachment va: not now",
 			want: va(), written: []string{"update persistentvolumes", "update volumeattachments"},
 		},
 		"its error cannot be written": {
-			volume: mixed, secret: secret(), refuses: [2]string{"patch", "volumeattachments"}, says: "write status of attachment va: not now",
+			volume: mixed, secret: secret(), refuses: [2]string{"patch", "volumeattachments"}, says: "patch attachment va: not now",
 			want: va(), written: []string{"patch volumeattachments"},
 		},
 	} {
@@ -81,7 +81,7 @@ func TestAnswerOfTheDriverIsLost(t *testing.T) {
 		defer func() { lost = false }()
 		return lost, nil, errNotNow
 	})
-	w.fails(kindAttachment, "va", "write status of attachment va: not now")
+	w.fails(kindAttachment, "va", "patch attachment va: not now")
 	w.attachment(va(recorded))
 	w.works(kindAttachment, "va")
 	w.attachment(va(recorded, attached))
@@ -251,7 +251,7 @@ func TestGoneMeanwhile(t *testing.T) {
 	gone := apierrors.NewNotFound(corev1.Resource("any"), "any")
 	w := newWorld(t, Options{}, pv(), va(), csiNode(), secret())
 	w.refuses("update", "persistentvolumes", gone)
-	w.fails(kindAttachment, "va", "keep volume pv")
+	w.fails(kindAttachment, "va", "update volume pv")
 	w.called()
 	w = newWorld(t, Options{}, pv(kept), va(recorded), csiNode(), secret())
 	w.refuses("patch", "volumeattachments", gone)
@@ -331,7 +331,7 @@ func TestAnotherOfItsName(t *testing.T) {
 	if err := errors.Join(w.client.Tracker().Delete(attachments(), "", "va"), w.client.Tracker().Add(another)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.fails(kindAttachment, "va", "write status of attachment va"); !apierrors.IsConflict(errors.Unwrap(err)) {
+	if err := w.fails(kindAttachment, "va", "patch attachment va"); !apierrors.IsConflict(errors.Unwrap(err)) {
 		t.Errorf("ends with %v", err)
 	}
 	w.attachment(another)
@@ -374,7 +374,7 @@ func TestStrangersFinalizers(t *testing.T) {
 	if _, err := w.client.CoreV1().PersistentVolumes().Update(t.Context(), theirs, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.fails(kindAttachment, "va", "keep volume pv")
+	w.fails(kindAttachment, "va", "update volume pv")
 	w.volume(theirs)
 	w.called()
 	w.start(Options{})

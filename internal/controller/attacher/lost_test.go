@@ -1,12 +1,18 @@
 package attacher
 
 import (
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/controller"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
 // TestLost: an attachment that went without its detach is kept as one that is to be
@@ -73,4 +79,31 @@ func TestLostAndMadeAgain(t *testing.T) {
 	if volume := l.found(va(recorded, going, func(a *storagev1.VolumeAttachment) { a.UID = "new" })); volume != "" || l.of("pv") {
 		t.Errorf("the new attachment is %q's lost one", volume)
 	}
+}
+
+// TestLostBeforeItIsGone: an attachment that is taken away by force while its volume
+// is being deleted is known to be lost as soon as anybody can read that it is gone:
+// else the volume would be let go in between, without a detach.
+func TestLostBeforeItIsGone(t *testing.T) {
+	client := kubetest.NewClient(t, pv(dying, kept), va(recorded, attached))
+	caches := kube.NewCaches(client)
+	a := build(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(t.Context(), client, "attacher"), Log: slog.New(slog.DiscardHandler)}, Options{Drivers: csi.NewSet()})
+	// Whoever hears of it after the attacher does so before anybody can read it.
+	lost := make(chan bool, 1)
+	caches.Attachments().BeforeGone(func(*storagev1.VolumeAttachment) { lost <- a.lost.of("pv") })
+	followed := kubetest.Follow(t, client)
+	if err := caches.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	followed()
+	if err := client.Tracker().Delete(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), "", "va"); err != nil {
+		t.Fatal(err)
+	}
+	if !<-lost {
+		t.Error("it is gone, and not known to be lost")
+	}
+	if _, err := a.reconcile(t.Context(), controller.Key{Kind: kindVolume, Name: "pv"}); err != nil {
+		t.Fatal(err)
+	}
+	kubetest.Written(t, client)
 }

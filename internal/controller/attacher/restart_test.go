@@ -210,7 +210,7 @@ func TestOldLeader(t *testing.T) {
 	w.start(Options{})
 	w.works(kindAttachment, "va")
 	w.c = old
-	w.fails(kindAttachment, "va", "keep volume pv")
+	w.fails(kindAttachment, "va", "update volume pv")
 	w.called(publishRequest())
 	w.attachment(va(recorded, attached))
 	w.volume(pv(kept))
@@ -220,7 +220,7 @@ func TestOldLeader(t *testing.T) {
 	w.start(Options{})
 	w.works(kindAttachment, "va")
 	w.c = old
-	w.fails(kindAttachment, "va", "release attachment va")
+	w.fails(kindAttachment, "va", "update attachment va")
 	w.called(publishRequest(), unpublishRequest(), unpublishRequest())
 	w.attachment(va(recorded, attached, going, func(a *storagev1.VolumeAttachment) { a.Finalizers = []string{foreign} }))
 }

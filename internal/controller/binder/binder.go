@@ -43,8 +43,8 @@ func Declaration() controller.Declaration {
 type binder struct {
 	controller.Env
 	*controller.Controller
-	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
-	volumes *kube.Cache[*corev1.PersistentVolume]
+	claims  kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes kube.Writer[*corev1.PersistentVolume]
 	classes *kube.Cache[*storagev1.StorageClass]
 	pods    *kube.Cache[*corev1.Pod]
 	// view finds objects in these caches.
@@ -59,7 +59,7 @@ func New(env controller.Env, requests *controller.Requests) *controller.Controll
 	b := &binder{
 		Env: env, requests: requests, Controller: &controller.Controller{Declaration: Declaration(), Workers: 50, Log: env.Log},
 		free:   free{volumes: bind.NewFree()},
-		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), classes: env.Caches.Classes(), pods: env.Caches.Pods(),
+		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client), classes: env.Caches.Classes(), pods: env.Caches.Pods(),
 	}
 	b.view = cluster.View{Claims: b.claims, Volumes: b.volumes, Classes: b.classes, Pods: b.pods}
 	b.Controller.Reconcile = b.reconcile
@@ -253,25 +253,36 @@ func (b *binder) gatherVolume(ctx context.Context, v *corev1.PersistentVolume) (
 func (b *binder) apply(ctx context.Context, about runtime.Object, p bind.Plan) error {
 	var volumeVersion, claimVersion string
 	for _, w := range p.Writes {
+		var err error
 		switch {
-		case w.Volume != nil || w.VolumeStatus != nil:
-			got, err := b.writeVolume(ctx, w, volumeVersion)
-			if err != nil {
-				return err
-			}
-			volumeVersion = got.ResourceVersion
-			b.volumes.Wrote(got)
+		case w.Volume != nil:
+			volumeVersion, err = write(ctx, b.volumes.Update, w.Volume, volumeVersion)
+		case w.VolumeStatus != nil:
+			volumeVersion, err = write(ctx, b.volumes.UpdateStatus, w.VolumeStatus, volumeVersion)
+		case w.Claim != nil:
+			claimVersion, err = write(ctx, b.claims.Update, w.Claim, claimVersion)
 		default:
-			got, err := b.writeClaim(ctx, w, claimVersion)
-			if err != nil {
-				return err
-			}
-			claimVersion = got.ResourceVersion
-			b.claims.Wrote(got)
+			claimVersion, err = write(ctx, b.claims.UpdateStatus, w.ClaimStatus, claimVersion)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	b.tell(about, p)
 	return nil
+}
+
+// write writes an object over a version, if that is not its own, and returns the
+// version that it has then.
+func write[T kube.Object](ctx context.Context, do func(context.Context, T) (T, error), o T, version string) (string, error) {
+	if version != "" {
+		o.SetResourceVersion(version)
+	}
+	got, err := do(ctx, o)
+	if err != nil {
+		return "", err
+	}
+	return got.GetResourceVersion(), nil
 }
 
 func (b *binder) tell(about runtime.Object, p bind.Plan) {
@@ -285,44 +296,4 @@ func (b *binder) tell(about runtime.Object, p bind.Plan) {
 	if len(p.Writes) > 0 {
 		b.Env.Log.Debug("bind", "reason", p.Because.Reason, "message", p.Because.Message)
 	}
-}
-
-func (b *binder) writeVolume(ctx context.Context, w bind.Write, version string) (got *corev1.PersistentVolume, err error) {
-	volumes := b.Client.CoreV1().PersistentVolumes()
-	o := w.Volume
-	if o == nil {
-		o = w.VolumeStatus
-	}
-	if version != "" {
-		o.ResourceVersion = version
-	}
-	if w.Volume != nil {
-		got, err = volumes.Update(ctx, o, metav1.UpdateOptions{})
-	} else {
-		got, err = volumes.UpdateStatus(ctx, o, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("write volume %s: %w", o.Name, err)
-	}
-	return got, nil
-}
-
-func (b *binder) writeClaim(ctx context.Context, w bind.Write, version string) (got *corev1.PersistentVolumeClaim, err error) {
-	o := w.Claim
-	if o == nil {
-		o = w.ClaimStatus
-	}
-	claims := b.Client.CoreV1().PersistentVolumeClaims(o.Namespace)
-	if version != "" {
-		o.ResourceVersion = version
-	}
-	if w.Claim != nil {
-		got, err = claims.Update(ctx, o, metav1.UpdateOptions{})
-	} else {
-		got, err = claims.UpdateStatus(ctx, o, metav1.UpdateOptions{})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("write claim %s/%s: %w", o.Namespace, o.Name, err)
-	}
-	return got, nil
 }

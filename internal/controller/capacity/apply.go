@@ -7,7 +7,6 @@ import (
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -26,10 +25,8 @@ func (t *tracker) reconcileDriver(ctx context.Context, name string) error {
 	}
 	for _, r := range plan.Delete {
 		t.Env.Log.Info("capacity object is obsolete", "driver", f.Driver, "object", cluster.Key(r.Object), "reason", r.Because.Message)
-		err := t.Client.StorageV1().CSIStorageCapacities(r.Object.Namespace).Delete(ctx, r.Object.Name,
-			metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.Object.UID))})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("delete capacity object %s: %w", cluster.Key(r.Object), err)
+		if err := t.objects.Delete(ctx, r.Object, metav1.DeleteOptions{}); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -95,25 +92,13 @@ func (t *tracker) tell(ctx context.Context, item capacity.Item, now *storagev1.C
 	if told.Write == nil {
 		return nil
 	}
-	all := t.Client.StorageV1().CSIStorageCapacities(told.Write.Namespace)
 	if now != nil {
-		got, err := all.Update(ctx, told.Write, metav1.UpdateOptions{})
-		if err != nil {
-			return fmt.Errorf("write capacity object %s: %w", cluster.Key(now), err)
-		}
-		t.objects.Wrote(got)
-		return nil
+		_, err := t.objects.Update(ctx, told.Write)
+		return err
 	}
-	_, err := all.Create(ctx, told.Write, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		live, err := all.Get(ctx, told.Write.Name, metav1.GetOptions{})
-		if err != nil {
-			return fmt.Errorf("look at capacity object %s: %w", cluster.Key(told.Write), err)
-		}
-		return t.tell(ctx, item, live, a)
+	there, made, err := t.objects.Ensure(ctx, told.Write)
+	if err != nil || made {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("make capacity object %s: %w", cluster.Key(told.Write), err)
-	}
-	return nil
+	return t.tell(ctx, item, there, a)
 }

@@ -72,8 +72,7 @@ func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *ben
 	if change != nil {
 		change(&s)
 	}
-	b := &bench{t: t, client: fake.NewClientset(objects...), driver: csitest.Start(t, s.config), drivers: s.Drivers}
-	b.stamps()
+	b := &bench{t: t, client: kubetest.NewClient(t, objects...), driver: csitest.Start(t, s.config), drivers: s.Drivers}
 	ctx, cancel := context.WithCancel(context.Background())
 	d, err := csi.Dial(ctx, b.driver.Socket)
 	if err != nil {
@@ -105,16 +104,6 @@ func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *ben
 	}()
 	t.Cleanup(func() { cancel(); <-ended; _ = d.Close() })
 	return b
-}
-
-// stamps gives what is updated a version, as the API does.
-func (b *bench) stamps() {
-	version := 100
-	b.client.PrependReactor("update", "csistoragecapacities", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		version++
-		a.(clienttesting.UpdateActionImpl).GetObject().(*storagev1.CSIStorageCapacity).ResourceVersion = strconv.Itoa(version)
-		return false, nil, nil
-	})
 }
 
 func (b *bench) note(_ context.Context, k controller.Key) (controller.Result, error) {

@@ -70,7 +70,7 @@ type tracker struct {
 	nodes    *kube.Cache[*corev1.Node]
 	csiNodes *kube.Cache[*storagev1.CSINode]
 	classes  *kube.Cache[*storagev1.StorageClass]
-	objects  *kube.Cache[*storagev1.CSIStorageCapacity]
+	objects  kube.Writer[*storagev1.CSIStorageCapacity]
 }
 
 // New returns the controller. It must be made before the caches start.
@@ -83,7 +83,7 @@ func New(env controller.Env, o Options) *controller.Controller {
 		Controller: &controller.Controller{
 			Declaration: Declaration(), Workers: workers, RetryMin: min(firstPause, o.Poll), RetryMax: o.Poll, Log: env.Log,
 		},
-		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), classes: env.Caches.Classes(), objects: env.Caches.Capacities(),
+		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), classes: env.Caches.Classes(), objects: env.Caches.WriteCapacities(env.Client),
 	}
 	t.Controller.Reconcile = t.reconcile
 	t.watch()

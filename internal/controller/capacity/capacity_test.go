@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -76,7 +77,7 @@ func TestNews(t *testing.T) {
 	}
 	b.answers(1, 0)
 	b.fails("update", errLost)
-	b.errs(item("fast", "a"), "write capacity object theirs/csisc-random: the answer is lost")
+	b.errs(item("fast", "a"), "update capacity object theirs/csisc-random: the answer is lost")
 }
 
 // TestImmediate: objects for classes whose claims do not wait, too, if that is
@@ -122,20 +123,31 @@ func TestWhatCannotBeTold(t *testing.T) {
 	b.told("fast", "user", "is somebody else's")
 }
 
-// TestAnObjectThatIsNotSeenYet is found by its name, and told anew.
+// TestAnObjectThatIsNotSeenYet is found by its name, and told anew. From then on it is
+// seen.
 func TestAnObjectThatIsNotSeenYet(t *testing.T) {
-	b := newBench(t, func(s *setup) { s.deaf = true }, places(late("fast"))...)
-	b.works(theDriver())
-	b.answers(5*gib, 0)
+	unseen := func() *bench {
+		b := newBench(t, func(s *setup) { s.deaf = true }, places(late("fast"))...)
+		made := object("fast", "a", "1Gi", "")
+		if _, err := b.client.StorageV1().CSIStorageCapacities(made.Namespace).Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		b.works(theDriver())
+		b.answers(5*gib, 0)
+		return b
+	}
+	b := unseen()
 	b.works(item("fast", "a"))
 	b.works(item("fast", "a"))
+	b.fails("get", errLost)
 	b.answers(6*gib, 0)
 	b.works(item("fast", "a"))
 	b.objectsAre(object("fast", "a", "6Gi", ""))
+	b = unseen()
 	b.fails("get", errLost)
 	b.errs(item("fast", "a"), "look at capacity object "+volume.NamespaceSystem+"/"+nameIn("fast", "a")+": the answer is lost")
 	b.fails("create", errLost)
-	b.errs(item("fast", "a"), "make capacity object "+volume.NamespaceSystem+"/"+nameIn("fast", "a")+": the answer is lost")
+	b.errs(item("fast", "a"), "create capacity object "+volume.NamespaceSystem+"/"+nameIn("fast", "a")+": the answer is lost")
 }
 
 // TestWhatIsObsolete goes, of the driver's own, and only the object that was looked

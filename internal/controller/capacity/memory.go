@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/internal/decide/capacity"
 )
 
-// memory is what drivers are asked about, and who is being asked. It is safe
-// for concurrent use.
+// memory is what drivers are asked about, and who is being asked: what is decided and
+// under way, which no cache shows. It is safe for concurrent use.
 type memory struct {
 	mu sync.Mutex
 	// items are found by their drivers and names.

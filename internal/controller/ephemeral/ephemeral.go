@@ -33,7 +33,7 @@ func Declaration() controller.Declaration {
 type maker struct {
 	controller.Env
 	*controller.Controller
-	claims *kube.Cache[*corev1.PersistentVolumeClaim]
+	claims kube.Writer[*corev1.PersistentVolumeClaim]
 	pods   *kube.Cache[*corev1.Pod]
 }
 
@@ -41,7 +41,7 @@ type maker struct {
 func New(env controller.Env) *controller.Controller {
 	m := &maker{
 		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 16, Log: env.Log},
-		claims: env.Caches.Claims(), pods: env.Caches.Pods(),
+		claims: env.Caches.WriteClaims(env.Client), pods: env.Caches.Pods(),
 	}
 	m.Controller.Reconcile = m.reconcile
 	m.pods.Watch(func(before, after *corev1.Pod) {
@@ -109,14 +109,14 @@ func (m *maker) apply(ctx context.Context, f ephemeral.Facts, p ephemeral.Plan) 
 	if p.Create == nil {
 		return nil
 	}
-	_, err := m.Client.CoreV1().PersistentVolumeClaims(p.Create.Namespace).Create(ctx, p.Create, metav1.CreateOptions{})
+	_, err := m.claims.Create(ctx, p.Create)
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		// It wakes the Pod when the cache shows it.
 		return nil
 	case err != nil:
-		m.Events.Warn(f.Pod, ephemeral.Failed(p.Create.Name, err.Error()))
-		return fmt.Errorf("make claim %s: %w", cluster.Key(p.Create), err)
+		m.Events.Warn(f.Pod, ephemeral.Failed(p.Create.Name, errors.Unwrap(err).Error()))
+		return err
 	}
 	m.Events.Note(f.Pod, p.Because)
 	return nil
@@ -149,11 +149,7 @@ func (m *maker) collect(ctx context.Context, key controller.Key) error {
 		return nil
 	}
 	m.Env.Log.Info("claim is deleted", "claim", cluster.Key(c), "reason", why.Message)
-	err = m.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{
+	return m.claims.Delete(ctx, c, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: ptr.To(c.UID), ResourceVersion: ptr.To(c.ResourceVersion)},
 	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete claim %s: %w", key, err)
-	}
-	return nil
 }

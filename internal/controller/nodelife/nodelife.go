@@ -2,14 +2,11 @@ package nodelife
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -41,9 +38,9 @@ type nodeLife struct {
 	controller.Env
 	*controller.Controller
 	now    func() time.Time
-	nodes  *kube.Cache[*corev1.Node]
+	nodes  kube.Writer[*corev1.Node]
 	leases *kube.Cache[*coordinationv1.Lease]
-	pods   *kube.Cache[*corev1.Pod]
+	pods   kube.Writer[*corev1.Pod]
 
 	mu sync.Mutex
 	// heard is the newest version of each node's Lease, and when it came. It
@@ -64,7 +61,7 @@ func New(env controller.Env, now func() time.Time) *controller.Controller {
 	l := &nodeLife{
 		Env: env, now: now, heard: map[string]heartbeat{}, gone: map[string]time.Time{},
 		Controller: &controller.Controller{Declaration: Declaration(), Log: env.Log},
-		nodes:      env.Caches.Nodes(), leases: env.Caches.NodeLeases(), pods: env.Caches.Pods(),
+		nodes:      env.Caches.WriteNodes(env.Client), leases: env.Caches.NodeLeases(), pods: env.Caches.WritePods(env.Client),
 	}
 	l.Controller.Reconcile = l.reconcile
 	l.leases.Watch(func(_, lease *coordinationv1.Lease) {
@@ -133,20 +130,12 @@ func (l *nodeLife) forget(node string) {
 }
 
 func (l *nodeLife) mark(ctx context.Context, node *corev1.Node, p nodelife.Plan) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
+	patch := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: p.Because.Message, LastTransitionTime: metav1.Now(),
-	}}}})
-	if err != nil {
-		return fmt.Errorf("mark node %s: %w", node.Name, err)
+	}}}}
+	if _, err := l.nodes.Patch(ctx, node, types.StrategicMergePatchType, patch, "status"); err != nil {
+		return kube.IgnoreNotFound(err)
 	}
-	got, err := l.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("mark node %s: %w", node.Name, err)
-	}
-	l.nodes.Wrote(got)
 	l.Events.Warn(node, p.Because)
 	return nil
 }

@@ -72,12 +72,7 @@ func (l *nodeLife) remove(ctx context.Context, pods []*corev1.Pod, why volume.Be
 	var failed []error
 	for _, p := range pods {
 		l.Events.Warn(p, why)
-		err := l.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
-			GracePeriodSeconds: ptr.To[int64](0), Preconditions: metav1.NewUIDPreconditions(string(p.UID)),
-		})
-		if err != nil && !apierrors.IsNotFound(err) {
-			failed = append(failed, fmt.Errorf("delete pod %s: %w", cluster.Key(p), err))
-		}
+		failed = append(failed, l.pods.Delete(ctx, p, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 	}
 	return errors.Join(failed...)
 }

@@ -2,11 +2,8 @@ package placement
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -14,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/placement"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -71,11 +69,9 @@ func (p *placer) apply(ctx context.Context, pod *corev1.Pod, plan placement.Plan
 		return err
 	}
 	for _, c := range plan.Select {
-		got, err := p.Client.CoreV1().PersistentVolumeClaims(c.Namespace).Update(ctx, c, metav1.UpdateOptions{})
-		if err != nil {
-			return fmt.Errorf("select node for claim %s/%s: %w", c.Namespace, c.Name, err)
+		if _, err := p.claims.Update(ctx, c); err != nil {
+			return err
 		}
-		p.claims.Wrote(got)
 	}
 	switch {
 	case plan.Bind:
@@ -90,31 +86,23 @@ func (p *placer) apply(ctx context.Context, pod *corev1.Pod, plan placement.Plan
 // that are not written are for others, too.
 func (p *placer) reserve(ctx context.Context, volumes []*corev1.PersistentVolume) error {
 	for i, v := range volumes {
-		got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
-		if err != nil {
+		if _, err := p.volumes.Update(ctx, v); err != nil {
 			for _, left := range volumes[i:] {
 				now, _ := p.volumes.Get(left.Name)
 				p.unreserve(left, now)
 				// This claim's Pod, too, has it tried again then.
 				p.AddAfter(controller.Key{Kind: kindClass, Name: bind.VolumeClassOf(left)}, offerPause)
 			}
-			return fmt.Errorf("reserve volume %s: %w", v.Name, err)
+			return err
 		}
-		p.volumes.Wrote(got)
+		p.written(v)
 	}
 	return nil
 }
 
 func (p *placer) bind(ctx context.Context, pod *corev1.Pod, plan placement.Plan) error {
-	err := p.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
-		Target:     corev1.ObjectReference{Kind: "Node", Name: plan.Node},
-	}, metav1.CreateOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("bind pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	if err := kube.Bind(ctx, p.pods, pod, plan.Node); err != nil {
+		return kube.IgnoreNotFound(err)
 	}
 	p.Events.Note(pod, plan.Because)
 	return nil
@@ -127,20 +115,12 @@ func (p *placer) refuse(ctx context.Context, pod *corev1.Pod, why volume.Because
 			return nil
 		}
 	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.PodCondition{{
+	patch := map[string]any{"status": map[string]any{"conditions": []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why.Message, LastTransitionTime: metav1.Now(),
-	}}}})
-	if err != nil {
-		return fmt.Errorf("write condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}}}}
+	if _, err := p.pods.Patch(ctx, pod, types.StrategicMergePatchType, patch, "status"); err != nil {
+		return kube.IgnoreNotFound(err)
 	}
-	got, err := p.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("write condition of pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	p.pods.Wrote(got)
 	if why.Reason == volume.ReasonWaitForBind {
 		// A claim takes its moment: nothing to worry about yet.
 		p.Events.Note(pod, why)

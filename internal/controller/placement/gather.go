@@ -72,6 +72,9 @@ func (p *placer) holder(pod *corev1.Pod, claim string) string {
 
 func (p *placer) node(n *corev1.Node, coming []*corev1.Pod) placement.Node {
 	pods := p.pods.By(cluster.PodsByNode, n.Name)
+	coming = slices.DeleteFunc(coming, func(c *corev1.Pod) bool {
+		return slices.ContainsFunc(pods, func(there *corev1.Pod) bool { return there.UID == c.UID })
+	})
 	node := placement.Node{Object: n, Pods: len(pods) + len(coming)}
 	node.CSI, _ = p.csiNodes.Get(n.Name)
 	if limited(node.CSI) {

@@ -9,18 +9,20 @@ import (
 	"volplane.dev/volplane/internal/decide/bind"
 )
 
-// memory is what the caches do not tell, or not yet. The mutex is also held
-// from the facts to the choice, so that each choice knows of all before it.
+// memory is what was chosen and is not written yet, of which no cache can tell. The
+// mutex is also held from the facts to the choice, so that each choice knows of all
+// before it.
 type memory struct {
 	choosing sync.Mutex
 	// free are the volumes that no claim has and that were chosen for none,
-	// reserved those that were chosen, by claim, until the caches show it. Both
-	// are guarded by choosing.
+	// reserved those that were chosen, by claim, until that is written. Both are
+	// guarded by choosing.
 	free     *bind.Free
 	reserved map[string]string
 
 	mu sync.Mutex
-	// placed are Pods with a node chosen whose caches do not show it.
+	// placed are Pods with a node chosen, which some wait for their claims to be
+	// bound with, until the node is written to them.
 	placed map[types.UID]placed
 }
 
@@ -45,15 +47,19 @@ func (m *memory) reserve(v *corev1.PersistentVolume) {
 func (m *memory) seen(v *corev1.PersistentVolume, gone bool) (free bool) {
 	m.choosing.Lock()
 	defer m.choosing.Unlock()
-	if v.Spec.ClaimRef != nil {
-		delete(m.reserved, claimOf(v))
-	}
 	if gone {
 		m.free.Remove(v.Name)
 		return false
 	}
 	m.free.Set(v)
 	return bind.IsFree(v)
+}
+
+// written ends the time in which nobody else can know that a volume was chosen.
+func (m *memory) written(v *corev1.PersistentVolume) {
+	m.choosing.Lock()
+	defer m.choosing.Unlock()
+	delete(m.reserved, claimOf(v))
 }
 
 // unreserve offers a volume again that could not be written; now is what it is.

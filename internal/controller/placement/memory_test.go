@@ -8,7 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
@@ -69,6 +71,20 @@ func TestRoomOnTheWay(t *testing.T) {
 			<-time.After(time.Minute)
 			a.Has(pod(called("q", ""), bare, on(c.want)))
 		})
+	}
+}
+
+// TestCountedOnce: a Pod that has just been given its node is on its way there and
+// there, and takes the room of one.
+func TestCountedOnce(t *testing.T) {
+	client := fake.NewClientset()
+	caches := kube.NewCaches(client)
+	p := &placer{pods: caches.WritePods(client), csiNodes: caches.CSINodes()}
+	there := pod(bare, on("n1"))
+	there.ResourceVersion = "1"
+	p.pods.Wrote(there)
+	if got := p.node(node("n1"), []*corev1.Pod{pod(bare), pod(called("q", ""), bare)}); got.Pods != 2 {
+		t.Errorf("there are %d Pods on the node, want p and q", got.Pods)
 	}
 }
 

@@ -42,9 +42,9 @@ type placer struct {
 	controller.Env
 	*controller.Controller
 	*memory
-	claims      *kube.Cache[*corev1.PersistentVolumeClaim]
-	volumes     *kube.Cache[*corev1.PersistentVolume]
-	pods        *kube.Cache[*corev1.Pod]
+	claims      kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes     kube.Writer[*corev1.PersistentVolume]
+	pods        kube.Writer[*corev1.Pod]
 	nodes       *kube.Cache[*corev1.Node]
 	classes     *kube.Cache[*storagev1.StorageClass]
 	csiNodes    *kube.Cache[*storagev1.CSINode]
@@ -57,7 +57,7 @@ type placer struct {
 func New(env controller.Env) *controller.Controller {
 	p := &placer{
 		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log}, memory: newMemory(),
-		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), pods: env.Caches.Pods(), nodes: env.Caches.Nodes(),
+		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client), pods: env.Caches.WritePods(env.Client), nodes: env.Caches.Nodes(),
 		classes: env.Caches.Classes(), csiNodes: env.Caches.CSINodes(), csiDrivers: env.Caches.CSIDrivers(),
 		capacities: env.Caches.Capacities(), attachments: env.Caches.Attachments(),
 	}

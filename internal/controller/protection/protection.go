@@ -35,8 +35,8 @@ func Declaration() controller.Declaration {
 type protection struct {
 	controller.Env
 	*controller.Controller
-	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
-	volumes *kube.Cache[*corev1.PersistentVolume]
+	claims  kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes kube.Writer[*corev1.PersistentVolume]
 	pods    *kube.Cache[*corev1.Pod]
 	lists   lists
 }
@@ -45,7 +45,7 @@ type protection struct {
 func New(env controller.Env) *controller.Controller {
 	p := &protection{
 		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, Log: env.Log},
-		claims: env.Caches.Claims(), volumes: env.Caches.Volumes(), pods: env.Caches.Pods(),
+		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client), pods: env.Caches.Pods(),
 	}
 	p.Controller.Reconcile = p.reconcile
 	p.claims.Watch(func(_, c *corev1.PersistentVolumeClaim) {
@@ -97,12 +97,8 @@ func (p *protection) applyClaim(ctx context.Context, claim *corev1.PersistentVol
 			return nil
 		}
 	}
-	got, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, next, metav1.UpdateOptions{})
-	if err != nil {
-		return fmt.Errorf("write protection of claim %s/%s: %w", claim.Namespace, claim.Name, err)
-	}
-	p.claims.Wrote(got)
-	return nil
+	_, err := p.claims.Update(ctx, next)
+	return err
 }
 
 // users returns the Pods that name a claim. The cache may not have heard of a
@@ -138,10 +134,6 @@ func (p *protection) applyVolume(ctx context.Context, v *corev1.PersistentVolume
 	if next == nil {
 		return nil
 	}
-	got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, next, metav1.UpdateOptions{})
-	if err != nil {
-		return fmt.Errorf("write protection of volume %s: %w", v.Name, err)
-	}
-	p.volumes.Wrote(got)
-	return nil
+	_, err := p.volumes.Update(ctx, next)
+	return err
 }

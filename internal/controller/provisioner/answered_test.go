@@ -19,6 +19,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -165,7 +166,7 @@ func TestAFullNode(t *testing.T) {
 	b = newBench(t, func(s *setup) { s.config.Plugin.AccessibilityConstraints = true }, chosen(), n, csiNode, cl)
 	b.fails("CreateVolume", no(codes.ResourceExhausted), false)
 	b.api.fails("update", "persistentvolumeclaims", errLost)
-	b.errs(kindClaim, "u-c", "have another node selected for claim ns/c: the answer is lost")
+	b.errs(kindClaim, "u-c", "update claim ns/c: the answer is lost")
 	b.sweeps()
 	b.open("u-c")
 }
@@ -374,7 +375,7 @@ func TestAnIntentThatCannotBeWritten(t *testing.T) {
 
 // TestAHandleThatIsBeingSaved belongs to whom it is saved for first.
 func TestAHandleThatIsBeingSaved(t *testing.T) {
-	p := &provisioner{volumes: newBench(t, nil).volumes}
+	p := &provisioner{volumes: kube.Writer[*corev1.PersistentVolume]{Cache: newBench(t, nil).volumes}}
 	first, second := &provision.Intent{Driver: driverName, Name: "first"}, &provision.Intent{Driver: driverName, Name: "second"}
 	taken, release := p.hold(first, "h")
 	if taken != "" {

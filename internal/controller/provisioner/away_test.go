@@ -212,9 +212,9 @@ func TestTheObjectOfADeletedVolume(t *testing.T) {
 		words string
 	}{
 		"gone before it is deleted":  {"delete", gone, ""},
-		"it is not deleted":          {"delete", errLost, "delete object of volume pvc-u-c: the answer is lost"},
+		"it is not deleted":          {"delete", errLost, "delete volume pvc-u-c: the answer is lost"},
 		"gone before it is let go":   {"patch", gone, ""},
-		"it is not let go":           {"patch", errLost, "let object of volume pvc-u-c go: the answer is lost"},
+		"it is not let go":           {"patch", errLost, "patch volume pvc-u-c: the answer is lost"},
 		"somebody has another write": {"update", errLost, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -246,8 +246,8 @@ func TestFinalizersThatChangedMeanwhile(t *testing.T) {
 	}{
 		"as it is now": {nil, nil, ""},
 		"gone":         {apierrors.NewNotFound(corev1.Resource("x"), "y"), nil, ""},
-		"not read":     {errLost, nil, "let object of volume pvc-u-c go: the answer is lost"},
-		"not written":  {nil, errLost, "let object of volume pvc-u-c go: write volume pvc-u-c: the answer is lost"},
+		"not read":     {errLost, nil, "look at volume pvc-u-c: the answer is lost"},
+		"not written":  {nil, errLost, "update volume pvc-u-c: the answer is lost"},
 		"gone by then": {nil, apierrors.NewNotFound(corev1.Resource("x"), "y"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestWhoKeepsAnObject(t *testing.T) {
 	}
 	b := newBench(t, nil, unwanted(inUse, bare))
 	b.api.fails("update", "persistentvolumes", errLost)
-	b.errs(kindVolume, "pvc-u-c", "write volume pvc-u-c: the answer is lost")
+	b.errs(kindVolume, "pvc-u-c", "update volume pvc-u-c: the answer is lost")
 	b.api.fails("update", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
 	b.works(kindVolume, "pvc-u-c")
 }

@@ -217,7 +217,7 @@ func TestASourceThatWentMeanwhile(t *testing.T) {
 	}
 	b := newBench(t, nil, clone(), class(), source, copied)
 	b.api.fails("update", "persistentvolumeclaims", errLost)
-	b.errs(kindClaim, "u-c", "protect claim ns/source as a source: the answer is lost")
+	b.errs(kindClaim, "u-c", "update claim ns/source: the answer is lost")
 	b.called()
 	b.sweeps()
 	b.open("u-c")

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -134,50 +135,33 @@ func (p *provisioner) unclaimed(ctx context.Context, v *corev1.PersistentVolume)
 // forget deletes the object of a volume that its driver has deleted: first the
 // object, then in one write the finalizers that kept it.
 func (p *provisioner) forget(ctx context.Context, v *corev1.PersistentVolume) error {
-	volumes := p.Client.CoreV1().PersistentVolumes()
 	if v.DeletionTimestamp == nil {
-		err := volumes.Delete(ctx, v.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.UID}})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("delete object of volume %s: %w", v.Name, err)
+		if err := p.volumes.Delete(ctx, v, metav1.DeleteOptions{}); err != nil {
+			return err
 		}
 	}
 	patch, err := provision.Forgotten(v, p.Protects)
 	if err != nil {
 		return err
 	}
-	_, err = volumes.Patch(ctx, v.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
+	_, err = p.volumes.Patch(ctx, v, types.JSONPatchType, json.RawMessage(patch))
 	if apierrors.IsInvalid(err) {
 		// Somebody else changed the finalizers meanwhile.
-		var now *corev1.PersistentVolume
-		if now, err = volumes.Get(ctx, v.Name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		now, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, v.Name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
 			return nil
+		case err != nil:
+			return fmt.Errorf("look at volume %s: %w", v.Name, err)
 		}
-		if err == nil {
-			err = p.updateVolume(ctx, provision.Disowned(now))
-		}
+		return p.updateVolume(ctx, provision.Disowned(now))
 	}
-	if err != nil {
-		return fmt.Errorf("let object of volume %s go: %w", v.Name, err)
-	}
-	return nil
+	return kube.IgnoreNotFound(err)
 }
 
 func (p *provisioner) updateVolume(ctx context.Context, v *corev1.PersistentVolume) error {
-	got, err := p.Client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("write volume %s: %w", v.Name, err)
-	}
-	p.volumes.Wrote(got)
-	return nil
+	_, err := p.volumes.Update(ctx, v)
+	return kube.IgnoreNotFound(err)
 }
 
 // remove calls DeleteVolume; what does not exist is deleted. A Secret that is

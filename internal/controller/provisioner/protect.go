@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"volplane.dev/volplane/internal/controller"
@@ -69,16 +68,12 @@ func (p *provisioner) releaseClaim(ctx context.Context, claim *corev1.Persistent
 }
 
 func (p *provisioner) writeSource(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	got, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, claim, metav1.UpdateOptions{})
-	switch {
-	case apierrors.IsNotFound(err), apierrors.IsInvalid(err):
+	_, err := p.claims.Update(ctx, claim)
+	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) {
 		// A finalizer cannot be added to what is being deleted.
 		return fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, errSourceGone)
-	case err != nil:
-		return fmt.Errorf("protect claim %s/%s as a source: %w", claim.Namespace, claim.Name, err)
 	}
-	p.claims.Wrote(got)
-	return nil
+	return err
 }
 
 // open returns the intents that are not resolved; what is not one at all names

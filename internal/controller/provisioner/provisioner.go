@@ -95,8 +95,8 @@ type provisioner struct {
 	*controller.Controller
 	Options
 	log     *kube.IntentLog
-	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
-	volumes *kube.Cache[*corev1.PersistentVolume]
+	claims  kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes kube.Writer[*corev1.PersistentVolume]
 	view    cluster.View
 	// made are the claims whose volume objects were written and may not be
 	// seen yet, each with the function that gives the volume's handle back when
@@ -116,7 +116,7 @@ func New(env controller.Env, o Options) *controller.Controller {
 	p := &provisioner{
 		Env: env, Options: o, log: kube.NewIntentLog(env.Client, o.Intents),
 		Controller: &controller.Controller{Declaration: DeclarationWith(o.Intents), Workers: workers, Places: places, RetryMin: firstPause, Log: env.Log},
-		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(),
+		claims:     env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
 		view: cluster.View{
 			Claims: env.Caches.Claims(), Volumes: env.Caches.Volumes(), Classes: env.Caches.Classes(), Nodes: env.Caches.Nodes(),
 			CSINodes: env.Caches.CSINodes(), Attachments: env.Caches.Attachments(),
@@ -432,12 +432,8 @@ func (p *provisioner) resolve(in *provision.Intent) {
 
 // reschedule has another node selected for a claim.
 func (p *provisioner) reschedule(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
-	got, err := p.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Update(ctx, provision.Unselected(claim), metav1.UpdateOptions{})
-	if err != nil {
-		return fmt.Errorf("have another node selected for claim %s/%s: %w", claim.Namespace, claim.Name, err)
-	}
-	p.claims.Wrote(got)
-	return nil
+	_, err := p.claims.Update(ctx, provision.Unselected(claim))
+	return err
 }
 
 // hold keeps a handle for the intent's volume until release is called, and

@@ -35,11 +35,9 @@ func (r *resizer) expand(ctx context.Context, claim *corev1.PersistentVolumeClai
 	r.forget(claim.UID)
 	v := f.Volume.DeepCopy()
 	v.Spec.Capacity[corev1.ResourceStorage] = size
-	got, err := r.Client.CoreV1().PersistentVolumes().Update(ctx, v, metav1.UpdateOptions{})
-	if err != nil {
-		return controller.Result{}, fmt.Errorf("write size of volume %s: %w", v.Name, err)
+	if _, err := r.volumes.Update(ctx, v); err != nil {
+		return controller.Result{}, err
 	}
-	r.volumes.Wrote(got)
 	return controller.Result{}, r.hand(ctx, claim, node, size)
 }
 
@@ -68,7 +66,7 @@ func (r *resizer) hand(ctx context.Context, claim *corev1.PersistentVolumeClaim,
 	if node {
 		write, why = resize.Handed(claim, size, metav1.Now()), resize.Pending(resize.Facts{Claim: claim})
 	}
-	if _, err := r.writeClaim(ctx, write); err != nil {
+	if _, err := r.claims.UpdateStatus(ctx, write); err != nil {
 		return err
 	}
 	r.Events.Note(claim, why)
@@ -82,7 +80,7 @@ func (r *resizer) failed(ctx context.Context, claim *corev1.PersistentVolumeClai
 	r.Events.Warn(claim, resize.Failed(claim, driver, text))
 	switch csi.Code(cause) {
 	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
-		got, err := r.writeClaim(ctx, resize.Impossible(claim, size, text, metav1.Now()))
+		got, err := r.claims.UpdateStatus(ctx, resize.Impossible(claim, size, text, metav1.Now()))
 		if err != nil {
 			return controller.Result{}, err
 		}
@@ -94,18 +92,9 @@ func (r *resizer) failed(ctx context.Context, claim *corev1.PersistentVolumeClai
 		r.uncertain(claim)
 	}
 	if told := resize.Refused(claim, text, metav1.Now()); told != nil {
-		if _, err := r.writeClaim(ctx, told); err != nil {
+		if _, err := r.claims.UpdateStatus(ctx, told); err != nil {
 			return controller.Result{}, err
 		}
 	}
 	return controller.Result{}, fmt.Errorf("grow volume of claim %s/%s: %w", claim.Namespace, claim.Name, cause)
-}
-
-func (r *resizer) writeClaim(ctx context.Context, c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolumeClaim, error) {
-	got, err := r.Client.CoreV1().PersistentVolumeClaims(c.Namespace).UpdateStatus(ctx, c, metav1.UpdateOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("write size of claim %s/%s: %w", c.Namespace, c.Name, err)
-	}
-	r.claims.Wrote(got)
-	return got, nil
 }

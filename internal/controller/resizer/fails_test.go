@@ -127,11 +127,11 @@ func TestWriteFails(t *testing.T) {
 		calls, all     int
 		begins, larger bool
 	}{
-		"what is begun":          {"persistentvolumeclaims", 1, grown(2*gib, true), "write size of claim ns/claim: not now", 0, 1, false, false},
-		"the volume's size":      {"persistentvolumes", 1, grown(2*gib, true), "write size of volume pv: not now", 1, 2, true, false},
-		"the claim's size":       {"persistentvolumeclaims", 2, grown(2*gib, true), "write size of claim ns/claim: not now", 1, 1, true, true},
-		"why it did not grow":    {"persistentvolumeclaims", 2, no, "write size of claim ns/claim: not now", 1, 0, true, false},
-		"why it will never grow": {"persistentvolumeclaims", 2, never, "write size of claim ns/claim: not now", 1, 0, true, false},
+		"what is begun":          {"persistentvolumeclaims", 1, grown(2*gib, true), "update the status of claim ns/claim: not now", 0, 1, false, false},
+		"the volume's size":      {"persistentvolumes", 1, grown(2*gib, true), "update volume pv: not now", 1, 2, true, false},
+		"the claim's size":       {"persistentvolumeclaims", 2, grown(2*gib, true), "update the status of claim ns/claim: not now", 1, 1, true, true},
+		"why it did not grow":    {"persistentvolumeclaims", 2, no, "update the status of claim ns/claim: not now", 1, 0, true, false},
+		"why it will never grow": {"persistentvolumeclaims", 2, never, "update the status of claim ns/claim: not now", 1, 0, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim, pv := bound()
@@ -174,7 +174,7 @@ func TestOthersWrite(t *testing.T) {
 		}
 		return grown(2*gib, true)()
 	}, claim, pv, secret())
-	w.fails("write size of volume pv")
+	w.fails("update volume pv")
 	w.are(begun(claim), theirs)
 	w.driver.OnCall("ControllerExpandVolume", func(int, any) csitest.Action { return grown(2*gib, true)() })
 	w.start()

@@ -195,8 +195,8 @@ func TestImpossibleSizeIsDue(t *testing.T) {
 		}
 		w.written()
 		<-time.After(infeasiblePause)
-		w.fails("write size of claim ns/claim: not now")
-		w.fails("write size of claim ns/claim: not now")
+		w.fails("update the status of claim ns/claim: not now")
+		w.fails("update the status of claim ns/claim: not now")
 		w.are(never, pv)
 	})
 }

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// memory is what is known of calls that went wrong. Losing it makes the resizer
-// more careful, or has it ask once more.
+// memory is what is known of calls that went wrong, which nobody writes to an object.
+// Losing it makes the resizer more careful, or has it ask once more.
 type memory struct {
 	mu sync.Mutex
 	// refused is the size that a claim's driver said no to at last.

@@ -40,8 +40,8 @@ type resizer struct {
 	*controller.Controller
 	*memory
 	drivers *csi.Set
-	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
-	volumes *kube.Cache[*corev1.PersistentVolume]
+	claims  kube.Writer[*corev1.PersistentVolumeClaim]
+	volumes kube.Writer[*corev1.PersistentVolume]
 }
 
 // New returns the resizer for the drivers of a set. It must be made before the
@@ -50,7 +50,7 @@ func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	r := &resizer{
 		Env: env, drivers: drivers, memory: newMemory(),
 		Controller: &controller.Controller{Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log},
-		claims:     env.Caches.Claims(), volumes: env.Caches.Volumes(),
+		claims:     env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
 	}
 	r.Controller.Reconcile = r.reconcile
 	r.claims.Watch(r.claimChanged)
@@ -133,7 +133,7 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 	claim := f.Claim
 	switch p.Step {
 	case resize.Begin:
-		got, err := r.writeClaim(ctx, resize.Begun(claim, p.Size, metav1.Now()))
+		got, err := r.claims.UpdateStatus(ctx, resize.Begun(claim, p.Size, metav1.Now()))
 		if err != nil {
 			return controller.Result{}, err
 		}

@@ -45,8 +45,9 @@ type API struct {
 
 // NewAPI returns an API with objects, all of which have the version 1.
 func NewAPI(t testing.TB, objects ...runtime.Object) *API {
-	tracker := clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())
-	a := &API{Clientset: &fake.Clientset{}, t: t, tracker: tracker, events: map[string]string{}}
+	a := &API{Clientset: &fake.Clientset{}, t: t, events: map[string]string{}}
+	tracker := &numbered{ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()), now: a.version.Load}
+	a.tracker = tracker
 	a.AddReactor("*", "*", clienttesting.ObjectReaction(tracker))
 	a.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		w, err := tracker.Watch(action.GetResource(), action.GetNamespace())

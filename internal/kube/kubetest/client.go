@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,8 +29,13 @@ import (
 func NewClient(t testing.TB, objects ...runtime.Object) *fake.Clientset {
 	t.Helper()
 	client := fake.NewClientset()
-	v := &versions{ObjectTracker: client.Tracker()}
+	v := &versions{}
+	v.ObjectTracker = &numbered{ObjectTracker: client.Tracker(), now: v.last.Load}
 	client.PrependReactor("*", "*", clienttesting.ObjectReaction(v))
+	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := v.Watch(a.GetResource(), a.GetNamespace(), a.(clienttesting.WatchActionImpl).ListOptions)
+		return true, w, err
+	})
 	for _, o := range objects {
 		o = o.DeepCopyObject() // which is the caller's
 		if err := errors.Join(v.next(o), v.Add(o)); err != nil {
@@ -67,15 +73,14 @@ func Around(client *fake.Clientset, f func(a clienttesting.Action, do func() (ru
 type versions struct {
 	clienttesting.ObjectTracker
 	mu   sync.Mutex
-	last int64
+	last atomic.Int64
 }
 
 // next gives an object the next version.
 func (v *versions) next(o runtime.Object) error {
 	a, err := meta.Accessor(o)
 	if err == nil {
-		v.last++
-		a.SetResourceVersion(strconv.FormatInt(v.last, 10))
+		a.SetResourceVersion(strconv.FormatInt(v.last.Add(1), 10))
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,12 +31,14 @@ import (
 type Server struct {
 	clienttesting.ObjectTracker
 	mu      sync.Mutex
-	version int
+	version atomic.Int64
 }
 
 // NewServer returns a server that has no objects.
 func NewServer() *Server {
-	return &Server{ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder())}
+	s := &Server{}
+	s.ObjectTracker = &numbered{ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()), now: s.version.Load}
+	return s
 }
 
 // Add makes an object.
@@ -105,8 +108,7 @@ func (s *Server) Create(r schema.GroupVersionResource, o runtime.Object, ns stri
 }
 
 func (s *Server) stamp(m metav1.Object) {
-	s.version++
-	m.SetResourceVersion(strconv.Itoa(s.version))
+	m.SetResourceVersion(strconv.FormatInt(s.version.Add(1), 10))
 }
 
 // Update writes over an object.

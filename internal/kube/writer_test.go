@@ -1,0 +1,105 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/cluster"
+)
+
+// TestBind: a Pod is read on the node that it was given, where it is looked for by
+// node, and whatever older news of it comes; and deleting it adds to that.
+func TestBind(t *testing.T) {
+	client := fake.NewClientset()
+	bound := errors.New("not now")
+	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, bound })
+	client.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
+	pods := NewCaches(client).WritePods(client)
+	f := feed[*corev1.Pod]{pods.store}
+	on := func(want string) {
+		t.Helper()
+		var got []string
+		for _, node := range []string{"", "n1"} {
+			for _, p := range pods.By(cluster.PodsByNode, node) {
+				got = append(got, "on "+node+":", versionOf(p))
+				if p.DeletionTimestamp != nil {
+					got = append(got, "going")
+				}
+			}
+		}
+		if said := strings.Join(got, " "); said != want {
+			t.Errorf("found %q, want %q", said, want)
+		}
+	}
+	_ = f.Add(say("a 1"))
+	if err := Bind(t.Context(), pods, say("a 1"), "n1"); !errors.Is(err, bound) {
+		t.Errorf("got %v", err)
+	}
+	on("on : a1")
+	bound = nil
+	if err := Bind(t.Context(), pods, say("a 1"), "n1"); err != nil {
+		t.Fatal(err)
+	}
+	on("on n1: a1")
+	if err := pods.Delete(t.Context(), say("a 1"), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	on("on n1: a1 going")
+	_ = f.Update(say("a 2"))
+	on("on n1: a2 going")
+	_ = f.Update(say("a 3 n1"))
+	on("on n1: a3 going")
+	_ = f.Delete(say("a 4 n1"))
+	on("")
+	if len(pods.store.own) > 0 {
+		t.Errorf("left: %v", pods.store.own)
+	}
+}
+
+// TestWriterSays: an error names the request and the object, and a patch is sent as
+// it was given.
+func TestWriterSays(t *testing.T) {
+	client := fake.NewClientset()
+	var patch string
+	client.PrependReactor("patch", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		patch = a.GetSubresource() + " " + string(a.(clienttesting.PatchAction).GetPatch())
+		return false, nil, nil
+	})
+	caches, ctx := NewCaches(client), context.Background()
+	claims := caches.WriteClaims(client)
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "c"}}
+	_, updated := claims.Update(ctx, claim)
+	_, patched := claims.Patch(ctx, claim, types.MergePatchType, map[string]any{"a": 1}, "status")
+	_, odd := claims.Patch(ctx, claim, types.MergePatchType, func() {})
+	_, status := claims.UpdateStatus(ctx, claim)
+	for _, c := range []struct {
+		err  error
+		want string
+		gone bool
+	}{
+		{updated, `update claim n/c: persistentvolumeclaims "c" not found`, true},
+		{patched, `patch claim n/c: persistentvolumeclaims "c" not found`, true},
+		{odd, "patch claim n/c: json: unsupported type: func()", false},
+		{status, `update the status of claim n/c: persistentvolumeclaims "c" not found`, true},
+		{claims.Delete(ctx, claim, metav1.DeleteOptions{}), "", true},
+	} {
+		if c.want != "" && (c.err == nil || c.err.Error() != c.want) || c.want == "" && c.err != nil {
+			t.Errorf("got %v, want %s", c.err, c.want)
+		}
+		if forgiven := IgnoreNotFound(c.err) == nil; forgiven != c.gone {
+			t.Errorf("%v is forgiven: %v", c.err, forgiven)
+		}
+	}
+	if want := `status {"a":1}`; patch != want {
+		t.Errorf("sent %s, want %s", patch, want)
+	}
+}
