@@ -133,7 +133,7 @@ func (s *scan) holders(ctx context.Context) []Holder {
 			users = append(users, h)
 			delete(s.held, ns)
 		case s.held[ns]:
-			h.Command, h.Use = command(dir), "mounted in its mount namespace"
+			h.Command, h.Use = command(dir), "a copy"
 			copies = append(copies, h)
 			delete(s.held, ns)
 		}
@@ -170,13 +170,13 @@ func (s *scan) readMounts(pid int, ns string) {
 func (s *scan) useOf(ctx context.Context, dir string) string {
 	switch {
 	case s.at(dir + "/cwd"):
-		return "working directory"
+		return "its working directory"
 	case s.at(dir + "/root"):
-		return "root directory"
+		return "its root directory"
 	case s.anyOf(ctx, dir+"/fdinfo", s.opened):
-		return "open file"
+		return "an open file"
 	case s.anyOf(ctx, dir+"/map_files", s.at):
-		return "mapped file"
+		return "a mapped file"
 	}
 	return ""
 }

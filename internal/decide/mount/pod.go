@@ -142,7 +142,7 @@ func inTheWay(message, node string) string {
 	}
 	for _, words := range []string{"device or resource busy", "target is busy"} {
 		if strings.Contains(message, words) {
-			return "whoever uses the mount on node " + node
+			return whoeverUses(node)
 		}
 	}
 	return ""

@@ -53,6 +53,11 @@ func TestReasons(t *testing.T) {
 	line("unknown", Unknown([]string{"/a", "/b"}))
 	line("many unknown", Unknown([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))
 	line("refused", Refused("/r/x.sock", "the cause", "user"))
+	failed := func(next string) volume.Because { return Failed(Unpublish, "n", "the cause", next) }
+	user, copied := Holder{PID: 7, Command: "postgres", Use: "an open file"}, Holder{PID: 9, Command: "sh", Use: "a copy", Namespace: "mnt:[3]"}
+	line("not unmounted, used by nobody", InUse(failed("node n"), "n", nil))
+	line("not unmounted, used", InUse(failed("node n"), "n", []Holder{user, copied}))
+	line("not unmounted, driver hangs", InUse(failed("d"), "n", []Holder{user}))
 	golden.Equal(t, "testdata/reasons/pods.txt", got.String())
 }
 

@@ -63,6 +63,7 @@ var errNotYet = errors.New("not yet")
 type parts struct {
 	Options
 	table       mount.Table
+	search      mount.Search
 	tokens      tokens
 	republishes *republishes
 }

@@ -36,7 +36,7 @@ func (r reporter) after(ctx context.Context, f *facts, plan *decide.Plan, failed
 			notYet = errors.Join(notYet, x.err)
 			continue
 		}
-		b := decide.Failed(x.action.Verb, r.Node.Name, describe(x.err), r.nextAfter(f, x.err))
+		b := r.inUse(ctx, f, x, decide.Failed(x.action.Verb, r.Node.Name, describe(x.err), r.nextAfter(f, x.err)))
 		if wrong == nil {
 			plan.Because = b
 		}
@@ -49,6 +49,44 @@ func (r reporter) after(ctx context.Context, f *facts, plan *decide.Plan, failed
 		return wrong
 	}
 	return notYet
+}
+
+// inUse adds to the reason of a failed unmount who keeps in use what is still mounted. A
+// search costs something, so there is one only after the kernel or the driver has
+// refused.
+func (r reporter) inUse(ctx context.Context, f *facts, x failure, b volume.Because) volume.Because {
+	var call *callError
+	at := f.takenFrom(x.action)
+	if at == "" || !f.Verify || !errors.Is(x.err, unix.EBUSY) && !errors.As(x.err, &call) {
+		return b
+	}
+	points, err := r.table.Below(at)
+	if err != nil || len(points) == 0 {
+		return b
+	}
+	all, err := r.search.Holders(ctx, points)
+	if err != nil {
+		r.Log.Debug("it is not known who uses a mount", "path", at, "err", err)
+	}
+	holders := make([]decide.Holder, 0, len(all))
+	for _, h := range all {
+		holders = append(holders, decide.Holder(h))
+	}
+	return decide.InUse(b, r.Node.Name, holders)
+}
+
+// takenFrom returns where an action takes a filesystem away, "" when it does not.
+func (f *facts) takenFrom(a decide.Action) string {
+	switch {
+	case f.Block:
+	case a.Verb == decide.Unbind:
+		return f.Record.Target(a.Path).HostPath
+	case a.Verb == decide.Unpublish:
+		return a.Path
+	case a.Verb == decide.Unstage:
+		return f.Record.StagingPath
+	}
+	return ""
 }
 
 // describe returns an error as a bounded text.

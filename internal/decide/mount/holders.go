@@ -1,0 +1,40 @@
+package mount
+
+import (
+	"fmt"
+	"strings"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Holder is a process that keeps a mount in use.
+type Holder struct {
+	PID int
+	// Command is the name of its program, Use what the process has of the mount.
+	Command, Use string
+	// Namespace is its mount namespace, empty when that is the node agent's.
+	Namespace string
+}
+
+// InUse adds to the reason of a failed unmount which processes keep the mount in use.
+// They act first when nobody else has to but the node, which tries again.
+func InUse(b volume.Because, node string, holders []Holder) volume.Because {
+	if len(holders) == 0 {
+		return b
+	}
+	var named []string
+	for _, h := range holders {
+		text := fmt.Sprintf("process %d (%.32s): %s", h.PID, h.Command, h.Use)
+		if h.Namespace != "" {
+			text += " in mount namespace " + h.Namespace
+		}
+		named = append(named, text)
+	}
+	b.Message = fmt.Sprintf("%.500s; in use by %s", b.Message, strings.Join(named, ", "))
+	if b.Next == "node "+node {
+		b.Next = whoeverUses(node)
+	}
+	return b
+}
+
+func whoeverUses(node string) string { return "whoever uses the mount on node " + node }

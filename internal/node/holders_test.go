@@ -1,0 +1,44 @@
+package node
+
+import (
+	"fmt"
+	"os/exec"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/node/uses"
+)
+
+// TestWhoHoldsTheMount: a volume cannot be unmounted, and the Pod that is to go is told
+// which process uses it, in another mount namespace too, but not with which arguments.
+func TestWhoHoldsTheMount(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	w.tune = func(o *Options) { o.TrustDrivers = false }
+	d := newFakeDriver(driverName, w.dir)
+	w.onDisk(d)
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	w.pod("p", "a")
+	w.says("p", corev1.ConditionTrue, "v-a=")
+	at := uses.TargetPath(w.dir, "uid-p", "pv-a", false)
+	holder := exec.CommandContext(t.Context(), "sh", "-c", `exec 3>"$1/file"; exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", at)
+	stdin, err := holder.StdinPipe()
+	w.must(nil, err)
+	stdout, err := holder.StdoutPipe()
+	w.must(nil, err)
+	w.must(nil, holder.Start())
+	end := func() { _ = stdin.Close(); _ = holder.Wait() }
+	t.Cleanup(end)
+	if _, err := stdout.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	w.terminate("p")
+	used := fmt.Sprintf("in use by process %d (sh): an open file in mount namespace mnt:[", holder.Process.Pid)
+	w.heard("Pod", "p", "FailedUnmount", used, "whoever uses the mount on node n1")
+	w.hides("hunter2", "")
+	end()
+	w.gone("p")
+	w.empty()
+}
