@@ -145,7 +145,7 @@ func (r reporter) warnStuck(ctx context.Context, f *facts, b volume.Because) {
 		r.warnWaiting(f, b)
 	case volume.ReasonMountBroken:
 		for path, pod := range f.consumers {
-			if f.Dead[path] {
+			if f.Dead[path] || f.Unmounted(path) {
 				r.Events.Warn(pod, b)
 			}
 		}
@@ -208,7 +208,7 @@ func (r reporter) warnWaiting(f *facts, b volume.Because) {
 	record := r.Journal.Get(volume.Key(f.Driver, f.Handle))
 	for path, pod := range f.consumers {
 		host, _, err := r.Finder.HostPath(pod)
-		if err != nil || !record.Target(path).Serves(host) {
+		if err != nil || !record.Target(path).Serves(host) || f.Unmounted(path) {
 			r.Events.Warn(pod, b)
 		}
 	}
