@@ -8,6 +8,29 @@ import (
 	"testing"
 )
 
+// holding is a process that uses a mount.
+type holding struct {
+	// script runs in a directory beside the mount, which is $1, says that it is ready,
+	// and ends with its standard input.
+	script, command, use string
+	// elsewhere says that it has a mount namespace of its own.
+	elsewhere bool
+}
+
+func (h holding) check(t *testing.T, pid int, all []Holder) {
+	t.Helper()
+	want := []Holder{}
+	if h.use != "" {
+		want = append(want, Holder{PID: pid, Command: h.command, Use: h.use})
+	}
+	if h.elsewhere {
+		want[0].Namespace = namespaceOf(fmt.Sprint(pid))
+	}
+	if got := fmt.Sprint(all); got != fmt.Sprint(want) || strings.Contains(got, "hunter2") || h.elsewhere && want[0].Namespace == namespaceOf("self") {
+		t.Errorf("holders: %s, want %v", got, want)
+	}
+}
+
 // TestHolders: whoever keeps a mount in use is named with what it has of it, and with
 // its mount namespace when that is another one; nobody else is, and no argument.
 func TestHolders(t *testing.T) {
@@ -15,12 +38,7 @@ func TestHolders(t *testing.T) {
 	if err := Format(t.Context(), device, "ext4"); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]struct {
-		// script runs in a directory beside the mount, which is $1, says that it is
-		// ready, and ends with its standard input.
-		script, command, use string
-		elsewhere            bool
-	}{
+	for name, c := range map[string]holding{
 		"nobody":       {script: "echo ready; read x"},
 		"directory":    {`cd "$1"; echo ready; read x`, "sh", "its working directory", false},
 		"file":         {`exec 3>"$1/file"; echo ready; read x`, "sh", "an open file", false},
@@ -40,18 +58,7 @@ func TestHolders(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			got := fmt.Sprint(all)
-			own := namespaceOf("self")
-			switch {
-			case c.use == "":
-				if len(all) > 0 {
-					t.Errorf("holders: %s", got)
-				}
-			case len(all) != 1 || all[0].PID != pid || all[0].Command != c.command || all[0].Use != c.use || strings.Contains(got, "hunter2"):
-				t.Errorf("holders: %s, want process %d (%s) with its %s", got, pid, c.command, c.use)
-			case c.elsewhere != (all[0].Namespace != "") || all[0].Namespace == own:
-				t.Errorf("its mount namespace is %q, that of this process %q", all[0].Namespace, own)
-			}
+			c.check(t, pid, all)
 			end()
 			if all, err := s.Holders(t.Context(), []Point{p}); err != nil || len(all) > 0 {
 				t.Errorf("when it has ended: %v %v", all, err)

@@ -145,7 +145,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	finder := &uses.Finder{Root: a.RootDir, Keep: a.Keep, Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes()}
-	a.join(finder)
+	search := leftovers.Options{
+		Root: a.RootDir, Journal: a.journal, Finder: finder, Pods: a.Caches.Pods(), Volumes: a.Caches.Volumes(),
+		Events: a.Events, Log: a.Log,
+	}
+	a.join(search)
 	a.watch()
 	if err := a.Caches.Start(ctx); err != nil {
 		return ended(ctx, err)
@@ -155,7 +159,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return ended(ctx, err)
 	}
-	a.begin(node, finder, aside)
+	a.begin(node, search, aside)
 	var parts sync.WaitGroup
 	tellPods := func(ctx context.Context) { a.pods.Run(ctx, a.volumes, a.health) }
 	for _, run := range []func(context.Context){a.node.Run, a.volumes.Run, tellPods, a.resync, a.health.Run} {
@@ -166,7 +170,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // join makes the rooms, from the ground up: each is given those that it works with.
-func (a *Agent) join(finder *uses.Finder) {
+func (a *Agent) join(search leftovers.Options) {
 	liveness := &mount.Liveness{}
 	a.node = identity.New(identity.Options{
 		Name: a.Name, Labels: a.Labels, ControlPlane: a.ControlPlane, Client: a.Client, Nodes: a.Caches.Nodes(),
@@ -177,19 +181,20 @@ func (a *Agent) join(finder *uses.Finder) {
 		Events: a.Events, Log: a.Log, RetryMin: a.RetryMin, RetryMax: a.RetryMax, LookEvery: a.LookEvery, SettleAfter: a.SettleAfter,
 	})
 	a.pods = pods.New(pods.Options{
-		Node: a.Name, Root: a.RootDir, Client: a.Client, Cache: a.Caches.Pods(), Journal: a.journal, Finder: finder,
+		Node: a.Name, Root: a.RootDir, Client: a.Client, Cache: a.Caches.Pods(), Journal: a.journal, Finder: search.Finder,
 		Events: a.Events, Log: a.Log, RetryMax: a.RetryMax,
 	})
 	a.volumes = volumes.New(volumes.Options{
 		Root: a.RootDir, TrustDrivers: a.TrustDrivers, Client: a.Client, Pods: a.Caches.Pods(), Claims: a.Caches.Claims(),
-		Volumes: a.Caches.Volumes(), Drivers: a.Drivers, Journal: a.journal, Node: a.node, Finder: finder, Liveness: liveness,
+		Volumes: a.Caches.Volumes(), Drivers: a.Drivers, Journal: a.journal, Node: a.node, Finder: search.Finder, Liveness: liveness,
 		Consumers: a.pods, Events: a.Events, Log: a.Log,
 		RetryMin: a.RetryMin, RetryMax: a.RetryMax, RepublishEvery: a.RepublishEvery, LookEvery: a.LookEvery,
 	})
+	unknown := leftovers.Unknown{Options: search, Node: a.node.Object}
 	a.health = health.New(health.Options{
 		Node: a.Name, Root: a.RootDir, TrustDrivers: a.TrustDrivers, Journal: a.journal, Drivers: a.Drivers, Pods: a.Caches.Pods(),
 		Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes(), Liveness: liveness, Events: a.Events, Log: a.Log,
-		Every: a.StatsEvery, Changed: a.pods.Add,
+		Every: a.StatsEvery, Changed: a.pods.Add, Looked: unknown.Look,
 	})
 }
 
@@ -204,14 +209,10 @@ func ended(ctx context.Context, err error) error {
 }
 
 // begin finds what an earlier run left behind, and has everything looked at.
-func (a *Agent) begin(node *corev1.Node, finder *uses.Finder, aside []string) {
+func (a *Agent) begin(node *corev1.Node, search leftovers.Options, aside []string) {
 	for _, path := range aside {
 		a.Log.Error("journal record cannot be read and was moved aside", "file", path)
 		a.Events.Warn(node, decide.Torn(path))
-	}
-	search := leftovers.Options{
-		Root: a.RootDir, Journal: a.journal, Finder: finder, Pods: a.Caches.Pods(), Volumes: a.Caches.Volumes(),
-		Events: a.Events, Log: a.Log,
 	}
 	if leftovers.Rebuild(search, node, a.journal.Lossy()) {
 		if err := a.journal.Found(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -42,6 +43,44 @@ func TestOrphans(t *testing.T) {
 		if _, mounted, err := mount.At(at); err != nil || !mounted {
 			t.Errorf("%s was taken away, %v", at, err)
 		}
+	}
+}
+
+// TestUnknownWhileRunning: somebody mounts where only drivers do. The Node is told, and
+// was not told of the mounts that came and went with a Pod; nothing is unmounted.
+func TestUnknownWhileRunning(t *testing.T) {
+	w := newWorld(t, noAttach(driverName))
+	t.Cleanup(w.detachAll)
+	w.tune = func(o *Options) { o.TrustDrivers, o.StatsEvery = false, time.Millisecond }
+	d := newFakeDriver(driverName, w.dir)
+	d.mountStage = tmpfs
+	d.mount = func(at string) error {
+		w.must(nil, os.MkdirAll(at, 0o700))
+		return tmpfs(at)
+	}
+	d.start(t)
+	w.run()
+	w.wire(driverName, "a")
+	for i := range 3 {
+		name := fmt.Sprint("p", i)
+		w.pod(name, "a")
+		w.says(name, corev1.ConditionTrue, "v-a=")
+		w.terminate(name)
+		w.gone(name)
+	}
+	strange := uses.TargetPath(w.dir, "uid-gone", "pv-x", false)
+	w.must(nil, os.MkdirAll(strange, 0o700))
+	w.must(nil, tmpfs(strange))
+	w.heard("Node", "n1", "MountUnknown", strange, "user")
+	events, err := w.client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
+	w.must(nil, err)
+	for _, e := range events.Items {
+		if e.Reason == "MountUnknown" && !strings.Contains(e.Message, "mounted at "+strange+":") {
+			t.Errorf("told: %s", e.Message)
+		}
+	}
+	if _, mounted, err := mount.At(strange); err != nil || !mounted {
+		t.Errorf("it is mounted no more: %v", err)
 	}
 }
 

@@ -12,11 +12,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/node/uses"
 )
 
 // fuseServers mounts filesystems whose servers are this process; die ends them.
@@ -135,6 +138,73 @@ func TestDeadMountGoes(t *testing.T) {
 	w.empty()
 	if left := d.left(); left != "" {
 		t.Error("left: ", left)
+	}
+}
+
+// TestSomebodyUnmounts what a Pod has: it is told so, and not that it has its volume, as
+// long as that cannot be mounted anew.
+func TestSomebodyUnmounts(t *testing.T) {
+	for name, c := range map[string]struct {
+		hinder, mend func(*testing.T, *world, *fakeDriver)
+		reason, told string
+	}{
+		"the driver goes on": {reason: "MountBroken", told: "somebody has unmounted it"},
+		"the driver refuses": {
+			hinder: func(_ *testing.T, _ *world, d *fakeDriver) {
+				d.setHook(func(context.Context, string) error { return status.Error(codes.Internal, "no more") })
+			},
+			mend:   func(_ *testing.T, _ *world, d *fakeDriver) { d.setHook(nil) },
+			reason: "FailedMount", told: "no more",
+		},
+		"the driver is away": {
+			hinder: func(_ *testing.T, w *world, d *fakeDriver) {
+				d.stop()
+				w.registered()
+			},
+			mend:   func(t *testing.T, _ *world, d *fakeDriver) { d.start(t) },
+			reason: "DriverMissing", told: "is not registered",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, noAttach(driverName))
+			w.tune = doubts
+			t.Cleanup(w.detachAll)
+			d := newFakeDriver(driverName, w.dir)
+			d.mount = func(at string) error {
+				if err := os.MkdirAll(at, 0o700); err != nil {
+					return err
+				}
+				// The fake driver mounts again only what it does not have.
+				d.shown = map[string]bool{}
+				return tmpfs(at)
+			}
+			d.start(t)
+			w.run()
+			w.registered(driverName)
+			w.wire(driverName, "a")
+			w.pod("p", "a")
+			w.says("p", corev1.ConditionTrue, "v-a=")
+			if c.hinder != nil {
+				c.hinder(t, w, d)
+			}
+			d.set(func() { d.shown = map[string]bool{} })
+			at := uses.TargetPath(w.dir, "uid-p", "pv-a", false)
+			w.must(nil, unix.Unmount(at, 0))
+			w.agent.volumes.AddAll("")
+			if c.mend != nil {
+				w.says("p", corev1.ConditionFalse, c.reason+": ")
+				w.says("p", corev1.ConditionFalse, c.told)
+				c.mend(t, w, d)
+			}
+			w.eventSaid(c.reason, c.told)
+			eventually(t, func() string {
+				if _, mounted, err := mount.At(at); err != nil || !mounted {
+					return fmt.Sprint("it is not mounted anew: ", err)
+				}
+				return ""
+			})
+			w.says("p", corev1.ConditionTrue, "v-a=")
+		})
 	}
 }
 

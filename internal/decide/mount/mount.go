@@ -375,6 +375,8 @@ func (p *planner) grow(holder string) Plan {
 	switch {
 	case slices.ContainsFunc(p.actions, func(a Action) bool { return f.renewable(a.Path) }):
 		return p.broken()
+	case slices.ContainsFunc(p.actions, func(a Action) bool { return f.Unmounted(a.Path) }):
+		return p.plan(volume.ReasonMountBroken, p.next, "the mount of volume %s on node %s is gone, somebody has unmounted it; it is made anew", f.Volume, f.Node)
 	case p.bringing:
 		return p.plan(volume.ReasonMounting, p.next, "volume %s is being mounted on node %s", f.Volume, f.Node)
 	case len(p.actions) > 0:
@@ -407,11 +409,18 @@ func (f Facts) stageNeeded(publish bool) bool {
 	}
 }
 
+// Unmounted says whether the journal has the volume published at a path where the mount
+// table has nothing.
+func (f Facts) Unmounted(path string) bool {
+	t := f.Record.Target(path)
+	return f.Verify && t != nil && t.Phase == Published && !f.Mounted[path]
+}
+
 func (f Facts) publishNeeded(wanted []Consumer) []Consumer {
 	var out []Consumer
 	for _, c := range wanted {
 		t := f.Record.Target(c.Path)
-		if t == nil || t.Phase != Published || f.renewable(c.Path) || f.Verify && !f.Mounted[c.Path] {
+		if t == nil || t.Phase != Published || f.renewable(c.Path) || f.Unmounted(c.Path) {
 			out = append(out, c)
 		}
 	}

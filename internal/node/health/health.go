@@ -36,6 +36,8 @@ type Options struct {
 	Every time.Duration
 	// Changed is told the keys of the Pods of a volume that fell ill or is well again.
 	Changed func(pod string)
+	// Looked is given the mount table of each look.
+	Looked func(points map[string]mount.Point)
 }
 
 // Monitor looks at the volumes of a node.
@@ -84,6 +86,9 @@ func (m *Monitor) Run(ctx context.Context) {
 			byDriver[r.Driver] = append(byDriver[r.Driver], r)
 		}
 		points := m.points()
+		if points != nil {
+			m.Looked(points)
+		}
 		for name, records := range byDriver {
 			if m.enter(name) {
 				d, _ := m.Drivers.Get(name)

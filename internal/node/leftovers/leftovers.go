@@ -70,7 +70,7 @@ func Rebuild(o Options, node *corev1.Node, lost bool) bool {
 			}
 		}
 	}
-	s.nameUnknown(node, points)
+	o.name(node, unknown(o, points))
 	return whole
 }
 
@@ -247,49 +247,4 @@ func (s search) target(uid, path string) decide.Target {
 		t.PodNamespace, t.PodName = pod.Namespace, pod.Name
 	}
 	return t
-}
-
-// nameUnknown names what only this agent's drivers can have mounted and nobody
-// owns: no record, no living Pod that could be using it, and no object that says
-// which volume it is. It is not unmounted beneath its driver, which may count it.
-func (s search) nameUnknown(node *corev1.Node, points []mount.Point) {
-	owned := s.ownedPaths()
-	var unknown []string
-	for _, p := range points {
-		uid, ok := uses.IsOwn(s.Root, p.Path)
-		if !ok || owned[p.Path] {
-			continue
-		}
-		if pod, found := s.Pods.ByUID(uid); uid != "" && found && uses.Alive(pod) {
-			continue
-		}
-		s.Log.Error("nobody knows which volume is mounted here, it stays", "path", p.Path, "source", p.Source)
-		unknown = append(unknown, p.Path)
-	}
-	if len(unknown) > 0 {
-		s.Events.Warn(node, decide.Unknown(unknown))
-	}
-}
-
-// ownedPaths returns the paths that records name, and those at which living
-// Pods' volumes are staged.
-func (s search) ownedPaths() map[string]bool {
-	owned := map[string]bool{}
-	for _, r := range s.Journal.List() {
-		owned[r.StagingPath] = true
-		for _, t := range r.Targets {
-			owned[t.Path] = true
-		}
-	}
-	for _, pod := range s.Pods.List() {
-		if !uses.Alive(pod) {
-			continue
-		}
-		for _, u := range s.Finder.Of(pod) {
-			if u.PV != nil {
-				owned[uses.StagingPath(s.Root, u.PV.Spec.CSI.Driver, u.PV.Spec.CSI.VolumeHandle, u.PV.Name, uses.IsBlock(u.PV))] = true
-			}
-		}
-	}
-	return owned
 }

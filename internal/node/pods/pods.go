@@ -151,7 +151,8 @@ func (p *Pods) podState(pod *corev1.Pod) (ready bool, why volume.Because, own bo
 		if u.PV != nil {
 			target := uses.TargetPath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
 			place.Path = uses.PlacePath(p.Root, string(pod.UID), u.PV.Name, uses.IsBlock(u.PV))
-			place.Served, place.Because = p.Journal.Get(u.Key()).Target(target).Serves(host), p.volumes.Because(u.Key())
+			place.Served = p.Journal.Get(u.Key()).Target(target).Serves(host) && !p.volumes.Unmounted(u.Key(), target)
+			place.Because = p.volumes.Because(u.Key())
 		}
 		places = append(places, place)
 	}

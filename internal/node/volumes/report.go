@@ -56,17 +56,8 @@ func (r reporter) after(ctx context.Context, f *facts, plan *decide.Plan, failed
 // refused.
 func (r reporter) inUse(ctx context.Context, f *facts, x failure, b volume.Because) volume.Because {
 	var call *callError
-	if f.Block || !f.Verify || f.Record == nil || !errors.Is(x.err, unix.EBUSY) && !errors.As(x.err, &call) {
-		return b
-	}
-	at := x.action.Path
-	switch x.action.Verb {
-	case decide.Unbind:
-		at = f.Record.Target(at).HostPath
-	case decide.Unpublish:
-	case decide.Unstage:
-		at = f.Record.StagingPath
-	default:
+	at := f.takenFrom(x.action)
+	if at == "" || !f.Verify || !errors.Is(x.err, unix.EBUSY) && !errors.As(x.err, &call) {
 		return b
 	}
 	points, err := r.table.Below(at)
@@ -82,6 +73,20 @@ func (r reporter) inUse(ctx context.Context, f *facts, x failure, b volume.Becau
 		holders = append(holders, decide.Holder(h))
 	}
 	return decide.InUse(b, r.Node.Name, holders)
+}
+
+// takenFrom returns where an action takes a filesystem away, "" when it does not.
+func (f *facts) takenFrom(a decide.Action) string {
+	switch {
+	case f.Block:
+	case a.Verb == decide.Unbind:
+		return f.Record.Target(a.Path).HostPath
+	case a.Verb == decide.Unpublish:
+		return a.Path
+	case a.Verb == decide.Unstage:
+		return f.Record.StagingPath
+	}
+	return ""
 }
 
 // describe returns an error as a bounded text.
@@ -140,7 +145,7 @@ func (r reporter) warnStuck(ctx context.Context, f *facts, b volume.Because) {
 		r.warnWaiting(f, b)
 	case volume.ReasonMountBroken:
 		for path, pod := range f.consumers {
-			if f.Dead[path] {
+			if f.Dead[path] || f.Unmounted(path) {
 				r.Events.Warn(pod, b)
 			}
 		}
@@ -203,7 +208,7 @@ func (r reporter) warnWaiting(f *facts, b volume.Because) {
 	record := r.Journal.Get(volume.Key(f.Driver, f.Handle))
 	for path, pod := range f.consumers {
 		host, _, err := r.Finder.HostPath(pod)
-		if err != nil || !record.Target(path).Serves(host) {
+		if err != nil || !record.Target(path).Serves(host) || f.Unmounted(path) {
 			r.Events.Warn(pod, b)
 		}
 	}

@@ -29,11 +29,14 @@ type Volumes struct {
 	mu sync.Mutex
 	// told is the last plan's reason for each volume.
 	told map[string]volume.Because
+	// unmounted are the paths of each volume that it is published at by the journal and
+	// not by the mount table.
+	unmounted map[string][]string
 }
 
 // New returns Volumes that nothing was done with yet.
 func New(o Options) *Volumes {
-	v := &Volumes{parts: &parts{Options: o}, told: map[string]volume.Because{}}
+	v := &Volumes{parts: &parts{Options: o}, told: map[string]volume.Because{}, unmounted: map[string][]string{}}
 	v.republishes = &republishes{every: o.RepublishEvery, last: map[string]time.Time{}, wants: func(driver string) bool {
 		return ptr.Deref(o.Node.Spec(driver).RequiresRepublish, false)
 	}}
@@ -80,6 +83,14 @@ func (v *Volumes) Because(key string) volume.Because {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.told[key]
+}
+
+// Unmounted says whether a volume, by its key, was last seen not to be mounted at a path
+// where its journal has it published.
+func (v *Volumes) Unmounted(key, path string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return slices.Contains(v.unmounted[key], path)
 }
 
 // reconcile brings one volume to where it should be: gather, decide, apply,
@@ -133,11 +144,15 @@ func (v *Volumes) apply(ctx context.Context, f *facts, plan decide.Plan) []failu
 
 // tell keeps the reason for the Pods' conditions and has the Pods looked at.
 func (v *Volumes) tell(f *facts, b volume.Because) {
+	key, unmounted := volume.Key(f.Driver, f.Handle), v.stillUnmounted(f)
 	v.mu.Lock()
-	if f.Record == nil && len(f.Wanted) == 0 {
-		delete(v.told, volume.Key(f.Driver, f.Handle))
-	} else {
-		v.told[volume.Key(f.Driver, f.Handle)] = b
+	delete(v.told, key)
+	delete(v.unmounted, key)
+	if f.Record != nil || len(f.Wanted) > 0 {
+		v.told[key] = b
+	}
+	if len(unmounted) > 0 {
+		v.unmounted[key] = unmounted
 	}
 	v.mu.Unlock()
 	for _, pod := range f.consumers {
@@ -149,6 +164,21 @@ func (v *Volumes) tell(f *facts, b volume.Because) {
 	for _, t := range f.Record.Targets {
 		v.Consumers.Add(t.PodNamespace + "/" + t.PodName)
 	}
+}
+
+// stillUnmounted returns the paths that the volume was not mounted at before the plan was
+// carried out, and is not now.
+func (v *Volumes) stillUnmounted(f *facts) []string {
+	var out []string
+	for _, c := range f.Wanted {
+		if !f.Unmounted(c.Path) || f.Block {
+			continue
+		}
+		if mounted, err := v.table.Mounted(c.Path); err == nil && !mounted {
+			out = append(out, c.Path)
+		}
+	}
+	return out
 }
 
 // begun keeps the reason while a driver is asked, unless the last attempt has
