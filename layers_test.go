@@ -83,20 +83,22 @@ func upperLayers() []layer {
 		{"internal/flex/doctor", []string{"internal/volume", "internal/redact", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host"}, append(heavy, clientGo, grpc), "judges a script by the host's own calls"},
 		{"internal/flex/host", []string{"internal/volume", "internal/durable", decidePrefix, "internal/flex/driver"}, append(heavy, clientGo, grpc), "finds scripts and calls none but by a driver"},
 		{"internal/flex/driver", []string{"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount"}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
+		{"internal/flex/migrate", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/kube"}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
+		{"internal/flex", []string{"internal/volume", decidePrefix, "internal/kube", "internal/parts", "internal/flex/"}, heavy, "the only door to what is about FlexVolume drivers"},
+		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
 		{"internal/golden", nil, append(heavy, clientGo), "for tests only"},
 		{"internal/logged", nil, append(heavy, clientGo), "for tests only"},
-		{"internal/migrate", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/kube"}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
 		{"internal/orphans", []string{"internal/volume", decidePrefix, "internal/csi", "internal/kube"}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
-		{"internal/cli", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/manifest", "internal/app", "internal/migrate", "internal/orphans"}, heavy, "the command line joins nothing"},
+		{"internal/cli", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/manifest", "internal/identity", "internal/flex", "internal/flex/migrate", "internal/orphans"}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/app", []string{anyInternal}, heavy, "the only place that joins parts stays thin"},
-		{"cmd/volplane", []string{"internal/cli", "internal/app", "internal/csi"}, heavy, "main is boring"},
+		{"cmd/volplane", []string{"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi"}, heavy, "main is boring"},
 	}
 }
 
 // standaloneLayers is the same for the heavy module, over direct imports.
 func standaloneLayers() []layer {
 	return []layer{
-		{"standalone/up", []string{"standalone/", "internal/app", "internal/csi", "internal/volume", decidePrefix}, nil, "knows roles, not their parts"},
+		{"standalone/up", []string{"standalone/", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/volume", decidePrefix}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{"standalone/up", "standalone/backup"}, nil, "main is boring"},
 		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and knows what the names of drivers mean"},
 		{"standalone/", []string{"standalone/", "internal/volume", "internal/durable", decidePrefix}, nil, "the API server knows no controller, no node agent and no driver"},

@@ -9,6 +9,8 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/parts"
 )
 
 // programs gives the command line the roles that run for long.
@@ -19,30 +21,46 @@ func programs() cli.Programs {
 			return app.LocalDriver(ctx, driver(o))
 		},
 		NodeWithDriver: func(ctx context.Context, n cli.NodeOptions, d cli.DriverOptions) error {
-			return runNode(ctx, n, app.Part{Name: "bundled driver", Run: func(ctx context.Context) error { return app.LocalDriver(ctx, driver(d)) }})
+			return runNode(ctx, n, parts.Part{Name: "bundled driver", Run: func(ctx context.Context) error { return app.LocalDriver(ctx, driver(d)) }})
 		},
-		Controller: app.Controllers,
-		Registrar:  app.Registrar,
-		FlexBridge: app.FlexBridge,
+		Controllers: func(ctx context.Context, o cli.ControllersOptions) error {
+			return app.Controllers(ctx, controllers(o))
+		},
+		Beside: app.Beside(),
+		Rights: app.RightsBeside,
+		Pool:   app.PoolRecords,
+		Registrar: func(ctx context.Context, o cli.RegistrarOptions) error {
+			return app.Registrar(ctx, app.RegistrarOptions(o))
+		},
+		FlexBridge: flex.Bridge,
 	}
 }
 
 // runNode runs a node agent, after the drivers that it is to find.
-func runNode(ctx context.Context, o cli.NodeOptions, drivers ...app.Part) error {
+func runNode(ctx context.Context, o cli.NodeOptions, drivers ...parts.Part) error {
 	if o.Flex != nil {
 		client, err := kubernetes.NewForConfig(o.Config)
 		if err != nil {
 			return fmt.Errorf("client of node %s: %w", o.Name, err)
 		}
 		o.Flex.Client = client
-		drivers = append(drivers, app.Part{Name: "flex bridge", Run: func(ctx context.Context) error { return app.FlexBridge(ctx, *o.Flex) }})
+		drivers = append(drivers, parts.Part{Name: "flex bridge", Run: func(ctx context.Context) error { return flex.Bridge(ctx, *o.Flex) }})
 	}
 	agent := app.NodeOptions{Name: o.Name, RootDir: o.RootDir, Keep: o.Keep, Config: o.Config, Drivers: csi.NewSet(), Flex: o.Flex != nil, Log: o.Log}
-	return app.RunParts(ctx, o.Log, append(drivers, app.Part{
+	return parts.Run(ctx, o.Log, append(drivers, parts.Part{
 		Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, agent) },
 	}))
 }
 
 func driver(o cli.DriverOptions) app.DriverOptions {
 	return app.DriverOptions{NodeID: o.NodeID, RootDir: o.RootDir, PoolDir: o.PoolDir, Log: o.Log}
+}
+
+func controllers(o cli.ControllersOptions) app.ControllersOptions {
+	return app.ControllersOptions{
+		Config: o.Config, Roles: o.Roles, Socket: o.Socket, Namespace: o.Namespace, Elects: o.Elects,
+		Term:          app.Term{Duration: o.Duration, Deadline: o.Deadline, Retry: o.Retry},
+		ReconcileSync: o.ReconcileSync, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
+		DummyAttacher: o.DummyAttacher, Log: o.Log,
+	}
 }

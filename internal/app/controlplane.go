@@ -17,7 +17,9 @@ import (
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/controller/provisioner"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/parts"
 )
 
 // ControlPlaneOptions says what the controllers work with.
@@ -76,7 +78,7 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		return err
 	}
 	caches := kube.NewCaches(reader)
-	var parts []Part
+	var all []parts.Part
 	common := shared{
 		drivers: o.Drivers, requests: controller.NewRequests(), protects: o.runs(protection.Declaration().Name),
 		capacity:     capacity.Options{Drivers: o.Drivers, Immediate: o.CapacityForImmediate, Poll: o.CapacityPoll},
@@ -101,14 +103,14 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 			Client: client, Caches: caches,
 			Events: kube.NewRecorder(ctx, client, m.Name), Log: o.Log.With("controller", m.Name),
 		}, common)
-		parts = append(parts, Part{Name: m.Name, Run: c.Run})
+		all = append(all, parts.Part{Name: m.Name, Run: c.Run})
 	}
 	if err := caches.Start(ctx); err != nil {
 		return ended(ctx, err)
 	}
 	go o.Drivers.Follow(ctx)
 	ready()
-	return RunParts(ctx, o.Log, parts)
+	return parts.Run(ctx, o.Log, all)
 }
 
 // clientFor returns the client of one role: no client-side rate limit (the
@@ -126,7 +128,17 @@ func clientFor(o ControlPlaneOptions, role string, rights []kube.Access, flow ku
 		return nil, fmt.Errorf("client of %s: %w", role, err)
 	}
 	if o.Flex {
-		return kube.Translated(client, FlexTranslation()), nil
+		return kube.Translated(client, flex.Translation()), nil
 	}
 	return client, nil
+}
+
+// ended returns no error when it only says that a role was asked to end.
+func ended(ctx context.Context, err error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	default:
+		return err
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/driver/local"
+	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node"
 	"volplane.dev/volplane/internal/volume"
@@ -48,7 +49,7 @@ func Node(ctx context.Context, o NodeOptions) error {
 		return fmt.Errorf("client of node %s: %w", o.Name, err)
 	}
 	if o.Flex {
-		client = kube.Translated(client, FlexTranslation())
+		client = kube.Translated(client, flex.Translation())
 	}
 	caches := kube.NewNodeCaches(client, o.Name)
 	agent, err := node.New(node.Options{

@@ -6,13 +6,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/orphans"
 )
 
 // Exit codes of the program.
@@ -30,12 +33,19 @@ type Programs struct {
 	LocalDriver func(ctx context.Context, o DriverOptions) error
 	// NodeWithDriver runs both, the driver stopping last.
 	NodeWithDriver func(ctx context.Context, n NodeOptions, d DriverOptions) error
-	// Controller runs controllers beside a driver.
-	Controller func(ctx context.Context, o app.ControllersOptions) error
+	// Controllers runs controllers beside a driver.
+	Controllers func(ctx context.Context, o ControllersOptions) error
+	// Beside are the names of these controllers, and Rights returns what a
+	// process of some of them asks of the API server.
+	Beside []string
+	Rights func(roles []string, driver, namespace string, elects bool) []kube.Access
+	// Pool returns what the bundled driver keeps of its volumes in a directory of
+	// this host; nil if that cannot be read here.
+	Pool func(dir string) orphans.Records
 	// FlexBridge serves the FlexVolume drivers of this host.
-	FlexBridge func(ctx context.Context, o app.FlexBridgeOptions) error
+	FlexBridge func(ctx context.Context, o flex.BridgeOptions) error
 	// Registrar announces a driver to a node agent.
-	Registrar func(ctx context.Context, o app.RegistrarOptions) error
+	Registrar func(ctx context.Context, o RegistrarOptions) error
 }
 
 // NodeOptions says which node the agent is and where it works.
@@ -48,7 +58,7 @@ type NodeOptions struct {
 	Config *rest.Config
 	// Flex, if any, has the FlexVolume drivers of this host served, and
 	// FlexVolumes mounted by them.
-	Flex *app.FlexBridgeOptions
+	Flex *flex.BridgeOptions
 	Log  *slog.Logger
 }
 
@@ -58,6 +68,34 @@ type DriverOptions struct {
 	// PoolDir the directory of the volumes.
 	NodeID, RootDir, PoolDir string
 	Log                      *slog.Logger
+}
+
+// ControllersOptions says which controllers run beside a driver.
+type ControllersOptions struct {
+	// Config is the way to the API server.
+	Config *rest.Config
+	// Roles are the names of the controllers, Socket is the driver's.
+	Roles  []string
+	Socket string
+	// Namespace holds leases and intents. Elects waits for the leases, which are
+	// held as the three times say.
+	Namespace                 string
+	Elects                    bool
+	Duration, Deadline, Retry time.Duration
+	// ReconcileSync, CapacityPoll and CapacityForImmediate say how often the
+	// driver is asked, and of what; DummyAttacher has none.
+	ReconcileSync, CapacityPoll time.Duration
+	CapacityForImmediate        bool
+	DummyAttacher               string
+	Log                         *slog.Logger
+}
+
+// RegistrarOptions says where a driver is announced to the node agent.
+type RegistrarOptions struct {
+	// Socket is the driver's, Endpoint the same one on the host, and Dir the
+	// directory of registration sockets.
+	Socket, Endpoint, Dir string
+	Log                   *slog.Logger
 }
 
 // Streams are the program's input and outputs.

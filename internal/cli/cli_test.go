@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
+	"volplane.dev/volplane/internal/flex"
 )
 
 func TestMain(m *testing.M) {
@@ -28,15 +29,18 @@ func TestMain(m *testing.M) {
 				},
 				LocalDriver:    func(context.Context, cli.DriverOptions) error { return nil },
 				NodeWithDriver: func(context.Context, cli.NodeOptions, cli.DriverOptions) error { return nil },
-				Controller: func(_ context.Context, o app.ControllersOptions) error {
-					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Term.Duration, o.Term.Deadline, o.Term.Retry)
+				Controllers: func(_ context.Context, o cli.ControllersOptions) error {
+					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Duration, o.Deadline, o.Retry)
 					return err
 				},
-				FlexBridge: func(_ context.Context, o app.FlexBridgeOptions) error {
+				FlexBridge: func(_ context.Context, o flex.BridgeOptions) error {
 					_, err := fmt.Println("ran", o.Node, o.PluginDir, o.RootDir, o.SocketDir, o.RegistryDir, o.ConfigFile)
 					return err
 				},
-				Registrar: func(_ context.Context, o app.RegistrarOptions) error {
+				Beside: app.Beside(),
+				Rights: app.RightsBeside,
+				Pool:   app.PoolRecords,
+				Registrar: func(_ context.Context, o cli.RegistrarOptions) error {
 					_, err := fmt.Printf("ran %s %q %s\n", o.Socket, o.Endpoint, o.Dir)
 					return err
 				},

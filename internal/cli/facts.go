@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
-	"volplane.dev/volplane/internal/migrate"
+	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/flex/migrate"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -51,7 +51,7 @@ func (r *reading) flex() {
 	if !slices.ContainsFunc(r.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnFlexDrivers] != "" }) {
 		return
 	}
-	t := app.FlexTranslation()
+	t := flex.Translation()
 	for _, v := range r.Volumes {
 		t.Show(v)
 	}

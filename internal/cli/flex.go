@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/printers"
 
-	"volplane.dev/volplane/internal/app"
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
 )
 
 // defaultFlexRoot is the root directory of a bridge unless it is told otherwise.
@@ -39,7 +39,7 @@ machine looks: volplane's own, or else the kubelet's.`,
 
 // flexFlags are what several commands about drivers take.
 type flexFlags struct {
-	app.FlexOptions
+	flex.Options
 	output string
 }
 
@@ -54,8 +54,8 @@ func (f *flexFlags) register(c *cobra.Command) {
 }
 
 // flexOptions are the options, and which control plane is meant.
-func (s *shell) flexOptions(f flexFlags) app.FlexOptions {
-	o := f.FlexOptions
+func (s *shell) flexOptions(f flexFlags) flex.Options {
+	o := f.Options
 	o.DataDir = s.flags.dataDir
 	return o
 }
@@ -81,7 +81,7 @@ func (s *shell) completeDriver(c *cobra.Command, args []string, _ string) ([]str
 	}
 	dir, _ := c.Flags().GetString("dir")
 	root, _ := c.Flags().GetString("root-dir")
-	l, err := app.FlexList(c.Context(), app.FlexOptions{Dir: dir, RootDir: root, DataDir: s.flags.dataDir})
+	l, err := flex.List(c.Context(), flex.Options{Dir: dir, RootDir: root, DataDir: s.flags.dataDir})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -9,12 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/volume"
 )
 
 func (s *shell) flexBridgeCommand() *cobra.Command {
-	o := app.FlexBridgeOptions{}
+	o := flex.BridgeOptions{}
 	objects := false
 	c := &cobra.Command{
 		Use:   "bridge",
@@ -46,7 +46,7 @@ the Node says which drivers there are and what is wrong with them.`,
 	return c
 }
 
-func (s *shell) flexBridge(ctx context.Context, o app.FlexBridgeOptions, objects bool) error {
+func (s *shell) flexBridge(ctx context.Context, o flex.BridgeOptions, objects bool) error {
 	for flag, path := range map[string]string{"dir": o.PluginDir, "root-dir": o.RootDir, "socket-dir": o.SocketDir, "plugin-registration-path": o.RegistryDir} {
 		if !filepath.IsAbs(path) {
 			return fmt.Errorf("--%s %q is no absolute path", flag, path)

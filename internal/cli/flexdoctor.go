@@ -9,15 +9,15 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"volplane.dev/volplane/internal/app"
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
 )
 
 // maxSecretFile bounds what is read of a secret: it has to be an argument.
 const maxSecretFile = 1 << 20
 
 type doctorFlags struct {
-	app.FlexExam
+	flex.Exam
 	options, secrets []string
 	growTo, output   string
 }
@@ -78,7 +78,7 @@ func (s *shell) flexDoctor(ctx context.Context, d doctorFlags) error {
 	if err := d.volume(); err != nil {
 		return err
 	}
-	diagnosis, err := app.FlexExamine(ctx, d.FlexExam)
+	diagnosis, err := flex.Examine(ctx, d.Exam)
 	if err != nil && len(diagnosis.Findings) == 0 {
 		return err
 	}
@@ -126,7 +126,7 @@ func readSecret(path string) (string, error) {
 	return string(data), err
 }
 
-func (s *shell) printDiagnosis(d app.FlexDiagnosis) error {
+func (s *shell) printDiagnosis(d flex.Diagnosis) error {
 	if err := printFindings(s.Out, d.Findings, "", true); err != nil {
 		return err
 	}

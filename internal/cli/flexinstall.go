@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"volplane.dev/volplane/internal/app"
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
 )
 
 func (s *shell) flexInstallCommand() *cobra.Command {
@@ -35,7 +35,7 @@ not as it should be, also in place of another version: for a container.`,
 			if watch {
 				return s.flexKeep(cmd.Context(), f)
 			}
-			return s.flexDo(cmd.Context(), f, app.FlexInstall)
+			return s.flexDo(cmd.Context(), f, flex.Install)
 		},
 	}
 	f.register(c)
@@ -72,7 +72,7 @@ run go on with the version that they began with. The version before is kept for
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name, f.Source = args[0], args[1]
-			return s.flexDo(cmd.Context(), f, app.FlexUpgrade)
+			return s.flexDo(cmd.Context(), f, flex.Upgrade)
 		},
 	}
 	f.register(c)
@@ -89,7 +89,7 @@ func (s *shell) flexRollbackCommand() *cobra.Command {
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name = args[0]
-			return s.flexDo(cmd.Context(), f, app.FlexRollback)
+			return s.flexDo(cmd.Context(), f, flex.Rollback)
 		},
 	}
 	f.register(c)
@@ -110,7 +110,7 @@ other hosts mount is not known here.`,
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name = args[0]
-			return s.flexDo(cmd.Context(), f, app.FlexUninstall)
+			return s.flexDo(cmd.Context(), f, flex.Uninstall)
 		},
 	}
 	f.register(c)
@@ -120,7 +120,7 @@ other hosts mount is not known here.`,
 }
 
 // flexDo does something with one driver and prints what was done.
-func (s *shell) flexDo(ctx context.Context, f flexFlags, do func(context.Context, app.FlexOptions) (app.FlexReport, error)) error {
+func (s *shell) flexDo(ctx context.Context, f flexFlags, do func(context.Context, flex.Options) (flex.Report, error)) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (s *shell) flexDo(ctx context.Context, f flexFlags, do func(context.Context
 	return s.printReport(f, r)
 }
 
-func (s *shell) printReport(f flexFlags, r app.FlexReport) error {
+func (s *shell) printReport(f flexFlags, r flex.Report) error {
 	if printed, err := s.whole(f.output, r); printed {
 		return err
 	}
@@ -167,7 +167,7 @@ func (s *shell) printReport(f flexFlags, r app.FlexReport) error {
 // flexKeep installs a driver and stays until it is told to end.
 func (s *shell) flexKeep(ctx context.Context, f flexFlags) error {
 	log := s.log().With("driver", f.Name)
-	err := app.FlexKeep(ctx, s.flexOptions(f), log, func(r app.FlexReport) {
+	err := flex.Keep(ctx, s.flexOptions(f), log, func(r flex.Report) {
 		log.Info("driver is in place", "deed", r.Deed, "version", r.Hash, "path", r.Path)
 		for _, one := range r.Findings {
 			if one.Level != decide.Pass {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/cli-runtime/pkg/printers"
 
-	"volplane.dev/volplane/internal/app"
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
 )
 
 func (s *shell) flexListCommand() *cobra.Command {
@@ -37,7 +37,7 @@ func (s *shell) flexList(ctx context.Context, f flexFlags, names []string) error
 	if err := f.check(); err != nil {
 		return err
 	}
-	l, err := app.FlexList(ctx, s.flexOptions(f))
+	l, err := flex.List(ctx, s.flexOptions(f))
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (s *shell) flexList(ctx context.Context, f flexFlags, names []string) error
 	return s.printDrivers(l, f.output == "wide")
 }
 
-func (s *shell) printDrivers(l app.FlexListing, wide bool) error {
+func (s *shell) printDrivers(l flex.Listing, wide bool) error {
 	w := printers.GetNewTabWriter(s.Out)
 	fmt.Fprint(w, "NAME\tVERSION\tSTATE\tREASON\tVOLUMES\tAGE\tCAPABILITIES")
 	if wide {
@@ -68,7 +68,7 @@ func (s *shell) printDrivers(l app.FlexListing, wide bool) error {
 	}
 	fmt.Fprintln(w)
 	for _, d := range l.Drivers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s", d.Name, orNone(d.Hash), d.State, d.Reason, d.InUse, duration.HumanDuration(time.Since(d.Since)), orNone(app.FlexCapabilities(d)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s", d.Name, orNone(d.Hash), d.State, d.Reason, d.InUse, duration.HumanDuration(time.Since(d.Since)), orNone(flex.Capabilities(d)))
 		if wide {
 			fmt.Fprintf(w, "\t%s\t%s", d.Path, d.Message)
 		}
@@ -120,7 +120,7 @@ func (s *shell) flexLint(ctx context.Context, f flexFlags) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	d, findings, err := app.FlexLint(ctx, s.flexOptions(f))
+	d, findings, err := flex.Lint(ctx, s.flexOptions(f))
 	if err != nil {
 		return err
 	}

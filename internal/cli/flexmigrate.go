@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	decide "volplane.dev/volplane/internal/decide/migrate"
-	"volplane.dev/volplane/internal/migrate"
+	"volplane.dev/volplane/internal/flex/migrate"
 )
 
 func (s *shell) flexMigrateCommand() *cobra.Command {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"volplane.dev/volplane/internal/app"
 	decide "volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/manifest"
 )
 
@@ -22,7 +22,7 @@ make it mount your storage, and try it with 'sh test.sh'.`,
 		Example: `  volplane flex init example.com/files`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			paths, err := app.FlexSkeleton(args[0], dir)
+			paths, err := flex.Skeleton(args[0], dir)
 			if err != nil {
 				return err
 			}
@@ -51,7 +51,7 @@ plugin directory is the one in which the kubelets of the nodes look.`,
 	f := c.Flags()
 	f.StringVar(&m.Image, "image", "", "image that holds the driver, and this program in its PATH")
 	f.StringVar(&m.Source, "source", "", "driver in the image (default /DRIVER)")
-	f.StringVar(&m.Dir, "dir", app.FlexDir, "plugin directory of the nodes")
+	f.StringVar(&m.Dir, "dir", flex.Dir, "plugin directory of the nodes")
 	f.StringVar(&m.PayloadDir, "payload-dir", "", "directory of the nodes for drivers of several files")
 	f.StringVar(&m.SELinuxType, "selinux-type", "", "type that the container runs as where SELinux is enforced, as spc_t")
 	_ = c.MarkFlagRequired("image")

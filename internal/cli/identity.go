@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/identity"
 )
 
 // reminder is how long before a node's identity expires it is told of.
@@ -86,20 +86,24 @@ func (s *shell) identify(ctx context.Context, n *nodeFlags, root string, log *sl
 	if err != nil {
 		return nil, nil, fmt.Errorf("read identity: %w", err)
 	}
-	identity, invited := app.Invited(config)
+	name, invited := identity.Invited(config)
 	if !invited {
-		identity, err = nodeName(config)
+		name, err = nodeName(config)
 	}
 	switch {
 	case n.name == "" && err != nil:
 		return nil, nil, fmt.Errorf("which node is this? %w; give its name with --name", err)
 	case n.name == "":
-		n.name = identity
-	case err == nil && n.name != identity:
-		return nil, nil, fmt.Errorf("%s is for node %s, not for %s: ask for the right one with 'volplane invite %s'", n.join, identity, n.name, n.name)
+		n.name = name
+	case err == nil && n.name != name:
+		return nil, nil, fmt.Errorf("%s is for node %s, not for %s: ask for the right one with 'volplane invite %s'", n.join, name, n.name, n.name)
 	}
 	if invited {
-		return app.Join(ctx, config, root, log)
+		i, err := identity.Join(ctx, config, root, log)
+		if err != nil {
+			return nil, nil, err
+		}
+		return i.Config, i.Keep, nil
 	}
 	remind, err := expiry(config, n.join, n.name, time.Now())
 	if err != nil {

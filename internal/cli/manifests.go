@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/manifest"
 	"volplane.dev/volplane/internal/volume"
@@ -48,7 +47,7 @@ $(NODE_NAME).`,
 	f.StringArrayVar(&m.NodeArgs, "node-args", nil, "a further one of the driver on the nodes; may be repeated")
 	f.StringVar(&m.Shape, "shape", manifest.Deployment, "the controllers' Pods: "+strings.Join(manifest.Shapes(), ", ")+" (in one with the driver on every node)")
 	f.Int32Var(&m.Replicas, "replicas", 0, "Pods of a Deployment, of which one leads (default 2)")
-	f.StringSliceVar(&m.Controllers, "controllers", []string{"provisioner", "attacher", "resizer"}, "which of "+strings.Join(app.Beside(), ", "))
+	f.StringSliceVar(&m.Controllers, "controllers", []string{"provisioner", "attacher", "resizer"}, "which of "+strings.Join(s.programs.Beside, ", "))
 	f.StringSliceVar(&m.secrets, "secrets", nil, "Secrets that the controllers may read: NAMESPACE/NAME, or * for all")
 	f.StringVar(&m.KubeletDir, "kubelet-dir", volume.KubeletDir, "the kubelets' directory")
 	f.StringSliceVar(&m.HostPaths, "host-path", nil, "directory of a node that the driver has there, such as /dev; may be repeated")
@@ -58,12 +57,12 @@ $(NODE_NAME).`,
 		_ = c.MarkFlagRequired(name)
 	}
 	_ = c.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(manifest.Shapes(), cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("controllers", cobra.FixedCompletions(app.Beside(), cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("controllers", cobra.FixedCompletions(s.programs.Beside, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
 func (s *shell) printManifests(m manifestFlags) error {
-	if err := checkRoles(m.Controllers); err != nil {
+	if err := s.checkRoles(m.Controllers); err != nil {
 		return err
 	}
 	o := m.Options
@@ -84,7 +83,7 @@ func (s *shell) printManifests(m manifestFlags) error {
 		}
 		o.Tolerations = append(o.Tolerations, toleration)
 	}
-	rights, err := onlySecrets(app.RightsBeside(o.Controllers, o.Driver, o.Namespace, o.Elects()), m.secrets)
+	rights, err := onlySecrets(s.programs.Rights(o.Controllers, o.Driver, o.Namespace, o.Elects()), m.secrets)
 	if err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"volplane.dev/volplane/internal/app"
 	decide "volplane.dev/volplane/internal/decide/orphans"
+	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/orphans"
 )
@@ -107,7 +107,7 @@ func (s *shell) search(d driverFlags) (*orphans.Search, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &orphans.Search{Client: kube.Translated(client, app.FlexTranslation()), Records: app.PoolRecords(pool)}, nil
+	return &orphans.Search{Client: kube.Translated(client, flex.Translation()), Records: s.programs.Pool(pool)}, nil
 }
 
 // sockets returns the sockets of the drivers that are asked.

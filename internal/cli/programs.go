@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/flex"
 )
 
 // standalone is the program with the control plane in it.
@@ -146,7 +146,7 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	defer stop()
 	agent := NodeOptions{Name: n.name, RootDir: root, Keep: []string{s.flags.dataDir, pool, n.flexRoot}, Config: config, Log: log}
 	if n.flex != "" {
-		agent.Flex = &app.FlexBridgeOptions{
+		agent.Flex = &flex.BridgeOptions{
 			Node: n.name, PluginDir: n.flex, RootDir: n.flexRoot, ConfigFile: n.flexConfig, Log: log,
 			SocketDir: filepath.Join(root, "plugins"), RegistryDir: filepath.Join(root, "plugins_registry"),
 		}

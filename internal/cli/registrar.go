@@ -6,12 +6,10 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
-
-	"volplane.dev/volplane/internal/app"
 )
 
 func (s *shell) registrarCommand() *cobra.Command {
-	var o app.RegistrarOptions
+	var o RegistrarOptions
 	c := &cobra.Command{
 		Use:   "registrar",
 		Short: "Announce a driver to the kubelet of its node",
@@ -31,7 +29,7 @@ refuses the driver.`,
 	return c
 }
 
-func (s *shell) registrar(ctx context.Context, o app.RegistrarOptions) error {
+func (s *shell) registrar(ctx context.Context, o RegistrarOptions) error {
 	for flag, path := range map[string]string{"kubelet-registration-path": o.Endpoint, "plugin-registration-path": o.Dir} {
 		if path != "" && !filepath.IsAbs(path) {
 			return fmt.Errorf("--%s %s is no absolute path", flag, path)

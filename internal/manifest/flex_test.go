@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
+	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/golden"
 )
@@ -18,7 +19,7 @@ func flexPrinted(t *testing.T, flags ...string) (out, err string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	args := append([]string{"flex", "manifest", "example.com/lofs", "--image", "registry.example.com/lofs:1"}, flags...)
-	if code := cli.Main(t.Context(), args, cli.Streams{Out: &o, Err: &e}, "test", cli.Programs{}); (code == 0) != (e.Len() == 0) {
+	if code := cli.Main(t.Context(), args, cli.Streams{Out: &o, Err: &e}, "test", cli.Programs{Beside: app.Beside(), Rights: app.RightsBeside}); (code == 0) != (e.Len() == 0) {
 		t.Errorf("it ended with %d and says %s", code, &e)
 	}
 	return o.String(), e.String()

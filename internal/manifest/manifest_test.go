@@ -28,7 +28,7 @@ func usual() []string {
 func printed(t *testing.T, flags ...string) (out, err string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	code := cli.Main(t.Context(), append(append([]string{"manifests"}, usual()...), flags...), cli.Streams{Out: &o, Err: &e}, "test", cli.Programs{})
+	code := cli.Main(t.Context(), append(append([]string{"manifests"}, usual()...), flags...), cli.Streams{Out: &o, Err: &e}, "test", cli.Programs{Beside: app.Beside(), Rights: app.RightsBeside})
 	if (code == 0) != (e.Len() == 0) {
 		t.Errorf("it ended with %d and says %s", code, &e)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/flex"
 )
 
 func (o Options) pluginDir() string {
@@ -22,8 +22,8 @@ func (o Options) pluginDir() string {
 func (o Options) flex(ctx context.Context, admin kubernetes.Interface) error {
 	err := os.ErrPermission
 	if os.Geteuid() == 0 {
-		err = app.FlexBridge(ctx, app.FlexBridgeOptions{
-			Node: o.Node, PluginDir: o.pluginDir(), RootDir: app.FlexRoot(o.DataDir), SocketDir: filepath.Join(o.nodeRoot(), "plugins"),
+		err = flex.Bridge(ctx, flex.BridgeOptions{
+			Node: o.Node, PluginDir: o.pluginDir(), RootDir: flex.Root(o.DataDir), SocketDir: filepath.Join(o.nodeRoot(), "plugins"),
 			RegistryDir: filepath.Join(o.nodeRoot(), "plugins_registry"), ConfigFile: o.FlexConfig, Client: admin, Objects: true, Log: o.Log,
 		})
 	}

@@ -15,10 +15,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/garbage"
+
+	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/parts"
 )
 
 // Options says where and how the control plane runs.
@@ -109,7 +112,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	// The supervisor hears of the stop when it begins, not when it is over.
 	defer context.AfterFunc(ctx, func() { notify(daemon.SdNotifyStopping) })()
-	return app.RunParts(ctx, o.Log, o.parts(server, admin, ready))
+	return parts.Run(ctx, o.Log, o.parts(server, admin, ready))
 }
 
 // extendEvery is the pause between two requests for more time to start; each
@@ -161,9 +164,9 @@ func supervisor() (notify func(state string)) {
 }
 
 // parts are what runs on top of the API server, in start order.
-func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, ready func()) []app.Part {
+func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, ready func()) []parts.Part {
 	drivers, works := csi.NewSet(), make(chan struct{})
-	return []app.Part{
+	return []parts.Part{
 		{Name: "api server", Run: server.Wait},
 		{Name: "controllers", Run: func(ctx context.Context) error {
 			return app.ControlPlane(ctx, app.ControlPlaneOptions{
@@ -193,7 +196,7 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 		{Name: "node agent", Run: func(ctx context.Context) error {
 			config := server.ClientConfig("system:node:"+o.Node, "system:nodes")
 			return app.Node(ctx, app.NodeOptions{
-				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, app.FlexRoot(o.DataDir)},
+				Name: o.Node, RootDir: o.nodeRoot(), Keep: []string{o.DataDir, flex.Root(o.DataDir)},
 				Config: config, Drivers: drivers, ControlPlane: true, Flex: true, Log: o.Log,
 			})
 		}},

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/identity"
 )
 
 func TestServerURL(t *testing.T) {
@@ -116,10 +116,11 @@ func joins(ctx context.Context, data, node, server string) error {
 	config.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", port))
 	}
-	if config, _, err = app.Join(ctx, config, filepath.Join(data, node), slog.New(slog.DiscardHandler)); err != nil {
+	joined, err := identity.Join(ctx, config, filepath.Join(data, node), slog.New(slog.DiscardHandler))
+	if err != nil {
 		return err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := kubernetes.NewForConfig(joined.Config)
 	if err != nil {
 		return err
 	}

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"volplane.dev/volplane/internal/app"
-	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/test/internal/plane"
+
+	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/mount"
 )
 
 // flexPlane is a running control plane and the command that is typed beside it.
@@ -36,7 +37,7 @@ func newFlexPlane(t *testing.T) *flexPlane {
 	t.Cleanup(func() {
 		p.Stop()
 		if !t.Failed() {
-			_ = os.RemoveAll(app.FlexRoot(p.Dir))
+			_ = os.RemoveAll(flex.Root(p.Dir))
 			_ = os.RemoveAll(dir)
 		}
 	})
@@ -156,7 +157,7 @@ func TestFlexOnOneHost(t *testing.T) {
 // nothingLeft wants no mount, driver or loop device of this control plane.
 func (f *flexPlane) nothingLeft() {
 	f.Helper()
-	for _, dir := range []string{f.Dir, app.FlexRoot(f.Dir)} {
+	for _, dir := range []string{f.Dir, flex.Root(f.Dir)} {
 		if points, err := mount.Below(dir); len(points) > 0 || err != nil {
 			f.Errorf("left mounted: %v, %v", points, err)
 		}

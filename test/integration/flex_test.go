@@ -24,12 +24,15 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/standalone/up"
+
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/identity"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/volume"
-	"volplane.dev/volplane/standalone/up"
 )
 
 // flexHost is a whole standalone control plane with FlexVolume drivers.
@@ -351,19 +354,19 @@ func TestFlexVolumeOnAnotherNode(t *testing.T) {
 	f.must(err)
 	log, agent := slog.New(slog.DiscardHandler), filepath.Join(dir, "agent")
 	f.must(os.Mkdir(agent, 0o700))
-	config, _, err := app.Join(t.Context(), invited, agent, log)
+	joined, err := identity.Join(t.Context(), invited, agent, log)
 	f.must(err)
-	client, err := kubernetes.NewForConfig(config)
+	client, err := kubernetes.NewForConfig(joined.Config)
 	f.must(err)
 	for _, run := range []func(context.Context) error{
 		func(ctx context.Context) error {
-			return app.FlexBridge(ctx, app.FlexBridgeOptions{
+			return flex.Bridge(ctx, flex.BridgeOptions{
 				Node: "n2", PluginDir: filepath.Join(f.dir, "volumeplugins"), RootDir: filepath.Join(dir, "root"), Client: client, Log: log,
 				SocketDir: filepath.Join(agent, "plugins"), RegistryDir: filepath.Join(agent, "plugins_registry"),
 			})
 		},
 		func(ctx context.Context) error {
-			return app.Node(ctx, app.NodeOptions{Name: "n2", RootDir: agent, Config: config, Drivers: csi.NewSet(), Flex: true, Log: log})
+			return app.Node(ctx, app.NodeOptions{Name: "n2", RootDir: agent, Config: joined.Config, Drivers: csi.NewSet(), Flex: true, Log: log})
 		},
 	} {
 		f.part(run)

@@ -22,7 +22,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	decide "volplane.dev/volplane/internal/decide/migrate"
-	"volplane.dev/volplane/internal/migrate"
+	"volplane.dev/volplane/internal/flex/migrate"
 	"volplane.dev/volplane/internal/volume"
 )
 

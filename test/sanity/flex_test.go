@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 
-	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/flex"
 )
 
 // patience bounds what must not hang.
@@ -43,7 +43,7 @@ func TestSanity(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- app.FlexBridge(ctx, app.FlexBridgeOptions{
+		ended <- flex.Bridge(ctx, flex.BridgeOptions{
 			Node: "node", PluginDir: filepath.Join(dir, "plugins"), RootDir: filepath.Join(dir, "root"), SocketDir: filepath.Join(dir, "s"),
 			ConfigFile: filepath.Join(dir, "config"), Log: slog.New(slog.DiscardHandler),
 		})

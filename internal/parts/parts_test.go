@@ -1,4 +1,4 @@
-package app
+package parts
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func TestRunPartsStopsInReverseOrder(t *testing.T) {
+func TestRunStopsInReverseOrder(t *testing.T) {
 	var mu sync.Mutex
 	var stopped []string
 	part := func(name string) Part {
@@ -24,7 +24,7 @@ func TestRunPartsStopsInReverseOrder(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := RunParts(ctx, slog.New(slog.DiscardHandler), []Part{part("a"), part("b"), part("c")}); err != nil {
+	if err := Run(ctx, slog.New(slog.DiscardHandler), []Part{part("a"), part("b"), part("c")}); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"c", "b", "a"}; !slices.Equal(stopped, want) {
@@ -32,7 +32,7 @@ func TestRunPartsStopsInReverseOrder(t *testing.T) {
 	}
 }
 
-func TestRunPartsEndsWithItsFirstPart(t *testing.T) {
+func TestRunEndsWithItsFirstPart(t *testing.T) {
 	lost := errors.New("lost")
 	for _, c := range []struct {
 		err  error
@@ -41,7 +41,7 @@ func TestRunPartsEndsWithItsFirstPart(t *testing.T) {
 		{lost, "b ended: lost"},
 		{nil, "b ended: without being asked to"},
 	} {
-		err := RunParts(t.Context(), slog.New(slog.DiscardHandler), []Part{
+		err := Run(t.Context(), slog.New(slog.DiscardHandler), []Part{
 			{Name: "a", Run: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }},
 			{Name: "b", Run: func(context.Context) error { return c.err }},
 		})

@@ -1,4 +1,4 @@
-package app
+package flex
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 	"volplane.dev/volplane/internal/flex/doctor"
 )
 
-// FlexDiagnosis is what an examination of a driver found.
-type FlexDiagnosis = doctor.Report
+// Diagnosis is what an examination of a driver found.
+type Diagnosis = doctor.Report
 
-// FlexExam says which driver is examined, and with which volume.
-type FlexExam struct {
+// Exam says which driver is examined, and with which volume.
+type Exam struct {
 	// Subject is a path of an executable, or the name of a driver that is
 	// installed in Dir; "" finds the plugin directory.
 	Subject, Dir string
@@ -26,24 +26,24 @@ type FlexExam struct {
 	GrowTo int64
 }
 
-// FlexExamine calls a driver as hosts do, and as no host should, with real
+// Examine calls a driver as hosts do, and as no host should, with real
 // mounts in a scratch directory.
-func FlexExamine(ctx context.Context, e FlexExam) (FlexDiagnosis, error) {
+func Examine(ctx context.Context, e Exam) (Diagnosis, error) {
 	dir := ""
 	if info, err := os.Stat(e.Subject); err == nil && info.Mode().IsRegular() {
 		// A path may look like a name, and what is there is meant.
 		if e.Subject, err = filepath.Abs(e.Subject); err != nil {
-			return FlexDiagnosis{}, fmt.Errorf("find driver: %w", err)
+			return Diagnosis{}, fmt.Errorf("find driver: %w", err)
 		}
-	} else if d, err := (FlexOptions{Dir: e.Dir}).find(); err == nil || d.Path != "" {
+	} else if d, err := (Options{Dir: e.Dir}).find(); err == nil || d.Path != "" {
 		dir = d.Path
 	}
 	path, name, err := doctor.Locate(e.Subject, dir)
 	if err != nil {
-		return FlexDiagnosis{}, err
+		return Diagnosis{}, err
 	}
 	if _, err := os.Stat(path); err != nil {
-		return FlexDiagnosis{}, fmt.Errorf("find driver %s: %w: give the path of a file, or the name of one that 'volplane flex list' shows", e.Subject, err)
+		return Diagnosis{}, fmt.Errorf("find driver %s: %w: give the path of a file, or the name of one that 'volplane flex list' shows", e.Subject, err)
 	}
 	return (&doctor.Doctor{Path: path, Name: name, Options: e.Options, FSType: e.FSType, Secrets: e.Secrets, GrowTo: e.GrowTo}).Run(ctx)
 }

@@ -1,4 +1,4 @@
-package app
+package flex
 
 import (
 	"context"
@@ -15,10 +15,11 @@ import (
 	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/parts"
 )
 
-// FlexBridgeOptions say how the FlexVolume drivers of a host are served.
-type FlexBridgeOptions struct {
+// BridgeOptions say how the FlexVolume drivers of a host are served.
+type BridgeOptions struct {
 	// Node is the name of the host's Node.
 	Node string
 	// PluginDir is where the drivers are; it is made when it is not there.
@@ -38,38 +39,38 @@ type FlexBridgeOptions struct {
 	Log *slog.Logger
 }
 
-// FlexBridge finds the FlexVolume drivers of a host and serves them as CSI
+// Bridge finds the FlexVolume drivers of a host and serves them as CSI
 // drivers until ctx ends. Volumes stay mounted when it ends.
-func FlexBridge(ctx context.Context, o FlexBridgeOptions) error {
+func Bridge(ctx context.Context, o BridgeOptions) error {
 	config, err := o.config()
 	if err != nil {
 		return err
 	}
-	host := &host.Host{
+	h := &host.Host{
 		Dir: o.PluginDir, StateDir: filepath.Join(o.RootDir, "state"), Log: o.Log,
 		Options: func(n decide.Name) driver.Options { return driver.Options{Settings: config.Of(n), Cgroup: o.cgroup(n)} },
 	}
-	objects := newFlexObjects(o)
+	objects := newObjects(o)
 	b, err := bridge.Open(bridge.Options{
-		Host: host, Node: o.Node, RootDir: o.RootDir, SocketDir: o.SocketDir, RegistryDir: o.RegistryDir, Config: config,
+		Host: h, Node: o.Node, RootDir: o.RootDir, SocketDir: o.SocketDir, RegistryDir: o.RegistryDir, Config: config,
 		Changed: objects.want, Log: o.Log,
 	})
 	if err != nil {
 		return err
 	}
-	parts := []Part{
-		{Name: "flex host", Run: host.Run},
-		{Name: "flex report", Run: func(ctx context.Context) error { return host.Tell(ctx, o.RootDir) }},
+	all := []parts.Part{
+		{Name: "flex host", Run: h.Run},
+		{Name: "flex report", Run: func(ctx context.Context) error { return h.Tell(ctx, o.RootDir) }},
 		{Name: "flex bridge", Run: b.Run},
 	}
 	if o.Client != nil {
-		defer host.Subscribe(objects.hear)()
-		parts = append(parts, Part{Name: "flex objects", Run: objects.run})
+		defer h.Subscribe(objects.hear)()
+		all = append(all, parts.Part{Name: "flex objects", Run: objects.run})
 	}
-	return errors.Join(RunParts(ctx, o.Log, parts), b.Close())
+	return errors.Join(parts.Run(ctx, o.Log, all), b.Close())
 }
 
-func (o FlexBridgeOptions) config() (decide.Config, error) {
+func (o BridgeOptions) config() (decide.Config, error) {
 	if o.ConfigFile == "" {
 		return decide.Config{}, nil
 	}
@@ -85,7 +86,7 @@ func (o FlexBridgeOptions) config() (decide.Config, error) {
 }
 
 // cgroup returns where a driver's processes live, "" where we do.
-func (o FlexBridgeOptions) cgroup(n decide.Name) string {
+func (o BridgeOptions) cgroup(n decide.Name) string {
 	dir, err := driver.Cgroup(n)
 	if err != nil {
 		o.Log.Warn("what the driver leaves running may end with this process", "driver", n.String(), "err", err)
@@ -93,8 +94,8 @@ func (o FlexBridgeOptions) cgroup(n decide.Name) string {
 	return dir
 }
 
-// FlexTranslation shows FlexVolumes as the CSI volumes that the bridge serves.
+// Translation shows FlexVolumes as the CSI volumes that the bridge serves.
 // It is for a control plane without controllers of its own for them.
-func FlexTranslation() kube.Translation {
+func Translation() kube.Translation {
 	return kube.Translation{Volume: decide.SourceOf, Inline: decide.InlineOf}
 }

@@ -1,4 +1,4 @@
-package app
+package flex
 
 import (
 	"cmp"
@@ -17,22 +17,22 @@ import (
 
 // What the commands about FlexVolume drivers print.
 type (
-	// FlexReport is what an installation did.
-	FlexReport = install.Report
-	// FlexDirectory is a plugin directory and how it was found.
-	FlexDirectory = install.Directory
-	// FlexState is what is known of one driver.
-	FlexState = host.State
+	// Report is what an installation did.
+	Report = install.Report
+	// Directory is a plugin directory and how it was found.
+	Directory = install.Directory
+	// State is what is known of one driver.
+	State = host.State
 )
 
-// FlexDir is the plugin directory of Kubernetes.
-const FlexDir = install.Default
+// Dir is the plugin directory of Kubernetes.
+const Dir = install.Default
 
 // loadTime is how long a bridge that runs may take to load what was installed.
 const loadTime = 15 * time.Second
 
-// FlexOptions are what the commands about installed drivers work with.
-type FlexOptions struct {
+// Options are what the commands about installed drivers work with.
+type Options struct {
 	// Name is the driver's, "example.com/lofs".
 	Name string
 	// Source is the executable to install, or the directory that holds it.
@@ -53,7 +53,7 @@ type FlexOptions struct {
 }
 
 // find returns the plugin directory.
-func (o FlexOptions) find() (FlexDirectory, error) {
+func (o Options) find() (Directory, error) {
 	if o.Dir == "" {
 		d, _, err := install.Search{DataDir: o.DataDir}.Find()
 		if err != nil && d.Advice() != "" {
@@ -63,9 +63,9 @@ func (o FlexOptions) find() (FlexDirectory, error) {
 	}
 	path, err := filepath.Abs(o.Dir)
 	if err != nil {
-		return FlexDirectory{}, fmt.Errorf("plugin directory: %w", err)
+		return Directory{}, fmt.Errorf("plugin directory: %w", err)
 	}
-	d := FlexDirectory{Path: path, Because: "--dir", Problem: install.Problem(path)}
+	d := Directory{Path: path, Because: "--dir", Problem: install.Problem(path)}
 	for _, running := range (install.Search{}).Running() {
 		if running.Path == path {
 			d.Host, d.Root = running.Host, running.Root
@@ -79,15 +79,15 @@ func (o FlexOptions) find() (FlexDirectory, error) {
 }
 
 // root returns the root directory of the bridge that may look in a directory.
-func (o FlexOptions) root(d FlexDirectory) string {
+func (o Options) root(d Directory) string {
 	return cmp.Or(o.RootDir, d.Root, install.DefaultRoot)
 }
 
-// FlexRoot returns the root directory of the bridge in a control plane with a
+// Root returns the root directory of the bridge in a control plane with a
 // data directory.
-func FlexRoot(dataDir string) string { return install.RootOf(dataDir) }
+func Root(dataDir string) string { return install.RootOf(dataDir) }
 
-func (o FlexOptions) options() (install.Options, error) {
+func (o Options) options() (install.Options, error) {
 	name, err := decide.ParseName(o.Name)
 	if err != nil {
 		return install.Options{}, fmt.Errorf("want VENDOR/DRIVER, as example.com/lofs: %w", err)
@@ -98,20 +98,20 @@ func (o FlexOptions) options() (install.Options, error) {
 	}, err
 }
 
-// FlexInstall installs a driver that is not there yet.
-func FlexInstall(ctx context.Context, o FlexOptions) (FlexReport, error) {
+// Install installs a driver that is not there yet.
+func Install(ctx context.Context, o Options) (Report, error) {
 	return o.install(ctx, false, true)
 }
 
-// FlexUpgrade replaces a driver by another version.
-func FlexUpgrade(ctx context.Context, o FlexOptions) (FlexReport, error) {
+// Upgrade replaces a driver by another version.
+func Upgrade(ctx context.Context, o Options) (Report, error) {
 	return o.install(ctx, true, false)
 }
 
-func (o FlexOptions) install(ctx context.Context, upgrade, absent bool) (FlexReport, error) {
+func (o Options) install(ctx context.Context, upgrade, absent bool) (Report, error) {
 	i, err := o.options()
 	if err != nil {
-		return FlexReport{Name: o.Name, Directory: i.Directory}, err
+		return Report{Name: o.Name, Directory: i.Directory}, err
 	}
 	i.Upgrade, i.Absent = upgrade, absent
 	at := time.Now()
@@ -128,7 +128,7 @@ func (o FlexOptions) install(ctx context.Context, upgrade, absent bool) (FlexRep
 }
 
 // verify asks the bridge, if one runs, what became of a driver.
-func (o FlexOptions) verify(ctx context.Context, i install.Options, at time.Time, r *FlexReport) {
+func (o Options) verify(ctx context.Context, i install.Options, at time.Time, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
 	if s, err := install.Verify(ctx, i.RootDir, i, r.Hash, at); !errors.Is(err, host.ErrNoHost) {
@@ -136,9 +136,9 @@ func (o FlexOptions) verify(ctx context.Context, i install.Options, at time.Time
 	}
 }
 
-// FlexKeep installs a driver, and again whenever it is not as it should be,
+// Keep installs a driver, and again whenever it is not as it should be,
 // until ctx ends.
-func FlexKeep(ctx context.Context, o FlexOptions, log *slog.Logger, done func(FlexReport)) error {
+func Keep(ctx context.Context, o Options, log *slog.Logger, done func(Report)) error {
 	i, err := o.options()
 	if err != nil {
 		return err
@@ -146,11 +146,11 @@ func FlexKeep(ctx context.Context, o FlexOptions, log *slog.Logger, done func(Fl
 	return install.Keep(ctx, i, log, done)
 }
 
-// FlexRollback brings back the version before.
-func FlexRollback(ctx context.Context, o FlexOptions) (FlexReport, error) {
+// Rollback brings back the version before.
+func Rollback(ctx context.Context, o Options) (Report, error) {
 	i, err := o.options()
 	if err != nil {
-		return FlexReport{Name: o.Name, Directory: i.Directory}, err
+		return Report{Name: o.Name, Directory: i.Directory}, err
 	}
 	at := time.Now()
 	r, err := install.Rollback(ctx, i)
@@ -160,11 +160,11 @@ func FlexRollback(ctx context.Context, o FlexOptions) (FlexReport, error) {
 	return r, err
 }
 
-// FlexUninstall takes a driver away.
-func FlexUninstall(ctx context.Context, o FlexOptions) (FlexReport, error) {
+// Uninstall takes a driver away.
+func Uninstall(ctx context.Context, o Options) (Report, error) {
 	i, err := o.options()
 	if err != nil {
-		return FlexReport{Name: o.Name, Directory: i.Directory}, err
+		return Report{Name: o.Name, Directory: i.Directory}, err
 	}
 	r, err := install.Uninstall(ctx, i)
 	if errors.Is(err, install.ErrInUse) {
@@ -173,8 +173,8 @@ func FlexUninstall(ctx context.Context, o FlexOptions) (FlexReport, error) {
 	return r, err
 }
 
-// FlexLint looks through a plugin directory for what hosts stumble over.
-func FlexLint(ctx context.Context, o FlexOptions) (FlexDirectory, []decide.Finding, error) {
+// Lint looks through a plugin directory for what hosts stumble over.
+func Lint(ctx context.Context, o Options) (Directory, []decide.Finding, error) {
 	d, err := o.find()
 	if err != nil && !errors.Is(err, install.ErrNoDirectory) || d.Path == "" {
 		return d, nil, err
@@ -183,23 +183,23 @@ func FlexLint(ctx context.Context, o FlexOptions) (FlexDirectory, []decide.Findi
 	return d, findings, err
 }
 
-// FlexListing is what is known of all drivers of this host.
-type FlexListing struct {
-	Directory FlexDirectory `json:"directory"`
+// Listing is what is known of all drivers of this host.
+type Listing struct {
+	Directory Directory `json:"directory"`
 	// Told says that a bridge that runs told it; else each driver's init was
 	// called to find out.
-	Told    bool        `json:"told"`
-	Drivers []FlexState `json:"drivers"`
+	Told    bool    `json:"told"`
+	Drivers []State `json:"drivers"`
 }
 
-// FlexList returns what the bridge that runs here knows of its drivers. Without
+// List returns what the bridge that runs here knows of its drivers. Without
 // one the drivers are looked at, and their volumes are those that are mounted.
-func FlexList(ctx context.Context, o FlexOptions) (FlexListing, error) {
+func List(ctx context.Context, o Options) (Listing, error) {
 	d, err := o.find()
 	if err != nil && d.Path == "" {
-		return FlexListing{}, err
+		return Listing{}, err
 	}
-	l := FlexListing{Directory: d}
+	l := Listing{Directory: d}
 	report, err := host.ReadReport(o.root(d))
 	if err == nil && report.Dir == d.Path {
 		l.Told, l.Drivers = true, report.Drivers
@@ -226,13 +226,13 @@ func FlexList(ctx context.Context, o FlexOptions) (FlexListing, error) {
 }
 
 // Select keeps the drivers of the names; a name that none has is an error.
-func (l *FlexListing) Select(names []string) error {
+func (l *Listing) Select(names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
-	var kept []FlexState
+	var kept []State
 	for _, name := range names {
-		i := slices.IndexFunc(l.Drivers, func(s FlexState) bool { return s.Name == name })
+		i := slices.IndexFunc(l.Drivers, func(s State) bool { return s.Name == name })
 		if i < 0 {
 			return fmt.Errorf("driver %s: %w in %s: 'volplane flex list' shows what is", name, install.ErrAbsent, l.Directory.Path)
 		}
@@ -242,17 +242,17 @@ func (l *FlexListing) Select(names []string) error {
 	return nil
 }
 
-// FlexCapabilities returns what a driver can do, as people read it.
-func FlexCapabilities(s FlexState) string {
+// Capabilities returns what a driver can do, as people read it.
+func Capabilities(s State) string {
 	if s.State != decide.Ready {
 		return ""
 	}
 	return install.Capabilities(s.Capabilities)
 }
 
-// FlexSkeleton writes a driver to begin with, and its test, into a directory; ""
+// Skeleton writes a driver to begin with, and its test, into a directory; ""
 // is one of the driver's name. It returns the paths.
-func FlexSkeleton(name, dir string) ([]string, error) {
+func Skeleton(name, dir string) ([]string, error) {
 	n, err := decide.ParseName(name)
 	if err != nil {
 		return nil, fmt.Errorf("driver %q: want VENDOR/DRIVER, as example.com/lofs: %w", name, err)

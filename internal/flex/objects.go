@@ -1,4 +1,4 @@
-package app
+package flex
 
 import (
 	"context"
@@ -25,8 +25,8 @@ import (
 // the start the Node is not there yet.
 const tellPause = time.Second
 
-// flexObjects tells the API server of a host's FlexVolume drivers.
-type flexObjects struct {
+// objects tells the API server of a host's FlexVolume drivers.
+type objects struct {
 	client kubernetes.Interface
 	node   string
 	// dir is where the drivers are.
@@ -44,8 +44,8 @@ type flexObjects struct {
 	told             string
 }
 
-func newFlexObjects(o FlexBridgeOptions) *flexObjects {
-	f := &flexObjects{client: o.Client, node: o.Node, dir: o.PluginDir, log: o.Log, wake: make(chan struct{}, 1), drivers: map[string]string{}, refused: map[string]string{}}
+func newObjects(o BridgeOptions) *objects {
+	f := &objects{client: o.Client, node: o.Node, dir: o.PluginDir, log: o.Log, wake: make(chan struct{}, 1), drivers: map[string]string{}, refused: map[string]string{}}
 	if o.Objects {
 		f.objects = map[string]bridge.Served{}
 	}
@@ -53,7 +53,7 @@ func newFlexObjects(o FlexBridgeOptions) *flexObjects {
 	return f
 }
 
-func (f *flexObjects) poke() {
+func (f *objects) poke() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
@@ -61,7 +61,7 @@ func (f *flexObjects) poke() {
 }
 
 // want is told of each driver that is served.
-func (f *flexObjects) want(s bridge.Served) {
+func (f *objects) want(s bridge.Served) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.objects != nil {
@@ -71,7 +71,7 @@ func (f *flexObjects) want(s bridge.Served) {
 }
 
 // hear is told where each driver stands.
-func (f *flexObjects) hear(s host.State) {
+func (f *objects) hear(s host.State) {
 	n, err := decide.ParseName(s.Name)
 	if err != nil {
 		return
@@ -100,7 +100,7 @@ func (f *flexObjects) hear(s host.State) {
 }
 
 // run writes what is not written yet, again until that has gone well.
-func (f *flexObjects) run(ctx context.Context) error {
+func (f *objects) run(ctx context.Context) error {
 	tick := time.NewTicker(tellPause)
 	defer tick.Stop()
 	for {
@@ -118,7 +118,7 @@ func (f *flexObjects) run(ctx context.Context) error {
 }
 
 // make has the API server have the objects that are wanted.
-func (f *flexObjects) make(ctx context.Context) {
+func (f *objects) make(ctx context.Context) {
 	f.mu.Lock()
 	all := f.objects
 	if all != nil {
@@ -136,7 +136,7 @@ func (f *flexObjects) make(ctx context.Context) {
 
 // refuse keeps why an object could not be made, which is told once, and what
 // could not be made, unless something newer is wanted.
-func (f *flexObjects) refuse(s bridge.Served, err error) {
+func (f *objects) refuse(s bridge.Served, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {
@@ -153,7 +153,7 @@ func (f *flexObjects) refuse(s bridge.Served, err error) {
 }
 
 // tell writes the drivers to the Node, if that says something else.
-func (f *flexObjects) tell(ctx context.Context) error {
+func (f *objects) tell(ctx context.Context) error {
 	f.mu.Lock()
 	drivers := maps.Clone(f.drivers)
 	for name, why := range f.refused {
@@ -182,7 +182,7 @@ func (f *flexObjects) tell(ctx context.Context) error {
 // ensure makes the object of a driver, and makes it anew when it is one of ours
 // that says something else of attaching, which cannot be changed. What else an
 // administrator changed stays.
-func (f *flexObjects) ensure(ctx context.Context, want *storagev1.CSIDriver) error {
+func (f *objects) ensure(ctx context.Context, want *storagev1.CSIDriver) error {
 	drivers := f.client.StorageV1().CSIDrivers()
 	has, err := drivers.Get(ctx, want.Name, metav1.GetOptions{})
 	switch {

@@ -1,4 +1,6 @@
-package app
+// Package parts runs what has to live together: parts start in order, and end in the reverse order when one of them ends or
+// all are asked to.
+package parts
 
 import (
 	"context"
@@ -15,10 +17,10 @@ type Part struct {
 	Run func(ctx context.Context) error
 }
 
-// RunParts starts the parts in order, waits until ctx ends or one of them
+// Run starts the parts in order, waits until ctx ends or one of them
 // returns, and stops them in the reverse order. It returns the error of the
 // part that ended first by itself.
-func RunParts(ctx context.Context, log *slog.Logger, parts []Part) error {
+func Run(ctx context.Context, log *slog.Logger, parts []Part) error {
 	type ended struct {
 		name string
 		err  error
@@ -54,16 +56,6 @@ func RunParts(ctx context.Context, log *slog.Logger, parts []Part) error {
 		log.Debug("stopped", "part", r.name)
 	}
 	return result
-}
-
-// ended returns no error when it only says that a role was asked to end.
-func ended(ctx context.Context, err error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	default:
-		return err
-	}
 }
 
 var errUnexpected = fmt.Errorf("without being asked to")
