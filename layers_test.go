@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
 	"io"
 	"os/exec"
 	"path/filepath"
@@ -147,6 +148,32 @@ func TestStandaloneLayers(t *testing.T) {
 			imports = append(imports, path)
 		}
 		row.check(t, f.path, imports, nil)
+	}
+}
+
+// TestWing keeps what is about FlexVolume drivers behind one door: whoever else is asked about volumes, nodes and Pods
+// knows what is noted of a driver on a Node (decide/note), and no such name.
+func TestWing(t *testing.T) {
+	knows := []string{"internal/flex", "internal/decide/flex", "internal/decide/note", "internal/decide/migrate", "internal/volume", "internal/manifest", "internal/app"}
+	for _, f := range goFiles(t) {
+		dir := filepath.ToSlash(filepath.Dir(f.path))
+		verb := dir == "internal/cli" && strings.HasPrefix(filepath.Base(f.path), "flex")
+		if !below(anyInternal, dir) || f.test || verb || slices.ContainsFunc(knows, func(p string) bool { return below(p, dir) }) {
+			continue
+		}
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			name := ""
+			switch n := n.(type) {
+			case *ast.ImportSpec:
+				name = n.Path.Value
+			case *ast.Ident:
+				name = n.Name
+			}
+			if strings.Contains(strings.ToLower(name), "flex") && name != "flexCommand" {
+				t.Errorf("%s says %s: what it has to know of such drivers is in internal/decide/note", f.path, name)
+			}
+			return true
+		})
 	}
 }
 

@@ -32,21 +32,21 @@ func programs() cli.Programs {
 		Registrar: func(ctx context.Context, o cli.RegistrarOptions) error {
 			return app.Registrar(ctx, app.RegistrarOptions(o))
 		},
-		FlexBridge: flex.Bridge,
+		Bridge: flex.Bridge,
 	}
 }
 
 // runNode runs a node agent, after the drivers that it is to find.
 func runNode(ctx context.Context, o cli.NodeOptions, drivers ...parts.Part) error {
-	if o.Flex != nil {
+	if o.Bridge != nil {
 		client, err := kubernetes.NewForConfig(o.Config)
 		if err != nil {
 			return fmt.Errorf("client of node %s: %w", o.Name, err)
 		}
-		o.Flex.Client = client
-		drivers = append(drivers, parts.Part{Name: "flex bridge", Run: func(ctx context.Context) error { return flex.Bridge(ctx, *o.Flex) }})
+		o.Bridge.Client = client
+		drivers = append(drivers, parts.Part{Name: "flex bridge", Run: func(ctx context.Context) error { return flex.Bridge(ctx, *o.Bridge) }})
 	}
-	agent := app.NodeOptions{Name: o.Name, RootDir: o.RootDir, Keep: o.Keep, Config: o.Config, Drivers: csi.NewSet(), Flex: o.Flex != nil, Log: o.Log}
+	agent := app.NodeOptions{Name: o.Name, RootDir: o.RootDir, Keep: o.Keep, Config: o.Config, Drivers: csi.NewSet(), Flex: o.Bridge != nil, Log: o.Log}
 	return parts.Run(ctx, o.Log, append(drivers, parts.Part{
 		Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, agent) },
 	}))

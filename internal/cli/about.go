@@ -137,7 +137,7 @@ func (r *reading) around(ctx context.Context, more ...read) error {
 	if err := r.together(ctx, append(more, r.volumesOfClaims()...)...); err != nil {
 		return err
 	}
-	r.flex()
+	r.hosted()
 	if slices.ContainsFunc(r.Volumes, r.attachable) {
 		if err := r.attachments(ctx); err != nil {
 			return err
@@ -233,7 +233,7 @@ func (r *reading) neighboursOn(ctx context.Context, nodes map[string]bool) error
 		}
 	}
 	err := r.together(ctx, r.volumesOfClaims(names...)...)
-	r.flex()
+	r.hosted()
 	return err
 }
 

@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/orphans"
 )
@@ -42,8 +41,8 @@ type Programs struct {
 	// Pool returns what the bundled driver keeps of its volumes in a directory of
 	// this host; nil if that cannot be read here.
 	Pool func(dir string) orphans.Records
-	// FlexBridge serves the FlexVolume drivers of this host.
-	FlexBridge func(ctx context.Context, o flex.BridgeOptions) error
+	// Bridge serves the FlexVolume drivers of this host.
+	Bridge func(ctx context.Context, o BridgeOptions) error
 	// Registrar announces a driver to a node agent.
 	Registrar func(ctx context.Context, o RegistrarOptions) error
 }
@@ -56,10 +55,10 @@ type NodeOptions struct {
 	Keep []string
 	// Config is the way to the API server with the node's identity.
 	Config *rest.Config
-	// Flex, if any, has the FlexVolume drivers of this host served, and
+	// Bridge, if any, has the FlexVolume drivers of this host served, and
 	// FlexVolumes mounted by them.
-	Flex *flex.BridgeOptions
-	Log  *slog.Logger
+	Bridge *BridgeOptions
+	Log    *slog.Logger
 }
 
 // DriverOptions says where the bundled driver works.

@@ -11,7 +11,6 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
-	"volplane.dev/volplane/internal/flex"
 )
 
 func TestMain(m *testing.M) {
@@ -21,10 +20,10 @@ func TestMain(m *testing.M) {
 			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 			code := cli.Main(ctx, os.Args[1:], streams, "v0.0.0-test", cli.Programs{
 				Node: func(_ context.Context, o cli.NodeOptions) error {
-					if o.Flex == nil {
+					if o.Bridge == nil {
 						return nil
 					}
-					_, err := fmt.Println("ran", o.Flex.PluginDir, o.Flex.RootDir, o.Flex.SocketDir, o.Flex.ConfigFile)
+					_, err := fmt.Println("ran", o.Bridge.PluginDir, o.Bridge.RootDir, o.Bridge.SocketDir, o.Bridge.ConfigFile)
 					return err
 				},
 				LocalDriver:    func(context.Context, cli.DriverOptions) error { return nil },
@@ -33,7 +32,7 @@ func TestMain(m *testing.M) {
 					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Duration, o.Deadline, o.Retry)
 					return err
 				},
-				FlexBridge: func(_ context.Context, o flex.BridgeOptions) error {
+				Bridge: func(_ context.Context, o cli.BridgeOptions) error {
 					_, err := fmt.Println("ran", o.Node, o.PluginDir, o.RootDir, o.SocketDir, o.RegistryDir, o.ConfigFile)
 					return err
 				},

@@ -15,8 +15,6 @@ import (
 
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
-	"volplane.dev/volplane/internal/flex"
-	"volplane.dev/volplane/internal/flex/migrate"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -38,20 +36,21 @@ func newReading(client kubernetes.Interface) *reading {
 // and nodes of the cluster.
 func (r *reading) all(ctx context.Context, ns string) error {
 	err := r.together(ctx, r.claims(ns), r.volumes, r.attachments, r.pods(ns), r.cluster, r.making(ns), r.moves, r.warnings(ns))
-	r.flex()
+	r.hosted()
 	return err
 }
 
 // read adds some objects to a reading.
 type read func(context.Context) error
 
-// flex takes FlexVolumes for what a control plane with a bridge takes them for.
-// In a cluster whose own controllers serve them nobody says that there is one.
-func (r *reading) flex() {
-	if !slices.ContainsFunc(r.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnFlexDrivers] != "" }) {
+// hosted takes volumes of drivers of a host for what a control plane takes them for
+// that has such a host. In a cluster whose own controllers serve them nobody says that
+// there is one.
+func (r *reading) hosted() {
+	if !slices.ContainsFunc(r.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnDriverNotes] != "" }) {
 		return
 	}
-	t := flex.Translation()
+	t := translation()
 	for _, v := range r.Volumes {
 		t.Show(v)
 	}
@@ -100,28 +99,6 @@ func (r *reading) leases(ctx context.Context) (err error) {
 func (r *reading) room(ctx context.Context) error {
 	if told, ok := readRoom(ctx, r.client); ok && told.Refuses {
 		r.Full = &volume.Because{Reason: volume.Reason(told.Reason), Message: told.Message, Next: told.Next}
-	}
-	return nil
-}
-
-// moves reads which volumes are being moved. Who may not read it is told the rest.
-func (r *reading) moves(ctx context.Context) error {
-	journals, err := migrate.Begun(ctx, r.client)
-	if apierrors.IsForbidden(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for name, j := range journals {
-		if j.Done {
-			continue
-		}
-		m := why.Move{Volume: name, Back: j.Back}
-		if j.Claim != nil {
-			m.Claim = j.Claim.Namespace + "/" + j.Claim.Name
-		}
-		r.Moves = append(r.Moves, m)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,11 +11,39 @@ import (
 	"github.com/spf13/cobra"
 
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
 
+// BridgeOptions say how the FlexVolume drivers of a host are served.
+type BridgeOptions = flex.BridgeOptions
+
+// translation shows volumes of another kind as CSI volumes.
+func translation() kube.Translation { return flex.Translation() }
+
+// bridgeFlags are those of a node agent that has FlexVolume drivers beside it.
+type bridgeFlags struct{ plugins, root, config string }
+
+func (b *bridgeFlags) register(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&b.plugins, "volume-plugin-dir", "", "serve the FlexVolume drivers in this directory, and mount FlexVolumes")
+	f.StringVar(&b.root, "flex-root-dir", defaultFlexRoot, "directory of their mounts and records; its path has three parts")
+	f.StringVar(&b.config, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
+}
+
+// options are those of a node's bridge, nil where there is none.
+func (b *bridgeFlags) options(node, root string, log *slog.Logger) *BridgeOptions {
+	if b.plugins == "" {
+		return nil
+	}
+	return &BridgeOptions{
+		Node: node, PluginDir: b.plugins, RootDir: b.root, ConfigFile: b.config, Log: log,
+		SocketDir: filepath.Join(root, "plugins"), RegistryDir: filepath.Join(root, "plugins_registry"),
+	}
+}
+
 func (s *shell) flexBridgeCommand() *cobra.Command {
-	o := flex.BridgeOptions{}
+	o := BridgeOptions{}
 	objects := false
 	c := &cobra.Command{
 		Use:   "bridge",
@@ -46,7 +75,7 @@ the Node says which drivers there are and what is wrong with them.`,
 	return c
 }
 
-func (s *shell) flexBridge(ctx context.Context, o flex.BridgeOptions, objects bool) error {
+func (s *shell) flexBridge(ctx context.Context, o BridgeOptions, objects bool) error {
 	for flag, path := range map[string]string{"dir": o.PluginDir, "root-dir": o.RootDir, "socket-dir": o.SocketDir, "plugin-registration-path": o.RegistryDir} {
 		if !filepath.IsAbs(path) {
 			return fmt.Errorf("--%s %q is no absolute path", flag, path)
@@ -67,5 +96,5 @@ func (s *shell) flexBridge(ctx context.Context, o flex.BridgeOptions, objects bo
 		o.Client, o.Objects = client, true
 	}
 	o.Log = s.log()
-	return s.programs.FlexBridge(ctx, o)
+	return s.programs.Bridge(ctx, o)
 }

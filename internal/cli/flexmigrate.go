@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 
 	decide "volplane.dev/volplane/internal/decide/migrate"
+	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/flex/migrate"
 )
 
@@ -233,6 +235,28 @@ func (s *shell) migrateStatus(ctx context.Context) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", b.Name, none(b.Claim), direction, b.Step.Verb, b.Step.Because.Message)
 	}
 	return w.Flush()
+}
+
+// moves reads which volumes are being moved. Who may not read it is told the rest.
+func (r *reading) moves(ctx context.Context) error {
+	journals, err := migrate.Begun(ctx, r.client)
+	if apierrors.IsForbidden(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for name, j := range journals {
+		if j.Done {
+			continue
+		}
+		m := why.Move{Volume: name, Back: j.Back}
+		if j.Claim != nil {
+			m.Claim = j.Claim.Namespace + "/" + j.Claim.Name
+		}
+		r.Moves = append(r.Moves, m)
+	}
+	return nil
 }
 
 func (s *shell) completeFlexVolumes(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {

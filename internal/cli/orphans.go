@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	decide "volplane.dev/volplane/internal/decide/orphans"
-	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/orphans"
 )
@@ -107,7 +106,7 @@ func (s *shell) search(d driverFlags) (*orphans.Search, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &orphans.Search{Client: kube.Translated(client, flex.Translation()), Records: s.programs.Pool(pool)}, nil
+	return &orphans.Search{Client: kube.Translated(client, translation()), Records: s.programs.Pool(pool)}, nil
 }
 
 // sockets returns the sockets of the drivers that are asked.

@@ -11,8 +11,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"volplane.dev/volplane/internal/flex"
 )
 
 // standalone is the program with the control plane in it.
@@ -92,8 +90,7 @@ func findStandalone() (string, error) {
 type nodeFlags struct {
 	join, root, name, pool string
 	driver                 bool
-	// flex is the directory of FlexVolume drivers.
-	flex, flexRoot, flexConfig string
+	bridge                 bridgeFlags
 }
 
 func (s *shell) nodeCommand() *cobra.Command {
@@ -114,9 +111,7 @@ certificate, for a key that it makes itself, and renews that from then on.`,
 	f.StringVar(&n.name, "name", "", "name of the node (default the one in the identity)")
 	f.StringVar(&n.pool, "pool", "", "directory of the bundled driver's volumes (default <data-dir>/pool)")
 	f.BoolVar(&n.driver, "driver", true, "run the bundled driver in the same process")
-	f.StringVar(&n.flex, "volume-plugin-dir", "", "serve the FlexVolume drivers in this directory, and mount FlexVolumes")
-	f.StringVar(&n.flexRoot, "flex-root-dir", defaultFlexRoot, "directory of their mounts and records; its path has three parts")
-	f.StringVar(&n.flexConfig, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
+	n.bridge.register(c)
 	_ = c.MarkFlagRequired("join")
 	c.AddCommand(s.passCommand("revoke NODE", "Take back a node's certificates and invitations (runs volplaned)",
 		`Take back every certificate and invitation of a node: nothing that it shows
@@ -144,13 +139,8 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	keeper.Go(func() { keep(kept) })
 	defer keeper.Wait()
 	defer stop()
-	agent := NodeOptions{Name: n.name, RootDir: root, Keep: []string{s.flags.dataDir, pool, n.flexRoot}, Config: config, Log: log}
-	if n.flex != "" {
-		agent.Flex = &flex.BridgeOptions{
-			Node: n.name, PluginDir: n.flex, RootDir: n.flexRoot, ConfigFile: n.flexConfig, Log: log,
-			SocketDir: filepath.Join(root, "plugins"), RegistryDir: filepath.Join(root, "plugins_registry"),
-		}
-	}
+	agent := NodeOptions{Name: n.name, RootDir: root, Keep: []string{s.flags.dataDir, pool, n.bridge.root}, Config: config, Log: log}
+	agent.Bridge = n.bridge.options(n.name, root, log)
 	if !n.driver {
 		return s.programs.Node(ctx, agent)
 	}

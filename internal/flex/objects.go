@@ -167,7 +167,7 @@ func (f *objects) tell(ctx context.Context) error {
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		volume.AnnFlexDrivers: string(text), volume.AnnFlexDir: f.dir,
+		volume.AnnDriverNotes: string(text), volume.AnnDriverDir: f.dir,
 	}}})
 	if err != nil {
 		return err

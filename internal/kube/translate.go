@@ -44,14 +44,17 @@ func (t Translation) Show(o any) {
 	}
 }
 
-// untranslated returns the volume as the API server knows it: there each has
-// one source only, so where two are one was added.
-func untranslated(v *corev1.PersistentVolume) *corev1.PersistentVolume {
-	if v == nil || v.Spec.CSI == nil || v.Spec.FlexVolume == nil {
+// plain returns the volume as the API server knows it: there each has one source
+// only, so where another one has a translation, the CSI source was added.
+func (t Translation) plain(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	if v == nil || v.Spec.CSI == nil {
 		return v
 	}
 	plain := *v
 	plain.Spec.CSI = nil
+	if t.Volume(&plain) == nil {
+		return v
+	}
 	return &plain
 }
 
@@ -108,17 +111,17 @@ func (c translatedVolumes) shown(v *corev1.PersistentVolume, err error) (*corev1
 
 // Create writes the volume without what was added to it.
 func (c translatedVolumes) Create(ctx context.Context, v *corev1.PersistentVolume, o metav1.CreateOptions) (*corev1.PersistentVolume, error) {
-	return c.shown(c.PersistentVolumeInterface.Create(ctx, untranslated(v), o))
+	return c.shown(c.PersistentVolumeInterface.Create(ctx, c.plain(v), o))
 }
 
 // Update writes the volume without what was added to it.
 func (c translatedVolumes) Update(ctx context.Context, v *corev1.PersistentVolume, o metav1.UpdateOptions) (*corev1.PersistentVolume, error) {
-	return c.shown(c.PersistentVolumeInterface.Update(ctx, untranslated(v), o))
+	return c.shown(c.PersistentVolumeInterface.Update(ctx, c.plain(v), o))
 }
 
 // UpdateStatus writes the volume's status.
 func (c translatedVolumes) UpdateStatus(ctx context.Context, v *corev1.PersistentVolume, o metav1.UpdateOptions) (*corev1.PersistentVolume, error) {
-	return c.shown(c.PersistentVolumeInterface.UpdateStatus(ctx, untranslated(v), o))
+	return c.shown(c.PersistentVolumeInterface.UpdateStatus(ctx, c.plain(v), o))
 }
 
 // Patch writes what the patch says.

@@ -5,7 +5,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -67,7 +67,7 @@ func (a *Agent) nodeChanged(before, after *corev1.Node) {
 	if after == nil {
 		return
 	}
-	a.flexChanged(before, after)
+	a.notesChanged(before, after)
 	was := map[corev1.UniqueVolumeName]bool{}
 	if before != nil {
 		for _, v := range before.Status.VolumesAttached {
@@ -81,10 +81,10 @@ func (a *Agent) nodeChanged(before, after *corev1.Node) {
 	}
 }
 
-// flexChanged looks at the volumes of the FlexVolume drivers of which the Node
-// says something else than before: their Pods are told why they wait.
-func (a *Agent) flexChanged(before, after *corev1.Node) {
-	was, is := flex.Told(before), flex.Told(after)
+// notesChanged looks at the volumes of the drivers of which the Node notes
+// something else than before: their Pods are told why they wait.
+func (a *Agent) notesChanged(before, after *corev1.Node) {
+	was, is := note.Of(before), note.Of(after)
 	for _, all := range []map[string]string{was, is} {
 		for driver := range all {
 			wrong, known := was[driver]

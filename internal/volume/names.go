@@ -123,12 +123,12 @@ const (
 	// what its conditions of these names say, which have no room for it.
 	AnnNextMounted = "volplane.dev/next-mounted"
 	AnnNextHealthy = "volplane.dev/next-healthy"
-	// AnnFlexDrivers on a Node has the FlexVolume drivers that a bridge finds
-	// there: a JSON object of CSI names, each with what is wrong with the driver,
-	// or "".
-	AnnFlexDrivers = "volplane.dev/flex-drivers"
-	// AnnFlexDir on a Node is the directory in which that bridge looks for them.
-	AnnFlexDir = "volplane.dev/flex-plugin-dir"
+	// AnnDriverNotes on a Node has the drivers that a host of drivers, which is
+	// the bridge of FlexVolume's, finds there: a JSON object of CSI names, each with
+	// what is wrong with the driver, or "".
+	AnnDriverNotes = "volplane.dev/flex-drivers"
+	// AnnDriverDir on a Node is the directory in which that host looks for them.
+	AnnDriverDir = "volplane.dev/flex-plugin-dir"
 	// AnnControlPlane on a Node says that its agent runs in the control plane's
 	// process, so that the drivers that have registered there are those that the
 	// controllers call (value "yes").

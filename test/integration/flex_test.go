@@ -381,7 +381,7 @@ func TestFlexVolumeOnAnotherNode(t *testing.T) {
 		t.Errorf("it is not attached to the node: %v", err)
 	}
 	n, err := f.client.CoreV1().Nodes().Get(f.ctx, "n2", metav1.GetOptions{})
-	if err != nil || n.Annotations[volume.AnnFlexDrivers] != `{"lofs.example.com":""}` {
+	if err != nil || n.Annotations[volume.AnnDriverNotes] != `{"lofs.example.com":""}` {
 		t.Errorf("the node says %v, %v", n.Annotations, err)
 	}
 	f.must(f.client.CoreV1().Pods("default").Delete(f.ctx, "p", metav1.DeleteOptions{}))

@@ -29,7 +29,7 @@ func TestFlexDriverObjectOfAnother(t *testing.T) {
 		f.eventually(func() string {
 			n, err := f.client.CoreV1().Nodes().Get(f.ctx, "n1", metav1.GetOptions{})
 			f.must(err)
-			if got := n.Annotations[volume.AnnFlexDrivers]; !strings.Contains(got, want) {
+			if got := n.Annotations[volume.AnnDriverNotes]; !strings.Contains(got, want) {
 				return "the node says " + got
 			}
 			return ""

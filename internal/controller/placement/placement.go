@@ -146,7 +146,7 @@ func (p *placer) wakeClass(class string) {
 // at; its status changes with every volume.
 func sameForPlacing(a, b *corev1.Node) bool {
 	return a.Spec.Unschedulable == b.Spec.Unschedulable && nodelife.Ready(a) == nodelife.Ready(b) &&
-		a.Annotations[volume.AnnFlexDrivers] == b.Annotations[volume.AnnFlexDrivers] &&
+		a.Annotations[volume.AnnDriverNotes] == b.Annotations[volume.AnnDriverNotes] &&
 		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && fmt.Sprint(a.Labels, a.Spec.Taints) == fmt.Sprint(b.Labels, b.Spec.Taints)
 }
 

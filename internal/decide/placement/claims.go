@@ -9,7 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/capacity"
-	"volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -20,17 +20,17 @@ type settlement struct {
 	node Node
 	// volumes are the available ones that unbound claims get, by claim.
 	volumes map[string]*corev1.PersistentVolume
-	// adds is how many volumes of a driver come to the node; flex says which of
-	// the drivers are FlexVolume's.
-	adds map[string]int
-	flex map[string]bool
+	// adds is how many volumes of a driver come to the node; hosted says which of
+	// the drivers are a host's.
+	adds   map[string]int
+	hosted map[string]bool
 }
 
 // settle serves each claim of the Pod on a node: with the volume that it has,
 // with an available one, or with one to be made there. It returns the available
 // volumes that it used, by claim, or what keeps a claim from the node.
 func settle(f Facts, n Node) (map[string]*corev1.PersistentVolume, string) {
-	s := settlement{f: f, node: n, volumes: map[string]*corev1.PersistentVolume{}, adds: map[string]int{}, flex: map[string]bool{}}
+	s := settlement{f: f, node: n, volumes: map[string]*corev1.PersistentVolume{}, adds: map[string]int{}, hosted: map[string]bool{}}
 	// Small claims first, so that they do not take what larger ones need.
 	claims := slices.Clone(f.Claims)
 	slices.SortStableFunc(claims, func(a, b Claim) int {
@@ -66,7 +66,7 @@ func (s *settlement) uses(v *corev1.PersistentVolume) string {
 			more = 0
 		}
 		s.adds[csi.Driver] += more
-		s.flex[csi.Driver] = v.Spec.FlexVolume != nil
+		s.hosted[csi.Driver] = note.Hosted(v)
 	}
 	return ""
 }
@@ -136,7 +136,7 @@ func (s *settlement) refusesDriver(driver string) string {
 			}
 		}
 	}
-	if why := flex.Lack(driver, s.node.Object); why != "" && s.flex[driver] {
+	if why := note.Lack(driver, s.node.Object); why != "" && s.hosted[driver] {
 		return why
 	}
 	return "driver " + driver + " is not registered there"

@@ -119,7 +119,7 @@ func flexVolume() []Claim {
 	return c
 }
 
-func flexNode(n *Node) { n.Object.Annotations = map[string]string{volume.AnnFlexDrivers: "{}"} }
+func flexNode(n *Node) { n.Object.Annotations = map[string]string{volume.AnnDriverNotes: "{}"} }
 
 // everywhere is a claim with a volume that every node reaches.
 func everywhere() []Claim {

@@ -9,64 +9,33 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/capacity"
-	"volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// source is a driver that a Pod needs; flex says that it is FlexVolume's, by the
-// word of whoever wrote the volume.
-type source struct {
-	driver string
-	flex   bool
-}
-
-// name returns the driver's name as its users know it.
-func (s source) name() string {
-	if name, err := flex.ParseCSI(s.driver); err == nil && s.flex {
-		return name.String()
-	}
-	return s.driver
-}
-
-// String returns the driver in a sentence.
-func (s source) String() string {
-	if s.flex {
-		return "FlexVolume driver " + s.name()
-	}
-	return "driver " + s.name()
-}
-
-// next is the driver as the one who acts next.
-func (s source) next() string {
-	if s.flex {
-		return s.String()
-	}
-	return s.driver
-}
-
 // sourceOf returns the driver of a volume; false when it is no driver's.
-func sourceOf(v *corev1.PersistentVolume) (source, bool) {
+func sourceOf(v *corev1.PersistentVolume) (note.Driver, bool) {
 	if v == nil || v.Spec.CSI == nil {
-		return source{}, false
+		return note.Driver{}, false
 	}
-	return source{v.Spec.CSI.Driver, v.Spec.FlexVolume != nil}, true
+	return note.Driver{CSI: v.Spec.CSI.Driver, Hosted: note.Hosted(v)}, true
 }
 
 // source returns the driver of the volume, or of the class that is to have one
 // made.
-func (f facts) source() source {
+func (f facts) source() note.Driver {
 	if s, ok := sourceOf(f.Volume); ok {
 		return s
 	}
-	return source{driver: f.driverName()}
+	return note.Driver{CSI: f.driverName()}
 }
 
 // sourcesOf returns the drivers that a Pod needs.
-func (k known) sourcesOf(p *corev1.Pod) []source {
-	var out []source
+func (k known) sourcesOf(p *corev1.Pod) []note.Driver {
+	var out []note.Driver
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.CSI != nil {
-			out = append(out, source{v.CSI.Driver, v.FlexVolume != nil})
+			out = append(out, note.Driver{CSI: v.CSI.Driver, Hosted: note.HostedInline(v)})
 		}
 	}
 	for _, name := range cluster.ClaimNames(p) {
@@ -82,30 +51,30 @@ func (k known) sourcesOf(p *corev1.Pod) []source {
 }
 
 // absent says why a driver has not registered on a node, if more is known than
-// that: of a FlexVolume's driver, which a bridge may know under its CSI name in a
-// cluster that was not told of FlexVolumes.
-func (k known) absent(s source, node string) (volume.Because, bool) {
+// that: of a host's driver, which the host may know under its CSI name in a
+// cluster that was not told of such volumes.
+func (k known) absent(s note.Driver, node string) (volume.Because, bool) {
 	n := k.node(node)
-	if n == nil || k.registered(s.driver, node) {
+	if n == nil || k.registered(s.CSI, node) {
 		return volume.Because{}, false
 	}
-	told := slices.ContainsFunc(k.Nodes, func(n *corev1.Node) bool { _, ok := flex.Told(n)[s.driver]; return ok })
-	if !s.flex && !told {
+	noted := slices.ContainsFunc(k.Nodes, func(n *corev1.Node) bool { _, ok := note.Of(n)[s.CSI]; return ok })
+	if !s.Hosted && !noted {
 		return volume.Because{}, false
 	}
-	b := flex.Absent(s.driver, n)
+	b := note.Absent(s.CSI, n)
 	return b, b.Reason != ""
 }
 
-// broken says why a FlexVolume driver that is registered on a node cannot be used
+// broken says why a driver of a host that is registered on a node cannot be used
 // there, if that is what a message is about: a version of it may be kept to take
 // volumes away with.
-func (k known) broken(s source, node, message string) (volume.Because, bool) {
+func (k known) broken(s note.Driver, node, message string) (volume.Because, bool) {
 	n := k.node(node)
-	if n == nil || flex.Told(n)[s.driver] == "" || !strings.Contains(message, "Unavailable: ") {
+	if n == nil || note.Of(n)[s.CSI] == "" || !strings.Contains(message, "Unavailable: ") {
 		return volume.Because{}, false
 	}
-	return flex.Absent(s.driver, n), true
+	return note.Absent(s.CSI, n), true
 }
 
 // brokenFor is broken for the first such driver that the Pod needs.
@@ -129,22 +98,22 @@ func (k known) lacks(p *corev1.Pod, node string) (volume.Because, bool) {
 }
 
 // homeless tells of a Pod that found no node, and what to do when that is for
-// want of a FlexVolume driver.
+// want of a driver of a host.
 func (k known) homeless(p *corev1.Pod, message string) Link {
 	if short, unknown := capacity.Short(message); short {
 		return k.roomless(p, message, unknown)
 	}
 	next := "user"
 	for _, s := range k.sourcesOf(p) {
-		name, err := flex.ParseCSI(s.driver)
-		if err != nil || !s.flex || !strings.Contains(message, name.String()) {
+		elsewhere := s.Elsewhere(message)
+		if elsewhere == "" {
 			continue
 		}
 		if b, ok := k.lacks(p, k.only()); ok {
 			message, next = "0/1 nodes are available: "+b.Message, b.Next
 			break
 		}
-		message += fmt.Sprintf("; the Pod can be where FlexVolume driver %s is: install it with `volplane flex install %s FILE` on a node", name, name)
+		message += elsewhere
 		next = "administrator of a node"
 		break
 	}
@@ -167,15 +136,15 @@ func (k known) controlPlane() *corev1.Node {
 
 // uncalled tells of a driver that the controllers cannot call, because it has not
 // registered where they run. Where they run is not known in a cluster.
-func (k known) uncalled(s source) (volume.Because, bool) {
+func (k known) uncalled(s note.Driver) (volume.Because, bool) {
 	n := k.controlPlane()
-	if n == nil || k.registered(s.driver, n.Name) {
+	if n == nil || k.registered(s.CSI, n.Name) {
 		return volume.Because{}, false
 	}
 	b, ok := k.absent(s, n.Name)
 	if !ok {
 		b = volume.Because{
-			Reason: volume.ReasonDriverMissing, Message: fmt.Sprintf("driver %s has not registered on node %s", s.driver, n.Name),
+			Reason: volume.ReasonDriverMissing, Message: fmt.Sprintf("driver %s has not registered on node %s", s.CSI, n.Name),
 			Next: "administrator of node " + n.Name,
 		}
 	}

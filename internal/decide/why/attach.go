@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -97,11 +98,11 @@ func (f facts) unattached(node string) []Link {
 	return links
 }
 
-// tell returns the link of what a decision says; who acts next is the driver's host,
-// if the driver is a FlexVolume driver.
+// tell returns the link of what a decision says; who acts next is the host of the
+// driver, if it has one.
 func (f facts) tell(subject string, t volume.Condition) Link {
-	if s := f.source(); t.Next == s.driver {
-		t.Next = s.next()
+	if s := f.source(); t.Next == s.CSI {
+		t.Next = s.Next()
 	}
 	return tell(subject, t)
 }
@@ -133,7 +134,7 @@ func (k known) alone(a *storagev1.VolumeAttachment) Link {
 
 // attachment tells of an attachment, wanted or not.
 func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) Link {
-	s, node := source{driver: a.Spec.Attacher}, a.Spec.NodeName
+	s, node := note.Driver{CSI: a.Spec.Attacher}, a.Spec.NodeName
 	if f.Volume != nil {
 		s = f.source()
 	}
@@ -154,8 +155,8 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) Link {
 
 // cannot says why the driver of an attachment cannot be called, if more is known
 // than what the attachment says: it is not where the controllers run, or not on the
-// node, or it is a FlexVolume driver that is broken.
-func (f facts) cannot(s source, a *storagev1.VolumeAttachment, told volume.Condition) (volume.Because, bool) {
+// node, or it is a driver of a host that is broken.
+func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.Condition) (volume.Because, bool) {
 	if b, ok := f.uncalled(s); ok {
 		return b, true
 	}

@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -84,7 +84,7 @@ func Driver(o Objects, name string) (Chain, bool) {
 			nodes = append(nodes, n.Name)
 		}
 	}
-	told := slices.ContainsFunc(o.Nodes, func(n *corev1.Node) bool { return flex.Told(n)[name] != "" })
+	told := slices.ContainsFunc(o.Nodes, func(n *corev1.Node) bool { return note.Of(n)[name] != "" })
 	object := found(k.view.Drivers, name)
 	if object == nil && len(nodes) == 0 && !told {
 		return Chain{}, false
@@ -126,9 +126,9 @@ func (k known) without(name string, object *storagev1.CSIDriver) []Link {
 	var out []Link
 	control := k.controlPlane()
 	for _, n := range k.Nodes {
-		b, ok := flex.Absent(name, n), flex.Told(n)[name] != "" && !k.registered(name, n.Name)
+		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !k.registered(name, n.Name)
 		if n == control && !attach.Needless(object) {
-			b, ok = k.uncalled(source{driver: name})
+			b, ok = k.uncalled(note.Driver{CSI: name})
 		}
 		if ok && b.Reason != "" {
 			out = append(out, link("node/"+n.Name, Problem, b.Reason, b.Message, b.Next))

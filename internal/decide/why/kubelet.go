@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -114,7 +115,7 @@ func (k known) started(p *corev1.Pod) Link {
 func (k known) unusable(p *corev1.Pod, message string) Link {
 	b := mount.Failed(mount.Publish, p.Spec.NodeName, message, "user")
 	if s, ok := k.sourceIn(p, message); ok && strings.Contains(message, "transport endpoint is not connected") {
-		b.Reason, b.Next = volume.ReasonMountBroken, s.next()
+		b.Reason, b.Next = volume.ReasonMountBroken, s.Next()
 	}
 	return link("pod/"+p.Name, Problem, b.Reason, on(p.Spec.NodeName, b.Message), b.Next)
 }
@@ -129,13 +130,13 @@ func aboutVolumes(message string) bool {
 func (k known) unregistered(p *corev1.Pod) (Link, bool) {
 	node := p.Spec.NodeName
 	for _, s := range k.sourcesOf(p) {
-		if k.registered(s.driver, node) {
+		if k.registered(s.CSI, node) {
 			continue
 		}
 		b, more := k.absent(s, node)
 		if !more {
 			b = volume.Because{
-				Reason: volume.ReasonDriverMissing, Message: s.String() + " has not registered on node " + node, Next: s.next(),
+				Reason: volume.ReasonDriverMissing, Message: s.String() + " has not registered on node " + node, Next: s.Next(),
 			}
 		}
 		return link("pod/"+p.Name, Problem, b.Reason, b.Message, b.Next), true
@@ -189,7 +190,7 @@ func (k known) complained(p *corev1.Pod, e *corev1.Event) Link {
 	b := mount.Failed(mount.Publish, node, e.Message, cmp.Or(e.Annotations[volume.AnnNext], "node "+node))
 	calls := reason == volume.ReasonFailedAttach || silent(e.Message)
 	if s, ok := k.sourceIn(p, e.Message); ok && b.Next == "node "+node && calls {
-		b.Next = s.next()
+		b.Next = s.Next()
 	}
 	if absentObject(e.Message) {
 		b.Next = "user"
@@ -216,7 +217,7 @@ func absentObject(message string) bool {
 
 // sourceIn returns the driver of the volume that a message names, or else the only
 // one that the Pod has.
-func (k known) sourceIn(p *corev1.Pod, message string) (source, bool) {
+func (k known) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 	name := volumeIn(message)
 	if s, ok := sourceOf(found(k.view.Volumes, name)); ok {
 		return s, true
@@ -224,14 +225,14 @@ func (k known) sourceIn(p *corev1.Pod, message string) (source, bool) {
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.Name == name {
 			if v.CSI == nil {
-				return source{}, false
+				return note.Driver{}, false
 			}
-			return source{v.CSI.Driver, v.FlexVolume != nil}, true
+			return note.Driver{CSI: v.CSI.Driver, Hosted: note.HostedInline(v)}, true
 		}
 	}
 	all := k.sourcesOf(p)
 	if len(all) != 1 {
-		return source{}, false
+		return note.Driver{}, false
 	}
 	return all[0], true
 }

@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/decide/flex"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -25,7 +25,7 @@ func Node(o Objects, name string) (Chain, bool) {
 	if !chain.Healthy() {
 		return chain, true // all that is there waits for the node
 	}
-	chain.Links = append(chain.Links, flexDrivers(n)...)
+	chain.Links = append(chain.Links, unusable(n)...)
 	for _, a := range o.Attachments {
 		if l := k.alone(a); a.Spec.NodeName == name && l.State != OK {
 			chain.Links = append(chain.Links, l)
@@ -82,17 +82,17 @@ func (k known) drivers(node *corev1.Node) []Link {
 	return out
 }
 
-// flexDrivers tells of each FlexVolume driver that cannot be used on a node,
+// unusable tells of each driver of a host that cannot be used on a node,
 // whether or not somebody waits for it.
-func flexDrivers(n *corev1.Node) []Link {
-	told := flex.Told(n)
+func unusable(n *corev1.Node) []Link {
+	noted := note.Of(n)
 	var out []Link
-	for _, csi := range slices.Sorted(maps.Keys(told)) {
-		if told[csi] == "" {
+	for _, csi := range slices.Sorted(maps.Keys(noted)) {
+		if noted[csi] == "" {
 			continue
 		}
-		if b := flex.Absent(csi, n); b.Reason != "" {
-			out = append(out, link("flexdriver/"+source{csi, true}.name(), Problem, b.Reason, b.Message, b.Next))
+		if b := note.Absent(csi, n); b.Reason != "" {
+			out = append(out, link(note.Driver{CSI: csi, Hosted: true}.Subject(), Problem, b.Reason, b.Message, b.Next))
 		}
 	}
 	return out

@@ -352,7 +352,7 @@ func absentRows() []row {
 			s.flexVolume()
 			s.controls()
 			s.all.CSINodes = append(s.all.CSINodes, csiNode("n2"))
-			s.all.Nodes[1].Annotations[volume.AnnFlexDrivers] = `{"d.example.com":"driver example.com/d does not initialise: jq is not installed"}`
+			s.all.Nodes[1].Annotations[volume.AnnDriverNotes] = `{"d.example.com":"driver example.com/d does not initialise: jq is not installed"}`
 			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "Unavailable: driver example.com/d does not initialise"}}
 		}},
 		{"a node with drivers that cannot be used", "node/n1", func(s *scene) {
@@ -364,7 +364,7 @@ func absentRows() []row {
 			s.flexVolume()
 			s.attachment.Status.Attached = false
 			s.controls()
-			s.all.Nodes[1].Annotations[volume.AnnFlexDrivers] = `{}`
+			s.all.Nodes[1].Annotations[volume.AnnDriverNotes] = `{}`
 		}},
 		{"the control plane's host cannot detach", "volumeattachment/a1", func(s *scene) {
 			s.all.Pods, s.attachment.DeletionTimestamp = nil, now()

@@ -92,7 +92,7 @@ func few(all []string) []string {
 func (k known) driversOf(p *corev1.Pod) []string {
 	var out []string
 	for _, s := range k.sourcesOf(p) {
-		out = append(out, s.driver)
+		out = append(out, s.CSI)
 	}
 	for _, name := range cluster.ClaimNames(p) {
 		if f := k.claim(p.Namespace, name); f.Claim != nil && f.driverName() != "" {

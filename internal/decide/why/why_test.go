@@ -139,7 +139,7 @@ func (s *scene) asked() {
 // flexDrivers has the bridge of n1 say where its drivers stand, and the driver
 // not register there.
 func (s *scene) flexDrivers(text string) {
-	s.n1.Annotations = map[string]string{volume.AnnFlexDrivers: text, volume.AnnFlexDir: "/plugins"}
+	s.n1.Annotations = map[string]string{volume.AnnDriverNotes: text, volume.AnnDriverDir: "/plugins"}
 	s.csi1.Spec.Drivers = nil
 }
 

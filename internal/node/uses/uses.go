@@ -14,6 +14,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -114,9 +115,7 @@ func inlineVolume(pod *corev1.Pod, v *corev1.Volume) *corev1.PersistentVolume {
 		Driver: v.CSI.Driver, VolumeHandle: InlinePrefix + hex.EncodeToString(sum[:]), FSType: ptr.Deref(v.CSI.FSType, ""),
 		VolumeAttributes: v.CSI.VolumeAttributes,
 	}
-	if v.FlexVolume != nil {
-		pv.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: v.FlexVolume.Driver}
-	}
+	note.Inherit(pv, v)
 	if s := v.CSI.NodePublishSecretRef; s != nil {
 		pv.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: pod.Namespace, Name: s.Name}
 	}

@@ -11,8 +11,8 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/decide/flex"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/volume"
@@ -208,13 +208,13 @@ func (g gatherer) attachRequired(driver string) bool {
 	return ptr.Deref(g.Node.Spec(driver).AttachRequired, true)
 }
 
-// absent says why the driver of a FlexVolume is not there.
+// absent says why a driver of a host of drivers is not there.
 func (g gatherer) absent(f *facts) volume.Because {
 	n, ok := g.Node.Object()
-	if _, told := flex.Told(n)[f.Driver]; !ok || !told && (f.pv == nil || f.pv.Spec.FlexVolume == nil) {
+	if _, noted := note.Of(n)[f.Driver]; !ok || !noted && !note.Hosted(f.pv) {
 		return volume.Because{}
 	}
-	return flex.Absent(f.Driver, n)
+	return note.Absent(f.Driver, n)
 }
 
 // refusedMode says why a driver does not do volumes that live as long as they
