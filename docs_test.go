@@ -137,7 +137,7 @@ func verbs(t *testing.T, dir string) []string {
 	var out []string
 	for _, path := range treeFiles(t, ".go") {
 		if filepath.Dir(path) == dir {
-			out = append(out, submatches(readText(t, path), `(?:Use: +|passCommand\()"([a-z]+)`)...)
+			out = append(out, submatches(readText(t, path), `(?:Use: +|passCommand\()"([a-z][a-z-]*)`)...)
 		}
 	}
 	return out

@@ -196,3 +196,18 @@ func (r *reading) namespaceObject(name string) read {
 		return got(r, &r.Namespaces, n, err)
 	}
 }
+
+// namespaces reads the Namespaces, or one. Who may not read them is told the rest.
+func (r *reading) namespaces(name string) read {
+	return func(ctx context.Context) error {
+		if name != metav1.NamespaceAll {
+			return r.namespaceObject(name)(ctx)
+		}
+		all, err := every[*corev1.Namespace](ctx, "namespaces", metav1.ListOptions{}, r.client.CoreV1().Namespaces().List)
+		add(r, &r.Namespaces, all...)
+		if apierrors.IsForbidden(err) {
+			return nil
+		}
+		return err
+	}
+}

@@ -55,12 +55,45 @@ func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return fmt.Errorf("read snapshot %s: %w", name, err)
 	}
-	r.Snapshots = []why.Snapshot{{
-		Namespace: s.Namespace, Name: s.Name, Claim: s.Spec.Source.Claim, Content: s.Status.Content, Ready: s.Status.Ready,
-		Error: s.Status.Error.Message, Deleting: s.DeletionTimestamp != nil, Finalizers: s.Finalizers,
-	}}
+	r.Snapshots = []why.Snapshot{s.told()}
 	if s.Spec.Source.Claim == "" {
 		return nil
 	}
 	return r.aboutClaim(ctx, ns, s.Spec.Source.Claim)
+}
+
+func (s *snapshotObject) told() why.Snapshot {
+	return why.Snapshot{
+		Namespace: s.Namespace, Name: s.Name, Claim: s.Spec.Source.Claim, Content: s.Status.Content, Ready: s.Status.Ready,
+		Error: s.Status.Error.Message, Deleting: s.DeletionTimestamp != nil, Finalizers: s.Finalizers,
+	}
+}
+
+// snapshots reads the VolumeSnapshots of a namespace, or all, where there are any and
+// they may be read.
+func (r *reading) snapshots(ns string) read {
+	return func(ctx context.Context) error {
+		path := []string{snapshotsPath, "volumesnapshots"}
+		if ns != metav1.NamespaceAll {
+			path = []string{snapshotsPath, "namespaces", ns, "volumesnapshots"}
+		}
+		request := r.client.CoreV1().RESTClient().Get().AbsPath(path...).SetHeader("Accept", "application/json")
+		data, err := request.Do(ctx).Raw()
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var list struct {
+			Items []snapshotObject `json:"items"`
+		}
+		if err := json.Unmarshal(data, &list); err != nil {
+			return fmt.Errorf("read snapshots: %w", err)
+		}
+		for i := range list.Items {
+			r.Snapshots = append(r.Snapshots, list.Items[i].told())
+		}
+		return nil
+	}
 }

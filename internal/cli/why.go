@@ -43,6 +43,7 @@ Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 	f := c.Flags()
 	f.BoolVarP(&q.all, "all-namespaces", "A", false, "the causes of all namespaces")
 	f.StringVarP(&q.output, "output", "o", "", "form of the output: json or yaml")
+	f.StringVar(&q.from, "from", "", "file of 'volplane snapshot-state' to answer from, or - for standard input")
 	return c
 }
 
@@ -50,16 +51,20 @@ Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 type question struct {
 	all    bool
 	output string
+	// from is the file to answer from; empty for the API.
+	from string
 }
 
 func (s *shell) why(ctx context.Context, q question, args []string) error {
 	switch {
 	case q.output != "" && q.output != "json" && q.output != "yaml":
 		return fmt.Errorf("unknown output %q: use json or yaml", q.output)
+	case q.all && len(args) > 0:
+		return errors.New("--all-namespaces asks for all causes: leave out " + strings.Join(args, " "))
+	case q.from != "":
+		return s.whyFrom(q, args)
 	case len(args) == 0:
 		return s.whyAnything(ctx, q)
-	case q.all:
-		return errors.New("--all-namespaces asks for all causes: leave out " + strings.Join(args, " "))
 	}
 	k, name, err := oneObject(args)
 	if err != nil {
@@ -76,6 +81,11 @@ func (s *shell) why(ctx context.Context, q question, args []string) error {
 	if !found {
 		return absent(ctx, client, k, ns, name)
 	}
+	return s.tellChain(chain, q)
+}
+
+// tellChain prints an answer, and ends with an error unless all is well.
+func (s *shell) tellChain(chain why.Chain, q question) error {
 	if err := s.printChain(chain, q.output); err != nil {
 		return err
 	}
@@ -93,7 +103,8 @@ func absent(ctx context.Context, client kubernetes.Interface, k kind, ns, name s
 	if err := mustExist(ctx, client, ns); err != nil {
 		return err
 	}
-	return fmt.Errorf("there is no %s/%s in namespace %s; for those of all namespaces: volplane get %s -A", k.name, name, ns, k.name)
+	return fmt.Errorf("there is no %s/%s in namespace %s; for those of all namespaces: volplane get %s -A", k.name, name,
+		ns, k.name)
 }
 
 // mustExist refuses a namespace that does not exist. Who may not read it is believed.
@@ -140,8 +151,13 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 	if err := r.together(ctx, r.room, func(ctx context.Context) error { return r.all(ctx, ns) }); err != nil {
 		return err
 	}
-	causes := why.Causes(r.Objects)
-	if err := s.printCauses(causes, r.Objects, q); err != nil {
+	return s.tellCauses(r.Objects, q)
+}
+
+// tellCauses prints every cause of waiting, and ends with an error if there is one.
+func (s *shell) tellCauses(o why.Objects, q question) error {
+	causes := why.Causes(o)
+	if err := s.printCauses(causes, o, q); err != nil {
 		return err
 	}
 	if len(causes) > 0 {

@@ -56,6 +56,9 @@ func main() {
 	instead("flex", "find so many FlexVolume drivers, and one that is rewritten all the time, call one, examine one", func(figures map[string]any, n int) error {
 		return measureFlex(ctx, figures, n)
 	})
+	instead("why", "ask a plane with so many volumes about one of them", func(figures map[string]any, n int) error {
+		return measureWhy(ctx, figures, n, *rounds)
+	})
 	flag.Parse()
 	if err := run(measure); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)

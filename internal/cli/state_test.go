@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/why"
+)
+
+// TestStateAnswersAsTheCluster: every object of a town is explained from a file as it
+// is by the API, in both forms of the file.
+func TestStateAnswersAsTheCluster(t *testing.T) {
+	r := newReading(town())
+	if err := r.together(t.Context(), r.namespaces(""), func(ctx context.Context) error {
+		return r.all(ctx,
+			"")
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, output := range []string{"json", "yaml"} {
+		data, err := encodeState(state{stateKind, "v1", "", why.Clean(r.Objects)}, output)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := (&shell{Streams: Streams{In: bytes.NewReader(data)}}).readState("-")
+		if err != nil || !st.Now.Equal(r.Now) || st.Version != "v1" {
+			t.Fatalf("written at %v, read as of %v, version %q: %v", r.Now, st.Now, st.Version, err)
+		}
+		for _, k := range kinds() {
+			sameAnswers(t, k, st.Objects)
+		}
+	}
+}
+
+// sameAnswers explains all objects of a kind in the town, and as they were written.
+func sameAnswers(t *testing.T, k kind, filed why.Objects) {
+	t.Helper()
+	for _, name := range []string{
+		"late", "data", "pv-data", "pod-data", "c1", "a-c1", "n1", "fast", "d.example.com",
+		"ns",
+	} {
+		if k.name == "volumesnapshot" {
+			continue
+		}
+		live, there, err := k.explain(t.Context(), town(), "ns", name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told, found := k.tell(filed, "ns", name)
+		if found != there || render(t, told) != render(t, live) {
+			t.Errorf("%s/%s: there %v\n%s\nfrom the file %v\n%s", k.name, name, there, render(t, live), found, render(t, told))
+		}
+	}
+}
+
+// TestStateIsTheOwners: nobody else may read a state, and one that is there is only
+// replaced when that is wanted.
+func TestStateIsTheOwners(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	for _, c := range []struct {
+		text, left string
+		force      bool
+	}{{"a", "a", false}, {"b", "a", false}, {"c", "c", true}} {
+		err := writeState(path, []byte(c.text), c.force)
+		if (err == nil) != (c.text == c.left) {
+			t.Errorf("%s: %v", c.text, err)
+		}
+		data, err := os.ReadFile(path)
+		info, bad := os.Stat(path)
+		if err != nil || bad != nil || string(data) != c.left || info.Mode().Perm() != 0o600 {
+			t.Errorf("after %s the file has %q, mode %v; %v, %v", c.text, data, info.Mode(), err, bad)
+		}
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+		t.Errorf("%d files are left, %v", len(left), err)
+	}
+}
+
+// TestStatesThatAreNone: what is no state is refused, and what is null in it is not
+// looked at.
+func TestStatesThatAreNone(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "its kind is", "{": "unexpected end", "a: [": "yaml", "kind: Pod": `its kind is "Pod"`,
+		`{"kind":"VolplaneState","Claims":[null],"Nodes":[null],"Pods":[null],"Warnings":[null],"Begun":[null]}`: "",
+	} {
+		st, err := (&shell{Streams: Streams{In: strings.NewReader(text)}}).readState("-")
+		switch {
+		case want == "" && err == nil:
+			why.Causes(st.Objects)
+		case want == "" || err == nil || !strings.Contains(err.Error(), want):
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// TestStateOfOneNamespace: a question is about the namespace that is named, or else the
+// only one.
+func TestStateOfOneNamespace(t *testing.T) {
+	for _, c := range []struct{ has, asked, want string }{
+		{"", "", metav1.NamespaceDefault}, {"", "a", "a"}, {"a", "", "a"}, {"a", "a", "a"}, {"a", "b", ""},
+	} {
+		got, err := (&state{Namespace: c.has}).spaceOf(c.asked)
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("of %q, asked for %q: %q, %v", c.has, c.asked, got, err)
+		}
+	}
+}
