@@ -78,3 +78,9 @@ func explained() []string {
 	}
 	return out
 }
+
+// kindNamed is kindOf for those who go on without it.
+func kindNamed(name string) (kind, bool) {
+	k, err := kindOf(name)
+	return k, err == nil
+}

@@ -30,10 +30,16 @@ waits. Types: ` + strings.Join(explained(), ", ") + `,
 and their short names as kubectl has them. Without an object: every cause of
 waiting in the namespace, and all that it holds up.
 
+With --dry-run -f FILE: what would happen if these objects were created. The API
+server checks them, if you may create them, and makes nothing; its refusal is an
+answer. Then 0 means that all is served by itself as far as can be told, and 2
+that something is in the way or that a user has to do something first.
+
 Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 		Example: `  volplane why -A
   volplane why pvc/data
-  volplane why pod reader -n web -o json`,
+  volplane why pod reader -n web -o json
+  volplane why --dry-run -f claim.yaml`,
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: s.completeExplained,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -43,6 +49,9 @@ Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 	f := c.Flags()
 	f.BoolVarP(&q.all, "all-namespaces", "A", false, "the causes of all namespaces")
 	f.StringVarP(&q.output, "output", "o", "", "form of the output: json or yaml")
+	f.StringVarP(&q.file, "filename", "f", "",
+		"with --dry-run: YAML or JSON file of objects, directory of such files, or - for standard input")
+	f.BoolVar(&q.dryRun, "dry-run", false, "tell what would happen if the objects of -f were created, and create nothing")
 	f.StringVar(&q.from, "from", "", "file of 'volplane snapshot-state' to answer from, or - for standard input")
 	return c
 }
@@ -53,19 +62,43 @@ type question struct {
 	output string
 	// from is the file to answer from; empty for the API.
 	from string
+	// file holds objects that are not there; dryRun says that they are not to be made.
+	file   string
+	dryRun bool
 }
 
-func (s *shell) why(ctx context.Context, q question, args []string) error {
+// check refuses what does not go together.
+func (q question) check(args []string) error {
 	switch {
 	case q.output != "" && q.output != "json" && q.output != "yaml":
 		return fmt.Errorf("unknown output %q: use json or yaml", q.output)
 	case q.all && len(args) > 0:
 		return errors.New("--all-namespaces asks for all causes: leave out " + strings.Join(args, " "))
+	case q.dryRun != (q.file != ""):
+		return errDryRun
+	case q.dryRun && (len(args) > 0 || q.all || q.from != ""):
+		return errors.New("--dry-run explains the objects of -f: leave out what is asked beside it")
+	}
+	return nil
+}
+
+func (s *shell) why(ctx context.Context, q question, args []string) error {
+	if err := q.check(args); err != nil {
+		return err
+	}
+	switch {
+	case q.dryRun:
+		return s.whyDryRun(ctx, q)
 	case q.from != "":
 		return s.whyFrom(q, args)
 	case len(args) == 0:
 		return s.whyAnything(ctx, q)
 	}
+	return s.whyOne(ctx, q, args)
+}
+
+// whyOne tells about one object.
+func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 	k, name, err := oneObject(args)
 	if err != nil {
 		return err
@@ -170,6 +203,8 @@ func (s *shell) tellCauses(o why.Objects, q question) error {
 type explanation struct {
 	Subject string    `json:"subject"`
 	Healthy bool      `json:"healthy"`
+	State   why.State `json:"state"`
+	Next    string    `json:"next,omitempty"`
 	Answer  linkOut   `json:"answer"`
 	Links   []linkOut `json:"links"`
 }
@@ -201,11 +236,16 @@ func (s *shell) printChain(c why.Chain, output string) error {
 	if output == "" {
 		return why.Render(s.Out, c)
 	}
-	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), Answer: outOf(c.Answer())}
+	return s.printValue(explanationOf(c), output)
+}
+
+func explanationOf(c why.Chain) explanation {
+	a := c.Answer()
+	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), State: a.State, Next: a.Because.Next, Answer: outOf(a)}
 	for _, l := range c.Links {
 		e.Links = append(e.Links, outOf(l))
 	}
-	return s.printValue(e, output)
+	return e
 }
 
 func (s *shell) printCauses(causes []why.Cause, o why.Objects, q question) error {
@@ -264,8 +304,8 @@ func (s *shell) reason(ctx context.Context, v doomed) string {
 // chainOf explains an object for a command that does something else; false when
 // that is not possible.
 func (s *shell) chainOf(ctx context.Context, client kubernetes.Interface, word, ns, name string) (why.Chain, bool) {
-	k, err := kindOf(word)
-	if err != nil {
+	k, known := kindNamed(word)
+	if !known {
 		return why.Chain{}, false
 	}
 	chain, found, err := k.explain(ctx, client, ns, name)

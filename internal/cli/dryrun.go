@@ -1,0 +1,290 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/why"
+)
+
+// rehearsal is objects that are not there, put among those that are.
+type rehearsal struct {
+	*reading
+	objects *objects
+	client  kubernetes.Interface
+	// spaces are the namespaces among the objects.
+	spaces map[string]bool
+	// refused are the answers about objects that the API server does not take.
+	refused []why.Chain
+	// told are the claims and Pods to explain, and the other objects.
+	told []rehearsed
+	// notes say what was not looked at.
+	notes []string
+}
+
+// rehearsed is an object that would be made.
+type rehearsed struct {
+	kind     string
+	ns, name string
+}
+
+// whyDryRun tells what would happen if the objects of a file were created.
+func (s *shell) whyDryRun(ctx context.Context, q question) error {
+	docs, err := s.manifests(q.file)
+	if err != nil {
+		return err
+	}
+	o, err := s.objects()
+	if err != nil {
+		return err
+	}
+	client, ns, err := s.client()
+	if err != nil {
+		return err
+	}
+	r := &rehearsal{reading: newReading(client), objects: o, client: client, spaces: map[string]bool{}}
+	for _, doc := range docs {
+		if doc.GetKind() == "Namespace" {
+			r.spaces[doc.GetName()] = true
+		}
+	}
+	for i, doc := range docs {
+		if err := r.make(ctx, doc, i); err != nil {
+			return err
+		}
+	}
+	for _, n := range r.notes {
+		fmt.Fprintln(s.Err, "note:", n)
+	}
+	if len(r.told)+len(r.refused) == 0 {
+		return fmt.Errorf("%s holds nothing that can be explained: use %s", q.file, strings.Join(explained(), ", "))
+	}
+	if err := r.surround(ctx, ns); err != nil {
+		return err
+	}
+	return s.tellAll(r.answers(), q)
+}
+
+// tellAll prints the answers, and ends with an error unless all would be served.
+func (s *shell) tellAll(chains []why.Chain, q question) error {
+	served := true
+	for i, c := range chains {
+		if i > 0 && q.output == "" {
+			fmt.Fprintln(s.Out)
+		}
+		served = served && why.Served(c)
+		if q.output == "" {
+			if err := why.Render(s.Out, c); err != nil {
+				return err
+			}
+		}
+	}
+	if q.output != "" {
+		out := make([]explanation, 0, len(chains))
+		for _, c := range chains {
+			out = append(out, explanationOf(c))
+		}
+		if err := s.printValue(map[string]any{"answers": out}, q.output); err != nil {
+			return err
+		}
+	}
+	if !served {
+		return errProblem
+	}
+	return nil
+}
+
+// make has the API server check and default an object, if the user may create such a
+// one, and puts it among the others.
+func (r *rehearsal) make(ctx context.Context, doc *unstructured.Unstructured, n int) error {
+	m, err := r.objects.mapping(doc.GroupVersionKind())
+	if err != nil {
+		return err
+	}
+	k, known := kindNamed(m.GroupVersionKind.Kind)
+	if !known || k.group != m.GroupVersionKind.Group {
+		r.notes = append(r.notes, printedType(m)+"/"+doc.GetName()+" is left out: why knows nothing of its kind")
+		return nil
+	}
+	ns := r.objects.settle(m, doc)
+	subject := k.name + "/" + doc.GetName() + doc.GetGenerateName()
+	doc.SetUID(types.UID(fmt.Sprintf("dry-run-%d", n)))
+	switch made, err := r.created(ctx, m, doc, ns); {
+	case apierrors.IsAlreadyExists(err):
+		r.refused = append(r.refused, why.Refused(subject, "it exists already; ask for it without --dry-run"))
+		return nil
+	case err != nil && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+		r.refused = append(r.refused, why.Refused(subject, err.Error()))
+		return nil
+	case err != nil:
+		return err
+	case made != nil:
+		made.SetUID(doc.GetUID())
+		doc = made
+	}
+	if doc.GetName() == "" {
+		doc.SetName(doc.GetGenerateName() + "new")
+	}
+	return r.put(k, doc)
+}
+
+// created returns what the API server would make of an object; nil if it cannot be
+// asked.
+func (r *rehearsal) created(ctx context.Context, m *meta.RESTMapping, doc *unstructured.Unstructured,
+	ns string,
+) (*unstructured.Unstructured, error) {
+	if r.spaces[ns] {
+		return nil, nil // there is no such namespace yet
+	}
+	review, err := r.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
+		&authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb: "create", Namespace: ns, Group: m.Resource.Group, Version: m.Resource.Version, Resource: m.Resource.Resource,
+			}},
+		}, metav1.CreateOptions{})
+	if err == nil && !review.Status.Allowed {
+		r.notes = append(r.notes, "you may not create "+printedType(m)+"/"+doc.GetName()+", so the API server was not asked whether it takes it")
+		return nil, nil
+	}
+	plain := doc.DeepCopy()
+	unstructured.RemoveNestedField(plain.Object, "metadata", "uid")
+	o := metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager}
+	return r.objects.at(m, ns).Create(ctx, plain, o)
+}
+
+// put adds an object as it would be just after its creation.
+func (r *rehearsal) put(k kind, doc *unstructured.Unstructured) error {
+	doc.SetCreationTimestamp(metav1.NewTime(r.Now))
+	var err error
+	switch k.name {
+	case "pvc":
+		c, bad := typed[corev1.PersistentVolumeClaim](doc)
+		c.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+		err = bad
+		add(r.reading, &r.Claims, c)
+	case "pod":
+		p, bad := typed[corev1.Pod](doc)
+		p.Status = corev1.PodStatus{Phase: corev1.PodPending}
+		err = bad
+		add(r.reading, &r.Pods, p)
+	case "pv":
+		v, bad := typed[corev1.PersistentVolume](doc)
+		v.Status = corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}
+		err = bad
+		add(r.reading, &r.Volumes, v)
+	case "storageclass":
+		c, bad := typed[storagev1.StorageClass](doc)
+		c.ReclaimPolicy = cmpPtr(c.ReclaimPolicy, corev1.PersistentVolumeReclaimDelete)
+		c.VolumeBindingMode = cmpPtr(c.VolumeBindingMode, storagev1.VolumeBindingImmediate)
+		err = bad
+		add(r.reading, &r.Classes, c)
+	case "csidriver":
+		d, bad := typed[storagev1.CSIDriver](doc)
+		err = bad
+		add(r.reading, &r.Drivers, d)
+	case "namespace":
+		n, bad := typed[corev1.Namespace](doc)
+		err = bad
+		add(r.reading, &r.Namespaces, n)
+	default:
+		r.notes = append(r.notes, k.name+"/"+doc.GetName()+" is left out: nobody makes such objects by hand")
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s/%s: %w", k.name, doc.GetName(), err)
+	}
+	r.told = append(r.told, rehearsed{k.name, doc.GetNamespace(), doc.GetName()})
+	return nil
+}
+
+// cmpPtr returns a pointer, or one to the value if it is nil.
+func cmpPtr[T any](p *T, other T) *T { return ptr.To(ptr.Deref(p, other)) }
+
+func typed[T any](doc *unstructured.Unstructured) (*T, error) {
+	out := new(T)
+	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(doc.Object, out)
+}
+
+// surround reads what the objects depend on, and puts them among that.
+func (r *rehearsal) surround(ctx context.Context, ns string) error {
+	own := r.Objects
+	spaces := []string{ns}
+	var reads []read
+	for _, t := range r.told {
+		if t.ns != "" && !slices.Contains(spaces, t.ns) {
+			spaces = append(spaces, t.ns)
+		}
+	}
+	for _, space := range spaces {
+		reads = append(reads, r.pods(space), r.claims(space))
+	}
+	// A claim that names no volume may get any.
+	if err := r.around(ctx, append(reads, r.volumes)...); err != nil {
+		return err
+	}
+	add(r.reading, &r.Classes, own.Classes...)
+	add(r.reading, &r.Drivers, own.Drivers...)
+	for _, c := range own.Claims {
+		if _, named := bind.ClassOf(c); !named {
+			if d := bind.DefaultClass(r.Classes); d != nil {
+				c.Spec.StorageClassName = &d.Name
+			}
+		}
+	}
+	r.Objects = why.Foretell(r.Objects, keys(own.Claims)...)
+	return nil
+}
+
+func keys(claims []*corev1.PersistentVolumeClaim) []string {
+	var out []string
+	for _, c := range claims {
+		out = append(out, cluster.Key(c))
+	}
+	return out
+}
+
+// answers explains the objects that are refused, and then the others. A claim that a Pod
+// among them uses is explained with the Pod; a class, a driver or a volume only if
+// there is neither.
+func (r *rehearsal) answers() []why.Chain {
+	out := slices.Clone(r.refused)
+	covered := map[string]bool{}
+	for _, p := range r.Pods {
+		for _, name := range cluster.ClaimNames(p) {
+			if slices.Contains(r.told, rehearsed{"pod", p.Namespace, p.Name}) {
+				covered[p.Namespace+"/"+name] = true
+			}
+		}
+	}
+	users := slices.ContainsFunc(r.told, func(t rehearsed) bool { return t.kind == "pvc" || t.kind == "pod" })
+	for _, t := range r.told {
+		k, known := kindNamed(t.kind)
+		if !known || t.kind == "pvc" && covered[t.ns+"/"+t.name] || users && !k.spaced {
+			continue
+		}
+		if c, ok := k.tell(r.Objects, t.ns, t.name); ok {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// errDryRun refuses a file without the word that says that nothing is made.
+var errDryRun = errors.New("-f needs --dry-run: why never creates anything")
