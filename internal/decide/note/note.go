@@ -147,3 +147,34 @@ func where(n *corev1.Node) string {
 	}
 	return ""
 }
+
+// Options returns what a volume of a host says to its driver; nil for any other volume.
+func Options(s *corev1.PersistentVolumeSpec) map[string]string {
+	if s.FlexVolume == nil {
+		return nil
+	}
+	return s.FlexVolume.Options
+}
+
+// OptionsInline returns the same of a volume that a Pod names itself.
+func OptionsInline(v *corev1.Volume) map[string]string {
+	if v.FlexVolume == nil {
+		return nil
+	}
+	return v.FlexVolume.Options
+}
+
+// Copy has a volume be of the host's driver that another one is of, with other options and
+// without its Secret.
+func Copy(to, from *corev1.PersistentVolumeSpec, options map[string]string) {
+	if d := from.FlexVolume; d != nil {
+		to.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: d.Driver, FSType: d.FSType, ReadOnly: d.ReadOnly, Options: options}
+	}
+}
+
+// CopyInline does the same with volumes that Pods name themselves.
+func CopyInline(to, from *corev1.Volume, options map[string]string) {
+	if d := from.FlexVolume; d != nil {
+		to.FlexVolume = &corev1.FlexVolumeSource{Driver: d.Driver, FSType: d.FSType, ReadOnly: d.ReadOnly, Options: options}
+	}
+}

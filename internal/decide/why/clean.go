@@ -5,10 +5,12 @@ import (
 	"slices"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/redact"
 	"volplane.dev/volplane/internal/volume"
@@ -21,13 +23,13 @@ func Clean(o Objects) Objects {
 	c := newCleaner()
 	c.learn(o)
 	out := Objects{
-		Moves: o.Moves, Making: o.Making, Now: o.Now, MakingHidden: o.MakingHidden, Snapshots: slices.Clone(o.Snapshots),
+		Moves: o.Moves, Now: o.Now, MakingHidden: o.MakingHidden, LeasesHidden: o.LeasesHidden, Snapshots: slices.Clone(o.Snapshots),
 		Warnings: each(o.Warnings, c.event), Begun: each(o.Begun, c.intent), Namespaces: each(o.Namespaces, c.namespace),
 	}
 	out.Claims, out.Volumes, out.Pods = each(o.Claims, c.claim), each(o.Volumes, c.volume), each(o.Pods, c.pod)
 	out.Classes, out.Drivers = each(o.Classes, c.class), each(o.Drivers, c.driver)
 	out.Attachments, out.Nodes = each(o.Attachments, c.attachment), each(o.Nodes, c.node)
-	out.CSINodes = each(o.CSINodes, c.csiNode)
+	out.CSINodes, out.Leases = each(o.CSINodes, c.csiNode), each(o.Leases, c.lease)
 	for i := range out.Snapshots {
 		out.Snapshots[i].Error = c.text(out.Snapshots[i].Error)
 	}
@@ -97,9 +99,7 @@ func (c cleaner) learn(o Objects) {
 			if v.CSI != nil {
 				c.add(v.CSI.VolumeAttributes)
 			}
-			if v.FlexVolume != nil {
-				c.add(v.FlexVolume.Options)
-			}
+			c.add(note.OptionsInline(v))
 		}
 	}
 	for _, in := range o.Begun {
@@ -112,9 +112,7 @@ func (c cleaner) learnVolume(spec *corev1.PersistentVolumeSpec) {
 	if spec.CSI != nil {
 		c.add(spec.CSI.VolumeAttributes)
 	}
-	if spec.FlexVolume != nil {
-		c.add(spec.FlexVolume.Options)
-	}
+	c.add(note.Options(spec))
 }
 
 func (c cleaner) add(attributes map[string]string) {
@@ -243,6 +241,10 @@ func (c cleaner) csiNode(n *storagev1.CSINode) *storagev1.CSINode {
 	return &storagev1.CSINode{ObjectMeta: c.meta(&n.ObjectMeta), Spec: n.Spec}
 }
 
+func (c cleaner) lease(l *coordinationv1.Lease) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: c.meta(&l.ObjectMeta), Spec: l.Spec}
+}
+
 func (c cleaner) event(e *corev1.Event) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta: c.meta(&e.ObjectMeta), InvolvedObject: e.InvolvedObject, Reason: e.Reason, Message: c.text(e.Message),
@@ -258,5 +260,6 @@ func (c cleaner) intent(in *provision.Intent) *provision.Intent {
 		Driver: in.Driver, Claim: in.Claim, Name: in.Name, Bytes: in.Bytes, Parameters: c.attributes(in.Parameters),
 		Modes: in.Modes,
 		Block: in.Block, Class: in.Class, Reclaim: in.Reclaim, Begun: in.Begun,
+		Source: in.Source, Snapshot: in.Snapshot, SourceName: in.SourceName,
 	}
 }

@@ -3,6 +3,8 @@ package why
 import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/decide/note"
 )
 
 func (c cleaner) claim(p *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
@@ -16,8 +18,10 @@ func (c cleaner) claim(p *corev1.PersistentVolumeClaim) *corev1.PersistentVolume
 }
 
 func (c cleaner) volume(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	meta := c.meta(&v.ObjectMeta)
+	meta.Labels = c.attributes(v.Labels) // claims select by them
 	return &corev1.PersistentVolume{
-		ObjectMeta: c.meta(&v.ObjectMeta), Spec: c.volumeSpec(&v.Spec),
+		ObjectMeta: meta, Spec: c.volumeSpec(&v.Spec),
 		Status: corev1.PersistentVolumeStatus{
 			Phase: v.Status.Phase, Message: c.text(v.Status.Message), Reason: c.text(v.Status.Reason),
 			LastPhaseTransitionTime: v.Status.LastPhaseTransitionTime,
@@ -41,12 +45,7 @@ func (c cleaner) volumeSpec(s *corev1.PersistentVolumeSpec) corev1.PersistentVol
 			VolumeAttributes: c.attributes(d.VolumeAttributes),
 		}
 	}
-	if d := s.FlexVolume; d != nil {
-		out.FlexVolume = &corev1.FlexPersistentVolumeSource{
-			Driver: d.Driver, FSType: d.FSType, ReadOnly: d.ReadOnly,
-			Options: c.attributes(d.Options),
-		}
-	}
+	note.Copy(&out, s, c.attributes(note.Options(s)))
 	return out
 }
 
@@ -84,7 +83,7 @@ func (c cleaner) pod(p *corev1.Pod) *corev1.Pod {
 			kept.PersistentVolumeClaim = v.PersistentVolumeClaim
 		case v.Ephemeral != nil:
 			kept.Ephemeral = ephemeral(v.Ephemeral)
-		case v.CSI == nil && v.FlexVolume == nil:
+		case v.CSI == nil && !note.HostedInline(v):
 			continue
 		}
 		if d := v.CSI; d != nil {
@@ -93,12 +92,7 @@ func (c cleaner) pod(p *corev1.Pod) *corev1.Pod {
 				VolumeAttributes: c.attributes(d.VolumeAttributes),
 			}
 		}
-		if d := v.FlexVolume; d != nil {
-			kept.FlexVolume = &corev1.FlexVolumeSource{
-				Driver: d.Driver, FSType: d.FSType, ReadOnly: d.ReadOnly,
-				Options: c.attributes(d.Options),
-			}
-		}
+		note.CopyInline(&kept, v, c.attributes(note.OptionsInline(v)))
 		out.Spec.Volumes = append(out.Spec.Volumes, kept)
 	}
 	out.Status = c.podStatus(&p.Status)
