@@ -98,11 +98,11 @@ func tolerates(p *corev1.Pod, t corev1.Taint) (stays *time.Duration, tolerated b
 func (f facts) aloneSince(a *storagev1.VolumeAttachment) (time.Time, bool) {
 	for _, p := range f.view.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
 		for _, e := range f.Warnings {
-			said := fmt.Sprintf("Multi-Attach error for volume %q", f.Volume.Name)
 			if e.InvolvedObject.UID != p.UID || p.Spec.NodeName == a.Spec.NodeName || e.FirstTimestamp.IsZero() {
 				continue
 			}
-			if containsAny(e.Message, said) && !containsAny(e.Message, "used by pod", "used there by pod") {
+			this := elsewhere(e.Message) && volumeIn(e.Message) == f.Volume.Name
+			if this && !containsAny(e.Message, "pod(s)", "used there by pod") {
 				return e.FirstTimestamp.Time, true
 			}
 		}

@@ -57,7 +57,13 @@ func forceRows() []row {
 			s.multiAttach("uid-else", multi+"exclusively attached to one node", at(2))
 			s.multiAttach("uid-other", "something else", at(3))
 			s.multiAttach("uid-other", multi+"exclusively attached to one node", metav1.Time{})
+			s.multiAttach("uid-other", multi+"used by 2 pod(s) in different namespaces", at(4))
+			s.multiAttach("uid-other", strings.Replace(multi, "v1", "v2", 1)+"exclusively attached to one node", at(5))
 			s.multiAttach("uid-other", multi+"exclusively attached to one node", at(10))
+		}},
+		{"the same, as newer controllers say it", "pod/other", func(s *scene) {
+			s.podGone()
+			s.multiAttach("uid-other", `Waiting for detach for volume "v1" Volume is already exclusively attached to one node, waiting on detach`, at(9))
 		}},
 		{"nor does the node use it: it is detached anyhow", "pod/other", func(s *scene) { s.podGone(); s.n1.Status.VolumesInUse = nil }},
 		{"somebody has said that the host is off", "pod/other", func(s *scene) {

@@ -152,7 +152,7 @@ func (k known) complaint(p *corev1.Pod) *corev1.Event {
 	told := []volume.Reason{volume.ReasonFailedMount, reasonFailedMap, volume.ReasonFailedAttach}
 	for _, e := range slices.Backward(k.Warnings) {
 		switch {
-		case e.InvolvedObject.UID != p.UID, strings.HasPrefix(e.Message, "Multi-Attach error"):
+		case e.InvolvedObject.UID != p.UID, elsewhere(e.Message):
 		case e.Reason == string(volume.ReasonFailedAttach) && k.attachedSince(p, e.Message):
 		case !slices.Contains(told, volume.Reason(e.Reason)):
 		case !strings.HasPrefix(e.Message, "Unable to attach or mount volumes"):
@@ -162,6 +162,12 @@ func (k known) complaint(p *corev1.Pod) *corev1.Event {
 		}
 	}
 	return vague
+}
+
+// elsewhere says whether an event tells that another node has the volume, in the
+// words of volplane and of older and newer versions of Kubernetes.
+func elsewhere(message string) bool {
+	return strings.HasPrefix(message, "Multi-Attach error for volume ") || strings.HasPrefix(message, "Waiting for detach for volume ")
 }
 
 // attachedSince says whether the volume that a failure names is attached by now.

@@ -165,6 +165,7 @@ func nodeOfKubeletRows() []row {
 		{"another node has it", "pod/web", func(s *scene) {
 			s.attachment.Spec.NodeName, s.n1.Status.VolumesAttached = "n2", nil
 			s.warn("uid-web", volume.ReasonFailedAttach, `Multi-Attach error for volume "v1" Volume is already exclusively attached to one node and can't be attached to another`)
+			s.warn("uid-web", volume.ReasonFailedAttach, `Waiting for detach for volume "v1" Volume is already used by pod(s) other`)
 		}},
 		{"the driver is not registered on the node, whatever was told before", "pod/web", func(s *scene) {
 			s.csi1.Spec.Drivers = nil
