@@ -138,10 +138,31 @@ func (k known) unregistered(p *corev1.Pod) (Link, bool) {
 			b = volume.Because{
 				Reason: volume.ReasonDriverMissing, Message: s.String() + " has not registered on node " + node, Next: s.Next(),
 			}
+			b.Message += k.plugin(s.driver, node)
 		}
 		return link("pod/"+p.Name, Problem, b.Reason, b.Message, b.Next), true
 	}
 	return Link{}, false
+}
+
+// plugin tells of the Pod by which a driver is on a node, when it can be seen: it
+// has the directory of the driver's socket from the host.
+func (k known) plugin(driver, node string) string {
+	for _, p := range k.view.Pods.By(cluster.PodsByNode, node) {
+		mounts := func(v corev1.Volume) bool {
+			return v.HostPath != nil && strings.Contains(v.HostPath.Path, "/plugins/"+driver)
+		}
+		if !slices.ContainsFunc(p.Spec.Volumes, mounts) {
+			continue
+		}
+		for _, c := range containers(p) {
+			if w := c.State.Waiting; w != nil {
+				return fmt.Sprintf("; container %s of its Pod %s/%s does not run (%s)", c.Name, p.Namespace, p.Name, w.Reason)
+			}
+		}
+		return fmt.Sprintf("; its Pod there is %s/%s", p.Namespace, p.Name)
+	}
+	return ""
 }
 
 // complaint returns the newest event about a volume of the Pod that could not be

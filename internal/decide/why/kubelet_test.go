@@ -1,6 +1,7 @@
 package why_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -171,6 +172,9 @@ func nodeOfKubeletRows() []row {
 			s.csi1.Spec.Drivers = nil
 			s.warn("uid-web", volume.ReasonFailedMount, `MountVolume.MountDevice failed for volume "v1" : driver name d.example.com not found in the list of registered CSI drivers`)
 		}},
+		{"the Pod of the driver is there", "pod/web", func(s *scene) { s.csi1.Spec.Drivers = nil; s.plugin("n1", "") }},
+		{"the Pod of the driver does not run", "pod/web", func(s *scene) { s.csi1.Spec.Drivers = nil; s.plugin("n1", "CrashLoopBackOff") }},
+		{"that of another node tells nothing", "pod/web", func(s *scene) { s.csi1.Spec.Drivers = nil; s.plugin("n2", "CrashLoopBackOff") }},
 		{"a Pod that runs does without", "pod/web", func(s *scene) { s.csi1.Spec.Drivers = nil; s.sandbox(corev1.ConditionTrue) }},
 		{"being deleted, a container runs", "pod/web", func(s *scene) {
 			s.container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
@@ -181,10 +185,34 @@ func nodeOfKubeletRows() []row {
 			s.pod.DeletionTimestamp = now()
 		}},
 		{"a node without drivers, of which nobody needs one", "node/n1", func(s *scene) { s.all.Pods, s.all.Attachments, s.all.CSINodes = nil, nil, []*storagev1.CSINode{} }},
+		{"a node with an in-tree volume that Kubernetes hands to a driver", "node/n1", func(s *scene) {
+			s.volume.Spec.CSI = nil
+			s.all.Pods = nil
+		}},
+		{"the same of a driver's own volume", "node/n1", func(s *scene) { s.all.Pods = nil }},
 		{"a node whose only driver was refused", "node/n1", func(s *scene) {
 			s.all.CSINodes = nil
 			s.warn("uid-n1", volume.ReasonRegistrationRefused, "the driver that registers at /r is not registered: Unavailable: not now")
 		}},
+	}
+}
+
+// plugin adds a Pod by which the driver is on a node, and another one beside it.
+func (s *scene) plugin(node, waits string) {
+	host := func(path string) corev1.Volume {
+		return corev1.Volume{VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}
+	}
+	for i, paths := range [][]string{{"/var/lib/kubelet/plugins/other"}, {"/dev", "/var/lib/kubelet/plugins/" + driver}} {
+		p := pod(fmt.Sprintf("csi-%d", i), node)
+		p.Spec.Volumes = []corev1.Volume{{Name: "conf"}}
+		for _, path := range paths {
+			p.Spec.Volumes = append(p.Spec.Volumes, host(path))
+		}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "driver"}, {Name: "registrar"}}
+		if waits != "" {
+			p.Status.ContainerStatuses[1].State.Waiting = &corev1.ContainerStateWaiting{Reason: waits}
+		}
+		s.use(p)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -27,6 +28,11 @@ func Node(o Objects, name string) (Chain, bool) {
 	}
 	chain.Links = append(chain.Links, unusable(n)...)
 	for _, a := range o.Attachments {
+		if v := attach.VolumeOf(k.view, a); v != nil && v.Spec.CSI == nil {
+			// An in-tree volume that Kubernetes hands to a driver has a name there that
+			// only Kubernetes knows.
+			continue
+		}
 		if l := k.alone(a); a.Spec.NodeName == name && l.State != OK {
 			chain.Links = append(chain.Links, l)
 		}
