@@ -118,7 +118,7 @@ func (f facts) maker() string {
 // knows is in its intents, if they may be read, and in its events.
 func (f facts) provisioned(told volume.Condition) volume.Condition {
 	p := provision.ClaimFactsOf(f.view, f.Claim, provision.Begun{Intent: f.intent(), Asked: f.Class.Provisioner})
-	p.Partial, p.Ours = true, f.registered(p.Driver, "")
+	p.Partial, p.Ours = true, f.provides(p.Driver)
 	plan := provision.Claim(p)
 	switch {
 	case plan.Because.Reason == volume.ReasonDriverMissing:

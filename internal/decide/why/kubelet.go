@@ -138,7 +138,7 @@ func (k known) unregistered(p *corev1.Pod) (Link, bool) {
 			b = volume.Because{
 				Reason: volume.ReasonDriverMissing, Message: s.String() + " has not registered on node " + node, Next: s.Next(),
 			}
-			b.Message += k.plugin(s.driver, node)
+			b.Message += k.plugin(s.CSI, node)
 		}
 		return link("pod/"+p.Name, Problem, b.Reason, b.Message, b.Next), true
 	}

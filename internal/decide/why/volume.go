@@ -45,7 +45,7 @@ func (f facts) reclaimed() volume.Condition {
 		return volume.Condition{Because: b, Stuck: true}
 	}
 	facts := provision.VolumeFactsOf(f.view, v)
-	facts.Ours = f.registered(driver, "")
+	facts.Ours = f.provides(driver)
 	_, b := provision.Volume(facts)
 	if e := f.warning(v, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
 		b.Reason, b.Message = volume.ReasonDriverBusy, e.Message

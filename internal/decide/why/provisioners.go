@@ -1,0 +1,24 @@
+package why
+
+import (
+	"strings"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// provides says whether somebody makes volumes for a provisioner's name: a driver
+// that is registered on a node, or a provisioner that is no CSI driver's, which has
+// made some or shows signs of life.
+func (k known) provides(provisioner string) bool {
+	if k.registered(provisioner, "") {
+		return true
+	}
+	for _, v := range k.Volumes {
+		if v.Spec.CSI == nil && v.Annotations[volume.AnnProvisionedBy] == provisioner {
+			return true
+		}
+	}
+	a := actor{lease: strings.ReplaceAll(provisioner, "/", "-")}
+	_, dead := k.dead(a)
+	return found(k.view.Drivers, provisioner) == nil && k.leaseOf(a) != nil && !dead
+}

@@ -1,0 +1,46 @@
+package why_test
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// TestProvisionersThatAreNoDrivers: a provisioner may be none of a CSI driver, and
+// then it registers nowhere.
+func TestProvisionersThatAreNoDrivers(t *testing.T) {
+	equal(t, "provisioners.txt", written(t, provisionerRows(), func(s *scene) {
+		s.unbound()
+		s.class.Provisioner, s.all.Drivers = "example.com/nfs", nil
+		s.all.Now = at(10).Time
+		s.lease("kube-system", "apiserver-x", "x", 3600, 0)
+	}))
+}
+
+func provisionerRows() []row {
+	made := func(s *scene, by string) {
+		v := s.volume.DeepCopy()
+		v.Name, v.Spec.CSI, v.Spec.ClaimRef, v.Annotations = "v0", nil, nil, map[string]string{volume.AnnProvisionedBy: by}
+		s.all.Volumes = []*corev1.PersistentVolume{v}
+	}
+	return []row{
+		{"nothing is known of it", "pvc/data", func(*scene) {}},
+		{"it has made a volume", "pvc/data", func(s *scene) { made(s, "example.com/nfs") }},
+		{"another one has", "pvc/data", func(s *scene) { made(s, "example.com/smb") }},
+		{"a volume of a driver is no proof", "pvc/data", func(s *scene) {
+			made(s, "example.com/nfs")
+			s.all.Volumes[0].Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d"}
+		}},
+		{"it renews a lease", "pvc/data", func(s *scene) { s.lease("nfs", "example.com-nfs", "nfs-0", 15, time.Second) }},
+		{"it renews none any more", "pvc/data", func(s *scene) { s.lease("nfs", "example.com-nfs", "nfs-0", 15, time.Minute) }},
+		{"a driver has to register as well", "pvc/data", func(s *scene) {
+			s.all.Drivers = []*storagev1.CSIDriver{s.driver}
+			s.driver.Name, s.class.Provisioner = "example.com-nfs", "example.com-nfs"
+			s.lease("nfs", "example.com-nfs", "nfs-0", 15, time.Second)
+		}},
+	}
+}
