@@ -135,9 +135,9 @@ func (k known) dead(a actor) (Link, bool) {
 // untouched tells of an attachment that no attacher has taken up, when there is no
 // lease of an attacher either: each adds its finalizer before it calls the driver.
 func (f facts) untouched(l Link, a actor) (Link, bool) {
-	node, is := strings.CutPrefix(l.Subject, "attachment/")
+	node := strings.TrimPrefix(l.Subject, "attachment/")
 	inProcess := f.controlPlane() != nil // whose attacher needs no lease
-	if !is || inProcess || l.Because.Reason != volume.ReasonAttaching || f.LeasesHidden || f.leaseOf(a) != nil {
+	if inProcess || l.Because.Reason != volume.ReasonAttaching || f.LeasesHidden || f.leaseOf(a) != nil {
 		return Link{}, false
 	}
 	for _, va := range f.attached() {
@@ -180,7 +180,7 @@ func (k *known) readLeases() {
 		}
 	}
 	k.clock = k.Now
-	if k.Now.Sub(newest).Abs() > shortestLease {
+	if !newest.IsZero() && k.Now.Sub(newest).Abs() > shortestLease {
 		k.clock = newest
 	}
 }

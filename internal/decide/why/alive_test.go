@@ -71,6 +71,21 @@ func leaseRows() []row {
 			s.all.Now = s.all.Now.Add(-time.Hour)
 		}},
 		{"leases may not be read", "pvc/data", func(s *scene) { s.all.Leases, s.all.LeasesHidden = nil, true }},
+		{"nor are they missed for who has none", "pvc/data", func(s *scene) { s.late(); s.all.Leases, s.all.LeasesHidden = nil, true }},
+		{"nor where the cause is known", "pvc/data", func(s *scene) {
+			s.all.Leases, s.all.LeasesHidden = nil, true
+			s.attachment.Status.AttachError = &storagev1.VolumeError{Message: "Internal: no"}
+		}},
+		{"an attacher that has told why needs no finalizer", "pvc/data", func(s *scene) {
+			s.attachment.Status.AttachError = &storagev1.VolumeError{Message: "Internal: no"}
+		}},
+		{"another attachment is untouched", "pvc/data", func(s *scene) {
+			s.attachment.Finalizers = []string{volume.AttacherFinalizer(driver)}
+			other := attachment("n2")
+			other.CreationTimestamp = at(0)
+			s.all.Attachments = append(s.all.Attachments, other)
+			s.volume.Spec.AccessModes = nil
+		}},
 		{"the attacher is dead that detaches", "volumeattachment/a1", func(s *scene) {
 			s.all.Pods = nil
 			s.detaching()
@@ -97,6 +112,11 @@ func otherLeaseRows() []row {
 			s.lease("storage", "external-resizer-d-example-com", "csi-0", 15, long)
 		}},
 		{"kube-controller-manager is dead", "pvc/data", func(s *scene) { s.detached(); s.controllersDie() }},
+		{"for the Pod, too: that is told once", "pvc/data", func(s *scene) {
+			s.detached()
+			s.n1.Status.VolumesAttached = nil
+			s.controllersDie()
+		}},
 		{"another lease of that name is not its", "pvc/data", func(s *scene) {
 			s.detached()
 			s.lease("default", "kube-controller-manager", "m", 15, long)

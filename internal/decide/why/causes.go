@@ -29,7 +29,7 @@ type Held struct{ Namespace, Subject string }
 // drivers were asked for without one; each counts for the first of its links that does not hold.
 func Causes(o Objects) []Cause {
 	all := index(o)
-	g := grouping{known: all, at: map[group]int{}}
+	g := grouping{at: map[group]int{}}
 	if o.Full != nil {
 		g.add("", Chain{Subject: "control plane", Links: []Link{{Subject: "control plane", State: Problem, Because: *o.Full}}})
 	}
@@ -70,7 +70,6 @@ func unplacedAlone(c Chain) bool {
 
 // grouping joins the objects that wait for the same.
 type grouping struct {
-	known
 	causes []Cause
 	at     map[group]int
 	// said is what was told of each cause.
@@ -94,7 +93,7 @@ func (g *grouping) add(ns string, c Chain) {
 	if strings.HasPrefix(l.Subject, "pvc/") || strings.HasPrefix(l.Subject, "pod/") {
 		key.namespace = ns
 	}
-	if driver, dead := g.deadDriver(l); dead {
+	if driver, dead := deadDriver(l); dead {
 		key = group{driver: driver}
 	}
 	i, ok := g.at[key]

@@ -12,29 +12,15 @@ import (
 // deadDriver returns the driver that has to act before a link can hold, because it
 // is not there at all: it has not registered, or nobody serves its socket. False
 // when it is not that.
-func (k known) deadDriver(l Link) (string, bool) {
+func deadDriver(l Link) (string, bool) {
 	dead := l.Because.Reason == volume.ReasonDriverMissing || l.Because.Reason == volume.ReasonLeaderGone ||
 		volume.DriverGone(l.Because.Message)
-	return l.Because.Next, l.State == Problem && dead && k.isDriver(l.Because.Next)
+	return l.Because.Next, l.State == Problem && dead && isDriver(l.Because.Next)
 }
 
-// isDriver says whether a name is that of a driver.
-func (k known) isDriver(name string) bool {
-	if found(k.view.Drivers, name) != nil || k.registered(name, "") {
-		return true
-	}
-	for _, v := range k.Volumes {
-		if v.Spec.CSI != nil && v.Spec.CSI.Driver == name {
-			return true
-		}
-	}
-	for _, c := range k.Classes {
-		if c.Provisioner == name {
-			return true
-		}
-	}
-	return false
-}
+// isDriver says whether one who acts next is a driver, by its name: all others but
+// the user are several words.
+func isDriver(next string) bool { return next != "user" && !strings.Contains(next, " ") }
 
 // several is how many of what is told of one cause are told.
 const several = 3
@@ -52,10 +38,10 @@ func together(driver string, messages []string) string {
 		}
 	}
 	slices.Sort(nodes)
-	if nodes = slices.Compact(nodes); len(nodes) == 1 {
-		out = slices.Insert(out, 0, fmt.Sprintf("driver %s has not registered on node %s", driver, nodes[0]))
-	} else if len(nodes) > 1 {
-		out = slices.Insert(out, 0, fmt.Sprintf("driver %s has not registered on nodes %s", driver, strings.Join(nodes, ", ")))
+	if nodes = slices.Compact(nodes); len(nodes) > 0 {
+		where := map[bool]string{true: "node", false: "nodes"}[len(nodes) == 1]
+		missing := fmt.Sprintf("driver %s has not registered on %s %s", driver, where, strings.Join(nodes, ", "))
+		out = slices.Insert(out, 0, missing)
 	}
 	return strings.Join(few(out), "; ")
 }

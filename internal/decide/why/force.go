@@ -18,7 +18,7 @@ import (
 // detaches knows when that was.
 func (f facts) forced(a *storagev1.VolumeAttachment) (Link, bool) {
 	n := f.node(a.Spec.NodeName)
-	if n == nil || nodelife.Ready(n) || nodelife.OutOfService(n) || a.DeletionTimestamp != nil || f.Volume == nil {
+	if n == nil || nodelife.Ready(n) || nodelife.OutOfService(n) || a.DeletionTimestamp != nil {
 		return Link{}, false
 	}
 	message := fmt.Sprintf("volume %s is detached from node %s by force %.0f minutes after its last Pod there is gone",
@@ -28,7 +28,7 @@ func (f facts) forced(a *storagev1.VolumeAttachment) (Link, bool) {
 		message, next = message+"; "+stays(p, n), "administrator of node "+n.Name
 	} else if csi := f.Volume.Spec.CSI; !attach.InUse(n, volume.UniqueName(csi.Driver, csi.VolumeHandle)) {
 		return Link{}, false
-	} else if t, ok := f.aloneSince(a); ok {
+	} else if t, ok := f.aloneSince(); ok {
 		message += ", by " + moment(t.Add(attach.MaxUnmount)) + " at the latest"
 	}
 	message += "; at once, if the host is off for good and the Node has the taint " + corev1.TaintNodeOutOfService
@@ -44,8 +44,8 @@ func (f facts) lastOn(node string) *corev1.Pod {
 func stays(p *corev1.Pod, n *corev1.Node) string {
 	name := "pod " + p.Name
 	if p.DeletionTimestamp != nil {
-		return fmt.Sprintf("%s is being deleted, and nobody on the node ends it: if the host is off, `kubectl delete pod %s -n %s --force`",
-			name, p.Name, p.Namespace)
+		return fmt.Sprintf("%s is being deleted, and nobody on the node ends it: "+
+			"if the host is off, `kubectl delete pod %s -n %s --force`", name, p.Name, p.Namespace)
 	}
 	switch at, going := evictedAt(p, n); {
 	case going && at.IsZero():
@@ -95,10 +95,10 @@ func tolerates(p *corev1.Pod, t corev1.Taint) (stays *time.Duration, tolerated b
 // aloneSince returns when the volume was wanted by no Pod on the node any more, at
 // the latest: a Pod elsewhere has been told that it is attached to another node
 // without a Pod being named that has it there.
-func (f facts) aloneSince(a *storagev1.VolumeAttachment) (time.Time, bool) {
+func (f facts) aloneSince() (time.Time, bool) {
 	for _, p := range f.view.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
 		for _, e := range f.Warnings {
-			if e.InvolvedObject.UID != p.UID || p.Spec.NodeName == a.Spec.NodeName || e.FirstTimestamp.IsZero() {
+			if e.InvolvedObject.UID != p.UID || e.FirstTimestamp.IsZero() {
 				continue
 			}
 			this := elsewhere(e.Message) && volumeIn(e.Message) == f.Volume.Name

@@ -45,6 +45,7 @@ func forceRows() []row {
 			evicts(s)
 			s.pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 		}},
+		{"after a time that nobody knows", "pod/other", func(s *scene) { evicts(s, 300); s.n1.Spec.Taints[1].TimeAdded = nil }},
 		{"the first of two taints counts", "pod/other", func(s *scene) {
 			evicts(s, 300)
 			s.n1.Spec.Taints = append(s.n1.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: ptr.To(at(1))})
@@ -55,7 +56,7 @@ func forceRows() []row {
 			s.podGone()
 			s.multiAttach("uid-other", multi+"used by pod(s) web", at(1))
 			s.multiAttach("uid-else", multi+"exclusively attached to one node", at(2))
-			s.multiAttach("uid-other", "something else", at(3))
+			s.multiAttach("uid-other", `AttachVolume.Attach failed for volume "v1" : no`, at(3))
 			s.multiAttach("uid-other", multi+"exclusively attached to one node", metav1.Time{})
 			s.multiAttach("uid-other", multi+"used by 2 pod(s) in different namespaces", at(4))
 			s.multiAttach("uid-other", strings.Replace(multi, "v1", "v2", 1)+"exclusively attached to one node", at(5))

@@ -188,7 +188,8 @@ func (k known) complaint(p *corev1.Pod) *corev1.Event {
 // elsewhere says whether an event tells that another node has the volume, in the
 // words of volplane and of older and newer versions of Kubernetes.
 func elsewhere(message string) bool {
-	return strings.HasPrefix(message, "Multi-Attach error for volume ") || strings.HasPrefix(message, "Waiting for detach for volume ")
+	return strings.HasPrefix(message, "Multi-Attach error for volume ") ||
+		strings.HasPrefix(message, "Waiting for detach for volume ")
 }
 
 // attachedSince says whether the volume that a failure names is attached by now.

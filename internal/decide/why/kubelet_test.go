@@ -51,6 +51,13 @@ func kubeletRows() []row {
 			s.container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
 		}},
 		{"its sandbox is there, its containers are not", "pvc/data", func(s *scene) { s.sandbox(corev1.ConditionTrue) }},
+		{"the same, and nothing else is told", "pod/web", func(s *scene) {
+			s.pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionTrue}}
+		}},
+		{"it is not, and nothing else is told, but a container of before", "pod/web", func(s *scene) {
+			s.pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReadyToStartContainers, Status: corev1.ConditionFalse}}
+			s.pod.Status.ContainerStatuses[0].ContainerID = "x://1"
+		}},
 		{"an image is not to be had", "pod/web", func(s *scene) { s.kubelet("ImagePullBackOff") }},
 		{"a container ends again and again", "pod/web", func(s *scene) {
 			s.kubelet("CrashLoopBackOff")
@@ -67,6 +74,12 @@ func kubeletRows() []row {
 		{"the server of a mount is gone", "pod/web", func(s *scene) {
 			s.kubelet("CreateContainerError")
 			s.pod.Status.ContainerStatuses[0].State.Waiting.Message = `failed to stat "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/v1/mount": transport endpoint is not connected`
+		}},
+		{"the server of a mount is gone that is no driver's", "pod/web", func(s *scene) {
+			s.kubelet("CreateContainerError")
+			s.pod.Spec.Volumes = []corev1.Volume{{Name: "nfs"}}
+			s.pod.Status.ContainerStatuses[0].State.Waiting.Message =
+				`failed to stat "/var/lib/kubelet/pods/u/volumes/kubernetes.io~nfs/v1": transport endpoint is not connected`
 		}},
 		{"the network of the sandbox cannot be made", "pod/web", func(s *scene) {
 			s.warn("uid-web", volume.ReasonFailedMount, failed+"Internal desc = bad superblock")
@@ -113,6 +126,13 @@ func unmountedRows() []row {
 			s.warn("uid-else", volume.ReasonFailedMount, "of somebody else")
 			s.warn("uid-web", "BackOff", "of something else")
 		}},
+		{"the driver has refused once", "pod/web", func(s *scene) { s.refused(1, at(1)) }},
+		{"twice", "pod/web", func(s *scene) { s.refused(2, at(1)) }},
+		{"nobody knows when", "pod/web", func(s *scene) { s.refused(2, metav1.Time{}) }},
+		{"a claim that is not bound is not waited for here", "pod/web", func(s *scene) {
+			s.claim.Spec.VolumeName, s.claim.Status.Phase = "", corev1.ClaimPending
+		}},
+		{"nor a volume that is no driver's", "pod/web", func(s *scene) { s.volume.Spec.CSI = nil }},
 		{"the kubelet has waited, and says no more", "pod/web", func(s *scene) {
 			for _, of := range []string{"[data old]", "[data]"} {
 				s.warn("uid-web", volume.ReasonFailedMount, "Unable to attach or mount volumes: unmounted volumes="+of+": timed out waiting for the condition")
@@ -159,6 +179,14 @@ func nodeOfKubeletRows() []row {
 			s.detached()
 			s.warn("uid-web", volume.ReasonFailedAttach, failed)
 		}},
+		{"the attach fails, and there is an attachment", "pod/web", func(s *scene) {
+			s.attachment.Status.Attached = false
+			s.warn("uid-web", volume.ReasonFailedAttach, failed)
+		}},
+		{"the attach cannot be", "pod/web", func(s *scene) {
+			s.detached()
+			s.warn("uid-web", volume.ReasonFailedAttach, strings.Replace(failed, "Internal", "InvalidArgument", 1))
+		}},
 		{"another node is attached", "pod/web", func(s *scene) {
 			s.attachment.Spec.NodeName = "n2"
 			s.warn("uid-web", volume.ReasonFailedAttach, failed)
@@ -195,6 +223,12 @@ func nodeOfKubeletRows() []row {
 			s.warn("uid-n1", volume.ReasonRegistrationRefused, "the driver that registers at /r is not registered: Unavailable: not now")
 		}},
 	}
+}
+
+// refused has the kubelet have told so often of a mount that the driver refuses.
+func (s *scene) refused(count int32, last metav1.Time) {
+	s.warn("uid-web", volume.ReasonFailedMount, `MountVolume.SetUp failed for volume "v1" : rpc error: code = Internal desc = no`)
+	s.all.Warnings[0].Count, s.all.Warnings[0].LastTimestamp = count, last
 }
 
 // plugin adds a Pod by which the driver is on a node, and another one beside it.

@@ -87,20 +87,16 @@ func few(all []string) []string {
 	return all
 }
 
-// driversOf returns the drivers of a Pod's volumes, and those that are to make
-// them, each once.
+// driversOf returns the drivers of a Pod's claims, and those that are to make their
+// volumes, each once.
 func (k known) driversOf(p *corev1.Pod) []string {
 	var out []string
-	for _, s := range k.sourcesOf(p) {
-		out = append(out, s.CSI)
-	}
 	for _, name := range cluster.ClaimNames(p) {
-		if f := k.claim(p.Namespace, name); f.Claim != nil && f.driverName() != "" {
-			out = append(out, f.driverName())
+		if driver := k.claim(p.Namespace, name).driverName(); !slices.Contains(out, driver) {
+			out = append(out, driver)
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return out
 }
 
 // attachedTo returns how many volumes of a driver are attached to a node.

@@ -41,6 +41,11 @@ func schedulerRows() []row {
 			s.homeless(full)
 			s.all.Attachments = []*storagev1.VolumeAttachment{s.attachment}
 		}},
+		{"so do three", "pod/web", func(s *scene) {
+			s.all.CSINodes = append(s.all.CSINodes, csiNode("n3"))
+			takes(s, 0)
+			s.homeless(full)
+		}},
 		{"so do very many", "pod/web", func(s *scene) {
 			for _, name := range []string{"n3", "n4", "n5"} {
 				s.all.CSINodes = append(s.all.CSINodes, csiNode(name))
@@ -48,7 +53,28 @@ func schedulerRows() []row {
 			takes(s, 0)
 			s.homeless(full)
 		}},
-		{"nodes that do not tell how many they take", "pod/web", func(s *scene) { s.homeless(full) }},
+		{"nodes that do not tell how many they take", "pod/web", func(s *scene) {
+			s.csi1.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{}
+			s.homeless(full)
+		}},
+		{"a volume that the Pod brings is not bound first", "pod/web", func(s *scene) {
+			s.inline()
+			s.homeless("0/2 nodes are available: 2 Insufficient memory.")
+		}},
+		{"a claim that is not there is not bound first", "pod/web", func(s *scene) {
+			s.all.Claims = nil
+			s.homeless(`0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims, persistentvolumeclaim "data" not found.`)
+		}},
+		{"nobody says where the volume is", "pod/web", func(s *scene) {
+			s.volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{}
+			more := s.claim.DeepCopy()
+			more.Name, more.Spec.VolumeName, more.UID = "more", "gone", "uid-more"
+			s.all.Claims = append(s.all.Claims, more)
+			s.homeless("0/2 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity.")
+			s.pod.Spec.Volumes = append(s.pod.Spec.Volumes, corev1.Volume{VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "more"},
+			}})
+		}},
 		{"the driver that is to make the volume is full", "pod/web", func(s *scene) {
 			p := s.pod
 			s.unbound()
