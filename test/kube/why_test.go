@@ -72,14 +72,18 @@ func newInquiry(t *testing.T) *inquiry {
 	w.driver, _ = startDriver(t, mounting, func(c *csitest.Config) { c.MaxVolumes = 3 })
 	// The kubelet waits for the driver, which must outlive it.
 	root := w.kubeletWith(t, kubelet.Options{Node: "n1"})
-	term := []string{"--leader-elect-lease-duration=12s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=1s"}
-	w.controllers = w.leader(t, "kube-controller-manager", append(term, "--secure-port=0", "--pvclaimbinder-sync-period=200ms", "--controllers="+
-		"persistentvolume-binder-controller,persistentvolume-attach-detach-controller,persistentvolume-protection-controller,persistentvolumeclaim-protection-controller")...)
+	term := []string{
+		"--leader-elect-lease-duration=12s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=1s",
+		"--secure-port=0", "--pvclaimbinder-sync-period=" + syncPeriod.String(),
+		"--controllers=persistentvolume-attach-detach-controller," + strings.Join(theirBinder, ","),
+	}
+	w.controllers = w.leader(t, "kube-controller-manager", term...)
 	w.scheduler(t)
 	beside := leading("--csi-address="+w.driver.Socket, "--leader-election", "--leader-election-namespace=default")
 	w.attacher = w.leader(t, "csi-attacher", append(beside, "--retry-interval-start=100ms")...)
 	w.provisioner = w.leader(t, "csi-provisioner", append(beside, "--retry-interval-start=100ms")...)
-	w.register = startProgram(t, "volplane", "registrar", "--csi-address="+w.driver.Socket, "--kubelet-registration-path="+w.driver.Socket,
+	w.register = startProgram(t, "volplane", "registrar", "--csi-address="+w.driver.Socket,
+		"--kubelet-registration-path="+w.driver.Socket,
 		"--plugin-registration-path="+filepath.Join(root, "plugins_registry"))
 	w.node(t, "n2", "a", w.driver.Name())
 	w.patchNode("n2", "", `{"metadata":{"annotations":{"`+volume.AnnControllerManagedAttach+`":"true"}}}`)
@@ -104,27 +108,37 @@ func (w *inquiry) furnish() {
 	w.t.Helper()
 	w.reader = w.mayRead("reader", "configmaps", "leases")
 	w.stranger = w.mayRead("stranger")
-	_, err := w.client.CoreV1().ServiceAccounts("default").Create(w.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err := w.client.CoreV1().ServiceAccounts("default").Create(w.ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	w.must(err)
-	_, err = w.client.StorageV1().CSIDrivers().Create(w.ctx, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: w.driver.Name()}}, metav1.CreateOptions{})
+	_, err = w.client.StorageV1().CSIDrivers().Create(w.ctx,
+		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: w.driver.Name()}}, metav1.CreateOptions{})
 	w.must(err)
-	for class, provisioner := range map[string]string{"fast": w.driver.Name(), "secret": w.driver.Name(), "misspelt": "tset.csi.example.com"} {
+	ours := w.driver.Name()
+	for class, provisioner := range map[string]string{"fast": ours, "secret": ours, "misspelt": "tset.csi.example.com"} {
 		c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: provisioner}
 		if class == "secret" {
-			c.Parameters = map[string]string{"csi.storage.k8s.io/provisioner-secret-name": "login-${pvc.name}", "csi.storage.k8s.io/provisioner-secret-namespace": "default"}
+			const of = "csi.storage.k8s.io/provisioner-secret-"
+			c.Parameters = map[string]string{of + "name": "login-${pvc.name}", of + "namespace": "default"}
 		}
 		_, err = w.client.StorageV1().StorageClasses().Create(w.ctx, c, metav1.CreateOptions{})
 		w.must(err)
 	}
+	w.known(1)
+	// Who would end the taint of a new node does not run.
+	w.patchNode("n1", "", `{"spec":{"taints":null}}`)
+}
+
+// known waits until the kubelet knows so many drivers.
+func (w *inquiry) known(count int) {
+	w.t.Helper()
 	eventually(w.ctx, w.t, func() string {
 		n, err := w.client.StorageV1().CSINodes().Get(w.ctx, "n1", metav1.GetOptions{})
-		if err != nil || len(n.Spec.Drivers) == 0 {
-			return fmt.Sprint("the kubelet does not know the driver: ", err)
+		if err != nil || len(n.Spec.Drivers) != count {
+			return fmt.Sprintf("the kubelet knows drivers %+v: %v", n.Spec.Drivers, err)
 		}
 		return ""
 	})
-	// Who would end the taint of a new node does not run.
-	w.patchNode("n1", "", `{"spec":{"taints":null}}`)
 }
 
 // mayRead returns the kubeconfig of a new user who may read what `why` needs, and
@@ -132,13 +146,19 @@ func (w *inquiry) furnish() {
 func (w *inquiry) mayRead(user string, more ...string) string {
 	w.t.Helper()
 	meta := metav1.ObjectMeta{Name: user}
-	resources := append(more, "persistentvolumeclaims", "persistentvolumes", "pods", "nodes", "events", "storageclasses", "csidrivers", "csinodes", "volumeattachments")
-	_, err := w.client.RbacV1().ClusterRoles().Create(w.ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{"", "storage.k8s.io", "coordination.k8s.io"}, Resources: resources, Verbs: []string{"get", "list", "watch"}},
-	}}, metav1.CreateOptions{})
+	resources := append(more, "persistentvolumeclaims", "persistentvolumes", "pods", "nodes", "events", "storageclasses",
+		"csidrivers", "csinodes", "volumeattachments")
+	_, err := w.client.RbacV1().ClusterRoles().Create(w.ctx,
+		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+			{
+				APIGroups: []string{"", "storage.k8s.io", "coordination.k8s.io"}, Resources: resources,
+				Verbs: []string{"get", "list", "watch"},
+			},
+		}}, metav1.CreateOptions{})
 	w.must(err)
 	_, err = w.client.RbacV1().ClusterRoleBindings().Create(w.ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: user}, Subjects: []rbacv1.Subject{{Kind: "User", Name: user}},
+		ObjectMeta: meta, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: user},
+		Subjects: []rbacv1.Subject{{Kind: "User", Name: user}},
 	}, metav1.CreateOptions{})
 	w.must(err)
 	return w.kubeconfig(w.t, user)
@@ -150,7 +170,8 @@ func (w *inquiry) patchNode(name, subresource, patch string) {
 	if subresource != "" {
 		sub = append(sub, subresource)
 	}
-	_, err := w.client.CoreV1().Nodes().Patch(w.ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, sub...)
+	_, err := w.client.CoreV1().Nodes().Patch(w.ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{},
+		sub...)
 	w.must(err)
 }
 
@@ -170,7 +191,8 @@ func (w *inquiry) claim(name string) {
 // wish makes a claim.
 func (w *inquiry) wish(name, class string) {
 	w.t.Helper()
-	_, err := w.client.CoreV1().PersistentVolumeClaims("default").Create(w.ctx, claimOf(name, class), metav1.CreateOptions{})
+	_, err := w.client.CoreV1().PersistentVolumeClaims("default").Create(w.ctx, claimOf(name, class),
+		metav1.CreateOptions{})
 	w.must(err)
 }
 
@@ -179,7 +201,9 @@ func (w *inquiry) pod(name, claim, node string, placed bool) {
 	w.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),
-		Containers: []corev1.Container{{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
+		Containers: []corev1.Container{
+			{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
+		},
 		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
 		}}},
@@ -209,7 +233,8 @@ func (w *inquiry) said(as string, args ...string) (string, int) {
 	if err != nil && cmd.ProcessState == nil {
 		w.t.Fatal(err)
 	}
-	return strings.Join(strings.Fields(regexp.MustCompile("[│├└─]").ReplaceAllString(string(out), " ")), " "), cmd.ProcessState.ExitCode()
+	return strings.Join(strings.Fields(regexp.MustCompile("[│├└─]").ReplaceAllString(string(out), " ")),
+		" "), cmd.ProcessState.ExitCode()
 }
 
 // tells waits until an answer with the exit code has all the words; stars in them
@@ -267,7 +292,8 @@ func (w *inquiry) lastCall() {
 	})
 	w.claim("c2")
 	w.pod("p2", "c2", "n1", false)
-	w.tells(w.reader, 2, "pod/p2", "pod/p2 has a problem: on node n1: MountVolume.MountDevice failed for volume", "code = Internal desc = disk on fire",
+	w.tells(w.reader, 2, "pod/p2", "pod/p2 has a problem: on node n1: MountVolume.MountDevice failed for volume",
+		"code = Internal desc = disk on fire",
 		"times, last at", "(FailedMount). Next: node n1.")
 	w.tells(w.stranger, 2, "pvc/c2", "disk on fire")
 	w.driver.OnCall("NodeStageVolume", nil)
@@ -281,8 +307,10 @@ func (w *inquiry) finalizers() {
 	_, err := w.client.StorageV1().VolumeAttachments().Patch(w.ctx, a, types.MergePatchType, keep, metav1.PatchOptions{})
 	w.must(err)
 	w.end("p2", false)
-	w.tells(w.reader, 2, "va/"+a, "finalizer example.com/keep is held by somebody else (Terminating). Next: owner of example.com/keep.")
-	_, err = w.client.StorageV1().VolumeAttachments().Patch(w.ctx, a, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	w.tells(w.reader, 2, "va/"+a,
+		"finalizer example.com/keep is held by somebody else (Terminating). Next: owner of example.com/keep.")
+	_, err = w.client.StorageV1().VolumeAttachments().Patch(w.ctx, a, types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	w.must(err)
 	w.must(w.client.CoreV1().PersistentVolumeClaims("default").Delete(w.ctx, "c1", metav1.DeleteOptions{}))
 	w.tells(w.reader, 2, "pvc/c1", "pod p1 on node n1 (kubernetes.io/pvc-protection)", "Next: pod p1.")
@@ -310,9 +338,12 @@ func (w *inquiry) attachment(claim string) (name string) {
 // attached: a volume is attached, and its node does not say that it uses it (W-4).
 func (w *inquiry) attached() {
 	w.pod("p3", "c2", "n2", true)
-	w.tells(w.reader, 2, "pod/p3", "attachment/n2 ok SuccessfulAttachVolume", "node n2 has not said anything about the Pod yet (Mounting). Next: node n2.")
-	creating := []byte(`{"status":{"containerStatuses":[{"name":"c","image":"none","imageID":"","ready":false,"restartCount":0,"state":{"waiting":{"reason":"ContainerCreating"}}}]}}`)
-	_, err := w.client.CoreV1().Pods("default").Patch(w.ctx, "p3", types.MergePatchType, creating, metav1.PatchOptions{}, "status")
+	w.tells(w.reader, 2, "pod/p3", "attachment/n2 ok SuccessfulAttachVolume",
+		"node n2 has not said anything about the Pod yet (Mounting). Next: node n2.")
+	creating := []byte(`{"status":{"containerStatuses":[{"name":"c","image":"none","imageID":"","ready":false,` +
+		`"restartCount":0,"state":{"waiting":{"reason":"ContainerCreating"}}}]}}`)
+	_, err := w.client.CoreV1().Pods("default").Patch(w.ctx, "p3", types.MergePatchType, creating, metav1.PatchOptions{},
+		"status")
 	w.must(err)
 	w.tells(w.reader, 2, "pod/p3", "node n2 does not say yet that it uses volume * (status.volumesInUse)")
 }
@@ -321,20 +352,26 @@ func (w *inquiry) attached() {
 // when it is detached by force (W-5).
 func (w *inquiry) anotherNode() {
 	w.pod("p4", "c2", "n1", true)
-	w.tells(w.reader, 2, "pod/p4", `Multi-Attach error for volume "*": it can be on one node at a time and is still attached to node n2, used there by pod p3 (MultiAttach). Next: pod p3.`)
+	w.tells(w.reader, 2, "pod/p4",
+		`Multi-Attach error for volume "*": it can be on one node at a time and is still attached to node n2`,
+		"used there by pod p3 (MultiAttach). Next: pod p3.")
 	c, err := w.client.CoreV1().PersistentVolumeClaims("default").Get(w.ctx, "c2", metav1.GetOptions{})
 	w.must(err)
 	v, err := w.client.CoreV1().PersistentVolumes().Get(w.ctx, c.Spec.VolumeName, metav1.GetOptions{})
 	w.must(err)
-	w.patchNode("n2", "status", fmt.Sprintf(`{"status":{"volumesInUse":[%q],"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`,
+	w.patchNode("n2", "status", fmt.Sprintf(`{"status":{"volumesInUse":[%q],"conditions":[{"type":"Ready",`+
+		`"status":"Unknown","reason":"NodeStatusUnknown","lastTransitionTime":"2026-01-02T03:04:05Z"}]}}`,
 		volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)))
-	w.tells(w.reader, 2, "pod/p4", "node n2 is not ready since 2026-01-02 03:04:05 UTC: NodeStatusUnknown (NodeGone). Next: administrator of node n2.",
+	w.tells(w.reader, 2, "pod/p4",
+		"node n2 is not ready since 2026-01-02 03:04:05 UTC: NodeStatusUnknown (NodeGone). Next: administrator of node n2.",
+
 		"by force 6 minutes after its last Pod there is gone; pod p3 is not being deleted")
 	w.end("p3", false)
 	w.tells(w.reader, 2, "pod/p4", "pod p3 is being deleted, and nobody on the node ends it")
 	w.end("p4", true)
 	w.end("p3", true)
-	w.tells(w.reader, 2, "pvc/c2", "volume * is still mounted on node n2 as far as is known", "Next: administrator of node n2.")
+	w.tells(w.reader, 2, "pvc/c2", "volume * is still mounted on node n2 as far as is known",
+		"Next: administrator of node n2.")
 	w.pod("p5", "c2", "n1", true)
 	w.tells(w.reader, 2, "pod/p5", "UTC at the latest", "node.kubernetes.io/out-of-service")
 	w.tells(w.reader, 2, "-A", "node n2 is not ready since")
@@ -350,13 +387,14 @@ func (w *inquiry) limits() {
 	w.pod("p6", "c6", "n1", false)
 	w.tells(w.reader, 0, "pod/p6", "is healthy")
 	w.pod("p7", "c7", "n1", false)
-	w.tells(w.reader, 2, "pod/p7", "exceed max volume count", "node n1 takes 3 volumes of driver test.csi.example.com and has 3", "(FailedScheduling). Next: user.")
+	w.tells(w.reader, 2, "pod/p7", "exceed max volume count",
+		"node n1 takes 3 volumes of driver test.csi.example.com and has 3", "(FailedScheduling). Next: user.")
 	w.tells(w.reader, 0, "node/n1", "registered as id-n1, takes 3 volumes and has 3")
 	w.end("p7", true)
-	w.end("p6", false)
 	w.wish("c8", "misspelt")
 	w.pod("p8", "c8", "n1", false)
-	w.tells(w.reader, 2, "pod/p8", "driver tset.csi.example.com is not registered on any node (DriverMissing). Next: tset.csi.example.com.")
+	w.tells(w.reader, 2, "pod/p8",
+		"driver tset.csi.example.com is not registered on any node (DriverMissing). Next: tset.csi.example.com.")
 	w.end("p8", true)
 	w.must(w.client.CoreV1().PersistentVolumeClaims("default").Delete(w.ctx, "c8", metav1.DeleteOptions{}))
 }
@@ -364,10 +402,15 @@ func (w *inquiry) limits() {
 // registration: the driver is not registered on the Pod's node (W-6).
 func (w *inquiry) registration() {
 	w.register.end()
+	w.known(0)
 	w.pod("p7", "c7", "n1", true)
-	w.tells(w.reader, 2, "pod/p7", "driver test.csi.example.com has not registered on node n1 (DriverMissing). Next: test.csi.example.com.")
+	w.tells(w.reader, 2, "pod/p7",
+		"driver test.csi.example.com has not registered on node n1 (DriverMissing). Next: test.csi.example.com.")
 	w.tells(w.reader, 0, "pod/p5", "is healthy")
 	w.end("p7", true)
+	w.end("p6", false)
+	w.tells(w.reader, 2, "pvc/c6", "is still mounted on node n1, and driver test.csi.example.com, which unmounts it, has not registered there",
+		"Next: test.csi.example.com.")
 }
 
 // secrets: a Secret that a class names does not exist (W-7).
@@ -380,21 +423,28 @@ func (w *inquiry) secrets() {
 
 // alive: the next actor shows no sign of life, by its lease (W-1).
 func (w *inquiry) alive() {
+	w.claim("c12")
 	w.attacher.kill()
 	w.pod("p10", "c7", "n2", true)
 	w.attachment("c7")
 	w.provisioner.kill()
 	w.wish("c11", "fast")
 	w.controllers.kill()
-	w.pod("p12", "c6", "n2", true)
+	w.pod("p12", "c12", "n2", true)
 	const last = "shows no sign of life: * has renewed lease "
-	w.tells(w.reader, 2, "pod/p10", "the attacher of driver test.csi.example.com "+last+"default/external-attacher-leader-test-csi-example-com for the last time *s ago (LeaderGone). Next: test.csi.example.com.")
-	w.tells(w.reader, 2, "pvc/c11", "the provisioner of driver test.csi.example.com "+last+"default/test-csi-example-com for the last time")
-	w.tells(w.reader, 2, "pod/p12", "kube-controller-manager "+last+"kube-system/kube-controller-manager for the last time", "Next: administrator of the control plane.")
+	w.tells(w.reader, 2, "pod/p10",
+		"the attacher of driver test.csi.example.com "+last+"default/external-attacher-leader-test-csi-example-com",
+		"for the last time *s ago (LeaderGone). Next: test.csi.example.com.")
+	w.tells(w.reader, 2, "pvc/c11",
+		"the provisioner of driver test.csi.example.com "+last+"default/test-csi-example-com for the last time")
+	w.tells(w.reader, 2, "pod/p12",
+		"kube-controller-manager "+last+"kube-system/kube-controller-manager for the last time",
+		"Next: administrator of the control plane.")
 	got, _ := w.said(w.reader, "-A")
 	if n := strings.Count(got, "csidriver/test.csi.example.com problem LeaderGone"); n != 1 {
 		w.t.Errorf("the driver's controllers are %d causes: %s", n, got)
 	}
-	w.tells(w.stranger, 2, "pod/p10", "whether the attacher of driver test.csi.example.com is alive is not told, for you may not list leases")
+	w.tells(w.stranger, 2, "pod/p10",
+		"whether the attacher of driver test.csi.example.com is alive is not told, for you may not list leases")
 	w.tells(w.stranger, 2, "pvc/c11", "who may list the ConfigMaps of all namespaces is told which")
 }

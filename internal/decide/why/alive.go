@@ -137,7 +137,7 @@ func (k known) dead(a actor) (Link, bool) {
 func (f facts) untouched(l Link, a actor) (Link, bool) {
 	node := strings.TrimPrefix(l.Subject, "attachment/")
 	inProcess := f.controlPlane() != nil // whose attacher needs no lease
-	if inProcess || l.Because.Reason != volume.ReasonAttaching || f.LeasesHidden || f.leaseOf(a) != nil {
+	if inProcess || f.LeasesHidden || f.leaseOf(a) != nil || l.Because.Reason != volume.ReasonAttaching {
 		return Link{}, false
 	}
 	for _, va := range f.attached() {

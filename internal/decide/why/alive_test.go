@@ -42,7 +42,9 @@ func leaseRows() []row {
 		{"the attacher lives", "pvc/data", func(s *scene) { s.lease("storage", attachers, "csi-0", 15, 15*time.Second) }},
 		{"the attacher is dead", "pvc/data", func(s *scene) { s.lease("storage", attachers, "csi-0", 15, 16*time.Second) }},
 		{"a longer lease lasts longer", "pvc/data", func(s *scene) { s.lease("storage", attachers, "csi-0", 137, 2*minute) }},
-		{"the attacher has ended well, just now", "pvc/data", func(s *scene) { s.lease("storage", attachers, "", 1, 15*time.Second) }},
+		{"the attacher has ended well, just now", "pvc/data", func(s *scene) {
+			s.lease("storage", attachers, "", 1, 15*time.Second)
+		}},
 		{"a while ago", "pvc/data", func(s *scene) { s.lease("storage", attachers, "", 1, 5*minute) }},
 		{"the lease of an earlier installation is left", "pvc/data", func(s *scene) {
 			s.lease("old", attachers, "csi-9", 15, 9*minute)
@@ -71,7 +73,10 @@ func leaseRows() []row {
 			s.all.Now = s.all.Now.Add(-time.Hour)
 		}},
 		{"leases may not be read", "pvc/data", func(s *scene) { s.all.Leases, s.all.LeasesHidden = nil, true }},
-		{"nor are they missed for who has none", "pvc/data", func(s *scene) { s.late(); s.all.Leases, s.all.LeasesHidden = nil, true }},
+		{"nor are they missed for who has none", "pvc/data", func(s *scene) {
+			s.late()
+			s.all.Leases, s.all.LeasesHidden = nil, true
+		}},
 		{"nor where the cause is known", "pvc/data", func(s *scene) {
 			s.all.Leases, s.all.LeasesHidden = nil, true
 			s.attachment.Status.AttachError = &storagev1.VolumeError{Message: "Internal: no"}
@@ -98,8 +103,14 @@ func leaseRows() []row {
 func otherLeaseRows() []row {
 	const long = 9 * time.Minute
 	return []row{
-		{"the provisioner is dead", "pvc/data", func(s *scene) { s.unbound(); s.lease("storage", "d-example-com", "csi-0", 15, long) }},
-		{"the provisioner lives", "pvc/data", func(s *scene) { s.unbound(); s.lease("storage", "d-example-com", "csi-0", 15, 0) }},
+		{"the provisioner is dead", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.lease("storage", "d-example-com", "csi-0", 15, long)
+		}},
+		{"the provisioner lives", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.lease("storage", "d-example-com", "csi-0", 15, 0)
+		}},
 		{"the volume is not deleted", "pv/v1", func(s *scene) {
 			s.released()
 			s.detached()
@@ -159,7 +170,8 @@ func (s *scene) lease(ns, name, holder string, seconds int32, age time.Duration)
 	s.all.Leases = append(s.all.Leases, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: ptr.To(holder), LeaseDurationSeconds: &seconds, RenewTime: &metav1.MicroTime{Time: s.all.Now.Add(-age)},
+			HolderIdentity: ptr.To(holder), LeaseDurationSeconds: &seconds,
+			RenewTime: &metav1.MicroTime{Time: s.all.Now.Add(-age)},
 		},
 	})
 }

@@ -179,6 +179,10 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 		}
 		if _, down := f.nodeDown(a.Spec.NodeName); down {
 			told.Stuck = true
+		} else if driver := a.Spec.Attacher; !f.registered(driver, a.Spec.NodeName) {
+			told.Reason, told.Stuck, told.Next = volume.ReasonDriverMissing, true, driver
+			told.Message += ", and driver " + driver + ", which unmounts it, has not registered there"
+			told.Message += f.plugin(driver, a.Spec.NodeName)
 		}
 	}
 	if e := a.Status.DetachError; e != nil && told.Reason == volume.ReasonDetaching {

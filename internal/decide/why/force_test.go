@@ -45,10 +45,14 @@ func forceRows() []row {
 			evicts(s)
 			s.pod.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 		}},
-		{"after a time that nobody knows", "pod/other", func(s *scene) { evicts(s, 300); s.n1.Spec.Taints[1].TimeAdded = nil }},
+		{"after a time that nobody knows", "pod/other", func(s *scene) {
+			evicts(s, 300)
+			s.n1.Spec.Taints[1].TimeAdded = nil
+		}},
 		{"the first of two taints counts", "pod/other", func(s *scene) {
 			evicts(s, 300)
-			s.n1.Spec.Taints = append(s.n1.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: ptr.To(at(1))})
+			s.n1.Spec.Taints = append(s.n1.Spec.Taints,
+				corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute, TimeAdded: ptr.To(at(1))})
 		}},
 		{"nobody ends its Pod", "pod/other", func(s *scene) { s.pod.DeletionTimestamp = ptr.To(at(8)) }},
 		{"its Pod has gone, nobody knows when", "pod/other", func(s *scene) { s.podGone() }},
@@ -64,9 +68,13 @@ func forceRows() []row {
 		}},
 		{"the same, as newer controllers say it", "pod/other", func(s *scene) {
 			s.podGone()
-			s.multiAttach("uid-other", `Waiting for detach for volume "v1" Volume is already exclusively attached to one node, waiting on detach`, at(9))
+			s.multiAttach("uid-other",
+				`Waiting for detach for volume "v1" Volume is already exclusively attached to one node, waiting on detach`, at(9))
 		}},
-		{"nor does the node use it: it is detached anyhow", "pod/other", func(s *scene) { s.podGone(); s.n1.Status.VolumesInUse = nil }},
+		{"nor does the node use it: it is detached anyhow", "pod/other", func(s *scene) {
+			s.podGone()
+			s.n1.Status.VolumesInUse = nil
+		}},
 		{"somebody has said that the host is off", "pod/other", func(s *scene) {
 			s.podGone()
 			s.n1.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
@@ -82,7 +90,7 @@ func forceRows() []row {
 // deadNode has n1 die, which has the volume that a Pod of n2 waits for.
 func (s *scene) deadNode() {
 	s.kubelet("")
-	s.container(corev1.ContainerState{Running: &corev1.ContainerStateRunning{}})
+	s.runs()
 	s.n1.Status.Conditions = []corev1.NodeCondition{{
 		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", LastTransitionTime: at(4),
 	}}
@@ -119,7 +127,8 @@ func TestDeadDrivers(t *testing.T) {
 			s.warn("uid-web", volume.ReasonFailedMount, `MountVolume.MountDevice failed for volume "v1" : `+gone)
 		}},
 		{"one node's agent says so", "", func(s *scene) {
-			s.failed("publish", "NodePublishVolume by driver d.example.com: Unavailable: error reading from server: EOF", "node n1")
+			s.failed("publish", "NodePublishVolume by driver d.example.com: Unavailable: error reading from server: EOF",
+				"node n1")
 		}},
 		{"it answers, and refuses: each volume is a cause", "", func(s *scene) {
 			s.twin(corev1.PodPending)

@@ -136,7 +136,8 @@ func (k known) unregistered(p *corev1.Pod) (Link, bool) {
 		b, more := k.absent(s, node)
 		if !more {
 			b = volume.Because{
-				Reason: volume.ReasonDriverMissing, Message: s.String() + " has not registered on node " + node, Next: s.Next(),
+				Reason: volume.ReasonDriverMissing, Next: s.Next(),
+				Message: s.String() + " has not registered on node " + node,
 			}
 			b.Message += k.plugin(s.CSI, node)
 		}

@@ -56,7 +56,12 @@ func (k known) ending(p *corev1.Pod) Link {
 			"before its volumes are unmounted", all[slices.IndexFunc(all, runs)].Name, moment(p.DeletionTimestamp.Time))
 		return link(subject, Waiting, volume.ReasonUnmounting, message, node)
 	}
-	return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are being unmounted"+k.by(p), node)
+	if l, ok := k.unregistered(p); ok {
+		l.Because.Message = "the Pod is being deleted, and its volumes cannot be unmounted: " + l.Because.Message
+		return l
+	}
+	message := "the Pod is being deleted; its volumes are being unmounted" + k.by(p)
+	return link(subject, Waiting, volume.ReasonUnmounting, message, node)
 }
 
 // cause returns why a Pod has ended, if somebody has said so.

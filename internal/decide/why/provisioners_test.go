@@ -36,7 +36,9 @@ func provisionerRows() []row {
 			s.all.Volumes[0].Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d"}
 		}},
 		{"it renews a lease", "pvc/data", func(s *scene) { s.lease("nfs", "example.com-nfs", "nfs-0", 15, time.Second) }},
-		{"it renews none any more", "pvc/data", func(s *scene) { s.lease("nfs", "example.com-nfs", "nfs-0", 15, time.Minute) }},
+		{"it renews none any more", "pvc/data", func(s *scene) {
+			s.lease("nfs", "example.com-nfs", "nfs-0", 15, time.Minute)
+		}},
 		{"a driver has to register as well", "pvc/data", func(s *scene) {
 			s.all.Drivers = []*storagev1.CSIDriver{s.driver}
 			s.driver.Name, s.class.Provisioner = "example.com-nfs", "example.com-nfs"

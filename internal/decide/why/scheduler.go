@@ -122,11 +122,13 @@ func (k known) reachable(p *corev1.Pod) []string {
 		for _, t := range f.Volume.Spec.NodeAffinity.Required.NodeSelectorTerms {
 			var all []string
 			for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
-				all = append(all, fmt.Sprintf("%s %s (%s)", e.Key, strings.ToLower(string(e.Operator)), strings.Join(e.Values, ", ")))
+				is := strings.ToLower(string(e.Operator))
+				all = append(all, fmt.Sprintf("%s %s (%s)", e.Key, is, strings.Join(e.Values, ", ")))
 			}
 			terms = append(terms, strings.Join(all, " and "))
 		}
-		out = append(out, fmt.Sprintf("volume %s can be used on nodes with %s", f.Volume.Name, strings.Join(terms, ", or ")))
+		all := strings.Join(terms, ", or ")
+		out = append(out, fmt.Sprintf("volume %s can be used on nodes with %s", f.Volume.Name, all))
 	}
 	return few(out)
 }

@@ -19,10 +19,13 @@ func TestScheduler(t *testing.T) {
 }
 
 func schedulerRows() []row {
-	const full = "0/4 nodes are available: 1 Insufficient cpu, 3 node(s) exceed max volume count. preemption: 0/4 nodes are available."
+	const full = "0/4 nodes are available: 1 Insufficient cpu, 3 node(s) exceed max volume count. " +
+		"preemption: 0/4 nodes are available."
 	takes := func(s *scene, count int32) {
 		for _, n := range s.all.CSINodes {
-			n.Spec.Drivers = append([]storagev1.CSINodeDriver{{Name: "other", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](0)}}}, n.Spec.Drivers...)
+			other := storagev1.CSINodeDriver{Name: "other", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](0)}}
+			n.Spec.Drivers = append([]storagev1.CSINodeDriver{other},
+				n.Spec.Drivers...)
 			n.Spec.Drivers[1].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(count)}
 		}
 	}
@@ -63,7 +66,8 @@ func schedulerRows() []row {
 		}},
 		{"a claim that is not there is not bound first", "pod/web", func(s *scene) {
 			s.all.Claims = nil
-			s.homeless(`0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims, persistentvolumeclaim "data" not found.`)
+			s.homeless(`0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims, ` +
+				`persistentvolumeclaim "data" not found.`)
 		}},
 		{"nobody says where the volume is", "pod/web", func(s *scene) {
 			s.volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{}
@@ -83,18 +87,22 @@ func schedulerRows() []row {
 			s.homeless(full)
 		}},
 		{"the volume is elsewhere", "pod/web", func(s *scene) {
-			s.volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
-				{MatchExpressions: []corev1.NodeSelectorRequirement{
-					{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"a", "b"}}, {Key: "rack", Operator: corev1.NodeSelectorOpIn, Values: []string{"1"}},
-				}},
-				{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n7"}}}},
-			}}}
+			in := func(key string, values ...string) corev1.NodeSelectorRequirement {
+				return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}
+			}
+			terms := []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{in("zone", "a", "b"), in("rack", "1")}},
+				{MatchFields: []corev1.NodeSelectorRequirement{in("metadata.name", "n7")}},
+			}
+			s.volume.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: terms}}
 			s.homeless("0/2 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity.")
 		}},
 		{"an older scheduler says so of a volume that has become free of it", "pod/web", func(s *scene) {
 			s.homeless("0/2 nodes are available: 2 node(s) had volume node affinity conflict.")
 		}},
-		{"it is not for its volumes", "pod/web", func(s *scene) { s.homeless("0/2 nodes are available: 2 Insufficient memory.") }},
+		{"it is not for its volumes", "pod/web", func(s *scene) {
+			s.homeless("0/2 nodes are available: 2 Insufficient memory.")
+		}},
 		{"it is, in other words", "pod/web", func(s *scene) {
 			s.homeless(`0/2 nodes are available: 2 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s).`)
 		}},
@@ -112,7 +120,9 @@ func TestPodsWithoutVolumes(t *testing.T) {
 		p := pod("plain", "")
 		p.Spec.Volumes = nil
 		if message != "" {
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message}}
+			p.Status.Conditions = []corev1.PodCondition{
+				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message},
+			}
 		}
 		s.use(p)
 		if got := why.Causes(s.all); len(got) != want {
@@ -122,7 +132,8 @@ func TestPodsWithoutVolumes(t *testing.T) {
 	s := newScene()
 	s.kubelet("")
 	s.pod.Spec.Volumes = nil
-	s.warn("uid-web", volume.ReasonFailedMount, `MountVolume.SetUp failed for volume "conf" : configmap "settings" not found`)
+	s.warn("uid-web", volume.ReasonFailedMount,
+		`MountVolume.SetUp failed for volume "conf" : configmap "settings" not found`)
 	s.all.Claims, s.all.Volumes, s.all.Attachments = nil, nil, nil
 	if got := why.Causes(s.all); len(got) != 1 || !strings.Contains(got[0].Because.Message, "settings") {
 		t.Errorf("causes are %+v", got)
