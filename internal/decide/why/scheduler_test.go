@@ -29,7 +29,7 @@ func schedulerRows() []row {
 			n.Spec.Drivers[1].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(count)}
 		}
 	}
-	return []row{
+	return append([]row{
 		{"the claim has no volume yet", "pod/web", func(s *scene) {
 			p := s.pod
 			s.unbound()
@@ -86,6 +86,13 @@ func schedulerRows() []row {
 			takes(s, 0)
 			s.homeless(full)
 		}},
+	}, elsewhereRows()...)
+}
+
+// elsewhereRows are of volumes that can be used on some nodes, and of what is not
+// about volumes.
+func elsewhereRows() []row {
+	return []row{
 		{"the volume is elsewhere", "pod/web", func(s *scene) {
 			in := func(key string, values ...string) corev1.NodeSelectorRequirement {
 				return corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: values}
