@@ -394,7 +394,7 @@ func (w *inquiry) limits() {
 	w.wish("c8", "misspelt")
 	w.pod("p8", "c8", "n1", false)
 	w.tells(w.reader, 2, "pod/p8",
-		"driver tset.csi.example.com is not registered on any node (DriverMissing). Next: tset.csi.example.com.")
+		"driver tset.csi.example.com *", "registered", "(DriverMissing). Next: ")
 	w.end("p8", true)
 	w.must(w.client.CoreV1().PersistentVolumeClaims("default").Delete(w.ctx, "c8", metav1.DeleteOptions{}))
 }
@@ -446,5 +446,5 @@ func (w *inquiry) alive() {
 	}
 	w.tells(w.stranger, 2, "pod/p10",
 		"whether the attacher of driver test.csi.example.com is alive is not told, for you may not list leases")
-	w.tells(w.stranger, 2, "pvc/c11", "who may list the ConfigMaps of all namespaces is told which")
+	w.tells(w.stranger, 2, "pvc/c11", "who may list the ConfigMaps of all namespaces is told")
 }
