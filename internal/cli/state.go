@@ -261,5 +261,5 @@ func (s *shell) whyFrom(q question, args []string) error {
 		return fmt.Errorf("there is no %s/%s in %s, which was written at %s", k.name, name, q.from,
 			st.Now.UTC().Format(time.DateTime+" UTC"))
 	}
-	return s.tellChain(chain, q)
+	return s.tellChain(chain, st.Objects, ns, q)
 }

@@ -35,6 +35,9 @@ server checks them, if you may create them, and makes nothing; its refusal is an
 answer. Then 0 means that all is served by itself as far as can be told, and 2
 that something is in the way or that a user has to do something first.
 
+With --fix: the commands that would free the object, with what each risks. None
+is run.
+
 Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 		Example: `  volplane why -A
   volplane why pvc/data
@@ -52,7 +55,14 @@ Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 	f.StringVarP(&q.file, "filename", "f", "",
 		"with --dry-run: YAML or JSON file of objects, directory of such files, or - for standard input")
 	f.BoolVar(&q.dryRun, "dry-run", false, "tell what would happen if the objects of -f were created, and create nothing")
+	f.BoolVar(&q.fix, "fix", false, "print the commands that would free the object, with what each risks; run none")
+	f.BoolVarP(&q.watch, "watch", "w", false, "print the answer again whenever it changes, until interrupted")
 	f.StringVar(&q.from, "from", "", "file of 'volplane snapshot-state' to answer from, or - for standard input")
+	for _, two := range [][]string{
+		{"watch", "dry-run"}, {"watch", "from"}, {"watch", "fix"}, {"dry-run", "from"}, {"dry-run", "fix"}, {"dry-run", "all-namespaces"},
+	} {
+		c.MarkFlagsMutuallyExclusive(two...)
+	}
 	return c
 }
 
@@ -65,6 +75,9 @@ type question struct {
 	// file holds objects that are not there; dryRun says that they are not to be made.
 	file   string
 	dryRun bool
+	// fix asks for the commands that would free the object, watch for the answers to
+	// come.
+	fix, watch bool
 }
 
 // check refuses what does not go together.
@@ -76,7 +89,9 @@ func (q question) check(args []string) error {
 		return errors.New("--all-namespaces asks for all causes: leave out " + strings.Join(args, " "))
 	case q.dryRun != (q.file != ""):
 		return errDryRun
-	case q.dryRun && (len(args) > 0 || q.all || q.from != ""):
+	case q.fix && len(args) == 0:
+		return errors.New("--fix is about one object: name it, for example: volplane why --fix pvc/data")
+	case q.dryRun && len(args) > 0:
 		return errors.New("--dry-run explains the objects of -f: leave out what is asked beside it")
 	}
 	return nil
@@ -89,6 +104,15 @@ func (s *shell) why(ctx context.Context, q question, args []string) error {
 	switch {
 	case q.dryRun:
 		return s.whyDryRun(ctx, q)
+	case q.watch:
+		return s.whyWatch(ctx, q, args)
+	}
+	return s.whyOnce(ctx, q, args)
+}
+
+// whyOnce answers one time.
+func (s *shell) whyOnce(ctx context.Context, q question, args []string) error {
+	switch {
 	case q.from != "":
 		return s.whyFrom(q, args)
 	case len(args) == 0:
@@ -107,19 +131,33 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	chain, found, err := k.explain(ctx, client, ns, name)
-	if err != nil {
+	r := newReading(client)
+	if err := k.read(r, ctx, ns, name); err != nil {
 		return err
 	}
+	chain, found := k.tell(r.Objects, ns, name)
 	if !found {
 		return absent(ctx, client, k, ns, name)
 	}
-	return s.tellChain(chain, q)
+	return s.tellChain(chain, r.Objects, ns, q)
 }
 
 // tellChain prints an answer, and ends with an error unless all is well.
-func (s *shell) tellChain(chain why.Chain, q question) error {
-	if err := s.printChain(chain, q.output); err != nil {
+func (s *shell) tellChain(chain why.Chain, o why.Objects, ns string, q question) error {
+	e := explanationOf(chain)
+	var err error
+	switch {
+	case q.fix && q.output == "":
+		err = why.RenderFixes(s.Out, chain, why.Fix(o, ns, chain))
+	case q.output == "":
+		err = why.Render(s.Out, chain)
+	case q.fix:
+		e.Fixes = why.Fix(o, ns, chain)
+		fallthrough
+	default:
+		err = s.printValue(e, q.output)
+	}
+	if err != nil {
 		return err
 	}
 	if !chain.Healthy() {
@@ -207,6 +245,8 @@ type explanation struct {
 	Next    string    `json:"next,omitempty"`
 	Answer  linkOut   `json:"answer"`
 	Links   []linkOut `json:"links"`
+	// Fixes are what --fix asks for.
+	Fixes []why.Remedy `json:"fixes,omitempty"`
 }
 
 type linkOut struct {
@@ -230,13 +270,6 @@ type waitOut struct {
 
 func outOf(l why.Link) linkOut {
 	return linkOut{l.Subject, l.State, l.Because.Reason, l.Because.Message, l.Because.Next}
-}
-
-func (s *shell) printChain(c why.Chain, output string) error {
-	if output == "" {
-		return why.Render(s.Out, c)
-	}
-	return s.printValue(explanationOf(c), output)
 }
 
 func explanationOf(c why.Chain) explanation {

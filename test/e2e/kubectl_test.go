@@ -33,7 +33,7 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"kubectl", "volplane", "why", "refused", "nodes", "start", "orphans"} {
+	for _, kind := range []string{"kubectl", "volplane", "why", "watch", "refused", "nodes", "start", "orphans"} {
 		t.Run(kind, func(t *testing.T) {
 			testscript.Run(t, testscript.Params{
 				Dir:                 filepath.Join("testdata", kind),
