@@ -79,12 +79,12 @@ func (s *shell) whyDryRun(ctx context.Context, q question) error {
 	if err := r.surround(ctx, ns); err != nil {
 		return err
 	}
-	return s.tellAll(r.answers(), q)
+	return s.tellAll(r, ns, q)
 }
 
 // tellAll prints the answers, and ends with an error unless all would be served.
-func (s *shell) tellAll(chains []why.Chain, q question) error {
-	served := true
+func (s *shell) tellAll(r *rehearsal, ns string, q question) error {
+	served, chains := true, r.answers()
 	for i, c := range chains {
 		if i > 0 && q.output == "" {
 			fmt.Fprintln(s.Out)
@@ -99,7 +99,7 @@ func (s *shell) tellAll(chains []why.Chain, q question) error {
 	if q.output != "" {
 		out := make([]explanation, 0, len(chains))
 		for _, c := range chains {
-			out = append(out, explanationOf(c))
+			out = append(out, explanationOf(why.TimesOf(r.Objects), ns, c))
 		}
 		if err := s.printValue(map[string]any{"answers": out}, q.output); err != nil {
 			return err

@@ -59,7 +59,12 @@ Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 	f.BoolVarP(&q.watch, "watch", "w", false, "print the answer again whenever it changes, until interrupted")
 	f.StringVar(&q.from, "from", "", "file of 'volplane snapshot-state' to answer from, or - for standard input")
 	for _, two := range [][]string{
-		{"watch", "dry-run"}, {"watch", "from"}, {"watch", "fix"}, {"dry-run", "from"}, {"dry-run", "fix"}, {"dry-run", "all-namespaces"},
+		{"watch", "dry-run"},
+		{"watch", "from"},
+		{"watch", "fix"},
+		{"dry-run", "from"},
+		{"dry-run", "fix"},
+		{"dry-run", "all-namespaces"},
 	} {
 		c.MarkFlagsMutuallyExclusive(two...)
 	}
@@ -144,7 +149,7 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 
 // tellChain prints an answer, and ends with an error unless all is well.
 func (s *shell) tellChain(chain why.Chain, o why.Objects, ns string, q question) error {
-	e := explanationOf(chain)
+	e := explanationOf(why.TimesOf(o), ns, chain)
 	var err error
 	switch {
 	case q.fix && q.output == "":
@@ -239,12 +244,14 @@ func (s *shell) tellCauses(o why.Objects, q question) error {
 
 // explanation is a chain as programs read it.
 type explanation struct {
-	Subject string    `json:"subject"`
-	Healthy bool      `json:"healthy"`
-	State   why.State `json:"state"`
-	Next    string    `json:"next,omitempty"`
-	Answer  linkOut   `json:"answer"`
-	Links   []linkOut `json:"links"`
+	Subject string `json:"subject"`
+	Healthy bool   `json:"healthy"`
+	// State, Since and Next are those of the answer.
+	State  why.State    `json:"state"`
+	Since  *metav1.Time `json:"since,omitempty"`
+	Next   string       `json:"next,omitempty"`
+	Answer linkOut      `json:"answer"`
+	Links  []linkOut    `json:"links"`
 	// Fixes are what --fix asks for.
 	Fixes []why.Remedy `json:"fixes,omitempty"`
 }
@@ -255,6 +262,8 @@ type linkOut struct {
 	Reason  volume.Reason `json:"reason"`
 	Message string        `json:"message"`
 	Next    string        `json:"next,omitempty"`
+	// Since is when it began, as far as that is known.
+	Since *metav1.Time `json:"since,omitempty"`
 }
 
 // causeOut is a cause of waiting as programs read it.
@@ -268,15 +277,22 @@ type waitOut struct {
 	Subject   string `json:"subject"`
 }
 
-func outOf(l why.Link) linkOut {
-	return linkOut{l.Subject, l.State, l.Because.Reason, l.Because.Message, l.Because.Next}
+func outOf(t why.Times, ns string, c why.Chain, l why.Link) linkOut {
+	out := linkOut{
+		Subject: l.Subject, State: l.State, Reason: l.Because.Reason, Message: l.Because.Message,
+		Next: l.Because.Next,
+	}
+	if since := t.Since(ns, c, l); !since.IsZero() {
+		out.Since = &metav1.Time{Time: since}
+	}
+	return out
 }
 
-func explanationOf(c why.Chain) explanation {
-	a := c.Answer()
-	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), State: a.State, Next: a.Because.Next, Answer: outOf(a)}
+func explanationOf(t why.Times, ns string, c why.Chain) explanation {
+	a := outOf(t, ns, c, c.Answer())
+	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), State: a.State, Since: a.Since, Next: a.Next, Answer: a}
 	for _, l := range c.Links {
-		e.Links = append(e.Links, outOf(l))
+		e.Links = append(e.Links, outOf(t, ns, c, l))
 	}
 	return e
 }
@@ -284,9 +300,10 @@ func explanationOf(c why.Chain) explanation {
 func (s *shell) printCauses(causes []why.Cause, o why.Objects, q question) error {
 	switch {
 	case q.output != "":
-		out := make([]causeOut, 0, len(causes))
+		times, out := why.TimesOf(o), make([]causeOut, 0, len(causes))
 		for _, c := range causes {
-			next := causeOut{linkOut: outOf(c.Link)}
+			of := why.Chain{Subject: c.Waits[0].Subject, Links: []why.Link{c.Link}}
+			next := causeOut{linkOut: outOf(times, c.Waits[0].Namespace, of, c.Link)}
 			for _, w := range c.Waits {
 				next.Waits = append(next.Waits, waitOut(w))
 			}

@@ -1,0 +1,110 @@
+package why
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Times knows since when links do not hold.
+type Times struct{ known }
+
+// TimesOf returns what the objects tell.
+func TimesOf(o Objects) Times { return Times{index(o)} }
+
+// Since returns since when a link does not hold, as far as the objects tell: by a
+// condition of the same reason, by the first of its warnings, by the deletion that is
+// not finished, or else since the object is there. It is zero for a link that holds,
+// and when nothing is known.
+func (t Times) Since(ns string, c Chain, l Link) time.Time {
+	if l.State == OK {
+		return time.Time{}
+	}
+	k := fixing{t.known, spaceOf(t.Objects, ns, c), c}
+	kind, name, _ := strings.Cut(l.Subject, "/")
+	switch kind {
+	case "pvc", "resize":
+		return k.sinceOf(objectOf(found(k.view.Claims, k.ns+"/"+name)), l)
+	case "pod":
+		return k.sincePod(found(k.view.Pods, k.ns+"/"+name), l)
+	case "node":
+		return k.sinceNode(name)
+	case "pv":
+		if v := found(k.view.Volumes, name); v != nil {
+			return k.sinceOf(v, l)
+		}
+		claim, _ := k.claimOf() // of a claim that has no volume yet
+		return k.sinceOf(objectOf(claim), l)
+	case "attachment", "volumeattachment":
+		return k.sinceOf(objectOf(k.attachmentTo(name)), l)
+	}
+	return time.Time{}
+}
+
+// objectOf returns nil for an object that is not there, whatever its type.
+func objectOf[T any, P interface {
+	*T
+	metav1.Object
+}](o P,
+) metav1.Object {
+	if o == nil {
+		return nil
+	}
+	return o
+}
+
+func (k fixing) sinceOf(o metav1.Object, l Link) time.Time {
+	switch {
+	case o == nil:
+		return time.Time{}
+	case o.GetDeletionTimestamp() != nil:
+		return o.GetDeletionTimestamp().Time
+	}
+	for _, e := range k.Warnings {
+		if e.InvolvedObject.UID == o.GetUID() && e.Reason == string(l.Because.Reason) {
+			if !e.FirstTimestamp.IsZero() {
+				return e.FirstTimestamp.Time
+			}
+			return e.EventTime.Time
+		}
+	}
+	return o.GetCreationTimestamp().Time
+}
+
+func (k fixing) sincePod(p *corev1.Pod, l Link) time.Time {
+	if p == nil {
+		return time.Time{}
+	}
+	for _, c := range p.Status.Conditions {
+		if c.Reason == string(l.Because.Reason) && p.DeletionTimestamp == nil {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return k.sinceOf(p, l)
+}
+
+func (k fixing) sinceNode(name string) time.Time {
+	n := k.known.node(name)
+	if n == nil {
+		return time.Time{}
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}
+
+// attachmentTo returns the attachment that has a name, or is of the chain's claim to a
+// node of that name; nil when there is none.
+func (k fixing) attachmentTo(name string) *storagev1.VolumeAttachment {
+	claim, _ := k.claimOf()
+	return first(k.Attachments, func(a *storagev1.VolumeAttachment) bool {
+		v := a.Spec.Source.PersistentVolumeName
+		return a.Name == name || a.Spec.NodeName == name && claim != nil && v != nil && *v == claim.Spec.VolumeName
+	})
+}
