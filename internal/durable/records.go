@@ -66,7 +66,7 @@ func OpenRecords[T any](dir, boot string, kind Kind[T]) (*Records[T], []string, 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make directory of records: %w", err)
 	}
-	r := &Records[T]{Kind: kind, dir: dir, boot: boot, all: map[string]*T{}, doubtful: map[string]bool{}}
+	r := &Records[T]{Kind: kind, dir: filepath.Clean(dir), boot: boot, all: map[string]*T{}, doubtful: map[string]bool{}}
 	found, drafts, err := r.files()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read records: %w", err)
@@ -211,7 +211,7 @@ func (r *Records[T]) Put(v *T) error {
 	if err != nil {
 		return err
 	}
-	if err := r.makeDirs(filepath.Dir(path)); err != nil {
+	if err := r.makeDirs(filepath.Dir(filepath.Join(r.dir, path))); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	if err := r.disk.writeFile(filepath.Join(r.dir, path+ending), data); err != nil {
@@ -247,24 +247,21 @@ func (r *Records[T]) encode(v *T) (string, []byte, error) {
 	return path, data, nil
 }
 
-// makeDirs makes the directories of a path below that of the records.
-func (r *Records[T]) makeDirs(path string) error {
-	if path == "." {
+// makeDirs makes the directory of a record, for good. That of all records was there: it is not made anew under a process
+// that works with it.
+func (r *Records[T]) makeDirs(dir string) error {
+	if _, err := os.Lstat(dir); err == nil || dir == r.dir {
 		return nil
 	}
-	err := os.Mkdir(filepath.Join(r.dir, path), 0o700)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = r.makeDirs(filepath.Dir(path)); err == nil {
-			err = os.Mkdir(filepath.Join(r.dir, path), 0o700)
-		}
-	}
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	if err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return r.disk.sync(filepath.Join(r.dir, filepath.Dir(path)))
+	for ; len(dir) > len(r.dir); dir = filepath.Dir(dir) {
+		if err := r.disk.sync(filepath.Dir(dir)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Settle is Put for a record of which nothing needs to be known that the last one does not say: something was taken

@@ -1,8 +1,10 @@
 package durable
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -64,7 +66,7 @@ func TestSteps(t *testing.T) {
 	}{
 		{
 			"the first one", r.Put, false,
-			"sync ., sync a, write a/b/i.json.tmp, sync a/b/i.json.tmp, rename a/b/i.json, sync a/b",
+			"sync a, sync ., write a/b/i.json.tmp, sync a/b/i.json.tmp, rename a/b/i.json, sync a/b",
 		},
 		{"replaced", r.Settle, false, "write a/b/i.json.tmp, sync a/b/i.json.tmp, rename a/b/i.json, sync a/b"},
 		{"no room", r.Settle, true, "write a/b/i.json.tmp, remove a/b/i.json.tmp, rename a/b/i.doubt.json, sync a/b"},
@@ -82,6 +84,76 @@ func TestSteps(t *testing.T) {
 		seen, full = nil, c.full
 		if err := c.do(i); err != nil || strings.Join(seen, ", ") != c.want {
 			t.Errorf("%s: %v\n got %s\nwant %s", c.argues, err, strings.Join(seen, ", "), c.want)
+		}
+	}
+}
+
+// TestDropHalfWay: what is left of a record that could not be dropped wholly is not taken for one in doubt.
+func TestDropHalfWay(t *testing.T) {
+	for _, doubtful := range []bool{false, true} {
+		r := openItems(t, t.TempDir())
+		i := &item{Format: 1, Key: "i", Done: true}
+		fails := func(steps ...string) {
+			r.disk.before = func(step, path string) error {
+				if slices.Contains(steps, step) {
+					return unix.ENOSPC
+				}
+				return nil
+			}
+		}
+		if err := r.Put(i); err != nil {
+			t.Fatal(err)
+		}
+		if fails("write"); doubtful && r.Settle(i) != nil {
+			t.Fatal("not settled")
+		}
+		if fails("sync"); r.Drop("i") == nil || r.Get("i") == nil {
+			t.Error("it is dropped, and may be there after a crash")
+		}
+		if fails("write"); r.Settle(i) == nil {
+			t.Error("nothing is there, and it was settled")
+		}
+	}
+}
+
+// TestAside: who counts on the records is told before one is moved aside; what lies in quarantine is no record.
+func TestAside(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "i.json")
+	kind, told := items(), 0
+	kind.BeforeAside = func() {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+		told++
+	}
+	for n := range 2 {
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, aside, err := OpenRecords(dir, "1", kind); err != nil || len(aside) != 1 || told != n+1 {
+			t.Errorf("aside %v, told %d times, %v", aside, told, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, Quarantine, "j.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, aside, err := OpenRecords(dir, "1", kind); err != nil || len(aside) > 0 {
+		t.Errorf("aside %v, %v", aside, err)
+	}
+}
+
+// TestLargest: what could not be read again is not written.
+func TestLargest(t *testing.T) {
+	r := openItems(t, t.TempDir())
+	i := &item{Format: 1, Key: "i", Boot: "1"}
+	data, err := json.Marshal(i)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for most, fits := range map[int64]bool{int64(len(data)) - 1: false, int64(len(data)): true} {
+		if r.Most = most; (r.Put(i) == nil) != fits {
+			t.Errorf("%d bytes where %d are possible: written %v", len(data), most, !fits)
 		}
 	}
 }

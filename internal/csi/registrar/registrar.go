@@ -82,7 +82,7 @@ func (r Registrar) check() error {
 // announce serves at the socket until ctx ends, the agent refuses, or the
 // socket is gone, when it is to be made again.
 func (r Registrar) announce(ctx context.Context) (again bool, err error) {
-	socket, err := listen(ctx, r.Path)
+	socket, err := announcement(ctx, r.Path)
 	if err != nil {
 		return false, err
 	}

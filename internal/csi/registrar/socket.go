@@ -3,50 +3,34 @@ package registrar
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
+
+	"volplane.dev/volplane/internal/socket"
 )
 
-// nameLimit is what the kernel takes as the name of a unix socket.
-const nameLimit = 107
-
-// socket is one that knows itself: what another process has put at its path
+// own is a socket that knows itself: what another process has put at its path
 // is not taken for it.
-type socket struct {
+type own struct {
 	*net.UnixListener
 	path string
-	own  fs.FileInfo
+	made fs.FileInfo
 }
 
-// listen makes a socket that only its owner may use, in the place of one that
-// nobody answers at any more.
-func listen(ctx context.Context, path string) (*socket, error) {
-	if len(path) > nameLimit {
-		return nil, fmt.Errorf("the name of the socket has %d bytes, %d are possible", len(path), nameLimit)
+// announcement makes the socket of an announcement.
+func announcement(ctx context.Context, path string) (*own, error) {
+	l, err := socket.Listen(ctx, path)
+	if errors.Is(err, socket.ErrTaken) {
+		err = ErrTaken
 	}
-	if other, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
-		return nil, errors.Join(ErrTaken, other.Close())
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
 	// It would remove whatever is at the path by then.
 	l.SetUnlinkOnClose(false)
-	s := &socket{UnixListener: l, path: path}
-	if s.own, err = os.Lstat(path); err == nil {
-		err = os.Chmod(path, 0o600)
-	}
-	if err != nil {
+	s := &own{UnixListener: l, path: path}
+	if s.made, err = os.Lstat(path); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return s, nil
@@ -54,7 +38,7 @@ func listen(ctx context.Context, path string) (*socket, error) {
 
 // there says whether the socket is at its path still; another one there is
 // ErrTaken.
-func (s *socket) there() (bool, error) {
+func (s *own) there() (bool, error) {
 	now, err := os.Lstat(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -62,14 +46,14 @@ func (s *socket) there() (bool, error) {
 	case err != nil:
 		return false, err
 	// The number of an inode that is free again is used again.
-	case !os.SameFile(now, s.own) || !now.ModTime().Equal(s.own.ModTime()):
+	case !os.SameFile(now, s.made) || !now.ModTime().Equal(s.made.ModTime()):
 		return false, ErrTaken
 	}
 	return true, nil
 }
 
 // remove takes the socket away.
-func (s *socket) remove() {
+func (s *own) remove() {
 	if is, err := s.there(); is && err == nil {
 		_ = os.Remove(s.path)
 	}

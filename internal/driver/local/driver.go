@@ -2,23 +2,17 @@ package local
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"volplane.dev/volplane/internal/socket"
 	"volplane.dev/volplane/internal/volume"
 )
-
-// socketNameLimit is what the kernel takes as the name of a unix socket.
-const socketNameLimit = 107
 
 // Options says where one instance of the driver works.
 type Options struct {
@@ -78,12 +72,13 @@ func serveAll(ctx context.Context, all []listener) error {
 	var started []listener
 	var err error
 	for _, l := range all {
-		var socket net.Listener
-		if socket, err = listen(ctx, l.socket); err != nil {
+		var at net.Listener
+		if at, err = socket.Listen(ctx, l.socket); err != nil {
+			err = fmt.Errorf("serve driver: %w", err)
 			break
 		}
 		started = append(started, l)
-		go func() { failed <- l.server.Serve(socket) }()
+		go func() { failed <- l.server.Serve(at) }()
 	}
 	if err == nil {
 		select {
@@ -95,31 +90,6 @@ func serveAll(ctx context.Context, all []listener) error {
 		started[i].server.GracefulStop()
 	}
 	return err
-}
-
-// listen makes a socket that only its owner may use, in the place of one that
-// a killed driver left; where another driver still answers it is an error.
-func listen(ctx context.Context, path string) (net.Listener, error) {
-	if len(path) > socketNameLimit {
-		return nil, fmt.Errorf("serve driver: the socket %s has a name of %d bytes, %d are possible; give a shorter directory", path, len(path), socketNameLimit)
-	}
-	if other, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
-		return nil, errors.Join(fmt.Errorf("serve driver: another one answers at %s; stop it first", path), other.Close())
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("serve driver: %w", err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("serve driver: %w", err)
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("serve driver: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("serve driver: %w", err), l.Close())
-	}
-	return l, nil
 }
 
 // registrar answers a node agent that found the registration socket.

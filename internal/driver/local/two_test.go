@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"volplane.dev/volplane/internal/socket"
 )
 
 // TestOneDriverPerNode: a second driver for a node, or at a socket where one
@@ -228,8 +230,8 @@ func TestStartWhileAnotherMakes(t *testing.T) {
 
 // TestLongSocket: the kernel would only say that the argument is invalid.
 func TestLongSocket(t *testing.T) {
-	dir := filepath.Join(newDir(t), strings.Repeat("d", socketNameLimit))
-	_, err := listen(t.Context(), filepath.Join(dir, "csi.sock"))
+	dir := filepath.Join(newDir(t), strings.Repeat("d", socket.NameLimit))
+	_, err := socket.Listen(t.Context(), filepath.Join(dir, "csi.sock"))
 	if err == nil || !strings.Contains(err.Error(), "give a shorter directory") {
 		t.Errorf("listening at a long path: %v", err)
 	}

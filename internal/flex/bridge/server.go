@@ -3,10 +3,7 @@ package bridge
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -17,10 +14,8 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 	flex "volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/socket"
 )
-
-// maxSocketName is what the kernel takes as the name of a unix socket.
-const maxSocketName = 107
 
 // driver is one FlexVolume driver as a CSI driver.
 type driver struct {
@@ -74,7 +69,7 @@ func (b *Bridge) serve(ctx context.Context, n decide.Name, a ability) *server {
 	}
 	d := &driver{ability: a, b: b, name: n, csi: name}
 	endpoint := filepath.Join(b.SocketDir, name, "csi.sock")
-	socket, err := listen(ctx, endpoint)
+	at, err := socket.Listen(ctx, endpoint)
 	if err != nil {
 		b.Log.Error("driver cannot be served", "driver", name, "err", err)
 		return nil
@@ -87,7 +82,7 @@ func (b *Bridge) serve(ctx context.Context, n decide.Name, a ability) *server {
 	go func() {
 		defer close(s.ended)
 		defer stop()
-		if err := d.run(ctx, socket, endpoint); err != nil {
+		if err := d.run(ctx, at, endpoint); err != nil {
 			b.Log.Error("driver is no longer served", "driver", name, "err", err)
 		}
 	}()
@@ -97,7 +92,7 @@ func (b *Bridge) serve(ctx context.Context, n decide.Name, a ability) *server {
 
 // run answers at the socket and announces the driver, until ctx ends or the
 // announcement is refused.
-func (d *driver) run(ctx context.Context, socket net.Listener, endpoint string) error {
+func (d *driver) run(ctx context.Context, at net.Listener, endpoint string) error {
 	server := grpc.NewServer(grpc.UnaryInterceptor(d.answer))
 	csipb.RegisterIdentityServer(server, d)
 	csipb.RegisterNodeServer(server, d)
@@ -105,7 +100,7 @@ func (d *driver) run(ctx context.Context, socket net.Listener, endpoint string) 
 		csipb.RegisterControllerServer(server, d)
 	}
 	failed := make(chan error, 2)
-	go func() { failed <- server.Serve(socket) }()
+	go func() { failed <- server.Serve(at) }()
 	defer func() {
 		defer time.AfterFunc(farewell, server.Stop).Stop()
 		server.GracefulStop()
@@ -140,31 +135,6 @@ func (d *driver) answer(ctx context.Context, request any, _ *grpc.UnaryServerInf
 	}
 	response, err := next(ctx, request)
 	return response, failure(err, &d.given)
-}
-
-// listen makes a socket that only its owner may use, in the place of one that a
-// killed bridge left. That no other bridge lives is made sure by its lock.
-func listen(ctx context.Context, path string) (net.Listener, error) {
-	if len(path) > maxSocketName {
-		return nil, fmt.Errorf("the socket %s has a name of %d bytes, %d are possible; give a shorter directory", path, len(path), maxSocketName)
-	}
-	if other, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
-		return nil, errors.Join(fmt.Errorf("another driver answers at %s; stop it first", path), other.Close())
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("make socket: %w", err)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("make socket: %w", err)
-	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("make socket: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("make socket: %w", err), l.Close())
-	}
-	return l, nil
 }
 
 // ready returns the driver to bring something with.

@@ -2,7 +2,6 @@ package host
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -56,7 +55,7 @@ func (h *Host) Tell(ctx context.Context, root string) error {
 		}
 	})()
 	for {
-		if err := writeReport(path, Report{Dir: h.Dir, Drivers: h.List()}); err != nil {
+		if err := durable.WriteJSON(path, Report{Dir: h.Dir, Drivers: h.List()}); err != nil {
 			h.Log.Warn("state of drivers cannot be told", "err", err)
 		}
 		select {
@@ -65,18 +64,6 @@ func (h *Host) Tell(ctx context.Context, root string) error {
 		case <-changed:
 		}
 	}
-}
-
-func writeReport(path string, r Report) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	next := path + ".new"
-	if err := os.WriteFile(next, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
 }
 
 // ReadReport returns what the host that runs with the root directory last told.
@@ -97,19 +84,8 @@ func ReadReport(root string) (Report, error) {
 	} else if !errors.Is(err, unix.EWOULDBLOCK) {
 		return Report{}, fmt.Errorf("read the state of drivers: %w", err)
 	}
-	info, err := os.Stat(path)
-	if err == nil && info.Size() > maxReport {
-		err = fmt.Errorf("%s is too large", path)
-	}
-	var data []byte
-	if err == nil {
-		data, err = os.ReadFile(path)
-	}
-	if err != nil {
-		return Report{}, fmt.Errorf("read the state of drivers: %w", err)
-	}
 	var r Report
-	if err := json.Unmarshal(data, &r); err != nil {
+	if err := durable.ReadJSON(path, maxReport, &r); err != nil {
 		return Report{}, fmt.Errorf("read the state of drivers: %w", err)
 	}
 	return r, nil
