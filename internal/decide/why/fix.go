@@ -92,9 +92,12 @@ func (k fixing) claims(l Link) []Remedy {
 		}}
 	case volume.ReasonDriverMissing:
 		return k.missingDriver(l)
-	case volume.ReasonProvisioningFailed:
+	case volume.ReasonProvisioningFailed, volume.ReasonFailedBinding:
 		if strings.HasPrefix(l.Subject, "storageclass/") {
 			return k.missingClass()
+		}
+		if l.Because.Reason == volume.ReasonFailedBinding {
+			return nil
 		}
 		return k.again(name)
 	case volume.ReasonClaimMisbound:
@@ -161,10 +164,11 @@ func (k fixing) missingDriver(l Link) []Remedy {
 			"other volumes of the same driver there are served by the new version",
 		}}
 	}
-	class := strings.TrimPrefix(l.Subject, "storageclass/")
-	if c := found(k.view.Classes, class); c != nil && l.Because.Next == "user" {
+	_, name, _ := strings.Cut(l.Subject, "/")
+	class := first(k.Classes, func(c *storagev1.StorageClass) bool { return c.Name == name || c.Provisioner == name })
+	if class != nil && l.Because.Next == "user" {
 		return []Remedy{{
-			command("kubectl", "get", "sc", class, "-o", "yaml"),
+			command("kubectl", "get", "sc", class.Name, "-o", "yaml"),
 			"shows the class: delete it and make it anew with the right provisioner, which cannot be changed in place",
 			"none for volumes that are there: they name their driver themselves",
 		}}
