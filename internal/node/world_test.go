@@ -24,6 +24,7 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -128,19 +129,7 @@ const longest = 2 * time.Minute
 // missing.
 func eventually(t *testing.T, f func() string) {
 	t.Helper()
-	deadline, tick := time.After(longest), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatal("never: " + missing)
-		case <-tick.C:
-		}
-	}
+	testkit.Eventually(t, longest, f)
 }
 
 // wire makes a claim and its volume of a driver.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/room"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
@@ -47,19 +48,12 @@ func told(ctx context.Context, t *testing.T, c kubernetes.Interface) room.Report
 // within repeats what the server's turns make true.
 func within(t *testing.T, limit time.Duration, what string, is func() error) {
 	t.Helper()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(limit); ; {
-		err := is()
-		if err == nil {
-			return
+	testkit.Eventually(t, limit, func() string {
+		if err := is(); err != nil {
+			return what + ": " + err.Error()
 		}
-		select {
-		case <-end:
-			t.Fatalf("%s: %v", what, err)
-		case <-tick.C:
-		}
-	}
+		return ""
+	})
 }
 
 func big(name string, finalizers ...string) *corev1.ConfigMap {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/standalone/garbage"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
@@ -104,13 +105,5 @@ func must(t *testing.T, err error) {
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	deadline, tick := time.After(time.Minute), time.NewTicker(50*time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-deadline:
-			t.Fatal("never: " + what)
-		case <-tick.C:
-		}
-	}
+	testkit.Eventually(t, time.Minute, testkit.Unless(what, done))
 }

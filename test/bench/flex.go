@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/flex/doctor"
+	"volplane.dev/volplane/internal/flex/host"
 )
 
 // stage is a plugin directory with a host that finds drivers in it.

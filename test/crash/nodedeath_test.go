@@ -23,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/driver/local"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
@@ -164,11 +165,7 @@ func (c *city) eventually(f func() string) { c.t.Helper(); eventually(c.t, f) }
 
 func eventually(t *testing.T, f func() string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
-	defer cancel()
-	if err := until(ctx, func() (string, error) { return f(), nil }); err != nil {
-		t.Fatal("never: ", err)
-	}
+	testkit.Eventually(t, patience, f)
 }
 
 // house is one node: its directory, and a claim that has a file in it.

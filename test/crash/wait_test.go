@@ -1,38 +1,29 @@
 package crash
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // until asks again and again until there is nothing that is not yet so.
 func until(ctx context.Context, notYet func() (string, error)) error {
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
-	last := ""
-	for {
-		missing, err := notYet()
-		switch {
-		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %s", ctx.Err(), last)
-		case err != nil:
-			return err
-		case missing == "":
-			return nil
+	var broken error
+	err := testkit.Until(ctx, func() (missing string) {
+		missing, broken = notYet()
+		if broken != nil {
+			return ""
 		}
-		last = missing
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-		}
-	}
+		return missing
+	})
+	return cmp.Or(err, broken)
 }
 
 func claimIs(phase corev1.PersistentVolumeClaimPhase) act { return namedIs("c", phase) }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -230,17 +231,7 @@ func (w *badWorld) told(ctx context.Context, t *testing.T, subject string, words
 // until waits until there is nothing that is not yet so.
 func (w *badWorld) until(ctx context.Context, t *testing.T, notYet func() string) {
 	t.Helper()
-	again := time.NewTicker(50 * time.Millisecond)
-	defer again.Stop()
-	for {
-		missing := notYet()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			t.Fatal(missing)
-		}
+	if err := testkit.Until(ctx, notYet); err != nil {
+		t.Fatal(err)
 	}
 }

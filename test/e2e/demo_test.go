@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // TestDemoIsKilled at a random moment: the processes that it started end with
@@ -67,15 +69,7 @@ func processesOf(dir string, without int) []string {
 
 func until(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	deadline, tick := time.After(patience), time.NewTicker(10*time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-deadline:
-			t.Fatal("never: " + what)
-		case <-tick.C:
-		}
-	}
+	testkit.Eventually(t, patience, testkit.Unless(what, f))
 }
 
 // unmountBelow takes away what a killed demo left mounted, the last first, and

@@ -3,17 +3,17 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"volplane.dev/volplane/test/internal/plane"
 
 	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/test/internal/plane"
 )
 
 // flexPlane is a running control plane and the command that is typed beside it.
@@ -71,17 +71,13 @@ func (f *flexPlane) want(args []string, words ...string) {
 // eventually types a command until it prints a word.
 func (f *flexPlane) eventually(args []string, word string) {
 	f.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); ; <-tick.C {
+	testkit.Eventually(f, patience, func() string {
 		out, ok := f.run(args...)
 		if ok && strings.Contains(out, word) {
-			return
+			return ""
 		}
-		if time.Now().After(end) {
-			f.Fatalf("volplane %s prints\n%s\nwant %q", strings.Join(args, " "), out, word)
-		}
-	}
+		return fmt.Sprintf("volplane %s prints\n%s\nwant %q", strings.Join(args, " "), out, word)
+	})
 }
 
 // flex is a command about drivers of this control plane: others may run here.

@@ -1,10 +1,10 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"os"
@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -184,21 +185,15 @@ type life struct {
 // eventually repeats try, whose errors may come from a server that is being
 // killed, until it says done.
 func (l *life) eventually(try func() (bool, error)) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	var last error
-	for {
+	var result error
+	err := testkit.Until(l.ctx, func() string {
 		done, err := try()
-		if done {
-			return err
+		if result = err; done {
+			return ""
 		}
-		last = err
-		select {
-		case <-l.ctx.Done():
-			return errors.Join(l.ctx.Err(), last)
-		case <-tick.C:
-		}
-	}
+		return fmt.Sprint("it is not done: ", err)
+	})
+	return cmp.Or(err, result)
 }
 
 func (l *life) createClaim() error {

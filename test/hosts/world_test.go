@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/test/internal/plane"
 )
 
@@ -176,21 +177,13 @@ func (w *world) must(err error) {
 // which may be down for the moment, count as something missing.
 func (w *world) until(what string, missing func() (string, error)) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx, patience)
-	defer cancel()
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for {
+	testkit.Eventually(w.t, patience, func() string {
 		text, err := missing()
 		if text == "" && err == nil {
-			return
+			return ""
 		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			w.t.Fatalf("%s: never: %s %v; the array says %v", what, text, err, w.array.wrong)
-		}
-	}
+		return fmt.Sprintf("%s: %s %v; the array says %v", what, text, err, w.array.wrong)
+	})
 }
 
 func (w *world) registered(name string) {

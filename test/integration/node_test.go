@@ -25,6 +25,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/apiserver"
 	"volplane.dev/volplane/standalone/standalonetest"
@@ -121,19 +122,7 @@ const patience = 3 * time.Minute
 
 func (h *host) eventually(f func() string) {
 	h.t.Helper()
-	deadline, tick := time.After(patience), time.NewTicker(20*time.Millisecond)
-	defer tick.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-deadline:
-			h.t.Fatal("never: " + missing)
-		case <-tick.C:
-		}
-	}
+	testkit.Eventually(h.t, patience, f)
 }
 
 func (h *host) claim(name string, mode corev1.PersistentVolumeMode) {

@@ -25,6 +25,7 @@ import (
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 	"volplane.dev/volplane/standalone/standalonetest"
 )
@@ -135,7 +136,7 @@ func (p *plane) meanwhile(f func()) {
 
 func (p *plane) eventually(f func() string) {
 	p.t.Helper()
-	(&host{t: p.t}).eventually(f)
+	testkit.Eventually(p.t, patience, f)
 }
 
 // node makes a ready node with the driver.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -16,6 +15,7 @@ import (
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -140,17 +140,7 @@ func selectNode(ctx context.Context, t *testing.T, c kubernetes.Interface, claim
 // eventually waits until there is nothing that is not yet so.
 func eventually(ctx context.Context, t *testing.T, notYet func() string) {
 	t.Helper()
-	again := time.NewTicker(10 * time.Millisecond)
-	defer again.Stop()
-	for {
-		missing := notYet()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			t.Fatal(missing)
-		}
+	if err := testkit.Until(ctx, notYet); err != nil {
+		t.Fatal(err)
 	}
 }

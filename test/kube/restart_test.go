@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -244,16 +245,10 @@ func (s side) makePair(ctx context.Context, name string) error {
 
 // poll asks until something is done.
 func poll(ctx context.Context, done func() (bool, error)) error {
-	again := time.NewTicker(10 * time.Millisecond)
-	defer again.Stop()
-	for {
-		if ok, err := done(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-again.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	var broken error
+	err := testkit.Until(ctx, testkit.Unless("it is not done", func() (ok bool) {
+		ok, broken = done()
+		return ok || broken != nil
+	}))
+	return cmp.Or(err, broken)
 }

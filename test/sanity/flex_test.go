@@ -14,6 +14,7 @@ import (
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 
 	"volplane.dev/volplane/internal/flex"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // patience bounds what must not hang.
@@ -77,17 +78,11 @@ func must(t *testing.T, err error) {
 // await waits for the driver to be served.
 func await(t *testing.T, socket string) {
 	t.Helper()
-	tick, limit := time.NewTicker(5*time.Millisecond), time.After(patience)
-	defer tick.Stop()
-	for {
-		if c, err := net.Dial("unix", socket); err == nil {
-			_ = c.Close()
-			return
+	testkit.Eventually(t, patience, testkit.Error(func() error {
+		c, err := net.Dial("unix", socket)
+		if err != nil {
+			return err
 		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatal("nobody listens at ", socket)
-		}
-	}
+		return c.Close()
+	}))
 }

@@ -22,6 +22,7 @@ import (
 	"volplane.dev/volplane/internal/flex/host"
 	"volplane.dev/volplane/internal/logged"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 const (
@@ -208,20 +209,12 @@ func (w *world) dial(driver string) *csi.Driver {
 // eventually tries until it works.
 func (w *world) eventually(try func() error) {
 	w.Helper()
-	limit, tick := time.After(patience), time.NewTicker(5*time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := try()
-		if err == nil {
-			return
+	testkit.Eventually(w, patience, func() string {
+		if err := try(); err != nil {
+			return fmt.Sprintf("%v\n%s", err, w.logged)
 		}
-		select {
-		case <-limit:
-			w.Log(w.logged)
-			w.Fatal(err)
-		case <-tick.C:
-		}
-	}
+		return ""
+	})
 }
 
 // refused wants an error of a code whose message has all the words.

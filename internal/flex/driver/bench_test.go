@@ -18,6 +18,7 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // hostMode, in the environment, makes this binary a host that calls a driver:
@@ -158,13 +159,7 @@ func (b *bench) mounted(t *testing.T) string {
 // eventually waits until something is so.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(time.Minute); !so(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
+	testkit.Eventually(t, time.Minute, testkit.Unless(what, so))
 }
 
 // lines returns the lines of a file in the place of the bench, none if it is not

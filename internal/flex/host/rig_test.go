@@ -16,6 +16,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/logged"
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // rig is a host over a directory of its own.
@@ -73,13 +74,12 @@ func (r *rig) again() {
 
 func (r *rig) eventually(what string, holds func() bool) {
 	r.t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(time.Minute); !holds(); <-tick.C {
-		if time.Now().After(end) {
-			r.t.Fatalf("not in time: %s; %+v\n%s", what, r.List(), r.logged)
+	testkit.Eventually(r.t, time.Minute, func() string {
+		if holds() {
+			return ""
 		}
-	}
+		return fmt.Sprintf("%s; %+v\n%s", what, r.List(), r.logged)
+	})
 }
 
 // script is a driver that notes each call in "calls" beside the plugin

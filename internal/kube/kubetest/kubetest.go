@@ -12,25 +12,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/testkit"
 )
 
 // Eventually fails the test when f does not become empty within a minute; f says
 // what is missing.
 func Eventually(t testing.TB, f func() string) {
 	t.Helper()
-	deadline, tick := time.After(time.Minute), time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		missing := f()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-deadline:
-			t.Fatal("never: " + missing)
-		case <-tick.C:
-		}
-	}
+	testkit.Eventually(t, time.Minute, f)
 }
 
 // Follow is called before caches start, and returns what waits until all that they
