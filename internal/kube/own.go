@@ -11,9 +11,9 @@ import (
 
 // own is what answers to own writes have told of an object and the watch has not.
 type own[T Object] struct {
-	// object is what is read; none is that it is gone.
-	object T
-	uid    types.UID
+	// object is what is read; none is that it is gone, and last what it was.
+	object, last T
+	uid          types.UID
 	// version is the newest one of the object's that is known: what the watch
 	// tells of older ones is no news.
 	version uint64
@@ -82,7 +82,7 @@ func (s *store[T]) wrote(o T) {
 	if v <= s.told || wrote && v <= before.version {
 		return
 	}
-	w := own[T]{object: o, uid: o.GetUID(), version: v}
+	w := own[T]{object: o, last: o, uid: o.GetUID(), version: v}
 	if wrote && before.uid == w.uid {
 		if before.object == none {
 			return
@@ -124,7 +124,7 @@ func (s *store[T]) lay(o T, change func(own[T]) own[T]) {
 	}
 	w, wrote := s.own[key]
 	if !wrote {
-		w = own[T]{object: now, uid: now.GetUID(), version: version(now)}
+		w = own[T]{object: now, last: now, uid: now.GetUID(), version: version(now)}
 	}
 	if left := change(w); wrote || left.object != w.object {
 		s.alter(key, func() { s.own[key] = left })

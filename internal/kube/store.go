@@ -187,9 +187,9 @@ func (s *store[T]) set(key string, o T, there bool, upTo uint64) (news []change[
 			return
 		}
 		delete(s.own, key)
-		if is := there && o.GetUID() == w.uid; !is && w.object != none && (!known || before.GetUID() != w.uid) {
+		if is := there && o.GetUID() == w.uid; !is && (!known || before.GetUID() != w.uid) {
 			// It came and went unseen, and has been read here.
-			news = append(news, change[T]{w.object, none})
+			news = append(news, change[T]{w.last, none})
 		}
 	})
 	switch {

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -82,14 +83,17 @@ func (w Writer[T]) Create(ctx context.Context, o T) (T, error) {
 }
 
 // Ensure makes an object, or returns the one that has its name already, as it is
-// now. An answer that was lost is found so.
+// now. An answer that was lost is found so. An error of the look at that one is none
+// of the creation: nobody must take it for a refusal.
 func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error) {
 	got, err = w.Create(ctx, o)
 	if !apierrors.IsAlreadyExists(err) {
 		return got, err == nil, err
 	}
 	got, err = w.api(o.GetNamespace()).Get(ctx, o.GetName(), metav1.GetOptions{})
-	got, err = w.answer("look at", o, got, err)
+	if got, err = w.answer("look at", o, got, err); err != nil {
+		err = errors.New(err.Error())
+	}
 	return got, false, err
 }
 

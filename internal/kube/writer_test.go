@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -77,6 +78,15 @@ func TestWriterSays(t *testing.T) {
 	caches, ctx := NewCaches(client), context.Background()
 	claims := caches.WriteClaims(client)
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "c"}}
+	forbidden := apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "v", nil)
+	client.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
+	if got, made, err := caches.WriteVolumes(client).Ensure(ctx, v); got == nil || !made || err != nil {
+		t.Errorf("made %v, %v, %v", got, made, err)
+	}
+	if got, made, err := caches.WriteVolumes(client).Ensure(ctx, v); got != nil || made || err == nil || apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "look at volume v: ") {
+		t.Errorf("what is there and cannot be looked at is %v, %v, %v", got, made, err)
+	}
 	_, updated := claims.Update(ctx, claim)
 	_, patched := claims.Patch(ctx, claim, types.MergePatchType, map[string]any{"a": 1}, "status")
 	_, odd := claims.Patch(ctx, claim, types.MergePatchType, func() {})
