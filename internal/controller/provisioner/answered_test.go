@@ -285,7 +285,7 @@ func TestWhatBecomesOfTheObject(t *testing.T) {
 	}{
 		{refuses: apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-u-c", nil), words: "the volume object is refused", deleted: true},
 		{refuses: apierrors.NewForbidden(group, "pvc-u-c", errLost), words: "the volume object is refused", deleted: true},
-		{refuses: errLost, words: "save volume pvc-u-c: the answer is lost", stays: true},
+		{refuses: errLost, words: "create volume pvc-u-c: the answer is lost", stays: true},
 		{there: plainVolume("c")},
 		{there: another, words: "another volume object has the name pvc-u-c", deleted: true},
 		{there: elsewhere, words: "another volume object has the name pvc-u-c", deleted: true},
@@ -315,7 +315,7 @@ func TestWhatBecomesOfTheObject(t *testing.T) {
 			b.sweeps()
 			if one.stays {
 				b.open("u-c")
-				b.told(warns(madeNo, "", "volume object pvc-u-c is not saved yet: the answer is lost"))
+				b.told(warns(madeNo, "", "volume object is not saved yet: create volume pvc-u-c: the answer is lost"))
 				return
 			}
 			b.open()
@@ -411,18 +411,6 @@ func TestAHandleThatIsSavedAndNotSeenYet(t *testing.T) {
 	want.Spec.CSI.VolumeHandle, want.Spec.CSI.VolumeAttributes = "h", nil
 	b.volumesAre(want)
 	b.called(asksFor("c"), asksFor("d"))
-	// When it is known to be gone, its id may be another's.
-	b.deleteVolume("pvc-u-c")
-	c := claim("c")
-	c.ResourceVersion, c.Spec.VolumeName = "1000", "another"
-	b.claims.Wrote(c)
-	b.works(kindClaim, "u-c")
-	kubetest.Eventually(t, func() string {
-		if after, err := b.reconcile(kindClaim, "u-d"); after != 0 || err != nil {
-			return fmt.Sprintf("a volume for the other claim: after %v, %v", after, err)
-		}
-		return ""
-	})
 }
 
 // TestAnIdIsGivenBack: when what had it is deleted, the driver may give it to

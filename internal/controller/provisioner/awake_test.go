@@ -191,30 +191,17 @@ func TestWhatIsOpenIsWoken(t *testing.T) {
 	b.wakes("intents/")
 }
 
-// TestASavedVolumeIsWaitedFor: the intent is resolved when the object is seen, not
-// before.
-func TestASavedVolumeIsWaitedFor(t *testing.T) {
+// TestASavedVolumeIsSeen: the intent is resolved when the object is written, which is
+// seen from then on, and the claim asks for nothing more.
+func TestASavedVolumeIsSeen(t *testing.T) {
 	b := newBench(t, nil, claim("c"), class())
 	b.works(kindClaim, "u-c")
+	b.sweeps()
+	b.open()
 	b.works(kindClaim, "u-c")
 	b.called(asksFor("c"))
 	b.sweeps()
-	b.open("u-c")
-	// It was bound, deleted, and its volume retained, before any of it was seen.
-	c := claim("c")
-	c.ResourceVersion, c.Spec.VolumeName = "1000", "pvc-u-c"
-	b.claims.Wrote(c)
-	b.works(kindClaim, "u-c")
-	b.sweeps()
 	b.open()
-
-	b = newBench(t, func(s *setup) { s.hears = true }, claim("c"), class())
-	b.works(kindClaim, "u-c")
-	b.until("the volume is seen", func() bool { _, ok := b.volumes.Get("pvc-u-c"); return ok })
-	b.works(kindClaim, "u-c")
-	b.sweeps()
-	b.open()
-	b.called(asksFor("c"))
 }
 
 // TestDeclaration: what it may do beside a driver is what it needs, with a log of

@@ -322,13 +322,6 @@ func (b *bench) deleteClaim(name string) {
 	}
 }
 
-func (b *bench) deleteVolume(name string) {
-	b.t.Helper()
-	if err := b.api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), "", name); err != nil {
-		b.t.Fatal(err)
-	}
-}
-
 func capability(fs string, options ...string) *csipb.VolumeCapability {
 	return &csipb.VolumeCapability{
 		AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{FsType: fs, MountFlags: options}},

@@ -44,11 +44,11 @@ func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolume
 		return p.failed(ctx, claim, in, err, plan.Step == provision.Record)
 	}
 	taken, release := p.hold(in, answer.Handle)
+	defer release()
 	if problem, remove := provision.Check(in, answer, taken); problem != "" {
-		defer release()
 		return p.refuse(ctx, in, answer, problem, remove)
 	}
-	return p.save(ctx, in, answer, release)
+	return p.save(ctx, in, answer)
 }
 
 // failed acts on a CreateVolume call that went wrong; first says that it was the
@@ -76,36 +76,29 @@ func (p *provisioner) failed(ctx context.Context, claim *corev1.PersistentVolume
 	return cause
 }
 
-// save writes the volume object. The intent is resolved when the cache shows
-// the object: until then it keeps the claim from being provisioned again, and
-// the handle from another volume; release gives that back.
-func (p *provisioner) save(ctx context.Context, in *provision.Intent, a provision.Answer, release func()) error {
-	_, err := p.Client.CoreV1().PersistentVolumes().Create(ctx, provision.Object(in, a), metav1.CreateOptions{})
-	if err != nil {
-		defer release()
-	}
+// save writes the volume object. From then on the cache shows it, which keeps the
+// claim from being provisioned again, and the handle from another volume: the intent
+// is resolved.
+func (p *provisioner) save(ctx context.Context, in *provision.Intent, a provision.Answer) error {
+	there, made, err := p.volumes.Ensure(ctx, provision.Object(in, a))
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
 		// It is not to be saved: seed 004 wants the asset deleted then.
 		return p.refuse(ctx, in, a, "the volume object is refused: "+err.Error(), true)
-	case apierrors.IsAlreadyExists(err):
-		return p.saved(ctx, in, a)
 	case err != nil:
-		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("volume object %s is not saved yet: %s", in.Name, err)})
-		return fmt.Errorf("save volume %s: %w", in.Name, err)
+		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "volume object is not saved yet: " + err.Error()})
+		return err
+	case !made:
+		return p.saved(ctx, in, a, there)
 	}
-	p.made.Store(in.Claim.UID, release)
+	p.resolve(in)
 	p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name})
 	return nil
 }
 
 // saved ends the intent if the volume object that exists is the one we would
 // have written. One of a stranger must not hide what the driver made for us.
-func (p *provisioner) saved(ctx context.Context, in *provision.Intent, a provision.Answer) error {
-	v, err := p.Client.CoreV1().PersistentVolumes().Get(ctx, in.Name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("look at volume %s: %w", in.Name, err)
-	}
+func (p *provisioner) saved(ctx context.Context, in *provision.Intent, a provision.Answer, v *corev1.PersistentVolume) error {
 	same := v.Spec.CSI != nil && v.Spec.CSI.Driver == in.Driver && v.Spec.CSI.VolumeHandle == a.Handle
 	if !same || !provision.Owns(in.Claim.UID, v) {
 		return p.refuse(ctx, in, a, "another volume object has the name "+in.Name, !same)

@@ -98,14 +98,12 @@ type provisioner struct {
 	claims  kube.Writer[*corev1.PersistentVolumeClaim]
 	volumes kube.Writer[*corev1.PersistentVolume]
 	view    cluster.View
-	// made are the claims whose volume objects were written and may not be
-	// seen yet, each with the function that gives the volume's handle back when
-	// it is, old those whose intents were found in the log, doubtful those
-	// whose drivers said no and may have made a volume, missing when it was seen
-	// of those with an intent that their drivers are not there, by UID.
-	made, old, doubtful, missing sync.Map
-	// handles are the ids of drivers' volumes whose objects are being written, or
-	// are not seen yet.
+	// old are the claims whose intents were found in the log, doubtful those whose
+	// drivers said no and may have made a volume, missing when it was seen of those
+	// with an intent that their drivers are not there, by UID: no object says so.
+	old, doubtful, missing sync.Map
+	// handles are the ids of drivers' volumes whose objects are being written, which
+	// no cache shows yet.
 	handles sync.Map
 	refused refusals
 	sources sources
@@ -267,7 +265,6 @@ func (p *provisioner) reconcileClaim(ctx context.Context, uid string) (controlle
 			return controller.Result{}, err
 		}
 		_, b.Doubtful = p.doubtful.Load(types.UID(uid))
-		_, b.Made = p.made.Load(types.UID(uid))
 	}
 	f, err := p.gather(ctx, provision.ClaimFactsOf(p.view, claim, b))
 	if err != nil {
@@ -415,9 +412,6 @@ func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 
 // resolve ends an intent: its volume object exists, or nothing does.
 func (p *provisioner) resolve(in *provision.Intent) {
-	if release, made := p.made.LoadAndDelete(in.Claim.UID); made {
-		release.(func())()
-	}
 	p.doubtful.Delete(in.Claim.UID)
 	p.missing.Delete(in.Claim.UID)
 	p.log.Done(string(in.Claim.UID))

@@ -46,8 +46,6 @@ type ClaimFacts struct {
 	// Saved is the volume object of the claim's name for volumes; nil when
 	// there is none, or none yet that is seen.
 	Saved *corev1.PersistentVolume
-	// Made says that this process has written the volume object.
-	Made bool
 	// Ours says that the driver that the claim asks for is reached by this
 	// process. Lacks names the capability of CSI that it would need to make
 	// volumes; "" is none.
@@ -175,9 +173,7 @@ func settle(f ClaimFacts) (p Plan, settled bool) {
 	switch {
 	case f.Saved != nil && Owns(in.Claim.UID, f.Saved):
 		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved"), true
-	case f.Made && c != nil && c.Spec.VolumeName == "":
-		return because(Nothing, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" is saved and will be seen"), true
-	case f.Made, c != nil && c.Spec.VolumeName == in.Name && c.Annotations[volume.AnnBindCompleted] != "":
+	case c != nil && c.Spec.VolumeName == in.Name && c.Annotations[volume.AnnBindCompleted] != "":
 		// The claim had its volume. If the object has gone since, its reclaim
 		// policy has said what becomes of the data.
 		return because(Finish, volume.ReasonProvisioningSucceeded, "", "volume "+in.Name+" was saved"), true

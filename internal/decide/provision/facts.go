@@ -13,8 +13,8 @@ import (
 // Begun is what only a provisioner knows of a claim; the zero value is that of anybody
 // else. The fields are those of ClaimFacts.
 type Begun struct {
-	Intent         *Intent
-	Doubtful, Made bool
+	Intent   *Intent
+	Doubtful bool
 	// Asked is the driver that the binder asked for within the process.
 	Asked string
 }
@@ -23,7 +23,7 @@ type Begun struct {
 // the sources of its data that no view holds: the caller adds these, or says that the
 // facts are Partial. The claim may be nil when there is an intent.
 func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim, b Begun) ClaimFacts {
-	f := ClaimFacts{Claim: claim, Intent: b.Intent, Doubtful: b.Doubtful, Made: b.Made}
+	f := ClaimFacts{Claim: claim, Intent: b.Intent, Doubtful: b.Doubtful}
 	if f.Settles() {
 		f.Driver = f.Intent.Driver
 		f.Saved, _ = view.Volumes.Get(f.Intent.Name)

@@ -43,7 +43,7 @@ func TestClaimFacts(t *testing.T) {
 		{"its volume may be there", withVolume.View(), c, Begun{}, ClaimFacts{Claim: c, Class: k, Driver: ProvisionerOf(c), Saved: made}},
 		{"the source of a copy is looked for", lists.View(), copies, Begun{}, ClaimFacts{Claim: copies, Class: k, Driver: ProvisionerOf(copies), Source: Source{Claim: source, Volume: sourceVolume}}},
 		{"and may be gone", cluster.Lists{}.View(), copies, Begun{}, ClaimFacts{Claim: copies, Driver: ProvisionerOf(copies)}},
-		{"an intent is looked at with its volume", withVolume.View(), c, Begun{Intent: in, Made: true}, ClaimFacts{Claim: c, Intent: in, Made: true, Driver: in.Driver, Saved: made}},
+		{"an intent is looked at with its volume", withVolume.View(), c, Begun{Intent: in}, ClaimFacts{Claim: c, Intent: in, Driver: in.Driver, Saved: made}},
 		{"also when the claim is gone", withVolume.View(), nil, Begun{Intent: in, Doubtful: true}, ClaimFacts{Intent: in, Doubtful: true, Driver: in.Driver, Saved: made}},
 		{"a doubtful one is asked for anew", withVolume.View(), c, Begun{Intent: in, Doubtful: true}, ClaimFacts{Claim: c, Intent: in, Doubtful: true, Class: k, Driver: ProvisionerOf(c), Saved: made}},
 	} {

@@ -75,7 +75,6 @@ func halfDone() []claimCase {
 	return []claimCase{
 		{"a claim whose volume is saved needs nothing more", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Saved: saved("u1")}},
 		{"the volume object of another claim ends nothing", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Saved: saved("u2")}},
-		{"a claim that is bound to what was saved just now has been seen", ClaimFacts{Claim: claim(named), Intent: in, Ours: true, Made: true}},
 		{"a claim that is being bound to the volume still wants it", ClaimFacts{Claim: claim(named), Intent: in, Ours: true}},
 		{"a claim that has another volume does not", ClaimFacts{Claim: claim(hadOther), Intent: in, Ours: true}},
 		{"the same question is asked again as it was, whenever that began", ClaimFacts{Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},

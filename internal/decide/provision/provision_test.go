@@ -129,8 +129,6 @@ func openIntents() []claimCase {
 	return []claimCase{
 		{"after a crash the call is repeated", ClaimFacts{Claim: claim(), Intent: in, Ours: true}},
 		{"a saved volume ends the intent", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Saved: saved("u1")}},
-		{"one that was saved just now will be seen", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Made: true}},
-		{"or is gone with its claim already", ClaimFacts{Intent: in, Ours: true, Made: true}},
 		{"a claim that had its volume gets no second one", ClaimFacts{Claim: claim(had), Intent: in, Ours: true}},
 		{"a deleted claim's volume is undone, whatever became of the class", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true}},
 		{"so is that of a claim that is gone", ClaimFacts{Intent: in, Ours: true}},
