@@ -184,7 +184,8 @@ func TestNoMarks(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The definitions of snapshots are somebody else's, word for word.
-		theirs := strings.HasSuffix(path, ".sum") || strings.HasPrefix(path, filepath.Join("standalone", "apiserver", "crds")) && strings.HasSuffix(path, ".yaml")
+		theirs := strings.HasSuffix(path, ".sum") ||
+			strings.HasPrefix(path, filepath.Join("standalone", "apiserver", "crds")) && strings.HasSuffix(path, ".yaml")
 		if theirs || bytes.IndexByte(data, 0) >= 0 || bytes.Contains(data[:min(len(data), 400)], []byte("DO NOT EDIT")) {
 			continue
 		}

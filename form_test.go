@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 )
 
 // Limits of form.
@@ -16,6 +17,7 @@ const (
 	maxFileLines     = 500
 	maxFunctionLines = 80
 	maxComplexity    = 12
+	maxLineLength    = 120
 )
 
 // TestSize keeps files and functions short enough to be read at once. Tables
@@ -43,6 +45,38 @@ func TestSize(t *testing.T) {
 			t.Errorf("%s has %d lines, %d are allowed", f.path, f.lines, maxFileLines)
 		}
 	}
+}
+
+// TestLineLength keeps lines short enough to be read beside others; a tab is one
+// column. Raw strings and addresses are as long as what they show.
+func TestLineLength(t *testing.T) {
+	for _, f := range goFiles(t) {
+		if f.generated {
+			continue
+		}
+		raw := f.rawLines()
+		for i, line := range strings.Split(readText(t, f.path), "\n") {
+			n := utf8.RuneCountInString(line)
+			exempt := raw[i+1] || strings.HasPrefix(line, "//go:") || strings.Contains(line, "://")
+			if n > maxLineLength && !exempt {
+				t.Errorf("%s:%d: the line has %d columns, %d are allowed", f.path, i+1, n, maxLineLength)
+			}
+		}
+	}
+}
+
+// rawLines returns the lines that have a part of a raw string.
+func (f goFile) rawLines() map[int]bool {
+	lines := map[int]bool{}
+	ast.Inspect(f.syntax, func(n ast.Node) bool {
+		if s, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(s.Value, "`") {
+			for i := f.set.Position(s.Pos()).Line; i <= f.set.Position(s.End()).Line; i++ {
+				lines[i] = true
+			}
+		}
+		return true
+	})
+	return lines
 }
 
 // complexity returns the number of ways through a function's branches, plus
@@ -99,7 +133,9 @@ func TestNoHiddenState(t *testing.T) {
 func (f goFile) checkVariables(t *testing.T, d *ast.GenDecl, spec *ast.ValueSpec) {
 	t.Helper()
 	embedded := func(g *ast.CommentGroup) bool {
-		return g != nil && slices.ContainsFunc(g.List, func(c *ast.Comment) bool { return strings.HasPrefix(c.Text, "//go:embed ") })
+		return g != nil && slices.ContainsFunc(g.List, func(c *ast.Comment) bool {
+			return strings.HasPrefix(c.Text, "//go:embed ")
+		})
 	}
 	if embedded(d.Doc) || embedded(spec.Doc) {
 		return
@@ -342,7 +378,8 @@ func TestDecisionsArePure(t *testing.T) {
 			case *ast.GoStmt:
 				t.Errorf("%s: a decision starts a goroutine", f.at(n))
 			case *ast.SelectorExpr:
-				if name := selector(n); slices.Contains([]string{"time.Now", "time.Since", "time.Until", "time.After", "metav1.Now"}, name) {
+				if name := selector(n); slices.Contains(
+					[]string{"time.Now", "time.Since", "time.Until", "time.After", "metav1.Now"}, name) {
 					t.Errorf("%s: a decision reads the clock (%s): take the time as an argument", f.at(n), name)
 				}
 			}

@@ -46,22 +46,37 @@ func layers() []layer { return append(lowerLayers(), upperLayers()...) }
 
 // lowerLayers are the rows of words, decisions and what speaks to one side only.
 func lowerLayers() []layer {
-	deeds := []string{"context", "os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", clientGo, grpc, apiServer}
+	deeds := []string{
+		"context", "os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand",
+		clientGo, grpc, apiServer,
+	}
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
 		{"internal/volume", nil, append(deeds, "time", "k8s.io/api", "k8s.io/apimachinery"), "words, not deeds"},
 		{"internal/redact", nil, append(deeds, "k8s.io/api", "k8s.io/apimachinery"), "texts, not deeds"},
-		{"internal/cluster", []string{"internal/volume"}, append(deeds, "sync", "time"), "what is looked up, not how it came here"},
-		{decidePrefix, []string{"internal/volume", "internal/redact", "internal/cluster", decidePrefix}, append(deeds, "sync"), "decisions are functions of their arguments"},
-		{"internal/csi", []string{"internal/volume", "internal/redact", "internal/socket", "internal/csi", "internal/csi/registrar"}, append(heavy, clientGo), "speaks to drivers only"},
+		{"internal/cluster", []string{"internal/volume"}, append(deeds, "sync", "time"), "what is looked up, not how " +
+			"it came here"},
+		{decidePrefix, []string{
+			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
+		}, append(deeds, "sync"), "decisions are functions of their arguments"},
+		{"internal/csi", []string{
+			"internal/volume", "internal/redact", "internal/socket", "internal/csi", "internal/csi/registrar",
+		}, append(heavy, clientGo), "speaks to drivers only"},
 		{"internal/manifest", nil, append(deeds, "sync", "time"), "manifests are functions of their arguments"},
 		{"internal/durable/durabletest", []string{"internal/durable"}, append(heavy, clientGo, grpc), "for tests only"},
 		{"internal/durable", nil, append(heavy, clientGo, grpc), "speaks to the disk only"},
-		{"internal/mount", []string{"internal/volume", "internal/mount/"}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
-		{"internal/kube/kubetest", []string{"internal/volume", "internal/cluster", "internal/kube", "internal/controller", "internal/testkit"}, heavy, "for tests only"},
+		{"internal/mount", []string{
+			"internal/volume", "internal/mount/",
+		}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
+		{"internal/kube/kubetest", []string{
+			"internal/volume", "internal/cluster", "internal/kube", "internal/controller", "internal/testkit",
+		}, heavy, "for tests only"},
 		{"internal/kube", []string{"internal/volume", "internal/cluster"}, heavy, "a client, whoever the server is"},
-		{"internal/node/uses", []string{"internal/volume", "internal/cluster", decidePrefix}, append(deeds[1:], "sync"), "reads what it is given, and says what a Pod wants where"},
-		{"internal/identity", []string{"internal/durable", decidePrefix}, append(heavy, grpc), "speaks to the API server and the disk only"},
+		{"internal/node/uses", []string{
+			"internal/volume", "internal/cluster", decidePrefix,
+		}, append(deeds[1:], "sync"), "reads what it is given, and says what a Pod wants where"},
+		{"internal/identity", []string{"internal/durable", decidePrefix}, append(heavy, grpc), "speaks to the API server " +
+			"and the disk only"},
 	}
 }
 
@@ -69,42 +84,92 @@ func lowerLayers() []layer {
 func upperLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
-		{"internal/controller/", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/controller"}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
-		{"internal/controller", []string{"internal/volume", "internal/kube"}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
+		{"internal/controller/", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/controller",
+		}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
+		{"internal/controller", []string{
+			"internal/volume", "internal/kube",
+		}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
 		{"internal/node/registration", []string{"internal/csi", "internal/kube"}, heavy, "finds drivers by their sockets"},
-		{"internal/node/identity", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/node/registration"}, heavy, "what the cluster knows of the node, whatever is mounted there"},
-		{"internal/node/health", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/journal"}, heavy, "looks at mounted volumes, whoever mounts them"},
-		{"internal/node/leftovers", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/mount", "internal/kube", "internal/node/journal", "internal/node/uses"}, heavy, "finds what is mounted and not recorded, before anybody mounts"},
-		{"internal/node/volumes", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/mount/", "internal/kube", "internal/node/journal", "internal/node/uses", "internal/node/identity"}, heavy, "tells Pods what becomes of their volumes through a face of its own"},
-		{"internal/node/pods", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/node/journal", "internal/node/uses", "internal/node/volumes", "internal/node/health"}, heavy, "tells Pods what other rooms know, and mounts nothing"},
-		{"internal/node", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/durable", "internal/mount", "internal/kube", "internal/node/"}, heavy, "the node agent meets controllers through the API only"},
-		{"internal/driver/local", []string{"internal/volume", "internal/socket", "internal/durable", "internal/mount"}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
-		{"internal/flex/bridge", []string{"internal/volume", "internal/socket", "internal/redact", "internal/durable", decidePrefix, "internal/mount", "internal/mount/", "internal/csi", "internal/csi/", "internal/flex/driver", "internal/flex/host"}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
-		{"internal/flex/install", []string{"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host"}, append(heavy, clientGo, grpc), "puts files in their place, beside any host"},
-		{"internal/flex/doctor", []string{"internal/volume", "internal/redact", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host"}, append(heavy, clientGo, grpc), "judges a script by the host's own calls"},
-		{"internal/flex/host", []string{"internal/volume", "internal/durable", decidePrefix, "internal/flex/driver"}, append(heavy, clientGo, grpc), "finds scripts and calls none but by a driver"},
-		{"internal/flex/driver", []string{"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount"}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
-		{"internal/flex/migrate", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/kube"}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
-		{"internal/flex", []string{"internal/volume", decidePrefix, "internal/kube", "internal/parts", "internal/flex/"}, heavy, "the only door to what is about FlexVolume drivers"},
+		{"internal/node/identity", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/node/registration",
+		}, heavy, "what the cluster knows of the node, whatever is mounted there"},
+		{"internal/node/health", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube",
+			"internal/node/journal",
+		}, heavy, "looks at mounted volumes, whoever mounts them"},
+		{"internal/node/leftovers", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/mount", "internal/kube", "internal/node/journal",
+			"internal/node/uses",
+		}, heavy, "finds what is mounted and not recorded, before anybody mounts"},
+		{"internal/node/volumes", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/mount/",
+			"internal/kube", "internal/node/journal", "internal/node/uses", "internal/node/identity",
+		}, heavy, "tells Pods what becomes of their volumes through a face of its own"},
+		{"internal/node/pods", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/node/journal", "internal/node/uses",
+			"internal/node/volumes", "internal/node/health",
+		}, heavy, "tells Pods what other rooms know, and mounts nothing"},
+		{"internal/node", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/durable", "internal/mount",
+			"internal/kube", "internal/node/",
+		}, heavy, "the node agent meets controllers through the API only"},
+		{"internal/driver/local", []string{
+			"internal/volume", "internal/socket", "internal/durable", "internal/mount",
+		}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
+		{"internal/flex/bridge", []string{
+			"internal/volume", "internal/socket", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
+			"internal/mount/", "internal/csi", "internal/csi/", "internal/flex/driver", "internal/flex/host",
+		}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
+		{"internal/flex/install", []string{
+			"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount", "internal/flex/driver",
+			"internal/flex/host",
+		}, append(heavy, clientGo, grpc), "puts files in their place, beside any host"},
+		{"internal/flex/doctor", []string{
+			"internal/volume", "internal/redact", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host",
+		}, append(heavy, clientGo, grpc), "judges a script by the host's own calls"},
+		{"internal/flex/host", []string{
+			"internal/volume", "internal/durable", decidePrefix, "internal/flex/driver",
+		}, append(heavy, clientGo, grpc), "finds scripts and calls none but by a driver"},
+		{"internal/flex/driver", []string{
+			"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
+		}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
+		{"internal/flex/migrate", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/kube",
+		}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
+		{"internal/flex", []string{
+			"internal/volume", decidePrefix, "internal/kube", "internal/parts", "internal/flex/",
+		}, heavy, "the only door to what is about FlexVolume drivers"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
 		{"internal/golden", nil, append(heavy, clientGo), "for tests only"},
 		{"internal/testkit", nil, append(heavy, clientGo), "for tests only"},
 		{"internal/logged", nil, append(heavy, clientGo), "for tests only"},
-		{"internal/orphans", []string{"internal/volume", decidePrefix, "internal/csi", "internal/kube"}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
-		{"internal/cli", []string{"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/manifest", "internal/identity", "internal/flex", "internal/flex/migrate", "internal/orphans"}, heavy, "the command line joins nothing, and is given the roles that run for long"},
+		{"internal/orphans", []string{
+			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
+		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
+		{"internal/cli", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/manifest", "internal/identity",
+			"internal/flex", "internal/flex/migrate", "internal/orphans",
+		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/app", []string{anyInternal}, heavy, "the only place that joins parts stays thin"},
-		{"cmd/volplane", []string{"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi"}, heavy, "main is boring"},
+		{"cmd/volplane", []string{
+			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi",
+		}, heavy, "main is boring"},
 	}
 }
 
 // standaloneLayers is the same for the heavy module, over direct imports.
 func standaloneLayers() []layer {
 	return []layer{
-		{"standalone/up", []string{"standalone/", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/volume", decidePrefix}, nil, "knows roles, not their parts"},
+		{"standalone/up", []string{
+			"standalone/", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/volume", decidePrefix,
+		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{"standalone/up", "standalone/backup"}, nil, "main is boring"},
-		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and knows what the names of drivers mean"},
-		{"standalone/", []string{"standalone/", "internal/volume", "internal/durable", decidePrefix}, nil, "the API server knows no controller, no node agent and no driver"},
+		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and " +
+			"knows what the names of drivers mean"},
+		{"standalone/", []string{"standalone/", "internal/volume", "internal/durable", decidePrefix}, nil, "the API server " +
+			"knows no controller, no node agent and no driver"},
 	}
 }
 
@@ -156,11 +221,15 @@ func TestStandaloneLayers(t *testing.T) {
 // TestWing keeps what is about FlexVolume drivers behind one door: whoever else is asked about volumes, nodes and Pods
 // knows what is noted of a driver on a Node (decide/note), and no such name.
 func TestWing(t *testing.T) {
-	knows := []string{"internal/flex", "internal/decide/flex", "internal/decide/note", "internal/decide/migrate", "internal/volume", "internal/manifest", "internal/app"}
+	knows := []string{
+		"internal/flex", "internal/decide/flex", "internal/decide/note", "internal/decide/migrate", "internal/volume",
+		"internal/manifest", "internal/app",
+	}
 	for _, f := range goFiles(t) {
 		dir := filepath.ToSlash(filepath.Dir(f.path))
 		verb := dir == "internal/cli" && strings.HasPrefix(filepath.Base(f.path), "flex")
-		if !below(anyInternal, dir) || f.test || verb || slices.ContainsFunc(knows, func(p string) bool { return below(p, dir) }) {
+		if !below(anyInternal, dir) || f.test || verb ||
+			slices.ContainsFunc(knows, func(p string) bool { return below(p, dir) }) {
 			continue
 		}
 		ast.Inspect(f.syntax, func(n ast.Node) bool {
@@ -251,7 +320,8 @@ type listed struct {
 
 func listPackages(t *testing.T) []listed {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,Deps,Error", "./...").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,Deps,Error",
+		"./...").Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {

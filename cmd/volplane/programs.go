@@ -21,7 +21,9 @@ func programs() cli.Programs {
 			return app.LocalDriver(ctx, driver(o))
 		},
 		NodeWithDriver: func(ctx context.Context, n cli.NodeOptions, d cli.DriverOptions) error {
-			return runNode(ctx, n, parts.Part{Name: "bundled driver", Run: func(ctx context.Context) error { return app.LocalDriver(ctx, driver(d)) }})
+			return runNode(ctx, n, parts.Part{
+				Name: "bundled driver", Run: func(ctx context.Context) error { return app.LocalDriver(ctx, driver(d)) },
+			})
 		},
 		Controllers: func(ctx context.Context, o cli.ControllersOptions) error {
 			return app.Controllers(ctx, controllers(o))
@@ -44,9 +46,14 @@ func runNode(ctx context.Context, o cli.NodeOptions, drivers ...parts.Part) erro
 			return fmt.Errorf("client of node %s: %w", o.Name, err)
 		}
 		o.Bridge.Client = client
-		drivers = append(drivers, parts.Part{Name: "flex bridge", Run: func(ctx context.Context) error { return flex.Bridge(ctx, *o.Bridge) }})
+		drivers = append(drivers, parts.Part{
+			Name: "flex bridge", Run: func(ctx context.Context) error { return flex.Bridge(ctx, *o.Bridge) },
+		})
 	}
-	agent := app.NodeOptions{Name: o.Name, RootDir: o.RootDir, Keep: o.Keep, Config: o.Config, Drivers: csi.NewSet(), Flex: o.Bridge != nil, Log: o.Log}
+	agent := app.NodeOptions{
+		Name: o.Name, RootDir: o.RootDir, Keep: o.Keep, Config: o.Config, Drivers: csi.NewSet(), Flex: o.Bridge != nil,
+		Log: o.Log,
+	}
 	return parts.Run(ctx, o.Log, append(drivers, parts.Part{
 		Name: "node agent", Run: func(ctx context.Context) error { return app.Node(ctx, agent) },
 	}))

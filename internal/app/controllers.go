@@ -61,7 +61,9 @@ type ControllersOptions struct {
 // Beside are the names of the controllers that can work beside a driver, in
 // start order. The others look after objects of a whole cluster.
 func Beside() []string {
-	return []string{provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name}
+	return []string{
+		provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name,
+	}
 }
 
 // sparingly has the process collect garbage at half of what is in use instead
@@ -99,7 +101,8 @@ func Controllers(ctx context.Context, o ControllersOptions) error {
 		return ControlPlane(ctx, ControlPlaneOptions{
 			ConfigFor: func(string) (*rest.Config, error) { return rest.CopyConfig(o.Config), nil },
 			Roles:     o.Roles, Drivers: drivers, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
-			ReconcileSync: o.ReconcileSync, DummyAttacher: o.DummyAttacher, Intents: intentsBeside(name, o.Namespace), Log: o.Log,
+			ReconcileSync: o.ReconcileSync, DummyAttacher: o.DummyAttacher,
+			Intents: intentsBeside(name, o.Namespace), Log: o.Log,
 		}, func() {
 			o.Log.Info("controllers work", "driver", name, "controllers", strings.Join(o.Roles, ","))
 		})
@@ -146,7 +149,8 @@ func (o ControllersOptions) locks(driver string) ([]WatchedLock, error) {
 		return nil, fmt.Errorf("client of the leases: %w", err)
 	}
 	for _, name := range names {
-		lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.Namespace, name, id, config, o.Term.Deadline)
+		lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.Namespace, name, id, config,
+			o.Term.Deadline)
 		if err != nil {
 			return nil, fmt.Errorf("lease %s: %w", name, err)
 		}

@@ -59,7 +59,9 @@ type Term struct {
 
 // once waits for one lease and runs while it is held. It says whether nothing is
 // left to do: run has returned by itself, or ctx has ended.
-func (t Term) once(ctx context.Context, lock *observer, log *slog.Logger, run func(context.Context) error) (done bool, err error) {
+func (t Term) once(
+	ctx context.Context, lock *observer, log *slog.Logger, run func(context.Context) error,
+) (done bool, err error) {
 	// It must go on holding the lease while run stops.
 	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -55,10 +55,13 @@ func silence(ctx context.Context) error {
 }
 
 func newLock(client kubernetes.Interface, name, identity string) *lock {
-	return &lock{WatchedLock: WatchedLock{Name: name, Leases: client.CoordinationV1().Leases("default"), Interface: &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-	}}}
+	return &lock{WatchedLock: WatchedLock{
+		Name: name, Leases: client.CoordinationV1().Leases("default"),
+		Interface: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Client:    client.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
+		},
+	}}
 }
 
 // watched is the lock as Lead takes it.
@@ -322,11 +325,12 @@ func TestNextLeadsAtOnce(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() {
-				ended <- Lead(ctx, []WatchedLock{newLock(client, "l", name).watched()}, usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
-					begun <- name
-					<-ctx.Done()
-					return nil
-				})
+				ended <- Lead(ctx, []WatchedLock{newLock(client, "l", name).watched()}, usual, slog.New(slog.DiscardHandler),
+					func(ctx context.Context) error {
+						begun <- name
+						<-ctx.Done()
+						return nil
+					})
 			}()
 			return func() {
 				cancel()
@@ -354,7 +358,8 @@ func TestWorkEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, broken := fake.NewClientset(), errors.New("broken")
 		l := newLock(client, "l", "a")
-		err := Lead(t.Context(), []WatchedLock{l.watched()}, usual, slog.New(slog.DiscardHandler), func(context.Context) error { return broken })
+		err := Lead(t.Context(), []WatchedLock{l.watched()}, usual, slog.New(slog.DiscardHandler),
+			func(context.Context) error { return broken })
 		if !errors.Is(err, broken) {
 			t.Errorf("got %v", err)
 		}

@@ -53,8 +53,9 @@ func Node(ctx context.Context, o NodeOptions) error {
 	}
 	caches := kube.NewNodeCaches(client, o.Name)
 	agent, err := node.New(node.Options{
-		Name: o.Name, RootDir: o.RootDir, Keep: o.Keep, Client: client, Caches: caches, Drivers: o.Drivers, ControlPlane: o.ControlPlane,
-		Events: kube.NewRecorder(ctx, client, "node"), Log: o.Log,
+		Name: o.Name, RootDir: o.RootDir, Keep: o.Keep, Client: client, Caches: caches, Drivers: o.Drivers,
+		ControlPlane: o.ControlPlane,
+		Events:       kube.NewRecorder(ctx, client, "node"), Log: o.Log,
 	})
 	if err != nil {
 		return fmt.Errorf("node %s: %w", o.Name, err)

@@ -46,7 +46,9 @@ func (o RegistrarOptions) announce(ctx context.Context, d *csi.Driver) (next *cs
 	failed := make(chan error, 1)
 	go func() {
 		defer stop()
-		failed <- registrar.Registrar{Driver: d.Name, Endpoint: o.endpoint(d.Name), Path: registrar.Path(o.Dir, d.Name), Log: o.Log}.Run(own)
+		failed <- registrar.Registrar{
+			Driver: d.Name, Endpoint: o.endpoint(d.Name), Path: registrar.Path(o.Dir, d.Name), Log: o.Log,
+		}.Run(own)
 	}()
 	if err = d.Lost(own); err == nil {
 		o.Log.Warn("the driver went away", "driver", d.Name)

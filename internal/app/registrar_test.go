@@ -32,7 +32,9 @@ func announce(t *testing.T, endpoint string) *announced {
 	t.Helper()
 	d := csitest.Start(t, csitest.Full())
 	ctx, end := context.WithCancel(t.Context())
-	a := &announced{t: t, driver: d, dir: filepath.Join(filepath.Dir(d.Socket), "registry"), end: end, ended: make(chan error, 1)}
+	a := &announced{
+		t: t, driver: d, dir: filepath.Join(filepath.Dir(d.Socket), "registry"), end: end, ended: make(chan error, 1),
+	}
 	o := RegistrarOptions{Socket: d.Socket, Endpoint: endpoint, Dir: a.dir, Log: slog.New(slog.DiscardHandler)}
 	go func() { a.ended <- Registrar(ctx, o) }()
 	return a
@@ -66,7 +68,8 @@ func same(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal
 // agent asks at the socket of a driver as a kubelet does.
 func (a *announced) agent(name string) registerapi.RegistrationClient {
 	a.t.Helper()
-	conn, err := grpc.NewClient("unix:"+registrar.Path(a.dir, name), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+registrar.Path(a.dir, name),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		a.t.Fatal(err)
 	}

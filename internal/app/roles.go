@@ -53,16 +53,24 @@ func members(intents kube.LogPlace) []member {
 		{protection.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return protection.New(e) }},
 		{binder.Declaration(), func(e controller.Env, s shared) *controller.Controller { return binder.New(e, s.requests) }},
 		{provisioner.DeclarationWith(intents), func(e controller.Env, s shared) *controller.Controller {
-			return provisioner.New(e, provisioner.Options{Drivers: s.drivers, Requests: s.requests, Protects: s.protects, Intents: intents})
+			return provisioner.New(e, provisioner.Options{
+				Drivers: s.drivers, Requests: s.requests, Protects: s.protects, Intents: intents,
+			})
 		}},
-		{capacity.Declaration(), func(e controller.Env, s shared) *controller.Controller { return capacity.New(e, s.capacity) }},
+		{capacity.Declaration(), func(e controller.Env, s shared) *controller.Controller {
+			return capacity.New(e, s.capacity)
+		}},
 		{ephemeral.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return ephemeral.New(e) }},
 		{placement.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return placement.New(e) }},
 		{attachdetach.Declaration(), func(e controller.Env, s shared) *controller.Controller {
 			return attachdetach.New(e, s.attachDetach)
 		}},
-		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller { return attacher.New(e, s.attacher) }},
-		{nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) }},
+		{attacher.Declaration(), func(e controller.Env, s shared) *controller.Controller {
+			return attacher.New(e, s.attacher)
+		}},
+		{
+			nodelife.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return nodelife.New(e, time.Now) },
+		},
 		{resizer.Declaration(), func(e controller.Env, s shared) *controller.Controller { return resizer.New(e, s.drivers) }},
 	}
 }

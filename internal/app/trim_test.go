@@ -16,7 +16,8 @@ func TestTrimmedObjectsAreNotUpdated(t *testing.T) {
 		rights = append(rights, d.Rights()...)
 	}
 	for _, a := range rights {
-		if kind, _, _ := strings.Cut(a.Resource, "/"); a.Group == "" && (kind == "pods" || kind == "nodes") && slices.Contains(a.Verbs, "update") {
+		if kind, _, _ := strings.Cut(a.Resource, "/"); a.Group == "" && (kind == "pods" || kind == "nodes") &&
+			slices.Contains(a.Verbs, "update") {
 			t.Errorf("%s may be updated", a.Resource)
 		}
 	}

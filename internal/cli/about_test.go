@@ -244,8 +244,10 @@ func TestSpaceThatIsNotThere(t *testing.T) {
 
 func TestKindsGoByTheirNamesOfKubectl(t *testing.T) {
 	for word, want := range map[string]string{
-		"sc": "storageclass", "storageclasses.storage.k8s.io": "storageclass", "StorageClass": "storageclass", "va": "volumeattachment",
-		"volumeattachment.v1.storage.k8s.io": "volumeattachment", "ns": "namespace", "no": "node", "po": "pod", "vs": "volumesnapshot", "pvc": "pvc",
+		"sc": "storageclass", "storageclasses.storage.k8s.io": "storageclass", "StorageClass": "storageclass",
+		"va":                                 "volumeattachment",
+		"volumeattachment.v1.storage.k8s.io": "volumeattachment", "ns": "namespace", "no": "node", "po": "pod",
+		"vs": "volumesnapshot", "pvc": "pvc",
 	} {
 		if k, err := kindOf(word); err != nil || k.name != want {
 			t.Errorf("%s is %q, %v", word, k.name, err)

@@ -51,9 +51,10 @@ class does.`,
 		},
 	}
 	a.register(c)
-	_ = c.RegisterFlagCompletionFunc("storage-class", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return s.names(cmd.Context(), "sc"), cobra.ShellCompDirectiveNoFileComp
-	})
+	_ = c.RegisterFlagCompletionFunc("storage-class",
+		func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return s.names(cmd.Context(), "sc"), cobra.ShellCompDirectiveNoFileComp
+		})
 	return c
 }
 
@@ -61,26 +62,33 @@ func (a *adoptFlags) register(c *cobra.Command) {
 	a.driverFlags.register(c)
 	f := c.Flags()
 	f.StringVar(&a.claim, "claim", "", "NAMESPACE/NAME, or NAME, of the claim to make")
-	f.StringVar(&a.wish.Name, "name", "", "name of the PersistentVolume (default the one that it was made as, if that is known)")
+	f.StringVar(&a.wish.Name, "name", "",
+		"name of the PersistentVolume (default the one that it was made as, if that is known)")
 	f.StringSliceVar(&a.modes, "access-mode", nil, "access modes (default ReadWriteOnce)")
 	f.StringVar(&a.size, "size", "", "size, where the driver tells none")
 	f.StringVar(&a.wish.FSType, "fs-type", "", "type of the filesystem on it")
 	f.StringVar(&a.mode, "volume-mode", "", "Filesystem or Block")
-	f.StringToStringVar(&a.wish.Attributes, "attributes", nil, "volume attributes that the driver needs, beside those that it tells")
-	f.StringVar(&a.class, "storage-class", "", "class of the PersistentVolume and the claim (default the bundled driver's, none for others)")
+	f.StringToStringVar(&a.wish.Attributes, "attributes", nil,
+		"volume attributes that the driver needs, beside those that it tells")
+	f.StringVar(&a.class, "storage-class", "",
+		"class of the PersistentVolume and the claim (default the bundled driver's, none for others)")
 	f.BoolVar(&a.wish.Force, "force", false, "also when the volume may belong to somebody else, or is perhaps being made")
 	f.StringVar(&a.dryRun, "dry-run", "none", "server: let the server check everything, and change nothing")
 	f.Lookup("dry-run").NoOptDefVal = "server"
 	f.StringVarP(&a.output, "output", "o", "", "form of the output: name, json, yaml")
 	for flag, values := range map[string][]string{
-		"access-mode": accessModes(), "volume-mode": {"Filesystem", "Block"}, "dry-run": {"none", "server"}, "output": {"name", "json", "yaml"},
+		"access-mode": accessModes(), "volume-mode": {"Filesystem", "Block"}, "dry-run": {"none", "server"},
+		"output": {"name", "json", "yaml"},
 	} {
 		_ = c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
 
 func accessModes() []string {
-	return []string{string(corev1.ReadWriteOnce), string(corev1.ReadWriteOncePod), string(corev1.ReadOnlyMany), string(corev1.ReadWriteMany)}
+	return []string{
+		string(corev1.ReadWriteOnce), string(corev1.ReadWriteOncePod), string(corev1.ReadOnlyMany),
+		string(corev1.ReadWriteMany),
+	}
 }
 
 func (s *shell) adopt(ctx context.Context, a adoptFlags, args []string) error {
@@ -131,7 +139,8 @@ func (s *shell) wish(a adoptFlags, args []string) (decide.Wish, error) {
 		w.Modes = append(w.Modes, corev1.PersistentVolumeAccessMode(m))
 	}
 	w.Mode = corev1.PersistentVolumeMode(a.mode)
-	if !slices.Contains([]corev1.PersistentVolumeMode{"", corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem}, w.Mode) {
+	if !slices.Contains([]corev1.PersistentVolumeMode{"", corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem},
+		w.Mode) {
 		return w, fmt.Errorf("--volume-mode %q: use Filesystem or Block", a.mode)
 	}
 	if a.size != "" {
@@ -182,7 +191,8 @@ func (s *shell) tellAdopted(done orphans.Adopted, a adoptFlags, print printers.R
 	}
 	fmt.Fprintf(s.Out, "persistentvolume/%s %s%s\n", done.Volume.Name, verb(done.Changed), suffix)
 	if done.Claim != nil {
-		fmt.Fprintf(s.Out, "persistentvolumeclaim/%s %s%s\n", done.Claim.Name, strings.ReplaceAll(verb(done.Claimed), "adopted", "created"), suffix)
+		fmt.Fprintf(s.Out, "persistentvolumeclaim/%s %s%s\n", done.Claim.Name,
+			strings.ReplaceAll(verb(done.Claimed), "adopted", "created"), suffix)
 	}
 	return nil
 }

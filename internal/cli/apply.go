@@ -71,7 +71,9 @@ func (s *shell) apply(ctx context.Context, from string, dryRun, force bool) erro
 }
 
 // apply sends one object and says what that changed.
-func (o *objects) apply(ctx context.Context, doc *unstructured.Unstructured, options metav1.ApplyOptions) (name, verb string, err error) {
+func (o *objects) apply(
+	ctx context.Context, doc *unstructured.Unstructured, options metav1.ApplyOptions,
+) (name, verb string, err error) {
 	name = doc.GetKind() + "/" + doc.GetName()
 	m, err := o.mapping(doc.GroupVersionKind())
 	if err != nil {

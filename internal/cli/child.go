@@ -36,7 +36,9 @@ func start(dir, log string, env []string, program string, args ...string) (*chil
 		return nil, fmt.Errorf("open log: %w", err)
 	}
 	defer out.Close()
-	c := &child{name: filepath.Base(program) + " " + args[0], cmd: exec.Command(program, args...), ended: make(chan struct{})}
+	c := &child{
+		name: filepath.Base(program) + " " + args[0], cmd: exec.Command(program, args...), ended: make(chan struct{}),
+	}
 	c.cmd.Stdout, c.cmd.Stderr = out, out
 	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -158,11 +158,17 @@ Exit codes: 0 done, 1 error; 'why' has a third: 2, something waits or is broken.
 	s.flags.register(c)
 	c.AddGroup(&cobra.Group{ID: "objects", Title: "Claims, volumes and other objects:"},
 		&cobra.Group{ID: "programs", Title: "Programs that run:"})
-	for _, o := range []*cobra.Command{s.applyCommand(), s.getCommand(), s.deleteCommand(), s.mountCommand(), s.umountCommand(), s.whyCommand(), s.snapshotStateCommand(), s.statusCommand(), s.orphansCommand(), s.adoptCommand()} {
+	for _, o := range []*cobra.Command{
+		s.applyCommand(), s.getCommand(), s.deleteCommand(), s.mountCommand(), s.umountCommand(), s.whyCommand(),
+		s.snapshotStateCommand(), s.statusCommand(), s.orphansCommand(), s.adoptCommand(),
+	} {
 		o.GroupID = "objects"
 		c.AddCommand(o)
 	}
-	for _, o := range []*cobra.Command{s.upCommand(), s.inviteCommand(), s.backupCommand(), s.restoreCommand(), s.checkCommand(), s.nodeCommand(), s.controllerCommand(), s.registrarCommand(), s.driverCommand(), s.flexCommand(), s.demoCommand()} {
+	for _, o := range []*cobra.Command{
+		s.upCommand(), s.inviteCommand(), s.backupCommand(), s.restoreCommand(), s.checkCommand(), s.nodeCommand(),
+		s.controllerCommand(), s.registrarCommand(), s.driverCommand(), s.flexCommand(), s.demoCommand(),
+	} {
 		o.GroupID = "programs"
 		c.AddCommand(o)
 	}

@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 				LocalDriver:    func(context.Context, cli.DriverOptions) error { return nil },
 				NodeWithDriver: func(context.Context, cli.NodeOptions, cli.DriverOptions) error { return nil },
 				Controllers: func(_ context.Context, o cli.ControllersOptions) error {
-					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Duration, o.Deadline, o.Retry)
+					_, err := fmt.Println("ran", o.Roles, o.Socket, "leases", o.Elects, "in", o.Namespace, o.Duration,
+						o.Deadline, o.Retry)
 					return err
 				},
 				Bridge: func(_ context.Context, o cli.BridgeOptions) error {

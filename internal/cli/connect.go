@@ -28,10 +28,12 @@ type flags struct {
 
 func (f *flags) register(c *cobra.Command) {
 	p := c.PersistentFlags()
-	p.StringVar(&f.kubeconfig, "kubeconfig", "", "file that names the API server (else $KUBECONFIG, the running plane, ~/.kube/config)")
+	p.StringVar(&f.kubeconfig, "kubeconfig", "",
+		"file that names the API server (else $KUBECONFIG, the running plane, ~/.kube/config)")
 	p.StringVar(&f.context, "context", "", "context of the kubeconfig")
 	p.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the objects")
-	p.StringVar(&f.dataDir, "data-dir", dataDir(), "data directory of the control plane on this host (else $VOLPLANE_DATA_DIR)")
+	p.StringVar(&f.dataDir, "data-dir", dataDir(),
+		"data directory of the control plane on this host (else $VOLPLANE_DATA_DIR)")
 	p.IntVarP(&f.verbosity, "verbosity", "v", 0, "how much to log: 0 hardly anything, 9 every request")
 }
 
@@ -72,7 +74,8 @@ func readable(path string) bool {
 func (s *shell) config() (*rest.Config, error) {
 	config, err := s.flags.loader().ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, fmt.Errorf("no API server is known: start one with 'volplane up', or name one with --kubeconfig or $KUBECONFIG")
+		return nil,
+			fmt.Errorf("no API server is known: start one with 'volplane up', or name one with --kubeconfig or $KUBECONFIG")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
@@ -101,7 +104,8 @@ func (s *shell) client() (kubernetes.Interface, string, error) {
 		return nil, "", err
 	}
 	// Kubernetes' own binary form is read several times as fast as JSON.
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf,
+		runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, "", fmt.Errorf("client: %w", err)

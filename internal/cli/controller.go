@@ -27,18 +27,25 @@ The API server is the cluster's own when it runs in a Pod.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.controller(cmd.Context(), o) },
 	}
 	f := c.Flags()
-	f.StringSliceVar(&o.Roles, "controllers", []string{"provisioner", "attacher", "resizer"}, "which of "+strings.Join(s.programs.Beside, ", "))
+	f.StringSliceVar(&o.Roles, "controllers", []string{"provisioner", "attacher", "resizer"},
+		"which of "+strings.Join(s.programs.Beside, ", "))
 	f.StringVar(&o.Socket, "csi-address", "/run/csi/socket", "socket of the driver, which may start later")
 	f.BoolVar(&o.Elects, "leader-election", true, "work only while no other process does the same work")
-	f.StringVar(&o.Namespace, "leader-election-namespace", "", "namespace of the leases and the intents (default the Pod's, or the kubeconfig's)")
-	f.DurationVar(&o.Duration, "leader-election-lease-duration", 15*time.Second, "how long others wait after the leader's last sign")
-	f.DurationVar(&o.Deadline, "leader-election-renew-deadline", 10*time.Second, "how long the leader works when it cannot give a sign")
+	f.StringVar(&o.Namespace, "leader-election-namespace", "",
+		"namespace of the leases and the intents (default the Pod's, or the kubeconfig's)")
+	f.DurationVar(&o.Duration, "leader-election-lease-duration", 15*time.Second,
+		"how long others wait after the leader's last sign")
+	f.DurationVar(&o.Deadline, "leader-election-renew-deadline", 10*time.Second,
+		"how long the leader works when it cannot give a sign")
 	f.DurationVar(&o.Retry, "leader-election-retry-period", 5*time.Second, "pause between signs")
 	f.DurationVar(&o.ReconcileSync, "reconcile-sync", time.Minute, "pause between questions what the driver has attached")
-	f.DurationVar(&o.CapacityPoll, "capacity-poll-interval", time.Minute, "pause between questions how much room the driver has")
-	f.BoolVar(&o.CapacityForImmediate, "capacity-for-immediate-binding", false, "ask about classes whose claims do not wait for a node, too")
+	f.DurationVar(&o.CapacityPoll, "capacity-poll-interval", time.Minute,
+		"pause between questions how much room the driver has")
+	f.BoolVar(&o.CapacityForImmediate, "capacity-for-immediate-binding", false,
+		"ask about classes whose claims do not wait for a node, too")
 	f.StringVar(&o.DummyAttacher, "dummy-attacher", "", "no driver: mark attachments of this attacher attached")
-	_ = c.RegisterFlagCompletionFunc("controllers", cobra.FixedCompletions(s.programs.Beside, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("controllers",
+		cobra.FixedCompletions(s.programs.Beside, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -66,9 +73,11 @@ func (s *shell) checkControllers(o ControllersOptions) error {
 	}
 	switch {
 	case o.DummyAttacher != "" && !slices.Equal(o.Roles, []string{"attacher"}):
-		return fmt.Errorf("--dummy-attacher has no driver, which only the attacher can do without: add '--controllers attacher'")
+		return fmt.Errorf("--dummy-attacher has no driver, which only the attacher can do without: add " +
+			"'--controllers attacher'")
 	case o.Elects && (o.Duration <= o.Deadline || o.Deadline <= o.Retry):
-		return fmt.Errorf("the lease duration (%v) must be longer than the renew deadline (%v), and that longer than the retry period (%v)",
+		return fmt.Errorf("the lease duration (%v) must be longer than the renew deadline (%v), and that longer than the "+
+			"retry period (%v)",
 			o.Duration, o.Deadline, o.Retry)
 	}
 	return nil
@@ -78,7 +87,8 @@ func (s *shell) checkControllers(o ControllersOptions) error {
 func (s *shell) checkRoles(roles []string) error {
 	for _, r := range roles {
 		if !slices.Contains(s.programs.Beside, r) {
-			return fmt.Errorf("no controller that works beside a driver is %q: there are %s", r, strings.Join(s.programs.Beside, ", "))
+			return fmt.Errorf("no controller that works beside a driver is %q: there are %s", r,
+				strings.Join(s.programs.Beside, ", "))
 		}
 	}
 	if len(roles) == 0 {

@@ -161,7 +161,9 @@ func (s *shell) awaitGone(ctx context.Context, o *objects, v doomed) error {
 		watch: func(ctx context.Context, l metav1.ListOptions) (watch.Interface, error) { return client.Watch(ctx, l) },
 	}
 	var finalizers []string
-	err := progress(ctx, s.Err, func(ctx context.Context) string { return "waiting for " + v.String() + ": " + s.reason(ctx, v) },
+	err := progress(ctx, s.Err, func(ctx context.Context) string {
+		return "waiting for " + v.String() + ": " + s.reason(ctx, v)
+	},
 		func(ctx context.Context) error {
 			return follow(ctx, from, v.name, func(u *unstructured.Unstructured) (bool, error) {
 				if u == nil || string(u.GetUID()) != v.uid {

@@ -207,7 +207,8 @@ func (s *shell) demoFailed(ctx context.Context, d *demo) {
 			continue
 		}
 		lines := strings.Split(strings.TrimRight(string(data), "\n"), "\n")
-		fmt.Fprintf(s.Err, "\nthe last lines of %s:\n%s\n", filepath.Join(d.dir, name), strings.Join(lines[max(0, len(lines)-20):], "\n"))
+		fmt.Fprintf(s.Err, "\nthe last lines of %s:\n%s\n", filepath.Join(d.dir, name),
+			strings.Join(lines[max(0, len(lines)-20):], "\n"))
 	}
 	fmt.Fprintln(s.Err)
 }

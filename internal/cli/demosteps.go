@@ -47,7 +47,9 @@ func (d *demo) steps() []demoStep {
 		{"write a file", d.write},
 		{"unmount it", func(ctx context.Context) (string, error) { return "", d.unmount(ctx, "writer") }},
 		{"join a second node", d.join},
-		{"mount it on " + demoSecond, func(ctx context.Context) (string, error) { return d.mount(ctx, "reader", demoSecond) }},
+		{
+			"mount it on " + demoSecond, func(ctx context.Context) (string, error) { return d.mount(ctx, "reader", demoSecond) },
+		},
 		{"read the file back", d.read},
 		{"grow the claim", d.grow},
 		{"see the mounted file system grown", d.grown},
@@ -59,7 +61,8 @@ func (d *demo) steps() []demoStep {
 
 func (d *demo) start(ctx context.Context) (string, error) {
 	var err error
-	d.plane, err = startReady(ctx, d.dir, "plane.log", d.standalone, "up", "--data-dir", d.data(), "--listen", "127.0.0.1:0", "--name", demoNode)
+	d.plane, err = startReady(ctx, d.dir, "plane.log", d.standalone, "up", "--data-dir", d.data(), "--listen",
+		"127.0.0.1:0", "--name", demoNode)
 	if err != nil {
 		return "", err
 	}
@@ -84,10 +87,13 @@ func (d *demo) claim(ctx context.Context) (string, error) {
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: class,
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(demoSize)}},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(demoSize)},
+			},
 		},
 	}
-	if _, err := d.client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim, metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
+	if _, err := d.client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim,
+		metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
 		return "", err
 	}
 	return demoSize + " of " + why, nil
@@ -106,7 +112,8 @@ func (d *demo) class(ctx context.Context) (name *string, why string, err error) 
 		Parameters:           map[string]string{"csi.storage.k8s.io/fstype": "xfs"},
 		AllowVolumeExpansion: ptr.To(true), VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}
-	if _, err := d.client.StorageV1().StorageClasses().Create(ctx, c, metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
+	if _, err := d.client.StorageV1().StorageClasses().Create(ctx, c,
+		metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
 		return nil, "", err
 	}
 	return &c.Name, "class demo-xfs (ext4 would not grow online: CAP_SYS_RESOURCE is missing here)", nil
@@ -136,7 +143,8 @@ func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
 			}}},
 		},
 	}
-	if _, err := d.client.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
+	if _, err := d.client.CoreV1().Pods("default").Create(ctx, pod,
+		metav1.CreateOptions{FieldManager: fieldManager}); err != nil {
 		return "", err
 	}
 	err := follow(ctx, podSource(d.client, "default"), name, func(p *corev1.Pod) (bool, error) {
@@ -210,16 +218,20 @@ func (d *demo) join(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find this program: %w", err)
 	}
-	d.node, err = start(d.dir, "node2.log", nil, own, "node", "--join", file, "--root-dir", filepath.Join(d.dir, "node2"), "--pool", d.pool())
+	d.node, err = start(d.dir, "node2.log", nil, own, "node", "--join", file, "--root-dir", filepath.Join(d.dir, "node2"),
+		"--pool", d.pool())
 	if err != nil {
 		return "", err
 	}
 	ctx, cancel := d.node.with(ctx)
 	defer cancel()
 	nodes := d.client.StorageV1().CSINodes()
-	err = follow(ctx, source[*storagev1.CSINode]{get: nodes.Get, watch: nodes.Watch}, demoSecond, func(n *storagev1.CSINode) (bool, error) {
-		return n != nil && slices.ContainsFunc(n.Spec.Drivers, func(r storagev1.CSINodeDriver) bool { return r.Name == volume.LocalDriver }), nil
-	})
+	err = follow(ctx, source[*storagev1.CSINode]{get: nodes.Get, watch: nodes.Watch}, demoSecond,
+		func(n *storagev1.CSINode) (bool, error) {
+			return n != nil && slices.ContainsFunc(n.Spec.Drivers, func(r storagev1.CSINodeDriver) bool {
+				return r.Name == volume.LocalDriver
+			}), nil
+		})
 	return "", err
 }
 
@@ -241,17 +253,19 @@ func (d *demo) grow(ctx context.Context) (string, error) {
 	}
 	claims := d.client.CoreV1().PersistentVolumeClaims("default")
 	patch := fmt.Sprintf(`{"spec":{"resources":{"requests":{"storage":%q}}}}`, demoGrown)
-	if _, err := claims.Patch(ctx, demoClaim, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager}); err != nil {
+	if _, err := claims.Patch(ctx, demoClaim, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{FieldManager: fieldManager}); err != nil {
 		return "", err
 	}
 	want := resource.MustParse(demoGrown)
-	err = follow(ctx, source[*corev1.PersistentVolumeClaim]{get: claims.Get, watch: claims.Watch}, demoClaim, func(c *corev1.PersistentVolumeClaim) (bool, error) {
-		if c == nil {
-			return false, fmt.Errorf("the claim went away")
-		}
-		have := c.Status.Capacity[corev1.ResourceStorage]
-		return have.Cmp(want) >= 0, nil
-	})
+	err = follow(ctx, source[*corev1.PersistentVolumeClaim]{get: claims.Get, watch: claims.Watch}, demoClaim,
+		func(c *corev1.PersistentVolumeClaim) (bool, error) {
+			if c == nil {
+				return false, fmt.Errorf("the claim went away")
+			}
+			have := c.Status.Capacity[corev1.ResourceStorage]
+			return have.Cmp(want) >= 0, nil
+		})
 	return demoSize + " to " + demoGrown, err
 }
 
@@ -261,7 +275,8 @@ func (d *demo) grown(context.Context) (string, error) {
 		return "", err
 	}
 	if size < d.size+d.size/2 {
-		return "", fmt.Errorf("the claim says %s, but the mounted file system went from %d to %d bytes only", demoGrown, d.size, size)
+		return "", fmt.Errorf("the claim says %s, but the mounted file system went from %d to %d bytes only",
+			demoGrown, d.size, size)
 	}
 	return fmt.Sprintf("%d to %d MiB for files", d.size>>20, size>>20), nil
 }
@@ -288,14 +303,16 @@ func (d *demo) remove(ctx context.Context) (string, error) {
 	if err := claims.Delete(ctx, demoClaim, metav1.DeleteOptions{}); err != nil && !notFound(err) {
 		return "", err
 	}
-	err = follow(ctx, source[*corev1.PersistentVolumeClaim]{get: claims.Get, watch: claims.Watch}, demoClaim, func(c *corev1.PersistentVolumeClaim) (bool, error) {
-		return c == nil, nil
-	})
+	err = follow(ctx, source[*corev1.PersistentVolumeClaim]{get: claims.Get, watch: claims.Watch}, demoClaim,
+		func(c *corev1.PersistentVolumeClaim) (bool, error) {
+			return c == nil, nil
+		})
 	if err != nil || claim.Spec.VolumeName == "" {
 		return "", err
 	}
 	volumes := d.client.CoreV1().PersistentVolumes()
-	return "", follow(ctx, source[*corev1.PersistentVolume]{get: volumes.Get, watch: volumes.Watch}, claim.Spec.VolumeName, func(v *corev1.PersistentVolume) (bool, error) {
-		return v == nil, nil
-	})
+	return "", follow(ctx, source[*corev1.PersistentVolume]{get: volumes.Get, watch: volumes.Watch}, claim.Spec.VolumeName,
+		func(v *corev1.PersistentVolume) (bool, error) {
+			return v == nil, nil
+		})
 }

@@ -160,7 +160,8 @@ func (r *rehearsal) created(ctx context.Context, m *meta.RESTMapping, doc *unstr
 			}},
 		}, metav1.CreateOptions{})
 	if err == nil && !review.Status.Allowed {
-		r.notes = append(r.notes, "you may not create "+printedType(m)+"/"+doc.GetName()+", so the API server was not asked whether it takes it")
+		r.notes = append(r.notes, "you may not create "+printedType(m)+"/"+doc.GetName()+
+			", so the API server was not asked whether it takes it")
 		return nil, nil
 	}
 	plain := doc.DeepCopy()

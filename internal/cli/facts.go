@@ -35,7 +35,8 @@ func newReading(client kubernetes.Interface) *reading {
 // all reads everything of one namespace, or of all when ns is empty, with the volumes
 // and nodes of the cluster.
 func (r *reading) all(ctx context.Context, ns string) error {
-	err := r.together(ctx, r.claims(ns), r.volumes, r.attachments, r.pods(ns), r.cluster, r.making(ns), r.moves, r.warnings(ns))
+	err := r.together(ctx, r.claims(ns), r.volumes, r.attachments, r.pods(ns), r.cluster, r.making(ns), r.moves,
+		r.warnings(ns))
 	r.hosted()
 	return err
 }
@@ -66,7 +67,8 @@ func (r *reading) making(ns string) read {
 }
 
 func (r *reading) begun(ctx context.Context, ns string) error {
-	logs, err := every[*corev1.ConfigMap](ctx, "intents", metav1.ListOptions{LabelSelector: volume.LabelIntents}, r.client.CoreV1().ConfigMaps(metav1.NamespaceAll).List)
+	logs, err := every[*corev1.ConfigMap](ctx, "intents", metav1.ListOptions{LabelSelector: volume.LabelIntents},
+		r.client.CoreV1().ConfigMaps(metav1.NamespaceAll).List)
 	if apierrors.IsForbidden(err) {
 		r.MakingHidden = true
 		return nil

@@ -20,13 +20,21 @@ import (
 // namespace it is; and who may not read them knows that.
 func TestWhatIsBegunIsReadEverywhere(t *testing.T) {
 	log := func(namespace, name, uid string) *corev1.ConfigMap {
-		meta := metav1.ObjectMeta{Namespace: namespace, Name: name + "-1", Labels: map[string]string{volume.LabelIntents: name}}
-		return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{uid: `{"driver":"d","name":"pvc-` + uid + `","claim":{"uid":"` + uid + `"}}`}}
+		meta := metav1.ObjectMeta{
+			Namespace: namespace, Name: name + "-1", Labels: map[string]string{volume.LabelIntents: name},
+		}
+		return &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{
+			uid: `{"driver":"d","name":"pvc-` + uid + `","claim":{"uid":"` + uid + `"}}`,
+		}}
 	}
-	client := fake.NewClientset(log(volume.NamespaceSystem, "volplane-intents", "a"), log("storage", "volplane-intents-b-example-com", "b"),
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "other"}, Data: map[string]string{"c": "{}"}})
+	client := fake.NewClientset(log(volume.NamespaceSystem, "volplane-intents", "a"),
+		log("storage", "volplane-intents-b-example-com", "b"),
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "other"}, Data: map[string]string{"c": "{}"},
+		})
 	r := newReading(client)
-	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || r.MakingHidden || len(r.Begun) != 2 || r.Begun[0].Claim.UID == r.Begun[1].Claim.UID {
+	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || r.MakingHidden || len(r.Begun) != 2 ||
+		r.Begun[0].Claim.UID == r.Begun[1].Claim.UID {
 		t.Errorf("begun are %v, hidden %v, %v", r.Begun, r.MakingHidden, err)
 	}
 	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -42,13 +50,20 @@ func TestWhatIsBegunIsReadEverywhere(t *testing.T) {
 // not there, and since when.
 func TestStatusNamesWhatIsNotSettled(t *testing.T) {
 	const in = `{"driver":"d.example.com","name":"pvc-%[1]s","claim":{"namespace":"ns","name":"c","uid":"%[1]s"},"begun":"%[2]s"}`
-	log := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "l-1", Labels: map[string]string{volume.LabelIntents: "l"}}}
-	log.Data = map[string]string{"u1": fmt.Sprintf(in, "u1", "2026-01-02T03:04:06Z"), "u2": fmt.Sprintf(in, "u2", "2026-01-02T03:04:05Z"), "bad": "{"}
+	log := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "l-1", Labels: map[string]string{volume.LabelIntents: "l"}},
+	}
+	log.Data = map[string]string{
+		"u1": fmt.Sprintf(in, "u1", "2026-01-02T03:04:06Z"), "u2": fmt.Sprintf(in, "u2", "2026-01-02T03:04:05Z"), "bad": "{",
+	}
 	for _, c := range []struct {
 		log  *corev1.ConfigMap
 		want string
 	}{
-		{log, "being made   2, the first for claim ns/c by driver d.example.com since 2026-01-02 03:04:05 UTC: volplane why -A\n"},
+		{
+			log,
+			"being made   2, the first for claim ns/c by driver d.example.com since 2026-01-02 03:04:05 UTC: volplane why -A\n",
+		},
 		{&corev1.ConfigMap{}, ""},
 	} {
 		var out strings.Builder

@@ -33,7 +33,8 @@ machine looks: volplane's own, or else the kubelet's.`,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(s.flexListCommand(), s.flexInstallCommand(), s.flexUpgradeCommand(), s.flexRollbackCommand(),
-		s.flexUninstallCommand(), s.flexLintCommand(), s.flexDoctorCommand(), s.flexInitCommand(), s.flexManifestCommand(), s.flexBridgeCommand(), s.flexMigrateCommand())
+		s.flexUninstallCommand(), s.flexLintCommand(), s.flexDoctorCommand(), s.flexInitCommand(), s.flexManifestCommand(),
+		s.flexBridgeCommand(), s.flexMigrateCommand())
 	return c
 }
 
@@ -46,11 +47,13 @@ type flexFlags struct {
 func (f *flexFlags) register(c *cobra.Command) {
 	p := c.Flags()
 	p.StringVar(&f.Dir, "dir", "", "plugin directory (default the one in which the host of this machine looks)")
-	p.StringVar(&f.RootDir, "root-dir", "", "root directory of the bridge that may run here (default that of the one that looks in the plugin directory, else "+defaultFlexRoot+")")
+	p.StringVar(&f.RootDir, "root-dir", "", "root directory of the bridge that may run here (default that of the one "+
+		"that looks in the plugin directory, else "+defaultFlexRoot+")")
 	p.StringVarP(&f.output, "output", "o", "", "form of the output: wide, name, json, yaml")
 	_ = c.MarkFlagDirname("dir")
 	_ = c.MarkFlagDirname("root-dir")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "name", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"wide", "name", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // flexOptions are the options, and which control plane is meant.

@@ -26,8 +26,10 @@ type bridgeFlags struct{ plugins, root, config string }
 
 func (b *bridgeFlags) register(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&b.plugins, "volume-plugin-dir", "", "serve the FlexVolume drivers in this directory, and mount FlexVolumes")
-	f.StringVar(&b.root, "flex-root-dir", defaultFlexRoot, "directory of their mounts and records; its path has three parts")
+	f.StringVar(&b.plugins, "volume-plugin-dir", "",
+		"serve the FlexVolume drivers in this directory, and mount FlexVolumes")
+	f.StringVar(&b.root, "flex-root-dir", defaultFlexRoot,
+		"directory of their mounts and records; its path has three parts")
 	f.StringVar(&b.config, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
 }
 
@@ -66,17 +68,22 @@ the Node says which drivers there are and what is wrong with them.`,
 	}
 	f := c.Flags()
 	f.StringVar(&o.Node, "node", "", "name of this host's Node (default the host's name)")
-	f.StringVar(&o.PluginDir, "dir", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec", "directory of the drivers, which is made")
+	f.StringVar(&o.PluginDir, "dir", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
+		"directory of the drivers, which is made")
 	f.StringVar(&o.RootDir, "root-dir", defaultFlexRoot, "directory of mounts and records; its path has three parts")
-	f.StringVar(&o.SocketDir, "socket-dir", filepath.Join(volume.KubeletDir, "plugins"), "where each driver gets a directory with its socket")
-	f.StringVar(&o.RegistryDir, "plugin-registration-path", filepath.Join(volume.KubeletDir, "plugins_registry"), "the node agent's directory of registration sockets")
+	f.StringVar(&o.SocketDir, "socket-dir", filepath.Join(volume.KubeletDir, "plugins"),
+		"where each driver gets a directory with its socket")
+	f.StringVar(&o.RegistryDir, "plugin-registration-path", filepath.Join(volume.KubeletDir, "plugins_registry"),
+		"the node agent's directory of registration sockets")
 	f.StringVar(&o.ConfigFile, "config", "", "file that says which drivers Pods may use, and how")
 	f.BoolVar(&objects, "objects", false, "make the CSIDriver objects, and annotate the Node")
 	return c
 }
 
 func (s *shell) flexBridge(ctx context.Context, o BridgeOptions, objects bool) error {
-	for flag, path := range map[string]string{"dir": o.PluginDir, "root-dir": o.RootDir, "socket-dir": o.SocketDir, "plugin-registration-path": o.RegistryDir} {
+	for flag, path := range map[string]string{
+		"dir": o.PluginDir, "root-dir": o.RootDir, "socket-dir": o.SocketDir, "plugin-registration-path": o.RegistryDir,
+	} {
 		if !filepath.IsAbs(path) {
 			return fmt.Errorf("--%s %q is no absolute path", flag, path)
 		}

@@ -130,6 +130,7 @@ func (s *shell) printDiagnosis(d flex.Diagnosis) error {
 	if err := printFindings(s.Out, d.Findings, "", true); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(s.Out, "\ndriver/%s: %s, %d checks by %d calls in %.1f s\n", d.Driver, d.Level, len(d.Findings), d.Calls, d.Seconds)
+	_, err := fmt.Fprintf(s.Out, "\ndriver/%s: %s, %d checks by %d calls in %.1f s\n", d.Driver, d.Level, len(d.Findings),
+		d.Calls, d.Seconds)
 	return err
 }

@@ -47,9 +47,11 @@ not as it should be, also in place of another version: for a container.`,
 // registerSource adds the flags of commands that bring a driver.
 func (f *flexFlags) registerSource(c *cobra.Command) {
 	p := c.Flags()
-	p.BoolVar(&f.NoInit, "no-init", false, "look at the file only: the driver will run in another root than this, as when a container installs it")
+	p.BoolVar(&f.NoInit, "no-init", false,
+		"look at the file only: the driver will run in another root than this, as when a container installs it")
 	p.BoolVar(&f.Force, "force", false, "install it although it does not pass the checks")
-	p.StringVar(&f.PayloadDir, "payload-dir", "", "where directories are installed (default flex-payload beside the plugin directory)")
+	p.StringVar(&f.PayloadDir, "payload-dir", "",
+		"where directories are installed (default flex-payload beside the plugin directory)")
 }
 
 // completeNewDriver offers files after the name.
@@ -114,13 +116,16 @@ other hosts mount is not known here.`,
 		},
 	}
 	f.register(c)
-	c.Flags().StringVar(&f.PayloadDir, "payload-dir", "", "where its directory was installed (default flex-payload beside the plugin directory)")
+	c.Flags().StringVar(&f.PayloadDir, "payload-dir", "",
+		"where its directory was installed (default flex-payload beside the plugin directory)")
 	c.Flags().BoolVar(&f.Force, "force", false, "take it away although its volumes are in use")
 	return c
 }
 
 // flexDo does something with one driver and prints what was done.
-func (s *shell) flexDo(ctx context.Context, f flexFlags, do func(context.Context, flex.Options) (flex.Report, error)) error {
+func (s *shell) flexDo(
+	ctx context.Context, f flexFlags, do func(context.Context, flex.Options) (flex.Report, error),
+) error {
 	if err := f.check(); err != nil {
 		return err
 	}

@@ -68,7 +68,8 @@ func (s *shell) printDrivers(l flex.Listing, wide bool) error {
 	}
 	fmt.Fprintln(w)
 	for _, d := range l.Drivers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s", d.Name, orNone(d.Hash), d.State, d.Reason, d.InUse, duration.HumanDuration(time.Since(d.Since)), orNone(flex.Capabilities(d)))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%s", d.Name, orNone(d.Hash), d.State, d.Reason, d.InUse,
+			duration.HumanDuration(time.Since(d.Since)), orNone(flex.Capabilities(d)))
 		if wide {
 			fmt.Fprintf(w, "\t%s\t%s", d.Path, d.Message)
 		}

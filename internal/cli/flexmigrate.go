@@ -145,7 +145,8 @@ func (s *shell) migratePlan(ctx context.Context, names []string, output string) 
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", name, none(p.Claim), none(p.From), none(p.To), yes(p.Step.Verb != decide.Refuse && p.Step.Verb != decide.Wait), p.Step.Because.Message)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", name, none(p.Claim), none(p.From), none(p.To),
+			yes(p.Step.Verb != decide.Refuse && p.Step.Verb != decide.Wait), p.Step.Because.Message)
 	}
 	return w.Flush()
 }
@@ -203,7 +204,8 @@ func (s *shell) migrateAll(ctx context.Context, names []string, back bool, timeo
 		_, err := m.Run(one, name, back)
 		cancel()
 		if ctx.Err() != nil {
-			return fmt.Errorf("volume %s is half moved; 'volplane flex migrate status' shows it, run or undo goes on: %w", name, ctx.Err())
+			return fmt.Errorf("volume %s is half moved; 'volplane flex migrate status' shows it, run or undo goes on: %w",
+				name, ctx.Err())
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("pv/%s: %w", name, err))

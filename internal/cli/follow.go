@@ -88,7 +88,9 @@ func podSource(client kubernetes.Interface, ns string) source[*corev1.Pod] {
 
 // progress writes what tell returns to w, each text once, as long as work
 // lasts and after patience has passed.
-func progress(ctx context.Context, w io.Writer, tell func(context.Context) string, work func(context.Context) error) error {
+func progress(
+	ctx context.Context, w io.Writer, tell func(context.Context) string, work func(context.Context) error,
+) error {
 	ctx, stop := context.WithCancel(ctx)
 	told := make(chan struct{})
 	go func() {

@@ -86,8 +86,12 @@ func printer(output string) (printers.ResourcePrinter, error) {
 }
 
 // getObjects prints whole objects: one alone, several as a List.
-func (s *shell) getObjects(ctx context.Context, o *objects, g getOptions, targets []target, p printers.ResourcePrinter) error {
-	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{"resourceVersion": ""}}}
+func (s *shell) getObjects(
+	ctx context.Context, o *objects, g getOptions, targets []target, p printers.ResourcePrinter,
+) error {
+	list := &unstructured.UnstructuredList{
+		Object: map[string]any{"apiVersion": "v1", "kind": "List", "metadata": map[string]any{"resourceVersion": ""}},
+	}
 	version := ""
 	for _, t := range targets {
 		client := o.at(t.mapping, o.namespaceOf(t.mapping, g.selection))
@@ -116,7 +120,9 @@ func (s *shell) getObjects(ctx context.Context, o *objects, g getOptions, target
 	return s.watchObjects(ctx, o, g, targets[0], version, p)
 }
 
-func (s *shell) printObjects(list *unstructured.UnstructuredList, targets []target, g getOptions, p printers.ResourcePrinter) error {
+func (s *shell) printObjects(
+	list *unstructured.UnstructuredList, targets []target, g getOptions, p printers.ResourcePrinter,
+) error {
 	single := len(targets) == 1 && len(targets[0].names) == 1
 	if !single && g.output != "name" && !g.watch {
 		for i := range list.Items {
@@ -137,7 +143,9 @@ func (s *shell) printObject(o *unstructured.Unstructured, p printers.ResourcePri
 	return p.PrintObj(o, s.Out)
 }
 
-func (s *shell) watchObjects(ctx context.Context, o *objects, g getOptions, t target, version string, p printers.ResourcePrinter) error {
+func (s *shell) watchObjects(
+	ctx context.Context, o *objects, g getOptions, t target, version string, p printers.ResourcePrinter,
+) error {
 	options := g.watchOptions(t)
 	options.ResourceVersion = version
 	w, err := o.at(t.mapping, o.namespaceOf(t.mapping, g.selection)).Watch(ctx, options)

@@ -61,17 +61,22 @@ func nodeName(config *rest.Config) (string, error) {
 // expiry refuses an identity whose time is over, and returns what reminds of
 // the end in time, until it is stopped. An identity of another kind is nothing
 // to remind of.
-func expiry(config *rest.Config, file, node string, now time.Time) (remind func(*slog.Logger) (stop func()), err error) {
+func expiry(
+	config *rest.Config, file, node string, now time.Time,
+) (remind func(*slog.Logger) (stop func()), err error) {
 	cert, err := certificate(config)
 	if err != nil {
-		return func(*slog.Logger) func() { return func() {} }, nil //nolint:nilerr // a token, or another way that the server may know
+		//nolint:nilerr // a token, or another way that the server may know
+		return func(*slog.Logger) func() { return func() {} }, nil
 	}
 	if now.After(cert.NotAfter) {
-		return nil, fmt.Errorf("%s: %w on %s: get a new one with 'volplane invite %s'", file, errExpired, cert.NotAfter.Format(time.DateOnly), node)
+		return nil, fmt.Errorf("%s: %w on %s: get a new one with 'volplane invite %s'", file, errExpired,
+			cert.NotAfter.Format(time.DateOnly), node)
 	}
 	return func(log *slog.Logger) func() {
 		timer := time.AfterFunc(max(0, cert.NotAfter.Add(-reminder).Sub(now)), func() {
-			log.Warn("the identity of this node expires soon: get a new one with 'volplane invite' and start the agent with it; mounts stay",
+			log.Warn("the identity of this node expires soon: get a new one with 'volplane invite' and start the agent with "+
+				"it; mounts stay",
 				"node", node, "expires", cert.NotAfter.Format(time.DateOnly), "file", file)
 		})
 		return func() { timer.Stop() }
@@ -81,7 +86,9 @@ func expiry(config *rest.Config, file, node string, now time.Time) (remind func(
 // identify finds out which node this is, and returns its way to the API server:
 // by the certificate that an invitation leads to, which keep renews, or by what
 // is in the file.
-func (s *shell) identify(ctx context.Context, n *nodeFlags, root string, log *slog.Logger) (config *rest.Config, keep func(context.Context), err error) {
+func (s *shell) identify(
+	ctx context.Context, n *nodeFlags, root string, log *slog.Logger,
+) (config *rest.Config, keep func(context.Context), err error) {
 	config, err = clientcmd.BuildConfigFromFlags("", n.join)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read identity: %w", err)
@@ -96,7 +103,8 @@ func (s *shell) identify(ctx context.Context, n *nodeFlags, root string, log *sl
 	case n.name == "":
 		n.name = name
 	case err == nil && n.name != name:
-		return nil, nil, fmt.Errorf("%s is for node %s, not for %s: ask for the right one with 'volplane invite %s'", n.join, name, n.name, n.name)
+		return nil, nil, fmt.Errorf("%s is for node %s, not for %s: ask for the right one with 'volplane invite %s'", n.join,
+			name, n.name, n.name)
 	}
 	if invited {
 		i, err := identity.Join(ctx, config, root, log)

@@ -32,7 +32,9 @@ func identityUntil(t *testing.T, end time.Time) *rest.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}}
+	return &rest.Config{
+		TLSClientConfig: rest.TLSClientConfig{CertData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})},
+	}
 }
 
 // TestExpiry: an identity that is over is refused, one that is not is reminded
@@ -44,7 +46,8 @@ func TestExpiry(t *testing.T) {
 		if name, err := nodeName(config); err != nil || name != "n1" {
 			t.Errorf("the node is %q, %v", name, err)
 		}
-		if _, err := expiry(config, "f", "n1", now.Add(41*24*time.Hour)); !errors.Is(err, errExpired) || !strings.Contains(err.Error(), "volplane invite n1") {
+		if _, err := expiry(config, "f", "n1", now.Add(41*24*time.Hour)); !errors.Is(err, errExpired) ||
+			!strings.Contains(err.Error(), "volplane invite n1") {
 			t.Errorf("an identity that is over: %v", err)
 		}
 		remind, err := expiry(config, "f", "n1", now)

@@ -42,22 +42,30 @@ $(NODE_NAME).`,
 	f.StringVar(&m.Driver, "driver", "", "name of the driver")
 	f.StringVar(&m.DriverImage, "driver-image", "", "image of the driver")
 	f.StringVar(&m.Image, "image", "", "image with volplane in its PATH")
-	f.StringArrayVar(&m.Args, "driver-args", []string{"--endpoint=$(CSI_ENDPOINT)", "--nodeid=$(NODE_NAME)"}, "an argument of the driver; may be repeated")
-	f.StringArrayVar(&m.ControllerArgs, "controller-args", nil, "a further one of the driver beside the controllers; may be repeated")
+	f.StringArrayVar(&m.Args, "driver-args", []string{"--endpoint=$(CSI_ENDPOINT)", "--nodeid=$(NODE_NAME)"},
+		"an argument of the driver; may be repeated")
+	f.StringArrayVar(&m.ControllerArgs, "controller-args", nil,
+		"a further one of the driver beside the controllers; may be repeated")
 	f.StringArrayVar(&m.NodeArgs, "node-args", nil, "a further one of the driver on the nodes; may be repeated")
-	f.StringVar(&m.Shape, "shape", manifest.Deployment, "the controllers' Pods: "+strings.Join(manifest.Shapes(), ", ")+" (in one with the driver on every node)")
+	f.StringVar(&m.Shape, "shape", manifest.Deployment,
+		"the controllers' Pods: "+strings.Join(manifest.Shapes(), ", ")+" (in one with the driver on every node)")
 	f.Int32Var(&m.Replicas, "replicas", 0, "Pods of a Deployment, of which one leads (default 2)")
-	f.StringSliceVar(&m.Controllers, "controllers", []string{"provisioner", "attacher", "resizer"}, "which of "+strings.Join(s.programs.Beside, ", "))
+	f.StringSliceVar(&m.Controllers, "controllers", []string{"provisioner", "attacher", "resizer"},
+		"which of "+strings.Join(s.programs.Beside, ", "))
 	f.StringSliceVar(&m.secrets, "secrets", nil, "Secrets that the controllers may read: NAMESPACE/NAME, or * for all")
 	f.StringVar(&m.KubeletDir, "kubelet-dir", volume.KubeletDir, "the kubelets' directory")
-	f.StringSliceVar(&m.HostPaths, "host-path", nil, "directory of a node that the driver has there, such as /dev; may be repeated")
+	f.StringSliceVar(&m.HostPaths, "host-path", nil,
+		"directory of a node that the driver has there, such as /dev; may be repeated")
 	f.StringToStringVar(&m.NodeSelector, "node-selector", nil, "labels of the nodes for the controllers' Pods")
-	f.StringSliceVar(&m.tolerations, "toleration", nil, "taint KEY[=VALUE][:EFFECT] that the controllers' Pods bear; may be repeated")
+	f.StringSliceVar(&m.tolerations, "toleration", nil,
+		"taint KEY[=VALUE][:EFFECT] that the controllers' Pods bear; may be repeated")
 	for _, name := range []string{"driver", "driver-image", "image"} {
 		_ = c.MarkFlagRequired(name)
 	}
-	_ = c.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(manifest.Shapes(), cobra.ShellCompDirectiveNoFileComp))
-	_ = c.RegisterFlagCompletionFunc("controllers", cobra.FixedCompletions(s.programs.Beside, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("shape",
+		cobra.FixedCompletions(manifest.Shapes(), cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("controllers",
+		cobra.FixedCompletions(s.programs.Beside, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -113,9 +121,12 @@ func parseToleration(text string) (corev1.Toleration, error) {
 	if equal {
 		t.Operator, t.Value = corev1.TolerationOpEqual, value
 	}
-	effects := []corev1.TaintEffect{"", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}
+	effects := []corev1.TaintEffect{
+		"", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute,
+	}
 	if key == "" || !slices.Contains(effects, t.Effect) {
-		return t, fmt.Errorf("--toleration %q is not KEY[=VALUE][:EFFECT] with the effect NoSchedule, PreferNoSchedule or NoExecute", text)
+		return t, fmt.Errorf("--toleration %q is not KEY[=VALUE][:EFFECT] with the effect NoSchedule, PreferNoSchedule "+
+			"or NoExecute", text)
 	}
 	return t, nil
 }

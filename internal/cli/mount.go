@@ -41,7 +41,8 @@ suid,dev asks for it. All that is mounted below the volume is there as well.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: s.completeClaim,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return s.mount(cmd.Context(), m, strings.TrimPrefix(strings.TrimPrefix(args[0], "pvc/"), "persistentvolumeclaim/"), args[1])
+			return s.mount(cmd.Context(), m,
+				strings.TrimPrefix(strings.TrimPrefix(args[0], "pvc/"), "persistentvolumeclaim/"), args[1])
 		},
 	}
 	m.register(c)
@@ -66,8 +67,10 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	if err != nil {
 		return err
 	}
-	if _, err := client.CoreV1().PersistentVolumeClaims(ns).Get(ctx, claim, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no claim %s in namespace %s: make one with 'volplane apply', see 'volplane get pvc -A'", claim, ns)
+	if _, err := client.CoreV1().PersistentVolumeClaims(ns).Get(ctx, claim,
+		metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		return fmt.Errorf("there is no claim %s in namespace %s: make one with 'volplane apply', see 'volplane get pvc -A'",
+			claim, ns)
 	} else if err != nil {
 		return fmt.Errorf("get claim %s: %w", claim, err)
 	}
@@ -81,7 +84,8 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	why := func(ctx context.Context) string { return s.answer(ctx, client, ns, pod.Name) }
 	err = progress(ctx, s.Err, why, func(ctx context.Context) error { return mountWith(ctx, client, pod) })
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("claim %s is not mounted after %s: %s\nThe request stays; undo it with 'volplane umount %s'", claim, m.timeout, why(context.WithoutCancel(ctx)), dir)
+		return fmt.Errorf("claim %s is not mounted after %s: %s\nThe request stays; undo it with 'volplane umount %s'", claim,
+			m.timeout, why(context.WithoutCancel(ctx)), dir)
 	}
 	if err != nil {
 		return fmt.Errorf("mount claim %s: %w", claim, err)
@@ -101,8 +105,10 @@ func mountWith(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod
 		if now.DeletionTimestamp == nil && now.Spec.NodeName != pod.Spec.NodeName {
 			return false, fmt.Errorf("it is mounted there on node %s already (pod %s)", now.Spec.NodeName, now.Name)
 		}
-		if has := now.Annotations[volume.AnnMountOptions]; now.DeletionTimestamp == nil && has != pod.Annotations[volume.AnnMountOptions] {
-			return false, fmt.Errorf("it is mounted there already with the options %q (pod %s): undo that with 'volplane umount' first", has, now.Name)
+		if has := now.Annotations[volume.AnnMountOptions]; now.DeletionTimestamp == nil &&
+			has != pod.Annotations[volume.AnnMountOptions] {
+			return false, fmt.Errorf("it is mounted there already with the options %q (pod %s): undo that with 'volplane "+
+				"umount' first", has, now.Name)
 		}
 		return now.DeletionTimestamp == nil && mounted(now), nil
 	})

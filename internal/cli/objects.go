@@ -59,7 +59,8 @@ func (o *objects) kind(name string) (*meta.RESTMapping, error) {
 		gvk, err = o.mapper.KindFor(group.WithVersion(""))
 	}
 	if meta.IsNoMatchError(err) {
-		return nil, fmt.Errorf("the server has no type %q: known ones are pvc, pv, sc, pod, node, volumeattachment, csinode, csidriver and others", name)
+		return nil, fmt.Errorf("the server has no type %q: known ones are pvc, pv, sc, pod, node, volumeattachment, "+
+			"csinode, csidriver and others", name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find type %s: %w", name, err)

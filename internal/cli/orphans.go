@@ -27,9 +27,11 @@ type driverFlags struct {
 
 func (d *driverFlags) register(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&d.address, "csi-address", "", "socket of a driver (default those of all drivers that are announced to the node agent of this host)")
+	f.StringVar(&d.address, "csi-address", "",
+		"socket of a driver (default those of all drivers that are announced to the node agent of this host)")
 	f.StringVar(&d.root, "root-dir", "", "root directory of that node agent (default <data-dir>/node)")
-	f.StringVar(&d.pool, "pool", "", "directory of the bundled driver's volumes, which says more of them (default <data-dir>/pool)")
+	f.StringVar(&d.pool, "pool", "",
+		"directory of the bundled driver's volumes, which says more of them (default <data-dir>/pool)")
 	_ = c.MarkFlagDirname("root-dir")
 	_ = c.MarkFlagDirname("pool")
 }
@@ -54,7 +56,8 @@ without an object may be another cluster's that uses the same driver.`,
 	}
 	d.register(c)
 	c.Flags().StringVarP(&output, "output", "o", "", "form of the output: name, json")
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"name", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"name", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -120,7 +123,8 @@ func (s *shell) sockets(ctx context.Context, d driverFlags) ([]string, error) {
 	}
 	out, err := orphans.Sockets(ctx, filepath.Join(root, "plugins_registry"))
 	if len(out) == 0 && err == nil {
-		err = fmt.Errorf("no driver is announced in %s: run this as root on the host of the control plane, or name a driver's socket with --csi-address", root)
+		err = fmt.Errorf("no driver is announced in %s: run this as root on the host of the control plane, or name a "+
+			"driver's socket with --csi-address", root)
 	}
 	return out, err
 }
@@ -146,7 +150,8 @@ func printOrphans(w io.Writer, r orphanReport, output string) error {
 		fmt.Fprintln(t, "VOLUME\tDRIVER\tSIZE\tOBJECT\tCLAIM\tREASON")
 		for _, f := range r.Findings {
 			fmt.Fprintln(t, strings.Join([]string{
-				decide.Printable(f.Handle), f.Driver, sizeText(f.Bytes), printableOrNone(f.Object), printableOrNone(f.Claim), string(f.Reason),
+				decide.Printable(f.Handle), f.Driver, sizeText(f.Bytes), printableOrNone(f.Object), printableOrNone(f.Claim),
+				string(f.Reason),
 			}, "\t"))
 		}
 		if err := t.Flush(); err != nil {
@@ -168,7 +173,8 @@ func summarise(w io.Writer, r orphanReport) error {
 		fmt.Fprintf(w, "Volumes that are being made: %d.\n", r.Making)
 	}
 	if r.Elsewhere > 0 {
-		fmt.Fprintf(w, "Objects whose volume lies where these drivers do not reach: %d; ask the driver on a node there.\n", r.Elsewhere)
+		fmt.Fprintf(w, "Objects whose volume lies where these drivers do not reach: %d; ask the driver on a node there.\n",
+			r.Elsewhere)
 	}
 	return nil
 }

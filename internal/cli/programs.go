@@ -81,8 +81,9 @@ func findStandalone() (string, error) {
 	}
 	path, err := exec.LookPath(standalone)
 	if err != nil {
-		return "", fmt.Errorf("the control plane is a program of its own, %s, and it is neither beside this one nor in PATH: "+
-			"take it from the same release, or build it with 'make build'", standalone)
+		return "",
+			fmt.Errorf("the control plane is a program of its own, %s, and it is neither beside this one nor in PATH: "+
+				"take it from the same release, or build it with 'make build'", standalone)
 	}
 	return path, nil
 }
@@ -106,7 +107,8 @@ certificate, for a key that it makes itself, and renews that from then on.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.node(cmd.Context(), n) },
 	}
 	f := c.Flags()
-	f.StringVar(&n.join, "join", "", "what 'volplane invite NODE' printed, or another kubeconfig with the identity of the node")
+	f.StringVar(&n.join, "join", "",
+		"what 'volplane invite NODE' printed, or another kubeconfig with the identity of the node")
 	f.StringVar(&n.root, "root-dir", "", "directory of the agent's sockets, journal and mounts (default <data-dir>/node)")
 	f.StringVar(&n.name, "name", "", "name of the node (default the one in the identity)")
 	f.StringVar(&n.pool, "pool", "", "directory of the bundled driver's volumes (default <data-dir>/pool)")
@@ -139,7 +141,9 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	keeper.Go(func() { keep(kept) })
 	defer keeper.Wait()
 	defer stop()
-	agent := NodeOptions{Name: n.name, RootDir: root, Keep: []string{s.flags.dataDir, pool, n.bridge.root}, Config: config, Log: log}
+	agent := NodeOptions{
+		Name: n.name, RootDir: root, Keep: []string{s.flags.dataDir, pool, n.bridge.root}, Config: config, Log: log,
+	}
 	agent.Bridge = n.bridge.options(n.name, root, log)
 	if !n.driver {
 		return s.programs.Node(ctx, agent)

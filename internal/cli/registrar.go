@@ -24,7 +24,8 @@ refuses the driver.`,
 	}
 	f := c.Flags()
 	f.StringVar(&o.Socket, "csi-address", "/run/csi/socket", "socket of the driver, which may start later")
-	f.StringVar(&o.Endpoint, "kubelet-registration-path", "", "the same socket as the kubelet sees it (default /var/lib/kubelet/plugins/DRIVER/csi.sock)")
+	f.StringVar(&o.Endpoint, "kubelet-registration-path", "",
+		"the same socket as the kubelet sees it (default /var/lib/kubelet/plugins/DRIVER/csi.sock)")
 	f.StringVar(&o.Dir, "plugin-registration-path", "/registration", "the kubelet's directory of registration sockets")
 	return c
 }

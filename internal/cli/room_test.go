@@ -21,8 +21,14 @@ func TestRoom(t *testing.T) {
 		body   string
 		want   []string
 	}{
-		"room":         {200, `{"used":20971520,"size":31457280,"limit":2147483648,"free":1073741824,"total":10737418240,"reserve":167772160}`, []string{"20 MiB of 2.0 GiB used, file of 30 MiB", "1.0 GiB of 10 GiB free, 160 MiB in reserve"}},
-		"full":         {200, `{"total":1,"refuses":true,"reason":"DiskFull","message":"no room"}`, []string{"DiskFull: no room"}},
+		"room": {
+			200,
+			`{"used":20971520,"size":31457280,"limit":2147483648,"free":1073741824,"total":10737418240,"reserve":167772160}`,
+			[]string{"20 MiB of 2.0 GiB used, file of 30 MiB", "1.0 GiB of 10 GiB free, 160 MiB in reserve"},
+		},
+		"full": {
+			200, `{"total":1,"refuses":true,"reason":"DiskFull","message":"no room"}`, []string{"DiskFull: no room"},
+		},
 		"no such path": {404, "404 page not found", nil},
 		"forbidden":    {403, "{}", nil},
 		"another's":    {200, "ok", nil},

@@ -61,7 +61,8 @@ func (s *shell) status(ctx context.Context) error {
 func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interface) {
 	o, err := client.CoreV1().ConfigMaps(volume.NamespaceSystem).Get(ctx, volume.ConfigRestored, metav1.GetOptions{})
 	if err == nil {
-		fmt.Fprintf(out, "\nRestored from a backup of %.40q: nothing is unmounted, detached or deleted until 'volplane restore --accept'\n", o.Data[volume.RestoredMade])
+		fmt.Fprintf(out, "\nRestored from a backup of %.40q: nothing is unmounted, detached or deleted until 'volplane "+
+			"restore --accept'\n", o.Data[volume.RestoredMade])
 	}
 }
 
@@ -77,7 +78,8 @@ func printIll(ctx context.Context, out io.Writer, client kubernetes.Interface) e
 		})
 	})
 	if len(ill) > 0 {
-		fmt.Fprintf(out, "\nPods whose volumes are not well: %d. Ask: volplane why pod/%s -n %s\n", len(ill), ill[0].Name, ill[0].Namespace)
+		fmt.Fprintf(out, "\nPods whose volumes are not well: %d. Ask: volplane why pod/%s -n %s\n", len(ill), ill[0].Name,
+			ill[0].Namespace)
 	}
 	return nil
 }
@@ -95,7 +97,8 @@ func printNodes(ctx context.Context, out io.Writer, client kubernetes.Interface)
 	fmt.Fprintln(w, "NODE\tSTATUS\tATTACHED\tIN-USE\tDRIVERS")
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", n.Name, readiness(n), len(n.Status.VolumesAttached), len(n.Status.VolumesInUse), driversOf(csiNodes.Items, n.Name))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", n.Name, readiness(n), len(n.Status.VolumesAttached),
+			len(n.Status.VolumesInUse), driversOf(csiNodes.Items, n.Name))
 	}
 	return w.Flush()
 }
@@ -164,7 +167,9 @@ func printCounts(ctx context.Context, out io.Writer, client kubernetes.Interface
 
 // printUnsettled tells of volumes that drivers were asked for some time ago and
 // that are not there, if there are any and they may be read.
-func printUnsettled(ctx context.Context, out io.Writer, client kubernetes.Interface, volumes []*corev1.PersistentVolume) error {
+func printUnsettled(
+	ctx context.Context, out io.Writer, client kubernetes.Interface, volumes []*corev1.PersistentVolume,
+) error {
 	r := newReading(client)
 	r.Volumes = volumes
 	if err := r.begun(ctx, metav1.NamespaceAll); err != nil {

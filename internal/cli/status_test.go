@@ -19,12 +19,16 @@ func TestStatusTellsOfARestore(t *testing.T) {
 	if out.Len() > 0 {
 		t.Errorf("without a restore: %q", out.String())
 	}
-	said := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored}, Data: map[string]string{volume.RestoredMade: "yesterday"}}
+	said := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},
+		Data:       map[string]string{volume.RestoredMade: "yesterday"},
+	}
 	if err := client.Tracker().Add(said); err != nil {
 		t.Fatal(err)
 	}
 	printRestored(t.Context(), &out, client)
-	if want := "\nRestored from a backup of \"yesterday\": nothing is unmounted, detached or deleted until 'volplane restore --accept'\n"; out.String() != want {
+	if want := "\nRestored from a backup of \"yesterday\": nothing is unmounted, detached or deleted until 'volplane " +
+		"restore --accept'\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 }
@@ -35,13 +39,16 @@ func TestStatusNamesTheIll(t *testing.T) {
 	pod := func(name string, status corev1.ConditionStatus) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 		p.Status.Conditions = []corev1.PodCondition{
-			{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}, {Type: volume.ConditionVolumesHealthy, Status: status},
+			{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue},
+			{Type: volume.ConditionVolumesHealthy, Status: status},
 		}
 		return p
 	}
 	for want, pods := range map[string][]*corev1.Pod{
 		"": {pod("a", corev1.ConditionTrue)},
-		"\nPods whose volumes are not well: 1. Ask: volplane why pod/b -n ns\n": {pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionFalse)},
+		"\nPods whose volumes are not well: 1. Ask: volplane why pod/b -n ns\n": {
+			pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionFalse),
+		},
 	} {
 		client := fake.NewClientset()
 		for _, p := range pods {

@@ -74,13 +74,16 @@ func decodeTable(data []byte) (*metav1.Table, error) {
 }
 
 // watchTable prints a row for every change after version.
-func (s *shell) watchTable(ctx context.Context, o *objects, g getOptions, t target, version string, noHeaders bool) error {
+func (s *shell) watchTable(
+	ctx context.Context, o *objects, g getOptions, t target, version string, noHeaders bool,
+) error {
 	r, err := o.request(t.mapping, acceptTable)
 	if err != nil {
 		return err
 	}
 	options := g.watchOptions(t)
-	r = selected(r.NamespaceIfScoped(o.namespaceOf(t.mapping, g.selection), namespaced(t.mapping) && !g.all).Param, options)
+	r = selected(r.NamespaceIfScoped(o.namespaceOf(t.mapping, g.selection), namespaced(t.mapping) &&
+		!g.all).Param, options)
 	body, err := r.Param("watch", "true").Param("resourceVersion", version).Stream(ctx)
 	if err != nil {
 		return err

@@ -48,7 +48,8 @@ func changesOf[L metav1.ListInterface](
 // allChanges returns the kinds that answers are made of, those of one namespace where
 // they are in one; ns is empty for all.
 func allChanges(client kubernetes.Interface, ns string) []changes {
-	claims, pods, events := client.CoreV1().PersistentVolumeClaims(ns), client.CoreV1().Pods(ns), client.CoreV1().Events(ns)
+	claims, pods, events := client.CoreV1().PersistentVolumeClaims(ns), client.CoreV1().Pods(ns),
+		client.CoreV1().Events(ns)
 	volumes, nodes, storage := client.CoreV1().PersistentVolumes(), client.CoreV1().Nodes(), client.StorageV1()
 	out := []changes{
 		changesOf(claims.List, claims.Watch, ""), changesOf(pods.List, pods.Watch, ""),

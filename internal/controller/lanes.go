@@ -35,7 +35,8 @@ type laneKey struct{ driver, call string }
 func (l Lane) busy() volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonDriverBusy, Next: l.Driver,
-		Message: "driver " + l.Driver + " works on as many calls to " + l.Call + " volumes as may be under way at once; this one waits for its turn",
+		Message: "driver " + l.Driver + " works on as many calls to " + l.Call +
+			" volumes as may be under way at once; this one waits for its turn",
 	}
 }
 

@@ -251,11 +251,17 @@ type lanesMachine struct {
 }
 
 func (m *lanesMachine) key(t *rapid.T) Key {
-	return Key{Namespace: rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "namespace"), Name: fmt.Sprint(rapid.IntRange(0, 9).Draw(t, "key"))}
+	return Key{
+		Namespace: rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "namespace"),
+		Name:      fmt.Sprint(rapid.IntRange(0, 9).Draw(t, "key")),
+	}
 }
 
 func (m *lanesMachine) lane(t *rapid.T, k Key) Lane {
-	return Lane{rapid.SampledFrom([]string{"a", "b"}).Draw(t, "driver"), rapid.SampledFrom([]string{"create", "delete"}).Draw(t, "call"), k.Namespace}
+	return Lane{
+		rapid.SampledFrom([]string{"a", "b"}).Draw(t, "driver"),
+		rapid.SampledFrom([]string{"create", "delete"}).Draw(t, "call"), k.Namespace,
+	}
 }
 
 // work is one Reconcile of a key that somebody has asked for.
@@ -287,7 +293,8 @@ func (m *lanesMachine) reconcile(k Key) {
 }
 
 func (m *lanesMachine) end(t *rapid.T) {
-	all := slices.SortedFunc(maps.Keys(m.inside), func(a, b Key) int { return slices.Compare([]byte(a.String()), []byte(b.String())) })
+	all := slices.SortedFunc(maps.Keys(m.inside),
+		func(a, b Key) int { return slices.Compare([]byte(a.String()), []byte(b.String())) })
 	if len(all) > 0 {
 		m.leave(rapid.SampledFrom(all).Draw(t, "ends"))
 	}
@@ -327,7 +334,8 @@ func (m *lanesMachine) holds(t *rapid.T) {
 		m.counts(t, at, on)
 		for _, n := range on.lines {
 			if on.allows(n.namespace, m.lanes.places) || len(n.tickets) == 0 {
-				t.Fatalf("%v: %d of namespace %s wait, which has %d of %d places, %d are taken", at, len(n.tickets), n.namespace, on.held[n.namespace], m.lanes.places, on.busy)
+				t.Fatalf("%v: %d of namespace %s wait, which has %d of %d places, %d are taken", at, len(n.tickets), n.namespace,
+					on.held[n.namespace], m.lanes.places, on.busy)
 			}
 		}
 	}
@@ -353,6 +361,7 @@ func (m *lanesMachine) counts(t *rapid.T, at laneKey, on *traffic) {
 		}
 	}
 	if busy != on.busy || busy > m.lanes.places || !maps.Equal(held, on.held) {
-		t.Fatalf("%v: %d of %d places are taken, by %v; counted are %d, by %v", at, busy, m.lanes.places, held, on.busy, on.held)
+		t.Fatalf("%v: %d of %d places are taken, by %v; counted are %d, by %v", at, busy, m.lanes.places, held,
+			on.busy, on.held)
 	}
 }

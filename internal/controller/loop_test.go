@@ -22,7 +22,9 @@ import (
 func TestRights(t *testing.T) {
 	d := Declaration{Name: "x", Inputs: kube.Read("", "pods"), Outputs: []kube.Access{kube.Write("", "nodes", "patch")}}
 	want := []kube.Access{
-		{Resource: "events", Verbs: []string{"create", "patch", "update"}}, {Resource: "pods", Verbs: []string{"get", "list", "watch"}}, {Resource: "nodes", Verbs: []string{"patch"}},
+		{Resource: "events", Verbs: []string{"create", "patch", "update"}},
+		{Resource: "pods", Verbs: []string{"get", "list", "watch"}},
+		{Resource: "nodes", Verbs: []string{"patch"}},
 	}
 	for range 2 {
 		if diff := cmp.Diff(want, d.Rights()); diff != "" {
@@ -253,7 +255,10 @@ func TestTurnsAddNoWorkers(t *testing.T) {
 
 // TestBusyIsExplained: who waits reads what for, and whose turn it is.
 func TestBusyIsExplained(t *testing.T) {
-	want := volume.Because{Reason: volume.ReasonDriverBusy, Next: "d", Message: "driver d works on as many calls to create volumes as may be under way at once; this one waits for its turn"}
+	want := volume.Because{
+		Reason: volume.ReasonDriverBusy, Next: "d",
+		Message: "driver d works on as many calls to create volumes as may be under way at once; this one waits for its turn",
+	}
 	if diff := cmp.Diff(want, Lane{"d", "create", "ns"}.busy()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

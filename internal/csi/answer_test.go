@@ -39,9 +39,13 @@ func TestBadAnswersOfCreateVolume(t *testing.T) {
 		"long id":           created(func(v *csipb.Volume) { v.VolumeId = strings.Repeat("x", 1025) }),
 		"negative capacity": created(func(v *csipb.Volume) { v.CapacityBytes = -1 }),
 		"huge context":      created(func(v *csipb.Volume) { v.VolumeContext = hugeMap() }),
-		"huge topology":     created(func(v *csipb.Volume) { v.AccessibleTopology = []*csipb.Topology{{Segments: hugeMap()}} }),
+		"huge topology": created(func(v *csipb.Volume) {
+			v.AccessibleTopology = []*csipb.Topology{{Segments: hugeMap()}}
+		}),
 		"long source": created(func(v *csipb.Volume) {
-			v.ContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: strings.Repeat("x", 1025)}}}
+			v.ContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{
+				Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: strings.Repeat("x", 1025)},
+			}}
 		}),
 		"id with a newline":    created(func(v *csipb.Volume) { v.VolumeId = "v\nid" }),
 		"id with a NUL":        created(func(v *csipb.Volume) { v.VolumeId = "v\x00id" }),
@@ -55,7 +59,9 @@ func TestBadAnswersOfCreateVolume(t *testing.T) {
 		}),
 		"context's key with a newline": created(func(v *csipb.Volume) { v.VolumeContext = map[string]string{"k\n": "v"} }),
 		"source's id with a newline": created(func(v *csipb.Volume) {
-			v.ContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: "s\n"}}}
+			v.ContentSource = &csipb.VolumeContentSource{
+				Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: "s\n"}},
+			}
 		}),
 		"no protocol buffer": csitest.Raw("\xff\xff\xff"),
 		"no text":            csitest.Raw("\x0a\x04\x12\x02\xff\xfe"),
@@ -66,7 +72,8 @@ func TestBadAnswersOfCreateVolume(t *testing.T) {
 			c := dial(t, d)
 			d.OnCall("CreateVolume", once(csitest.Action{Answer: answer}))
 			err := create(t, c, "v")
-			if !errors.Is(err, csi.ErrAnswer) || csi.OutcomeOf(err) != volume.Unknown || csi.OutcomeOfNodeCall(fmt.Errorf("create: %w", err)) != volume.Unknown {
+			if !errors.Is(err, csi.ErrAnswer) || csi.OutcomeOf(err) != volume.Unknown ||
+				csi.OutcomeOfNodeCall(fmt.Errorf("create: %w", err)) != volume.Unknown {
 				t.Errorf("%v, want ErrAnswer and an unknown outcome", err)
 			}
 			if n := len(csi.Describe(err)); n > 600 {
@@ -85,38 +92,64 @@ func TestBadAnswers(t *testing.T) {
 		answer any
 		call   func(c *csi.Driver) error
 	}{
-		"node id missing":            {"NodeGetInfo", &csipb.NodeGetInfoResponse{}, nodeInfo(t)},
-		"node id long":               {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: strings.Repeat("x", 257)}, nodeInfo(t)},
-		"node id with a newline":     {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n\nm"}, nodeInfo(t)},
-		"node's zone with a newline": {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", AccessibleTopology: &csipb.Topology{Segments: map[string]string{"zone": "a\x00"}}}, nodeInfo(t)},
-		"snapshot id with a newline": {"CreateSnapshot", &csipb.CreateSnapshotResponse{Snapshot: &csipb.Snapshot{SnapshotId: "s\n", SourceVolumeId: "v"}}, func(c *csi.Driver) error {
-			_, err := c.ControllerClient().CreateSnapshot(within(t, patience), &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: "v"})
+		"node id missing": {"NodeGetInfo", &csipb.NodeGetInfoResponse{}, nodeInfo(t)},
+		"node id long": {
+			"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: strings.Repeat("x", 257)}, nodeInfo(t),
+		},
+		"node id with a newline": {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n\nm"}, nodeInfo(t)},
+		"node's zone with a newline": {"NodeGetInfo", &csipb.NodeGetInfoResponse{
+			NodeId: "n", AccessibleTopology: &csipb.Topology{Segments: map[string]string{"zone": "a\x00"}},
+		}, nodeInfo(t)},
+		"snapshot id with a newline": {"CreateSnapshot", &csipb.CreateSnapshotResponse{
+			Snapshot: &csipb.Snapshot{SnapshotId: "s\n", SourceVolumeId: "v"},
+		}, func(c *csi.Driver) error {
+			_, err := c.ControllerClient().CreateSnapshot(within(t, patience),
+				&csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: "v"})
 			return err
 		}},
-		"listed node id with a newline": {"ListVolumes", &csipb.ListVolumesResponse{Entries: []*csipb.ListVolumesResponse_Entry{
-			{Volume: &csipb.Volume{VolumeId: "v"}, Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"n\n"}}},
-		}}, func(c *csi.Driver) error {
-			_, err := c.ControllerClient().ListVolumes(within(t, patience), &csipb.ListVolumesRequest{})
-			return err
-		}},
+		"listed node id with a newline": {
+			"ListVolumes",
+			&csipb.ListVolumesResponse{Entries: []*csipb.ListVolumesResponse_Entry{
+				{Volume: &csipb.Volume{VolumeId: "v"}, Status: &csipb.ListVolumesResponse_VolumeStatus{
+					PublishedNodeIds: []string{"n\n"},
+				}},
+			}}, func(c *csi.Driver) error {
+				_, err := c.ControllerClient().ListVolumes(within(t, patience), &csipb.ListVolumesRequest{})
+				return err
+			},
+		},
 		"limit negative": {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", MaxVolumesPerNode: -1}, nodeInfo(t)},
-		"topology huge":  {"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", AccessibleTopology: &csipb.Topology{Segments: hugeMap()}}, nodeInfo(t)},
-		"publish context huge": {"ControllerPublishVolume", &csipb.ControllerPublishVolumeResponse{PublishContext: hugeMap()}, func(c *csi.Driver) error {
-			_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience), &csipb.ControllerPublishVolumeRequest{VolumeId: "v"})
-			return err
-		}},
+		"topology huge": {
+			"NodeGetInfo", &csipb.NodeGetInfoResponse{NodeId: "n", AccessibleTopology: &csipb.Topology{Segments: hugeMap()}},
+			nodeInfo(t),
+		},
+		"publish context huge": {
+			"ControllerPublishVolume", &csipb.ControllerPublishVolumeResponse{PublishContext: hugeMap()},
+			func(c *csi.Driver) error {
+				_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience),
+					&csipb.ControllerPublishVolumeRequest{VolumeId: "v"})
+				return err
+			},
+		},
 		"capacity negative": {"GetCapacity", &csipb.GetCapacityResponse{AvailableCapacity: -1}, func(c *csi.Driver) error {
 			_, err := c.ControllerClient().GetCapacity(within(t, patience), &csipb.GetCapacityRequest{})
 			return err
 		}},
-		"expanded to less than nothing": {"ControllerExpandVolume", &csipb.ControllerExpandVolumeResponse{CapacityBytes: -1}, func(c *csi.Driver) error {
-			_, err := c.ControllerClient().ControllerExpandVolume(within(t, patience), &csipb.ControllerExpandVolumeRequest{VolumeId: "v"})
-			return err
-		}},
-		"usage negative": {"NodeGetVolumeStats", &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{{Used: -1}}}, func(c *csi.Driver) error {
-			_, err := c.NodeClient().NodeGetVolumeStats(within(t, patience), &csipb.NodeGetVolumeStatsRequest{VolumeId: "v"})
-			return err
-		}},
+		"expanded to less than nothing": {
+			"ControllerExpandVolume", &csipb.ControllerExpandVolumeResponse{CapacityBytes: -1},
+			func(c *csi.Driver) error {
+				_, err := c.ControllerClient().ControllerExpandVolume(within(t, patience),
+					&csipb.ControllerExpandVolumeRequest{VolumeId: "v"})
+				return err
+			},
+		},
+		"usage negative": {
+			"NodeGetVolumeStats", &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{{Used: -1}}},
+			func(c *csi.Driver) error {
+				_, err := c.NodeClient().NodeGetVolumeStats(within(t, patience), &csipb.NodeGetVolumeStatsRequest{VolumeId: "v"})
+				return err
+			},
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			d := csitest.Start(t, csitest.Full())
@@ -156,7 +189,8 @@ func TestLongestAnswersAreTaken(t *testing.T) {
 func TestTextsMayHaveLines(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
 	c := dial(t, d)
-	d.OnCall("CreateVolume", always(csitest.Action{Answer: created(func(v *csipb.Volume) { v.VolumeContext = map[string]string{"k": "a\nb"} })}))
+	d.OnCall("CreateVolume",
+		always(csitest.Action{Answer: created(func(v *csipb.Volume) { v.VolumeContext = map[string]string{"k": "a\nb"} })}))
 	if err := create(t, c, "v"); err != nil {
 		t.Error(err)
 	}
@@ -174,11 +208,13 @@ func TestIDsByHand(t *testing.T) {
 	const bad = "v\nid"
 	for what, call := range map[string]func() error{
 		"attach": func() error {
-			_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience), &csipb.ControllerPublishVolumeRequest{VolumeId: bad, NodeId: "n"})
+			_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience),
+				&csipb.ControllerPublishVolumeRequest{VolumeId: bad, NodeId: "n"})
 			return err
 		},
 		"attach to a node": func() error {
-			_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience), &csipb.ControllerPublishVolumeRequest{VolumeId: "v", NodeId: "n\x00"})
+			_, err := c.ControllerClient().ControllerPublishVolume(within(t, patience),
+				&csipb.ControllerPublishVolumeRequest{VolumeId: "v", NodeId: "n\x00"})
 			return err
 		},
 		"stage": func() error {
@@ -186,20 +222,23 @@ func TestIDsByHand(t *testing.T) {
 			return err
 		},
 		"copy": func() error {
-			_, err := c.ControllerClient().CreateVolume(within(t, patience), &csipb.CreateVolumeRequest{Name: "copy", VolumeContentSource: &csipb.VolumeContentSource{
-				Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: bad}},
-			}})
+			_, err := c.ControllerClient().CreateVolume(within(t, patience),
+				&csipb.CreateVolumeRequest{Name: "copy", VolumeContentSource: &csipb.VolumeContentSource{
+					Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: bad}},
+				}})
 			return err
 		},
 	} {
-		if err := call(); !errors.Is(err, csi.ErrID) || csi.OutcomeOf(err) != volume.Failed || strings.Contains(err.Error(), "\n") {
+		if err := call(); !errors.Is(err, csi.ErrID) || csi.OutcomeOf(err) != volume.Failed ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want ErrID, final", what, err)
 		}
 	}
 	if calls := d.Calls(); len(calls) > 0 {
 		t.Errorf("the driver heard of it: %v", calls)
 	}
-	if _, err := c.ControllerClient().ControllerUnpublishVolume(within(t, patience), &csipb.ControllerUnpublishVolumeRequest{VolumeId: bad}); errors.Is(err, csi.ErrID) {
+	if _, err := c.ControllerClient().ControllerUnpublishVolume(within(t, patience),
+		&csipb.ControllerUnpublishVolumeRequest{VolumeId: bad}); errors.Is(err, csi.ErrID) {
 		t.Errorf("detach: %v", err)
 	}
 }
@@ -243,7 +282,8 @@ func TestOutcomes(t *testing.T) {
 
 func TestCode(t *testing.T) {
 	for want, err := range map[codes.Code]error{
-		codes.OK: nil, codes.Unknown: errors.New("plain"), codes.NotFound: fmt.Errorf("x: %w", status.Error(codes.NotFound, "")),
+		codes.OK: nil, codes.Unknown: errors.New("plain"),
+		codes.NotFound: fmt.Errorf("x: %w", status.Error(codes.NotFound, "")),
 	} {
 		if got := csi.Code(err); got != want {
 			t.Errorf("Code(%v) = %v, want %v", err, got, want)

@@ -26,16 +26,19 @@ func TestSecretsStayInside(t *testing.T) {
 	log := &logged.Text{}
 	c := dial(t, d, csi.WithLog(slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 	encoded := base64.StdEncoding.EncodeToString([]byte(secret))
-	said := "mount -o password=" + secret + " failed: " + strings.TrimSpace(secret) + ", " + encoded + `, "s3cr3t/\"pass\"", ` + token
+	said := "mount -o password=" + secret + " failed: " + strings.TrimSpace(secret) + ", " + encoded +
+		`, "s3cr3t/\"pass\"", ` + token
 	d.OnCall("NodePublishVolume", always(csitest.Action{Err: status.Error(codes.Internal, said)}))
 	_, err := c.NodeClient().NodePublishVolume(within(t, patience), &csipb.NodePublishVolumeRequest{
 		VolumeId: "volume-7", TargetPath: "/t", Secrets: map[string]string{"password": secret, "empty": ""},
 		VolumeContext: map[string]string{
 			"server": context,
-			"csi.storage.k8s.io/serviceAccount.tokens": `{"":{"token":"` + token + `","expirationTimestamp":"2030-01-01T00:00:00Z"}}`,
+			"csi.storage.k8s.io/serviceAccount.tokens": `{"":{"token":"` + token +
+				`","expirationTimestamp":"2030-01-01T00:00:00Z"}}`,
 		},
-		PublishContext:   map[string]string{"device": context},
-		VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "ext4", []string{"password=" + context}),
+		PublishContext: map[string]string{"device": context},
+		VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "ext4",
+			[]string{"password=" + context}),
 	})
 	if csi.Code(err) != codes.Internal || !strings.Contains(err.Error(), "mount -o password=*** failed") {
 		t.Errorf("%v, want the driver's words without the secret", err)
@@ -67,9 +70,12 @@ func TestSecretsByTheirNames(t *testing.T) {
 	})
 	_, err := c.NodeClient().NodeStageVolume(within(t, patience), &csipb.NodeStageVolumeRequest{
 		VolumeId: "v", StagingTargetPath: "/t",
-		PublishContext:   map[string]string{"discoveryCHAPSecret": "hidden-1", "device": "/dev/shown-1"},
-		VolumeContext:    map[string]string{"sessionToken": "hidden-2", "useToken": "false", "secretName": "shown-2", "server": "shown-3"},
-		VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "shown-4", []string{"password=hidden-3", "vers=shown-5", "ro"}),
+		PublishContext: map[string]string{"discoveryCHAPSecret": "hidden-1", "device": "/dev/shown-1"},
+		VolumeContext: map[string]string{
+			"sessionToken": "hidden-2", "useToken": "false", "secretName": "shown-2", "server": "shown-3",
+		},
+		VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "shown-4",
+			[]string{"password=hidden-3", "vers=shown-5", "ro"}),
 	})
 	text := csi.Describe(err)
 	if strings.Contains(text, "hidden-") {
@@ -121,7 +127,8 @@ func TestOneCallForEachVolume(t *testing.T) {
 				}
 			})
 			calls.Go(func() {
-				if _, err := c.ControllerClient().ControllerGetVolume(t.Context(), &csipb.ControllerGetVolumeRequest{VolumeId: "id-" + name}); err != nil && csi.Code(err) != codes.NotFound {
+				if _, err := c.ControllerClient().ControllerGetVolume(t.Context(),
+					&csipb.ControllerGetVolumeRequest{VolumeId: "id-" + name}); err != nil && csi.Code(err) != codes.NotFound {
 					t.Error(err)
 				}
 			})

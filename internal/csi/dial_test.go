@@ -58,7 +58,9 @@ func once(a csitest.Action) func(int, any) csitest.Action {
 func newVolume(name string) *csipb.CreateVolumeRequest {
 	return &csipb.CreateVolumeRequest{
 		Name: name, CapacityRange: &csipb.CapacityRange{RequiredBytes: 1 << 20},
-		VolumeCapabilities: []*csipb.VolumeCapability{csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)},
+		VolumeCapabilities: []*csipb.VolumeCapability{
+			csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil),
+		},
 	}
 }
 
@@ -77,7 +79,8 @@ func TestDial(t *testing.T) {
 		t.Errorf("driver %q, version %q, endpoint %q", c.Name, c.Version, c.Endpoint)
 	}
 	for what, diff := range map[string]string{
-		"plugin": cmp.Diff(config.Plugin, c.Plugin), "controller": cmp.Diff(config.Controller, c.Controller), "node": cmp.Diff(config.Node, c.Node),
+		"plugin": cmp.Diff(config.Plugin, c.Plugin), "controller": cmp.Diff(config.Controller, c.Controller),
+		"node": cmp.Diff(config.Node, c.Node),
 	} {
 		if diff != "" {
 			t.Errorf("capabilities of the %s (-is +read):\n%s", what, diff)
@@ -130,10 +133,12 @@ func TestDialEnds(t *testing.T) {
 		"not ready": func(d *csitest.Driver) {
 			d.OnCall("Probe", always(csitest.Action{Answer: &csipb.ProbeResponse{Ready: wrapperspb.Bool(false)}}))
 		},
-		"probe hangs":       func(d *csitest.Driver) { d.OnCall("Probe", always(csitest.Action{Hang: true})) },
-		"name hangs":        func(d *csitest.Driver) { d.OnCall("GetPluginInfo", always(csitest.Action{Hang: true})) },
-		"capabilities hang": func(d *csitest.Driver) { d.OnCall("ControllerGetCapabilities", always(csitest.Action{Hang: true})) },
-		"dies while asked":  func(d *csitest.Driver) { d.OnCall("GetPluginCapabilities", always(csitest.Action{Kill: true})) },
+		"probe hangs": func(d *csitest.Driver) { d.OnCall("Probe", always(csitest.Action{Hang: true})) },
+		"name hangs":  func(d *csitest.Driver) { d.OnCall("GetPluginInfo", always(csitest.Action{Hang: true})) },
+		"capabilities hang": func(d *csitest.Driver) {
+			d.OnCall("ControllerGetCapabilities", always(csitest.Action{Hang: true}))
+		},
+		"dies while asked": func(d *csitest.Driver) { d.OnCall("GetPluginCapabilities", always(csitest.Action{Kill: true})) },
 		"refuses to be used": func(d *csitest.Driver) {
 			d.OnCall("Probe", always(csitest.Action{Err: status.Error(codes.FailedPrecondition, "no")}))
 		},
@@ -226,7 +231,8 @@ func TestRenamedDriver(t *testing.T) {
 		if !errors.Is(err, csi.ErrOther) || csi.OutcomeOf(err) != volume.Unknown {
 			t.Fatalf("%v, want ErrOther and an unknown outcome", err)
 		}
-		if want := "driver at " + d.Socket + " now calls itself \"other.example.com\", registered as \"" + name + "\""; !strings.Contains(err.Error(), want) {
+		if want := "driver at " + d.Socket + " now calls itself \"other.example.com\", registered as \"" + name +
+			"\""; !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

@@ -81,7 +81,9 @@ func (d *Driver) NodeInfo(ctx context.Context) (NodeInfo, error) {
 	if err != nil {
 		return NodeInfo{}, fmt.Errorf("ask driver %s about its node: %w", d.Name, err)
 	}
-	return NodeInfo{ID: r.GetNodeId(), MaxVolumes: r.GetMaxVolumesPerNode(), Topology: r.GetAccessibleTopology().GetSegments()}, nil
+	return NodeInfo{
+		ID: r.GetNodeId(), MaxVolumes: r.GetMaxVolumesPerNode(), Topology: r.GetAccessibleTopology().GetSegments(),
+	}, nil
 }
 
 // CheckName returns ErrName unless a name is one that CSI allows: a domain name

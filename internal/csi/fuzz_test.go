@@ -24,7 +24,10 @@ func FuzzAnswer(f *testing.F) {
 	for _, seed := range []*csipb.CreateVolumeResponse{
 		{},
 		{Volume: &csipb.Volume{VolumeId: "v", CapacityBytes: -1}},
-		{Volume: &csipb.Volume{VolumeId: "v", VolumeContext: map[string]string{"a": "b"}, AccessibleTopology: []*csipb.Topology{{Segments: map[string]string{"k": "v"}}, nil}}},
+		{Volume: &csipb.Volume{
+			VolumeId: "v", VolumeContext: map[string]string{"a": "b"},
+			AccessibleTopology: []*csipb.Topology{{Segments: map[string]string{"k": "v"}}, nil},
+		}},
 	} {
 		data, err := proto.Marshal(seed)
 		if err != nil {
@@ -66,7 +69,8 @@ func FuzzError(f *testing.F) {
 			t.Errorf("%v: a call on the node is more certain", err)
 		}
 		text := Describe(err)
-		if !utf8.ValidString(text) || len(text) > maxMessage+100 || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		if !utf8.ValidString(text) || len(text) > maxMessage+100 ||
+			strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("description %q", text)
 		}
 	})
@@ -78,7 +82,8 @@ func FuzzSecret(f *testing.F) {
 	f.Add("aa", "aaa", "aaaa", "")
 	f.Fuzz(func(t *testing.T, secret, other, before, after string) {
 		const marks = "*"
-		if strings.Trim(secret, marks) == "" || strings.TrimSpace(secret) == "" || len(secret) < 4 || !utf8.ValidString(secret+other+before+after) {
+		if strings.Trim(secret, marks) == "" || strings.TrimSpace(secret) == "" || len(secret) < 4 ||
+			!utf8.ValidString(secret+other+before+after) {
 			return
 		}
 		call := hideSecrets(NewMemory(nil), &Driver{})(func(context.Context, string, any, any, ...grpc.CallOption) error {

@@ -181,7 +181,8 @@ func (l *link) checkName(ctx context.Context, cc *grpc.ClientConn) error {
 	if info.GetName() != l.name {
 		// The driver that was meant has not answered, so its earlier calls are
 		// as open as before: Unavailable is not final.
-		return refuse(codes.Unavailable, ErrOther, fmt.Sprintf("driver at %s now calls itself %.80q, registered as %q", l.socket, info.GetName(), l.name))
+		return refuse(codes.Unavailable, ErrOther,
+			fmt.Sprintf("driver at %s now calls itself %.80q, registered as %q", l.socket, info.GetName(), l.name))
 	}
 	return nil
 }

@@ -80,7 +80,8 @@ func (m *Memory) hide(ctx context.Context, driver, volumeID, text string) string
 		return ""
 	}
 	if err := m.remember(ctx, driver, volumeID); err != nil {
-		return fmt.Sprintf("(what the driver said is not shown, because it may hold a secret that it was given earlier: %v)", err)
+		return fmt.Sprintf("(what the driver said is not shown, because it may hold a secret that it was given earlier: %v)",
+			err)
 	}
 	return m.secrets.Hide(text)
 }

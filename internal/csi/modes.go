@@ -45,12 +45,16 @@ func either(single bool, newer csipb.VolumeCapability_AccessMode_Mode) csipb.Vol
 
 // Capability returns how a volume is used: as a block device, or as a
 // filesystem with a type and mount options.
-func Capability(mode csipb.VolumeCapability_AccessMode_Mode, block bool, fsType string, options []string) *csipb.VolumeCapability {
+func Capability(
+	mode csipb.VolumeCapability_AccessMode_Mode, block bool, fsType string, options []string,
+) *csipb.VolumeCapability {
 	c := &csipb.VolumeCapability{AccessMode: &csipb.VolumeCapability_AccessMode{Mode: mode}}
 	if block {
 		c.AccessType = &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}
 	} else {
-		c.AccessType = &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{FsType: fsType, MountFlags: options}}
+		c.AccessType = &csipb.VolumeCapability_Mount{
+			Mount: &csipb.VolumeCapability_MountVolume{FsType: fsType, MountFlags: options},
+		}
 	}
 	return c
 }

@@ -48,7 +48,8 @@ func TestCapability(t *testing.T) {
 		t.Errorf("block: %v", c)
 	}
 	c := csi.Capability(mode, false, "ext4", []string{"noatime"})
-	if c.GetMount().GetFsType() != "ext4" || len(c.GetMount().GetMountFlags()) != 1 || c.GetAccessMode().GetMode() != mode {
+	if c.GetMount().GetFsType() != "ext4" || len(c.GetMount().GetMountFlags()) != 1 ||
+		c.GetAccessMode().GetMode() != mode {
 		t.Errorf("mount: %v", c)
 	}
 }

@@ -71,7 +71,10 @@ func eachText(m protoreflect.Message, visit func(f protoreflect.FieldDescriptor,
 	})
 }
 
-func eachInMap(f protoreflect.FieldDescriptor, m protoreflect.Map, visit func(f protoreflect.FieldDescriptor, name, text string) string) {
+func eachInMap(
+	f protoreflect.FieldDescriptor, m protoreflect.Map,
+	visit func(f protoreflect.FieldDescriptor, name, text string) string,
+) {
 	if f.MapValue().Kind() != protoreflect.StringKind {
 		return
 	}
@@ -83,7 +86,10 @@ func eachInMap(f protoreflect.FieldDescriptor, m protoreflect.Map, visit func(f 
 	})
 }
 
-func eachInList(f protoreflect.FieldDescriptor, l protoreflect.List, visit func(f protoreflect.FieldDescriptor, name, text string) string) {
+func eachInList(
+	f protoreflect.FieldDescriptor, l protoreflect.List,
+	visit func(f protoreflect.FieldDescriptor, name, text string) string,
+) {
 	for i := range l.Len() {
 		switch {
 		case f.Message() != nil:
@@ -111,9 +117,10 @@ func namesSecret(name, value string) bool {
 	if len(value) < shortestNamed || strings.HasSuffix(name, "name") || strings.HasSuffix(name, "namespace") {
 		return false
 	}
-	return slices.ContainsFunc([]string{"secret", "password", "passwd", "passphrase", "token", "credential", "key", "chap"}, func(word string) bool {
-		return strings.Contains(name, word)
-	})
+	return slices.ContainsFunc(
+		[]string{"secret", "password", "passwd", "passphrase", "token", "credential", "key", "chap"}, func(word string) bool {
+			return strings.Contains(name, word)
+		})
 }
 
 func isSecret(f protoreflect.FieldDescriptor) bool {

@@ -41,7 +41,8 @@ func TestRetire(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("the call under way: %v", err)
 	}
-	if _, err := before.ControllerClient().GetCapacity(t.Context(), &csipb.GetCapacityRequest{}); csi.Code(err) != codes.Canceled {
+	if _, err := before.ControllerClient().GetCapacity(t.Context(),
+		&csipb.GetCapacityRequest{}); csi.Code(err) != codes.Canceled {
 		t.Errorf("later call: %v, want Canceled", err)
 	}
 	if err := create(t, after, "v"); err != nil {

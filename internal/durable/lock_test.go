@@ -61,7 +61,8 @@ func TestLockOfAnotherFile(t *testing.T) {
 	if _, err := durable.TryLock(path); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("a link was followed: %v", err)
 	}
-	if f, err := durable.Lock(t.Context(), filepath.Join(dir, "absent", "lock")); f != nil || !errors.Is(err, os.ErrNotExist) {
+	if f, err := durable.Lock(t.Context(), filepath.Join(dir, "absent", "lock")); f != nil ||
+		!errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a directory: %v", err)
 	}
 }

@@ -247,8 +247,8 @@ func (r *Records[T]) encode(v *T) (string, []byte, error) {
 	return path, data, nil
 }
 
-// makeDirs makes the directory of a record, for good. That of all records was there: it is not made anew under a process
-// that works with it.
+// makeDirs makes the directory of a record, for good. That of all records was there: it is not made anew under a
+// process that works with it.
 func (r *Records[T]) makeDirs(dir string) error {
 	if _, err := os.Lstat(dir); err == nil || dir == r.dir {
 		return nil

@@ -43,7 +43,10 @@ func Examine(ctx context.Context, e Exam) (Diagnosis, error) {
 		return Diagnosis{}, err
 	}
 	if _, err := os.Stat(path); err != nil {
-		return Diagnosis{}, fmt.Errorf("find driver %s: %w: give the path of a file, or the name of one that 'volplane flex list' shows", e.Subject, err)
+		return Diagnosis{}, fmt.Errorf("find driver %s: %w: give the path of a file, or the name of one that 'volplane "+
+			"flex list' shows", e.Subject, err)
 	}
-	return (&doctor.Doctor{Path: path, Name: name, Options: e.Options, FSType: e.FSType, Secrets: e.Secrets, GrowTo: e.GrowTo}).Run(ctx)
+	return (&doctor.Doctor{
+		Path: path, Name: name, Options: e.Options, FSType: e.FSType, Secrets: e.Secrets, GrowTo: e.GrowTo,
+	}).Run(ctx)
 }

@@ -94,7 +94,8 @@ func (o Options) options() (install.Options, error) {
 	}
 	dir, err := o.find()
 	return install.Options{
-		Name: name, Directory: dir, Source: o.Source, PayloadDir: o.PayloadDir, RootDir: o.root(dir), Here: !o.NoInit, Force: o.Force,
+		Name: name, Directory: dir, Source: o.Source, PayloadDir: o.PayloadDir, RootDir: o.root(dir), Here: !o.NoInit,
+		Force: o.Force,
 	}, err
 }
 
@@ -234,7 +235,8 @@ func (l *Listing) Select(names []string) error {
 	for _, name := range names {
 		i := slices.IndexFunc(l.Drivers, func(s State) bool { return s.Name == name })
 		if i < 0 {
-			return fmt.Errorf("driver %s: %w in %s: 'volplane flex list' shows what is", name, install.ErrAbsent, l.Directory.Path)
+			return fmt.Errorf("driver %s: %w in %s: 'volplane flex list' shows what is", name, install.ErrAbsent,
+				l.Directory.Path)
 		}
 		kept = append(kept, l.Drivers[i])
 	}

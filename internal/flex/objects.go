@@ -45,7 +45,10 @@ type objects struct {
 }
 
 func newObjects(o BridgeOptions) *objects {
-	f := &objects{client: o.Client, node: o.Node, dir: o.PluginDir, log: o.Log, wake: make(chan struct{}, 1), drivers: map[string]string{}, refused: map[string]string{}}
+	f := &objects{
+		client: o.Client, node: o.Node, dir: o.PluginDir, log: o.Log, wake: make(chan struct{}, 1),
+		drivers: map[string]string{}, refused: map[string]string{},
+	}
 	if o.Objects {
 		f.objects = map[string]bridge.Served{}
 	}
@@ -172,7 +175,8 @@ func (f *objects) tell(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.client.CoreV1().Nodes().Patch(ctx, f.node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := f.client.CoreV1().Nodes().Patch(ctx, f.node, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("annotate node %s: %w", f.node, err)
 	}
 	f.told = string(text)
@@ -189,7 +193,8 @@ func (f *objects) ensure(ctx context.Context, want *storagev1.CSIDriver) error {
 	case err == nil && has.Spec.AttachRequired != nil && *has.Spec.AttachRequired == *want.Spec.AttachRequired:
 		return nil
 	case err == nil && has.Labels[volume.LabelMadeBy] != volume.Program:
-		return fmt.Errorf("CSIDriver %s, which was not made by volplane, does not say attachRequired: %t, as the driver needs: delete it, and it is made anew",
+		return fmt.Errorf("CSIDriver %s, which was not made by volplane, does not say attachRequired: %t, as the driver "+
+			"needs: delete it, and it is made anew",
 			want.Name, *want.Spec.AttachRequired)
 	case err == nil:
 		if err := drivers.Delete(ctx, want.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {

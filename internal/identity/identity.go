@@ -71,7 +71,8 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 			return nil, fmt.Errorf("join as node %s: %w", i.Node, err)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("join as node %s: %w: the invitation has expired, was used by somebody else or was taken back: get a new one with 'volplane invite %s'", i.Node, err, i.Node)
+			return nil, fmt.Errorf("join as node %s: %w: the invitation has expired, was used by somebody else or was taken "+
+				"back: get a new one with 'volplane invite %s'", i.Node, err, i.Node)
 		}
 		if err := i.file.write(key, text); err != nil {
 			return nil, err
@@ -79,7 +80,8 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 		obtained = time.Now()
 	}
 	if time.Now().After(cert.NotAfter) {
-		return nil, fmt.Errorf("%w on %s: get a new invitation with 'volplane invite %s'", ErrExpired, cert.NotAfter.Format(time.DateTime), i.Node)
+		return nil, fmt.Errorf("%w on %s: get a new invitation with 'volplane invite %s'", ErrExpired,
+			cert.NotAfter.Format(time.DateTime), i.Node)
 	}
 	if err := i.file.alone(); err != nil {
 		return nil, fmt.Errorf("remove earlier identities: %w", err)
@@ -123,7 +125,8 @@ func (i *Identity) Keep(ctx context.Context) {
 		}
 		if err := i.renew(ctx); err != nil {
 			failed++
-			i.log.Warn("the certificate of this node is not renewed, which is tried again", "node", i.Node, "expires", i.end.Format(time.DateTime), "cause", err)
+			i.log.Warn("the certificate of this node is not renewed, which is tried again", "node", i.Node, "expires",
+				i.end.Format(time.DateTime), "cause", err)
 		} else {
 			failed = 0
 			i.log.Info("the certificate of this node is renewed", "node", i.Node, "expires", i.end.Format(time.DateTime))

@@ -63,7 +63,9 @@ func (a *authority) ask(_ context.Context, request []byte) ([]byte, error) {
 			return nil, err
 		}
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(int64(len(a.keys))), Subject: q.Subject, NotAfter: time.Now().Add(life)}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(int64(len(a.keys))), Subject: q.Subject, NotAfter: time.Now().Add(life),
+	}
 	if a.as != "" {
 		c.Subject.CommonName = a.as
 	}
@@ -74,7 +76,10 @@ func (a *authority) ask(_ context.Context, request []byte) ([]byte, error) {
 }
 
 func invitation(id string) *rest.Config {
-	return &rest.Config{Host: "https://127.0.0.1:1", BearerToken: decide.Token{Node: "n1", ID: strings.Repeat(id, 16), Secret: strings.Repeat("0", 64)}.String()}
+	return &rest.Config{
+		Host:        "https://127.0.0.1:1",
+		BearerToken: decide.Token{Node: "n1", ID: strings.Repeat(id, 16), Secret: strings.Repeat("0", 64)}.String(),
+	}
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -114,7 +119,8 @@ func TestJoin(t *testing.T) {
 		}
 		i := a.mustJoin(root, "a")
 		a.asked(3, 1)
-		if i.Node != "n1" || i.Config.BearerToken != "" || i.Config.CertFile != i.file.path || i.Config.KeyFile != i.file.path {
+		if i.Node != "n1" || i.Config.BearerToken != "" || i.Config.CertFile != i.file.path ||
+			i.Config.KeyFile != i.file.path {
 			t.Errorf("identity %+v", i)
 		}
 		for path, mode := range map[string]os.FileMode{i.file.path: 0o600, filepath.Dir(i.file.path): 0o700} {
@@ -136,14 +142,16 @@ func TestJoinAnew(t *testing.T) {
 		a, root := newAuthority(t), t.TempDir()
 		a.mustJoin(root, "a")
 		a.next = []error{ErrRefused}
-		if _, err := join(t.Context(), invitation("b"), root, a.ask, quiet()); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "volplane invite n1") {
+		if _, err := join(t.Context(), invitation("b"), root, a.ask, quiet()); !errors.Is(err, ErrRefused) ||
+			!strings.Contains(err.Error(), "volplane invite n1") {
 			t.Errorf("refused: %v", err)
 		}
 		a.mustJoin(root, "a")
 		a.asked(2, 2)
 		last := a.mustJoin(root, "c")
 		a.asked(3, 3)
-		if left, err := filepath.Glob(filepath.Join(root, "identity", "*")); err != nil || len(left) != 1 || left[0] != last.file.path {
+		if left, err := filepath.Glob(filepath.Join(root, "identity", "*")); err != nil || len(left) != 1 ||
+			left[0] != last.file.path {
 			t.Errorf("left %v, %v", left, err)
 		}
 	})
@@ -159,14 +167,16 @@ func TestJoinRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-time.After(life + time.Minute)
-		if _, err := join(t.Context(), invitation("a"), root, a.ask, quiet()); !errors.Is(err, ErrExpired) || !strings.Contains(err.Error(), "volplane invite n1") {
+		if _, err := join(t.Context(), invitation("a"), root, a.ask, quiet()); !errors.Is(err, ErrExpired) ||
+			!strings.Contains(err.Error(), "volplane invite n1") {
 			t.Errorf("after the end: %v", err)
 		}
 		file := filepath.Join(root, "identity", strings.Repeat("a", 16)+".pem")
 		if err := os.WriteFile(file, []byte("damaged"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := join(t.Context(), invitation("a"), root, a.ask, quiet()); err == nil || !strings.Contains(err.Error(), file) {
+		if _, err := join(t.Context(), invitation("a"), root, a.ask, quiet()); err == nil ||
+			!strings.Contains(err.Error(), file) {
 			t.Errorf("damaged: %v", err)
 		}
 	})

@@ -65,7 +65,8 @@ type restricted struct {
 func (r *restricted) RoundTrip(req *http.Request) (*http.Response, error) {
 	q, ok := parseRequest(req)
 	if ok && !r.allows(q) {
-		return nil, fmt.Errorf("%s may not %s %s in group %q: not declared by this component", r.component, q.verb, q.resource, q.group)
+		return nil, fmt.Errorf("%s may not %s %s in group %q: not declared by this component", r.component, q.verb,
+			q.resource, q.group)
 	}
 	return r.next.RoundTrip(req)
 }

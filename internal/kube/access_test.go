@@ -38,7 +38,10 @@ func TestParseRequest(t *testing.T) {
 
 func TestRestrictRefusesWhatIsNotDeclared(t *testing.T) {
 	reached := 0
-	next := roundTripper(func(*http.Request) (*http.Response, error) { reached++; return &http.Response{StatusCode: 200}, nil })
+	next := roundTripper(func(*http.Request) (*http.Response, error) {
+		reached++
+		return &http.Response{StatusCode: 200}, nil
+	})
 	rights := append(Read("", "pods"), Write("", "pods/status", "patch"),
 		Access{Resource: "configmaps", Namespace: "n", Verbs: []string{"create"}},
 		Access{Resource: "configmaps", Namespace: "n", Names: []string{"a", "b"}, Verbs: []string{"get", "watch", "update"}})

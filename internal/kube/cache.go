@@ -39,7 +39,8 @@ func (c *Cache[T]) start(ctx context.Context) {
 		go l.run(ctx)
 	}
 	var kind T
-	go cache.NewReflectorWithOptions(c.from, kind, feed[T]{c.store}, cache.ReflectorOptions{Name: "volplane"}).RunWithContext(ctx)
+	go cache.NewReflectorWithOptions(c.from, kind, feed[T]{c.store},
+		cache.ReflectorOptions{Name: "volplane"}).RunWithContext(ctx)
 }
 
 // wait returns when the cache holds all objects, or with an error when ctx has

@@ -17,8 +17,10 @@ func TestCacheIndexesAndOwnWrites(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "c", UID: "u", ResourceVersion: "5", ManagedFields: []metav1.ManagedFieldsEntry{{}}},
-		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "n", Name: "c", UID: "u", ResourceVersion: "5", ManagedFields: []metav1.ManagedFieldsEntry{{}},
+		},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
 	}
 	caches := NewCaches(fake.NewClientset(claim))
 	claims := caches.Claims()
@@ -56,7 +58,10 @@ func TestCacheIndexesAndOwnWrites(t *testing.T) {
 // that there is no class.
 func TestUnboundByClass(t *testing.T) {
 	claim := func(annotations map[string]string, class *string) *corev1.PersistentVolumeClaim {
-		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: annotations}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: class}}
+		return &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Annotations: annotations},
+			Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: class},
+		}
 	}
 	beta := func(class string) map[string]string { return map[string]string{volume.AnnBetaStorageClass: class} }
 	for _, c := range []struct {

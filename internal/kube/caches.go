@@ -119,7 +119,9 @@ type reads[L runtime.Object] interface {
 }
 
 // made returns the cache of a field, which it makes when it is asked for first.
-func made[T Object, L runtime.Object](c *Caches, field **Cache[T], from reads[L], selector string, indexers func() cluster.Indexers[T]) *Cache[T] {
+func made[T Object, L runtime.Object](
+	c *Caches, field **Cache[T], from reads[L], selector string, indexers func() cluster.Indexers[T],
+) *Cache[T] {
 	if *field != nil {
 		return *field
 	}

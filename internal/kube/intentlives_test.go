@@ -37,7 +37,10 @@ type lives struct {
 }
 
 func newLives(t *rapid.T) *lives {
-	l := &lives{t: t, open: map[string]string{}, before: map[string]string{}, doubt: map[string][]string{}, wasOpen: map[string]bool{}}
+	l := &lives{
+		t: t, open: map[string]string{}, before: map[string]string{}, doubt: map[string][]string{},
+		wasOpen: map[string]bool{},
+	}
 	l.server, l.client = newMapServer()
 	for n := range 6 {
 		l.keys = append(l.keys, fmt.Sprint("k", n))
@@ -139,7 +142,8 @@ func (l *lives) loaded(key string) {
 		want = has
 	}
 	if value != want || !ok && (l.wasOpen[key] || recorded) {
-		l.t.Fatalf("%s is loaded as %q; open it was %q, before that %q; it stands as %q", key, value, want, l.before[key], has)
+		l.t.Fatalf("%s is loaded as %q; open it was %q, before that %q; it stands as %q", key, value, want,
+			l.before[key], has)
 	}
 	for _, known := range []map[string]string{l.open, l.before} {
 		delete(known, key)
@@ -313,7 +317,9 @@ func TestALateWriteIsKeptOut(t *testing.T) {
 func TestAKeyThatStoodTwice(t *testing.T) {
 	s, client := newMapServer()
 	l := NewIntentLog(client, LogPlace{Namespace: logSpace, Name: logName})
-	for _, o := range []struct{ name, version, value string }{{logName + "-1", "10", "new"}, {logName + "-2", "9", "old"}} {
+	for _, o := range []struct{ name, version, value string }{
+		{logName + "-1", "10", "new"}, {logName + "-2", "9", "old"},
+	} {
 		s.objects[o.name] = l.object(o.name, map[string]string{"k": o.value, "of " + o.name: "v"})
 		s.objects[o.name].ResourceVersion = o.version
 	}

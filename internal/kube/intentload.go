@@ -28,7 +28,8 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 	if l.isLoaded() {
 		return nil, nil
 	}
-	list, err := l.client.CoreV1().ConfigMaps(l.place.Namespace).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + l.place.Name})
+	list, err := l.client.CoreV1().ConfigMaps(l.place.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: volume.LabelIntents + "=" + l.place.Name})
 	if err != nil {
 		return nil, fmt.Errorf("read intents %s/%s: %w", l.place.Namespace, l.place.Name, err)
 	}

@@ -403,7 +403,9 @@ func (l *IntentLog) fenced(name string) bool {
 
 func (l *IntentLog) object(name string, data map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: l.place.Namespace, Name: name, Labels: map[string]string{volume.LabelIntents: l.place.Name}},
-		Data:       data,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: l.place.Namespace, Name: name, Labels: map[string]string{volume.LabelIntents: l.place.Name},
+		},
+		Data: data,
 	}
 }

@@ -312,7 +312,8 @@ func TestAFullLogTakesNoMore(t *testing.T) {
 		t.Error(err)
 	}
 	// The next life finds all that is open, and nothing else.
-	if open := openOf(t, client); len(open) != 2*maxObjects || slices.Contains(open, "large3") || !slices.Contains(open, "last") {
+	if open := openOf(t, client); len(open) != 2*maxObjects || slices.Contains(open, "large3") ||
+		!slices.Contains(open, "last") {
 		t.Errorf("open: %v", open)
 	}
 }

@@ -73,8 +73,11 @@ func TestWhatIsWritten(t *testing.T) {
 	l, _ := loadedLog(t, client)
 	mustPut(t, l, "a")
 	first := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: logSpace, Name: logName + "-1", Labels: map[string]string{volume.LabelIntents: logName}, UID: "uid-1", ResourceVersion: "2"},
-		Data:       map[string]string{"a": "v"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: logSpace, Name: logName + "-1", Labels: map[string]string{volume.LabelIntents: logName}, UID: "uid-1",
+			ResourceVersion: "2",
+		},
+		Data: map[string]string{"a": "v"},
 	}
 	if diff := cmp.Diff(map[string]*corev1.ConfigMap{logName + "-1": first}, s.objects); diff != "" {
 		t.Errorf("made (-want +got):\n%s", diff)
@@ -82,7 +85,8 @@ func TestWhatIsWritten(t *testing.T) {
 	l.Done("a")
 	mustPut(t, l, "b")
 	next := first.DeepCopy()
-	next.Annotations, next.ResourceVersion, next.Data = map[string]string{volume.AnnIntentsAfter: "2"}, "3", map[string]string{"b": "v"}
+	next.Annotations, next.ResourceVersion, next.Data = map[string]string{volume.AnnIntentsAfter: "2"}, "3",
+		map[string]string{"b": "v"}
 	if diff := cmp.Diff(map[string]*corev1.ConfigMap{logName + "-1": next}, s.objects); diff != "" {
 		t.Errorf("written again (-want +got):\n%s", diff)
 	}
@@ -96,13 +100,17 @@ func TestWhatIsWritten(t *testing.T) {
 func TestSomebodyElsesConfigMap(t *testing.T) {
 	client := fake.NewClientset()
 	for name, labels := range map[string]map[string]string{logName + "-1": nil, "other": {volume.LabelIntents: logName}} {
-		o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: logSpace, Name: name, Labels: labels}, Data: map[string]string{"of " + name: "v"}}
+		o := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: logSpace, Name: name, Labels: labels},
+			Data:       map[string]string{"of " + name: "v"},
+		}
 		if err := client.Tracker().Add(o); err != nil {
 			t.Fatal(err)
 		}
 	}
 	l, open := loadedLog(t, client)
-	if err := l.Sweep(t.Context()); err != nil || len(open) > 0 || kept(t, client) != logName+"-1:of "+logName+"-1 other:of other" {
+	if err := l.Sweep(t.Context()); err != nil || len(open) > 0 ||
+		kept(t, client) != logName+"-1:of "+logName+"-1 other:of other" {
 		t.Errorf("read %v, kept %s, %v", open, kept(t, client), err)
 	}
 }
@@ -110,7 +118,8 @@ func TestSomebodyElsesConfigMap(t *testing.T) {
 // TestALogThatCannotBeRead is not loaded, and takes nothing.
 func TestALogThatCannotBeRead(t *testing.T) {
 	client := fake.NewClientset()
-	client.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errLost })
+	client.PrependReactor("list", "configmaps",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errLost })
 	l := NewIntentLog(client, LogPlace{Namespace: logSpace, Name: logName})
 	if open, err := l.Load(t.Context()); !errors.Is(err, errLost) || open != nil || !l.Holds("any") {
 		t.Errorf("read %v, %v", open, err)
@@ -134,15 +143,35 @@ func TestReadingAgain(t *testing.T) {
 		open   []string
 		writes int
 	}{
-		{"an object was made", "", func(l *IntentLog) func() error { return put(l, "k", "v") }, losesAnswer, []string{"k"}, 0},
+		{
+			"an object was made", "", func(l *IntentLog) func() error { return put(l, "k", "v") }, losesAnswer, []string{"k"}, 0,
+		},
 		{"an object may be made still", "", func(l *IntentLog) func() error { return put(l, "k", "v") }, isDropped, nil, 1},
-		{"an object was written", "old", func(l *IntentLog) func() error { return put(l, "k", "v") }, losesAnswer, []string{"k"}, 0},
-		{"an object may be written still", "old", func(l *IntentLog) func() error { return put(l, "k", "v") }, isDropped, nil, 1},
-		{"an object was deleted", "old", func(l *IntentLog) func() error { return func() error { return l.Sweep(t.Context()) } }, losesAnswer, nil, 0},
-		{"an object may be deleted still", "old", func(l *IntentLog) func() error { return func() error { return l.Sweep(t.Context()) } }, isDropped, nil, 1},
-		{"what is resolved was put again as it was", "old", func(l *IntentLog) func() error { return put(l, "old", "v") }, losesAnswer, []string{"old"}, 0},
-		{"or may be, and is resolved as long as it is not there anew", "old", func(l *IntentLog) func() error { return put(l, "old", "other") }, isDropped, nil, 1},
-		{"what is resolved was put again otherwise", "old", func(l *IntentLog) func() error { return put(l, "old", "other") }, losesAnswer, []string{"old"}, 0},
+		{"an object was written", "old", func(l *IntentLog) func() error {
+			return put(l, "k", "v")
+		}, losesAnswer, []string{"k"}, 0},
+		{
+			"an object may be written still", "old", func(l *IntentLog) func() error { return put(l, "k", "v") }, isDropped,
+			nil, 1,
+		},
+		{
+			"an object was deleted", "old",
+			func(l *IntentLog) func() error { return func() error { return l.Sweep(t.Context()) } }, losesAnswer, nil, 0,
+		},
+		{
+			"an object may be deleted still", "old",
+			func(l *IntentLog) func() error { return func() error { return l.Sweep(t.Context()) } }, isDropped, nil, 1,
+		},
+		{"what is resolved was put again as it was", "old", func(l *IntentLog) func() error {
+			return put(l, "old", "v")
+		}, losesAnswer, []string{"old"}, 0},
+		{
+			"or may be, and is resolved as long as it is not there anew", "old",
+			func(l *IntentLog) func() error { return put(l, "old", "other") }, isDropped, nil, 1,
+		},
+		{"what is resolved was put again otherwise", "old", func(l *IntentLog) func() error {
+			return put(l, "old", "other")
+		}, losesAnswer, []string{"old"}, 0},
 	} {
 		s, client := newMapServer()
 		l, _ := loadedLog(t, client)

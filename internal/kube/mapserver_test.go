@@ -54,7 +54,10 @@ const (
 )
 
 func newMapServer() (*mapServer, *fake.Clientset) {
-	s := &mapServer{objects: map[string]*corev1.ConfigMap{}, fate: func() fate { return goesWell }, arrives: func() bool { return false }, changed: func() {}}
+	s := &mapServer{
+		objects: map[string]*corev1.ConfigMap{}, fate: func() fate { return goesWell },
+		arrives: func() bool { return false }, changed: func() {},
+	}
 	client := fake.NewClientset()
 	client.PrependReactor("*", "configmaps", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		o, err := s.react(a)

@@ -53,7 +53,8 @@ func newModel(t *rapid.T) *model {
 	m := &model{
 		T: t, store: s, there: map[string]*storagev1.VolumeAttachment{}, versions: map[string]*storagev1.VolumeAttachment{},
 		newest: map[types.UID]int{}, going: map[types.UID]bool{}, dead: map[types.UID]bool{},
-		shown: map[string]*storagev1.VolumeAttachment{}, seen: map[types.UID]bool{}, parted: map[types.UID]bool{}, heard: map[types.UID]bool{}, passed: map[types.UID]bool{},
+		shown: map[string]*storagev1.VolumeAttachment{}, seen: map[types.UID]bool{}, parted: map[types.UID]bool{},
+		heard: map[types.UID]bool{}, passed: map[types.UID]bool{},
 	}
 	c := &Cache[*storagev1.VolumeAttachment]{store: s}
 	c.Watch(func(_, _ *storagev1.VolumeAttachment) {})
@@ -63,7 +64,9 @@ func newModel(t *rapid.T) *model {
 		}
 		m.parted[a.UID] = true
 	})
-	m.writer = Writer[*storagev1.VolumeAttachment]{c, "attachment", func(string) API[*storagev1.VolumeAttachment] { return m }}
+	m.writer = Writer[*storagev1.VolumeAttachment]{
+		c, "attachment", func(string) API[*storagev1.VolumeAttachment] { return m },
+	}
 	return m
 }
 
@@ -89,7 +92,9 @@ func TestWriterModel(t *testing.T) {
 			t.Fatalf("own writes are left: %v", m.store.own)
 		}
 		for _, got := range []map[string]*storagev1.VolumeAttachment{m.store.objects, m.shown} {
-			if !maps.EqualFunc(got, m.there, func(a, b *storagev1.VolumeAttachment) bool { return a.ResourceVersion == b.ResourceVersion }) {
+			if !maps.EqualFunc(got, m.there, func(a, b *storagev1.VolumeAttachment) bool {
+				return a.ResourceVersion == b.ResourceVersion
+			}) {
 				t.Fatalf("at the end there is %v, want %v", names(got), names(m.there))
 			}
 		}
@@ -159,7 +164,9 @@ func (m *model) drop(name string) {
 }
 
 func (m *model) fresh() *storagev1.VolumeAttachment {
-	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: rapid.SampledFrom([]string{"a", "b"}).Draw(m.T, "name")}}
+	a := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: rapid.SampledFrom([]string{"a", "b"}).Draw(m.T, "name")},
+	}
 	m.edit(a)
 	return a
 }
@@ -313,7 +320,9 @@ func (m *model) answer(do func() (*storagev1.VolumeAttachment, error)) (*storage
 	return got, err
 }
 
-func (m *model) Create(_ context.Context, o *storagev1.VolumeAttachment, _ metav1.CreateOptions) (*storagev1.VolumeAttachment, error) {
+func (m *model) Create(
+	_ context.Context, o *storagev1.VolumeAttachment, _ metav1.CreateOptions,
+) (*storagev1.VolumeAttachment, error) {
 	return m.answer(func() (*storagev1.VolumeAttachment, error) {
 		if m.there[o.Name] != nil {
 			return nil, apierrors.NewAlreadyExists(storagev1.Resource("volumeattachments"), o.Name)
@@ -322,7 +331,9 @@ func (m *model) Create(_ context.Context, o *storagev1.VolumeAttachment, _ metav
 	})
 }
 
-func (m *model) Update(_ context.Context, o *storagev1.VolumeAttachment, _ metav1.UpdateOptions) (*storagev1.VolumeAttachment, error) {
+func (m *model) Update(
+	_ context.Context, o *storagev1.VolumeAttachment, _ metav1.UpdateOptions,
+) (*storagev1.VolumeAttachment, error) {
 	return m.answer(func() (*storagev1.VolumeAttachment, error) {
 		switch now := m.there[o.Name]; {
 		case now == nil:
@@ -357,7 +368,9 @@ func (m *model) Get(_ context.Context, name string, _ metav1.GetOptions) (*stora
 	})
 }
 
-func (m *model) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*storagev1.VolumeAttachment, error) {
+func (m *model) Patch(
+	context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string,
+) (*storagev1.VolumeAttachment, error) {
 	return nil, errLost
 }
 
@@ -380,7 +393,8 @@ func (m *model) check() {
 	got := map[string]string{}
 	all := m.store.list()
 	for _, o := range all {
-		if got[o.Name] = fmt.Sprint(o.UID, "@", o.ResourceVersion, " ", o.Spec.NodeName, " going ", o.DeletionTimestamp != nil); m.parted[o.UID] {
+		if got[o.Name] = fmt.Sprint(o.UID, "@", o.ResourceVersion, " ", o.Spec.NodeName, " going ",
+			o.DeletionTimestamp != nil); m.parted[o.UID] {
 			m.Fatalf("%s can be read, and was said to be gone", o.UID)
 		}
 		m.seen[o.UID] = true
@@ -389,7 +403,8 @@ func (m *model) check() {
 		m.Fatalf("read %v of %d, want %v", got, len(all), want)
 	}
 	for uid := range m.seen {
-		if is := slices.ContainsFunc(all, func(o *storagev1.VolumeAttachment) bool { return o.UID == uid }); is == m.parted[uid] {
+		if is := slices.ContainsFunc(all,
+			func(o *storagev1.VolumeAttachment) bool { return o.UID == uid }); is == m.parted[uid] {
 			m.Fatalf("%s can be read: %v, was said to be gone: %v", uid, is, m.parted[uid])
 		}
 	}
@@ -399,7 +414,8 @@ func (m *model) check() {
 
 // follows says whether a change is the next one after a state that was told.
 func follows(was *storagev1.VolumeAttachment, c change[*storagev1.VolumeAttachment]) bool {
-	return was != nil && was.ResourceVersion == c.before.ResourceVersion && was.UID == c.after.UID && version(c.before) < version(c.after)
+	return was != nil && was.ResourceVersion == c.before.ResourceVersion && was.UID == c.after.UID &&
+		version(c.before) < version(c.after)
 }
 
 // hear is what a listener makes of what it is told.

@@ -24,11 +24,13 @@ func Roles(name string, rights []Access, to rbacv1.Subject) []runtime.Object {
 		ref, to := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Name: name}, []rbacv1.Subject{to}
 		if namespace == "" {
 			ref.Kind = "ClusterRole"
-			out = append(out, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules(in[namespace])}, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: to})
+			out = append(out, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules(in[namespace])},
+				&rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: to})
 			continue
 		}
 		ref.Kind = "Role"
-		out = append(out, &rbacv1.Role{ObjectMeta: meta, Rules: rules(in[namespace])}, &rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: to})
+		out = append(out, &rbacv1.Role{ObjectMeta: meta, Rules: rules(in[namespace])},
+			&rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: to})
 	}
 	return out
 }
@@ -42,7 +44,9 @@ func rules(rights []Access) []rbacv1.PolicyRule {
 		})
 		if i < 0 {
 			i = len(out)
-			out = append(out, rbacv1.PolicyRule{APIGroups: []string{a.Group}, Resources: []string{a.Resource}, ResourceNames: a.Names})
+			out = append(out, rbacv1.PolicyRule{
+				APIGroups: []string{a.Group}, Resources: []string{a.Resource}, ResourceNames: a.Names,
+			})
 		}
 		out[i].Verbs = append(out[i].Verbs, a.Verbs...)
 	}

@@ -21,7 +21,9 @@ func TestRoles(t *testing.T) {
 		Write("apps", "pods", "get"), Write("", "pods", "get", "update"), Write("", "nodes", "list"),
 	}, ServiceAccount("m", "s"))
 	rule := func(group, resource string, names []string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
+		return rbacv1.PolicyRule{
+			APIGroups: []string{group}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs,
+		}
 	}
 	to := []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "m", Name: "s"}}
 	want := []runtime.Object{
@@ -33,7 +35,8 @@ func TestRoles(t *testing.T) {
 			RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "r"},
 		},
 		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "r"}, Rules: []rbacv1.PolicyRule{
-			rule("", "leases", nil, "create"), rule("", "leases", []string{"a", "b"}, "get", "update"), rule("", "leases", []string{"a"}, "get"),
+			rule("", "leases", nil, "create"), rule("", "leases", []string{"a", "b"}, "get", "update"),
+			rule("", "leases", []string{"a"}, "get"),
 		}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "r"}, Subjects: to,

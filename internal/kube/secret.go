@@ -17,7 +17,9 @@ var ErrNotText = errors.New("not UTF-8 text, which CSI needs")
 
 // SecretData reads what a reference names, live: Secrets are never cached. No
 // reference is no data.
-func SecretData(ctx context.Context, client kubernetes.Interface, ref *corev1.SecretReference) (map[string]string, error) {
+func SecretData(
+	ctx context.Context, client kubernetes.Interface, ref *corev1.SecretReference,
+) (map[string]string, error) {
 	if ref == nil {
 		return nil, nil
 	}
@@ -38,7 +40,9 @@ func SecretData(ctx context.Context, client kubernetes.Interface, ref *corev1.Se
 // SecretDataLeft reads what a reference names for a way back, on which a Secret
 // that is gone must not stop anybody: then there is no data, and missing says
 // so.
-func SecretDataLeft(ctx context.Context, client kubernetes.Interface, ref *corev1.SecretReference) (data map[string]string, missing, err error) {
+func SecretDataLeft(
+	ctx context.Context, client kubernetes.Interface, ref *corev1.SecretReference,
+) (data map[string]string, missing, err error) {
 	data, err = SecretData(ctx, client, ref)
 	if apierrors.IsNotFound(err) {
 		return nil, err, nil

@@ -86,14 +86,17 @@ func (s *shares) meta(o metav1.Object) {
 func (s *shares) claim(c *corev1.PersistentVolumeClaim) {
 	c.Spec.AccessModes, c.Status.AccessModes = texts(&s.modes, c.Spec.AccessModes), texts(&s.modes, c.Status.AccessModes)
 	c.Spec.Resources.Requests, c.Status.Capacity = s.amount(c.Spec.Resources.Requests), s.amount(c.Status.Capacity)
-	c.Spec.StorageClassName, c.Spec.VolumeMode = pointer(&s.classes, c.Spec.StorageClassName), pointer(&s.kinds, c.Spec.VolumeMode)
+	c.Spec.StorageClassName, c.Spec.VolumeMode = pointer(&s.classes, c.Spec.StorageClassName),
+		pointer(&s.kinds, c.Spec.VolumeMode)
 	c.Status.Phase = corev1.PersistentVolumeClaimPhase(s.text(string(c.Status.Phase)))
 }
 
 func (s *shares) volume(v *corev1.PersistentVolume) {
-	v.Spec.AccessModes, v.Spec.Capacity, v.Spec.VolumeMode = texts(&s.modes, v.Spec.AccessModes), s.amount(v.Spec.Capacity), pointer(&s.kinds, v.Spec.VolumeMode)
+	v.Spec.AccessModes, v.Spec.Capacity, v.Spec.VolumeMode = texts(&s.modes, v.Spec.AccessModes),
+		s.amount(v.Spec.Capacity), pointer(&s.kinds, v.Spec.VolumeMode)
 	v.Spec.StorageClassName = s.text(v.Spec.StorageClassName)
-	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(s.text(string(v.Spec.PersistentVolumeReclaimPolicy)))
+	v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimPolicy(
+		s.text(string(v.Spec.PersistentVolumeReclaimPolicy)))
 	v.Status.Phase = corev1.PersistentVolumePhase(s.text(string(v.Status.Phase)))
 	if r := v.Spec.ClaimRef; r != nil {
 		r.Kind, r.APIVersion, r.Namespace = s.text(r.Kind), s.text(r.APIVersion), s.text(r.Namespace)

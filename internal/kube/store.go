@@ -43,8 +43,9 @@ var _ cache.TransformingStore = (*feed[*corev1.Pod])(nil)
 
 func newStore[T Object](indexers cluster.Indexers[T], trim cache.TransformFunc) *store[T] {
 	s := &store[T]{
-		indexers: indexers, trim: trim, objects: map[string]T{}, own: map[string]own[T]{}, indexes: make(map[string]index, len(indexers)),
-		full: make(chan struct{}),
+		indexers: indexers, trim: trim, objects: map[string]T{}, own: map[string]own[T]{},
+		indexes: make(map[string]index, len(indexers)),
+		full:    make(chan struct{}),
 	}
 	for name := range indexers {
 		s.indexes[name] = index{}

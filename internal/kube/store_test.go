@@ -19,7 +19,9 @@ import (
 // say is a Pod as "name version node claims...".
 func say(text string) *corev1.Pod {
 	f := strings.Fields(text)
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: f[0], UID: types.UID(f[0]), ResourceVersion: f[1]}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: f[0], UID: types.UID(f[0]), ResourceVersion: f[1]},
+	}
 	if len(f) > 2 {
 		p.Spec.NodeName = f[2]
 		for _, c := range f[3:] {
@@ -148,7 +150,8 @@ func TestStoreFinds(t *testing.T) {
 		s, f := podStore()
 		names, nodes := []string{"a", "b", "c", "d"}, []string{"n1", "n2"}
 		for v := range rapid.IntRange(1, 30).Draw(t, "changes") {
-			pod := say(fmt.Sprintf("%s %d %s %s", rapid.SampledFrom(names).Draw(t, "name"), v, rapid.SampledFrom(nodes).Draw(t, "node"),
+			pod := say(fmt.Sprintf("%s %d %s %s", rapid.SampledFrom(names).Draw(t, "name"), v,
+				rapid.SampledFrom(nodes).Draw(t, "node"),
 				strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z"}), 0, 3).Draw(t, "claims"), " ")))
 			switch rapid.IntRange(0, 4).Draw(t, "kind") {
 			case 0:
@@ -205,7 +208,8 @@ func TestListenerWaits(t *testing.T) {
 		s, f := podStore()
 		gate := make(chan struct{})
 		slow, quick := 0, 0
-		s.listeners = append(s.listeners, newListener(func(_, _ *corev1.Pod) { <-gate; slow++ }), newListener(func(_, _ *corev1.Pod) { quick++ }))
+		s.listeners = append(s.listeners, newListener(func(_, _ *corev1.Pod) { <-gate; slow++ }),
+			newListener(func(_, _ *corev1.Pod) { quick++ }))
 		for _, l := range s.listeners {
 			go l.run(ctx)
 		}

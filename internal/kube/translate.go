@@ -110,27 +110,37 @@ func (c translatedVolumes) shown(v *corev1.PersistentVolume, err error) (*corev1
 }
 
 // Create writes the volume without what was added to it.
-func (c translatedVolumes) Create(ctx context.Context, v *corev1.PersistentVolume, o metav1.CreateOptions) (*corev1.PersistentVolume, error) {
+func (c translatedVolumes) Create(
+	ctx context.Context, v *corev1.PersistentVolume, o metav1.CreateOptions,
+) (*corev1.PersistentVolume, error) {
 	return c.shown(c.PersistentVolumeInterface.Create(ctx, c.plain(v), o))
 }
 
 // Update writes the volume without what was added to it.
-func (c translatedVolumes) Update(ctx context.Context, v *corev1.PersistentVolume, o metav1.UpdateOptions) (*corev1.PersistentVolume, error) {
+func (c translatedVolumes) Update(
+	ctx context.Context, v *corev1.PersistentVolume, o metav1.UpdateOptions,
+) (*corev1.PersistentVolume, error) {
 	return c.shown(c.PersistentVolumeInterface.Update(ctx, c.plain(v), o))
 }
 
 // UpdateStatus writes the volume's status.
-func (c translatedVolumes) UpdateStatus(ctx context.Context, v *corev1.PersistentVolume, o metav1.UpdateOptions) (*corev1.PersistentVolume, error) {
+func (c translatedVolumes) UpdateStatus(
+	ctx context.Context, v *corev1.PersistentVolume, o metav1.UpdateOptions,
+) (*corev1.PersistentVolume, error) {
 	return c.shown(c.PersistentVolumeInterface.UpdateStatus(ctx, c.plain(v), o))
 }
 
 // Patch writes what the patch says.
-func (c translatedVolumes) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*corev1.PersistentVolume, error) {
+func (c translatedVolumes) Patch(
+	ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, sub ...string,
+) (*corev1.PersistentVolume, error) {
 	return c.shown(c.PersistentVolumeInterface.Patch(ctx, name, kind, data, o, sub...))
 }
 
 // Get reads one volume.
-func (c translatedVolumes) Get(ctx context.Context, name string, o metav1.GetOptions) (*corev1.PersistentVolume, error) {
+func (c translatedVolumes) Get(
+	ctx context.Context, name string, o metav1.GetOptions,
+) (*corev1.PersistentVolume, error) {
 	return c.shown(c.PersistentVolumeInterface.Get(ctx, name, o))
 }
 
@@ -151,7 +161,9 @@ type translatedPods struct {
 }
 
 // Patch writes what the patch says.
-func (c translatedPods) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, sub ...string) (*corev1.Pod, error) {
+func (c translatedPods) Patch(
+	ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, sub ...string,
+) (*corev1.Pod, error) {
 	pod, err := c.PodInterface.Patch(ctx, name, kind, data, o, sub...)
 	if err == nil {
 		c.Show(pod)

@@ -32,12 +32,18 @@ func byDriver() Translation {
 // flexServer is an API server with a volume of either kind, and a Pod.
 func flexServer() *fake.Clientset {
 	return fake.NewClientset(
-		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "flex"}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
-			FlexVolume: &corev1.FlexPersistentVolumeSource{Driver: "d"},
-		}}},
-		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "csi"}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
-			CSI: &corev1.CSIPersistentVolumeSource{Driver: "own", VolumeHandle: "h"},
-		}}},
+		&corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "flex"},
+			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+				FlexVolume: &corev1.FlexPersistentVolumeSource{Driver: "d"},
+			}},
+		},
+		&corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "csi"},
+			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "own", VolumeHandle: "h"},
+			}},
+		},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{
 			{Name: "v", VolumeSource: corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{Driver: "d"}}}, {Name: "none"},
 		}}},
@@ -77,7 +83,8 @@ func TestTranslated(t *testing.T) {
 	change.Labels = map[string]string{"a": "b"}
 	merge := func(sub ...string) func() (*corev1.PersistentVolume, error) {
 		return func() (*corev1.PersistentVolume, error) {
-			return writes.Patch(ctx, "flex", types.MergePatchType, []byte(`{"metadata":{"labels":{"c":"d"}}}`), metav1.PatchOptions{}, sub...)
+			return writes.Patch(ctx, "flex", types.MergePatchType, []byte(`{"metadata":{"labels":{"c":"d"}}}`),
+				metav1.PatchOptions{}, sub...)
 		}
 	}
 	for what, write := range map[string]func() (*corev1.PersistentVolume, error){

@@ -42,7 +42,8 @@ func (t *trimmer) trim(o any) (any, error) {
 // choosing one does.
 func (t *trimmer) pod(p *corev1.Pod) {
 	p.Labels, p.OwnerReferences, p.Finalizers, p.GenerateName = nil, nil, nil, ""
-	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountOptions, volume.AnnNextMounted, volume.AnnNextHealthy)
+	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountOptions, volume.AnnNextMounted,
+		volume.AnnNextHealthy)
 	was := p.Spec
 	p.Spec = corev1.PodSpec{
 		Volumes: storage(was.Volumes), NodeName: t.equal.text(was.NodeName), SecurityContext: ownership(was.SecurityContext),
@@ -52,7 +53,9 @@ func (t *trimmer) pod(p *corev1.Pod) {
 		p.Spec.NodeSelector, p.Spec.Affinity, p.Spec.Tolerations = was.NodeSelector, was.Affinity, was.Tolerations
 		p.Spec.SchedulerName, p.Spec.SchedulingGates = t.equal.text(was.SchedulerName), was.SchedulingGates
 	}
-	p.Status = corev1.PodStatus{Phase: corev1.PodPhase(t.equal.text(string(p.Status.Phase))), Conditions: told(p.Status.Conditions)}
+	p.Status = corev1.PodStatus{
+		Phase: corev1.PodPhase(t.equal.text(string(p.Status.Phase))), Conditions: told(p.Status.Conditions),
+	}
 }
 
 // only returns the entries of some keys.
@@ -109,7 +112,8 @@ func ownership(c *corev1.PodSecurityContext) *corev1.PodSecurityContext {
 func told(all []corev1.PodCondition) []corev1.PodCondition {
 	var out []corev1.PodCondition
 	for _, c := range all {
-		if c.Type == volume.ConditionVolumesMounted || c.Type == volume.ConditionVolumesHealthy || c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+		if c.Type == volume.ConditionVolumesMounted || c.Type == volume.ConditionVolumesHealthy ||
+			c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			out = append(out, c)
 		}
 	}

@@ -82,7 +82,10 @@ func (f *filler) fillTwo(v reflect.Value) {
 // however many came between.
 func TestTrimLeavesWhatIsUpdatedWhole(t *testing.T) {
 	trimmer := &trimmer{}
-	for _, o := range []object{&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.VolumeAttachment{}, &storagev1.CSIStorageCapacity{}} {
+	for _, o := range []object{
+		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.VolumeAttachment{},
+		&storagev1.CSIStorageCapacity{},
+	} {
 		for n := range maxShared + 2 {
 			f := filler{n: n % (maxShared + 1) * 1000}
 			f.fill(reflect.ValueOf(o).Elem())
@@ -103,7 +106,9 @@ func TestTrimLeavesWhatIsUpdatedWhole(t *testing.T) {
 // the copy's alone.
 func TestTrimShares(t *testing.T) {
 	make := func(name string) *corev1.PersistentVolume {
-		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.AnnProvisionedBy: "d"}}}
+		v := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.AnnProvisionedBy: "d"}},
+		}
 		v.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		return v
 	}
@@ -165,7 +170,9 @@ func TestTrimTogether(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for i := range 500 {
-				c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": strconv.Itoa(i % 50), "b": "c"}}}
+				c := &corev1.PersistentVolumeClaim{
+					ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": strconv.Itoa(i % 50), "b": "c"}},
+				}
 				for range 2 {
 					if _, err := trimmer.trim(c); err != nil || c.Annotations["b"] != "c" {
 						t.Errorf("annotations are %v; %v", c.Annotations, err)
@@ -180,7 +187,9 @@ func TestTrimTogether(t *testing.T) {
 // TestTrimPod: a Pod keeps what mounting needs and, until it has a node, what
 // choosing one does.
 func TestTrimPod(t *testing.T) {
-	claim := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}
+	claim := corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+	}}
 	own := corev1.Volume{Name: "e", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}
 	inline := corev1.Volume{Name: "i", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d"}}}
 	token := corev1.Volume{Name: "t", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{}}}
@@ -189,19 +198,27 @@ func TestTrimPod(t *testing.T) {
 	pod := func() *corev1.Pod {
 		return &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "n", Name: "p", UID: "u", ResourceVersion: "1", DeletionTimestamp: &metav1.Time{Time: time.Unix(1, 0)}, Labels: map[string]string{"a": "b"},
-				Annotations: map[string]string{volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid", "a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{}}, Finalizers: []string{"f"},
+				Namespace: "n", Name: "p", UID: "u", ResourceVersion: "1", DeletionTimestamp: &metav1.Time{Time: time.Unix(1, 0)},
+				Labels:        map[string]string{"a": "b"},
+				Annotations:   map[string]string{volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid", "a": "b"},
+				ManagedFields: []metav1.ManagedFieldsEntry{{}}, Finalizers: []string{"f"},
 			},
 			Spec: corev1.PodSpec{
-				Containers: []corev1.Container{{Name: "big"}}, Volumes: []corev1.Volume{claim, token, own, inline}, ServiceAccountName: "a",
-				SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](7), RunAsUser: ptr.To[int64](8)}, NodeSelector: map[string]string{"a": "b"},
-				Affinity: &corev1.Affinity{}, Tolerations: []corev1.Toleration{{Key: "k"}}, SchedulerName: "s", SchedulingGates: []corev1.PodSchedulingGate{{Name: "g"}},
+				Containers: []corev1.Container{{Name: "big"}}, Volumes: []corev1.Volume{claim, token, own, inline},
+				ServiceAccountName: "a",
+				SecurityContext:    &corev1.PodSecurityContext{FSGroup: ptr.To[int64](7), RunAsUser: ptr.To[int64](8)},
+				NodeSelector:       map[string]string{"a": "b"},
+				Affinity:           &corev1.Affinity{}, Tolerations: []corev1.Toleration{{Key: "k"}}, SchedulerName: "s",
+				SchedulingGates: []corev1.PodSchedulingGate{{Name: "g"}},
 			},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", Conditions: []corev1.PodCondition{{Type: corev1.PodReady}, refused, told}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "1.2.3.4", Conditions: []corev1.PodCondition{
+				{Type: corev1.PodReady}, refused, told,
+			}},
 		}
 	}
 	want := pod()
-	want.Labels, want.Annotations, want.ManagedFields, want.Finalizers = nil, map[string]string{volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid"}, nil, nil
+	want.Labels, want.Annotations, want.ManagedFields, want.Finalizers = nil,
+		map[string]string{volume.AnnMountAt: "/m", volume.AnnMountOptions: "suid"}, nil, nil
 	want.Spec.Containers, want.Spec.Volumes = nil, []corev1.Volume{claim, own, inline}
 	want.Spec.SecurityContext.RunAsUser = nil
 	want.Status = corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{refused, told}}
@@ -214,7 +231,9 @@ func TestTrimPod(t *testing.T) {
 	}
 	placed := pod()
 	placed.Spec.NodeName = "n1"
-	want.Spec = corev1.PodSpec{NodeName: "n1", Volumes: want.Spec.Volumes, ServiceAccountName: "a", SecurityContext: want.Spec.SecurityContext}
+	want.Spec = corev1.PodSpec{
+		NodeName: "n1", Volumes: want.Spec.Volumes, ServiceAccountName: "a", SecurityContext: want.Spec.SecurityContext,
+	}
 	if d := cmp.Diff(want, trimmed(t, &trimmer{}, placed)); d != "" {
 		t.Errorf("with a node (-want +got):\n%s", d)
 	}

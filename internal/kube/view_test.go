@@ -20,7 +20,9 @@ import (
 
 // lists is a small cluster with an object under each index, and some under none.
 func lists() cluster.Lists {
-	uses := corev1.Volume{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"}}}
+	uses := corev1.Volume{
+		VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"}},
+	}
 	brings := corev1.Volume{Name: "own", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}
 	csi := corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}}
 	meta := func(ns, name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: ns, Name: name} }
@@ -28,23 +30,31 @@ func lists() cluster.Lists {
 		Claims: []*corev1.PersistentVolumeClaim{
 			{ObjectMeta: meta("n", "b"), Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("fast")}},
 			{ObjectMeta: meta("n", "a"), Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v"}},
-			{ObjectMeta: meta("m", "a"), Spec: corev1.PersistentVolumeClaimSpec{DataSource: &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "b"}}},
+			{ObjectMeta: meta("m", "a"), Spec: corev1.PersistentVolumeClaimSpec{
+				DataSource: &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim", Name: "b"},
+			}},
 		},
 		Volumes: []*corev1.PersistentVolume{
 			{ObjectMeta: meta("", "w"), Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: csi}},
-			{ObjectMeta: meta("", "v"), Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: csi, ClaimRef: &corev1.ObjectReference{Namespace: "n", Name: "a"}}},
+			{ObjectMeta: meta("", "v"), Spec: corev1.PersistentVolumeSpec{
+				PersistentVolumeSource: csi, ClaimRef: &corev1.ObjectReference{Namespace: "n", Name: "a"},
+			}},
 		},
 		Classes: []*storagev1.StorageClass{{ObjectMeta: meta("", "fast")}},
 		Drivers: []*storagev1.CSIDriver{{ObjectMeta: meta("", "d")}},
 		Attachments: []*storagev1.VolumeAttachment{
 			{ObjectMeta: meta("", "y"), Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1"}},
-			{ObjectMeta: meta("", "x"), Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("v")}}},
+			{ObjectMeta: meta("", "x"), Spec: storagev1.VolumeAttachmentSpec{
+				NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("v")},
+			}},
 		},
 		Pods: []*corev1.Pod{
 			{ObjectMeta: meta("n", "q"), Spec: corev1.PodSpec{NodeName: "n1", Volumes: []corev1.Volume{uses, brings}}},
 			{ObjectMeta: meta("n", "p"), Spec: corev1.PodSpec{Volumes: []corev1.Volume{uses}}},
 		},
-		Nodes:    []*corev1.Node{{ObjectMeta: meta("", "n1"), Status: corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{"u", "w"}}}, {ObjectMeta: meta("", "n0")}},
+		Nodes: []*corev1.Node{{
+			ObjectMeta: meta("", "n1"), Status: corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{"u", "w"}},
+		}, {ObjectMeta: meta("", "n0")}},
 		CSINodes: []*storagev1.CSINode{{ObjectMeta: meta("", "n1")}},
 	}
 }
@@ -54,7 +64,8 @@ func lists() cluster.Lists {
 func TestSnapshotIsTheCache(t *testing.T) {
 	l := lists()
 	client := fake.NewClientset()
-	for _, o := range slices.Concat(objects(l.Claims), objects(l.Volumes), objects(l.Classes), objects(l.Drivers), objects(l.Attachments), objects(l.Pods), objects(l.Nodes), objects(l.CSINodes)) {
+	for _, o := range slices.Concat(objects(l.Claims), objects(l.Volumes), objects(l.Classes), objects(l.Drivers),
+		objects(l.Attachments), objects(l.Pods), objects(l.Nodes), objects(l.CSINodes)) {
 		if err := client.Tracker().Add(o); err != nil {
 			t.Fatal(err)
 		}
@@ -73,7 +84,10 @@ func TestSnapshotIsTheCache(t *testing.T) {
 	if got != want {
 		t.Errorf("the lists find\n%s\nthe caches\n%s", got, want)
 	}
-	for _, found := range []string{"n/q of index claim=n/q-own", "n/p n/q of index claim=n/a", "x of index volume=v", "v w of index handle=d^h", "m/a of index source=m/b", "n1 of index volume=w"} {
+	for _, found := range []string{
+		"n/q of index claim=n/q-own", "n/p n/q of index claim=n/a", "x of index volume=v", "v w of index handle=d^h",
+		"m/a of index source=m/b", "n1 of index volume=w",
+	} {
 		if !strings.Contains(got, found) {
 			t.Errorf("nobody finds %q in\n%s", found, got)
 		}
@@ -90,8 +104,10 @@ func objects[T runtime.Object](list []T) []runtime.Object {
 
 // looks writes down everything that is found in a View.
 func looks(v cluster.View) string {
-	return look(v.Claims, cluster.ClaimIndexers()) + look(v.Volumes, cluster.VolumeIndexers()) + look(v.Classes, nil) + look(v.Drivers, nil) +
-		look(v.Attachments, cluster.AttachmentIndexers()) + look(v.Pods, cluster.PodIndexers()) + look(v.Nodes, cluster.NodeIndexers()) + look(v.CSINodes, nil)
+	return look(v.Claims, cluster.ClaimIndexers()) + look(v.Volumes, cluster.VolumeIndexers()) + look(v.Classes, nil) +
+		look(v.Drivers, nil) +
+		look(v.Attachments, cluster.AttachmentIndexers()) + look(v.Pods, cluster.PodIndexers()) +
+		look(v.Nodes, cluster.NodeIndexers()) + look(v.CSINodes, nil)
 }
 
 func look[T Object](in cluster.Objects[T], indexers cluster.Indexers[T]) string {

@@ -36,24 +36,33 @@ type API[T any] interface {
 	Update(ctx context.Context, o T, opts metav1.UpdateOptions) (T, error)
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error)
-	Patch(ctx context.Context, name string, kind types.PatchType, patch []byte, opts metav1.PatchOptions, part ...string) (T, error)
+	Patch(
+		ctx context.Context, name string, kind types.PatchType, patch []byte, opts metav1.PatchOptions, part ...string,
+	) (T, error)
 }
 
 // WritePods returns the cache of Pods with a client to write them by.
 func (c *Caches) WritePods(client kubernetes.Interface) Writer[*corev1.Pod] {
-	return Writer[*corev1.Pod]{c.Pods(), "pod", func(namespace string) API[*corev1.Pod] { return client.CoreV1().Pods(namespace) }}
+	return Writer[*corev1.Pod]{
+		c.Pods(), "pod", func(namespace string) API[*corev1.Pod] { return client.CoreV1().Pods(namespace) },
+	}
 }
 
 // WriteClaims returns the cache of claims with a client to write them by.
 func (c *Caches) WriteClaims(client kubernetes.Interface) Writer[*corev1.PersistentVolumeClaim] {
-	return Writer[*corev1.PersistentVolumeClaim]{c.Claims(), "claim", func(namespace string) API[*corev1.PersistentVolumeClaim] {
-		return client.CoreV1().PersistentVolumeClaims(namespace)
-	}}
+	return Writer[*corev1.PersistentVolumeClaim]{
+		c.Claims(), "claim",
+		func(namespace string) API[*corev1.PersistentVolumeClaim] {
+			return client.CoreV1().PersistentVolumeClaims(namespace)
+		},
+	}
 }
 
 // WriteVolumes returns the cache of volumes with a client to write them by.
 func (c *Caches) WriteVolumes(client kubernetes.Interface) Writer[*corev1.PersistentVolume] {
-	return Writer[*corev1.PersistentVolume]{c.Volumes(), "volume", func(string) API[*corev1.PersistentVolume] { return client.CoreV1().PersistentVolumes() }}
+	return Writer[*corev1.PersistentVolume]{
+		c.Volumes(), "volume", func(string) API[*corev1.PersistentVolume] { return client.CoreV1().PersistentVolumes() },
+	}
 }
 
 // WriteNodes returns the cache of Nodes with a client to write them by.
@@ -63,17 +72,23 @@ func (c *Caches) WriteNodes(client kubernetes.Interface) Writer[*corev1.Node] {
 
 // WriteAttachments returns the cache of attachments with a client to write them by.
 func (c *Caches) WriteAttachments(client kubernetes.Interface) Writer[*storagev1.VolumeAttachment] {
-	return Writer[*storagev1.VolumeAttachment]{c.Attachments(), "attachment", func(string) API[*storagev1.VolumeAttachment] {
-		return client.StorageV1().VolumeAttachments()
-	}}
+	return Writer[*storagev1.VolumeAttachment]{
+		c.Attachments(), "attachment",
+		func(string) API[*storagev1.VolumeAttachment] {
+			return client.StorageV1().VolumeAttachments()
+		},
+	}
 }
 
 // WriteCapacities returns the cache of capacity objects with a client to write them
 // by.
 func (c *Caches) WriteCapacities(client kubernetes.Interface) Writer[*storagev1.CSIStorageCapacity] {
-	return Writer[*storagev1.CSIStorageCapacity]{c.Capacities(), "capacity object", func(namespace string) API[*storagev1.CSIStorageCapacity] {
-		return client.StorageV1().CSIStorageCapacities(namespace)
-	}}
+	return Writer[*storagev1.CSIStorageCapacity]{
+		c.Capacities(), "capacity object",
+		func(namespace string) API[*storagev1.CSIStorageCapacity] {
+			return client.StorageV1().CSIStorageCapacities(namespace)
+		},
+	}
 }
 
 // Create makes an object.
@@ -148,7 +163,8 @@ func (w Writer[T]) answer(verb string, o, got T, err error) (T, error) {
 		return none, fmt.Errorf("%s %s %s: %w", verb, w.kind, cluster.Key(o), err)
 	}
 	// Who takes the last finalizer away gets the object as it would be.
-	if got.GetDeletionTimestamp() != nil && len(got.GetFinalizers()) == 0 && ptr.Equal(got.GetDeletionGracePeriodSeconds(), ptr.To[int64](0)) {
+	if got.GetDeletionTimestamp() != nil && len(got.GetFinalizers()) == 0 &&
+		ptr.Equal(got.GetDeletionGracePeriodSeconds(), ptr.To[int64](0)) {
 		w.store.went(got)
 	} else {
 		w.store.wrote(got)

@@ -22,8 +22,10 @@ import (
 func TestBind(t *testing.T) {
 	client := fake.NewClientset()
 	bound := errors.New("not now")
-	client.PrependReactor("create", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, bound })
-	client.PrependReactor("delete", "pods", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
+	client.PrependReactor("create", "pods",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, bound })
+	client.PrependReactor("delete", "pods",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
 	pods := NewCaches(client).WritePods(client)
 	f := feed[*corev1.Pod]{pods.store}
 	on := func(want string) {
@@ -111,13 +113,15 @@ func TestEnsureCannotLook(t *testing.T) {
 	client := fake.NewClientset()
 	volumes := NewCaches(client).WriteVolumes(client)
 	forbidden := apierrors.NewForbidden(corev1.Resource("persistentvolumes"), "v", nil)
-	client.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
+	client.PrependReactor("get", "persistentvolumes",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, forbidden })
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
 	if got, made, err := volumes.Ensure(t.Context(), v); got == nil || !made || err != nil {
 		t.Errorf("made %v, %v, %v", got, made, err)
 	}
 	got, made, err := volumes.Ensure(t.Context(), v)
-	if got != nil || made || err == nil || apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "look at volume v: ") {
+	if got != nil || made || err == nil || apierrors.IsForbidden(err) ||
+		!strings.Contains(err.Error(), "look at volume v: ") {
 		t.Errorf("what is there and cannot be looked at is %v, %v, %v", got, made, err)
 	}
 }

@@ -34,7 +34,9 @@ type Flex struct {
 // (F-055, F-059). Its container stays, ends when it is told to, and puts the
 // driver right when it changes (F-058).
 func FlexObjects(f Flex) ([]runtime.Object, error) {
-	for what, p := range map[string]string{"plugin directory": f.Dir, "payload directory": f.PayloadDir, "driver in the image": f.Source} {
+	for what, p := range map[string]string{
+		"plugin directory": f.Dir, "payload directory": f.PayloadDir, "driver in the image": f.Source,
+	} {
 		if p != "" && (!path.IsAbs(p) || path.Clean(p) != p || p == "/") {
 			return nil, fmt.Errorf("%w: the %s %q is not an absolute path", ErrOptions, what, p)
 		}
@@ -52,7 +54,8 @@ func FlexObjects(f Flex) ([]runtime.Object, error) {
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: all}, Spec: f.pod()},
 			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-				Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &quarter},
+				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &quarter},
 			},
 		},
 	}}, nil
@@ -87,10 +90,13 @@ func (f Flex) pod() corev1.PodSpec {
 		EnableServiceLinks:            ptr.To(false),
 		TerminationGracePeriodSeconds: ptr.To[int64](5),
 		Containers: []corev1.Container{{
-			Name: "install", Image: f.Image, Command: []string{"volplane"}, Args: args, SecurityContext: security, VolumeMounts: mounts,
+			Name: "install", Image: f.Image, Command: []string{"volplane"}, Args: args, SecurityContext: security,
+			VolumeMounts: mounts,
 			Resources: corev1.ResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
-				Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
+				Requests: corev1.ResourceList{
+					corev1.ResourceCPU: resource.MustParse("5m"), corev1.ResourceMemory: resource.MustParse("32Mi"),
+				},
+				Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
 			},
 		}},
 		Volumes: volumes,

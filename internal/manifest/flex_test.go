@@ -19,7 +19,8 @@ func flexPrinted(t *testing.T, flags ...string) (out, err string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	args := append([]string{"flex", "manifest", "example.com/lofs", "--image", "registry.example.com/lofs:1"}, flags...)
-	if code := cli.Main(t.Context(), args, cli.Streams{Out: &o, Err: &e}, "test", cli.Programs{Beside: app.Beside(), Rights: app.RightsBeside}); (code == 0) != (e.Len() == 0) {
+	if code := cli.Main(t.Context(), args, cli.Streams{Out: &o, Err: &e}, "test",
+		cli.Programs{Beside: app.Beside(), Rights: app.RightsBeside}); (code == 0) != (e.Len() == 0) {
 		t.Errorf("it ended with %d and says %s", code, &e)
 	}
 	return o.String(), e.String()
@@ -28,8 +29,11 @@ func flexPrinted(t *testing.T, flags ...string) (out, err string) {
 // TestFlexDaemonSet: a driver on each node (F-055, F-058, F-059).
 func TestFlexDaemonSet(t *testing.T) {
 	for file, flags := range map[string][]string{
-		"flex":            nil,
-		"flex-everything": {"--source=/drivers/lofs", "--dir=/etc/kubernetes/volumeplugins", "--payload-dir=/var/lib/flex-payload", "--selinux-type=spc_t", "--namespace=storage"},
+		"flex": nil,
+		"flex-everything": {
+			"--source=/drivers/lofs", "--dir=/etc/kubernetes/volumeplugins", "--payload-dir=/var/lib/flex-payload",
+			"--selinux-type=spc_t", "--namespace=storage",
+		},
 	} {
 		out, _ := flexPrinted(t, flags...)
 		golden.Equal(t, filepath.Join("testdata", file+".yaml"), out)
@@ -41,7 +45,9 @@ func TestFlexDaemonSet(t *testing.T) {
 }
 
 func TestFlexRefusals(t *testing.T) {
-	for _, flags := range [][]string{{"--dir=relative"}, {"--dir=/"}, {"--dir=/a/../b"}, {"--source=lofs"}, {"--payload-dir=x"}} {
+	for _, flags := range [][]string{
+		{"--dir=relative"}, {"--dir=/"}, {"--dir=/a/../b"}, {"--source=lofs"}, {"--payload-dir=x"},
+	} {
 		if out, err := flexPrinted(t, flags...); out != "" || !strings.Contains(err, "is not an absolute path") {
 			t.Errorf("%v: %s%s", flags, out, err)
 		}

@@ -21,14 +21,17 @@ import (
 
 // usual are the flags that must be there.
 func usual() []string {
-	return []string{"--driver", "csi.example.com", "--driver-image", "example.com/driver:1.0", "--image", "example.com/volplane:1.0"}
+	return []string{
+		"--driver", "csi.example.com", "--driver-image", "example.com/driver:1.0", "--image", "example.com/volplane:1.0",
+	}
 }
 
 // printed returns what the command prints, and what it complains of.
 func printed(t *testing.T, flags ...string) (out, err string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	code := cli.Main(t.Context(), append(append([]string{"manifests"}, usual()...), flags...), cli.Streams{Out: &o, Err: &e}, "test", cli.Programs{Beside: app.Beside(), Rights: app.RightsBeside})
+	code := cli.Main(t.Context(), append(append([]string{"manifests"}, usual()...), flags...),
+		cli.Streams{Out: &o, Err: &e}, "test", cli.Programs{Beside: app.Beside(), Rights: app.RightsBeside})
 	if (code == 0) != (e.Len() == 0) {
 		t.Errorf("it ended with %d and says %s", code, &e)
 	}
@@ -40,9 +43,12 @@ func TestShapes(t *testing.T) {
 	for shape, flags := range map[string][]string{
 		"deployment": nil,
 		"deployment-everything": {
-			"--replicas=3", "--controllers=provisioner,capacity,attacher,resizer", "--secrets=storage/login,storage/key,other/login", "--kubelet-dir=/var/lib/k0s/kubelet",
-			"--host-path=/dev,/run/udev", "--node-selector=role=infra", "--toleration=dedicated=storage:NoSchedule", "--toleration=infra", "--namespace=kube-system",
-			"--driver-args=--endpoint=$(CSI_ENDPOINT)", "--controller-args=--mode=controller", "--node-args=--mode=node", "--node-args=--node=$(NODE_NAME)",
+			"--replicas=3", "--controllers=provisioner,capacity,attacher,resizer",
+			"--secrets=storage/login,storage/key,other/login", "--kubelet-dir=/var/lib/k0s/kubelet",
+			"--host-path=/dev,/run/udev", "--node-selector=role=infra", "--toleration=dedicated=storage:NoSchedule",
+			"--toleration=infra", "--namespace=kube-system",
+			"--driver-args=--endpoint=$(CSI_ENDPOINT)", "--controller-args=--mode=controller", "--node-args=--mode=node",
+			"--node-args=--node=$(NODE_NAME)",
 		},
 		"statefulset": {"--shape=statefulset", "--controllers=provisioner", "--secrets=*"},
 		"daemonset":   {"--shape=daemonset"},
@@ -174,9 +180,13 @@ func intents(base string) []string {
 // (S1-119, S3-030).
 func TestRolesAreTheDeclarations(t *testing.T) {
 	leases := func(names ...string) []string {
-		out := []string{line(kube.Access{Namespace: "csi-example-com", Group: "coordination.k8s.io", Resource: "leases"}, "create")}
+		out := []string{
+			line(kube.Access{Namespace: "csi-example-com", Group: "coordination.k8s.io", Resource: "leases"}, "create"),
+		}
 		for _, verb := range []string{"get", "update", "watch"} {
-			out = append(out, line(kube.Access{Namespace: "csi-example-com", Group: "coordination.k8s.io", Resource: "leases", Names: names}, verb))
+			out = append(out, line(
+				kube.Access{Namespace: "csi-example-com", Group: "coordination.k8s.io", Resource: "leases", Names: names}, verb,
+			))
 		}
 		return out
 	}
@@ -187,7 +197,8 @@ func TestRolesAreTheDeclarations(t *testing.T) {
 		shape, controllers, secrets string
 		more                        []string
 	}{
-		{"deployment", "provisioner,attacher,resizer", "", leases("csi-example-com", "external-attacher-leader-csi-example-com", "external-resizer-csi-example-com")},
+		{"deployment", "provisioner,attacher,resizer", "", leases("csi-example-com",
+			"external-attacher-leader-csi-example-com", "external-resizer-csi-example-com")},
 		{"deployment", "attacher", "*", append(leases("external-attacher-leader-csi-example-com"), secret(""))},
 		{"statefulset", "attacher", "a/x,b/y,a/z", []string{secret("a", "x", "z"), secret("b", "y")}},
 		{"statefulset", "provisioner,capacity,attacher,resizer", "", nil},

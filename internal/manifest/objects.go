@@ -30,7 +30,9 @@ func Objects(o Options) ([]runtime.Object, error) {
 	if o.owned() {
 		// The Pods on the nodes are privileged: without that the host sees no
 		// mount of theirs.
-		out = append(out, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: o.Namespace, Labels: map[string]string{enforce: "privileged"}}})
+		out = append(out, &corev1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Name: o.Namespace, Labels: map[string]string{enforce: "privileged"}},
+		})
 	}
 	if o.Shape != DaemonSet {
 		out = append(out, &corev1.ServiceAccount{ObjectMeta: o.meta(o.controller(), partController)})
@@ -45,12 +47,16 @@ func Objects(o Options) ([]runtime.Object, error) {
 	case Deployment:
 		out = append(out, &appsv1.Deployment{
 			ObjectMeta: o.meta(o.controller(), partController),
-			Spec:       appsv1.DeploymentSpec{Replicas: &o.Replicas, Selector: o.selector(partController), Template: o.controllerPod()},
+			Spec: appsv1.DeploymentSpec{
+				Replicas: &o.Replicas, Selector: o.selector(partController), Template: o.controllerPod(),
+			},
 		})
 	case StatefulSet:
 		out = append(out, &appsv1.StatefulSet{
 			ObjectMeta: o.meta(o.controller(), partController),
-			Spec:       appsv1.StatefulSetSpec{Replicas: &o.Replicas, Selector: o.selector(partController), Template: o.controllerPod()},
+			Spec: appsv1.StatefulSetSpec{
+				Replicas: &o.Replicas, Selector: o.selector(partController), Template: o.controllerPod(),
+			},
 		})
 	}
 	out = append(out, &appsv1.DaemonSet{

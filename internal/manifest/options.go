@@ -101,15 +101,25 @@ func (o Options) Validate() error {
 		bad bool
 		say string
 	}{
-		{len(o.Driver) > 63 || len(validation.IsDNS1123Subdomain(o.Driver)) > 0, fmt.Sprintf("the driver's name %.80q is not a domain name of at most 63 small characters", o.Driver)},
+		{
+			len(o.Driver) > 63 || len(validation.IsDNS1123Subdomain(o.Driver)) > 0,
+			fmt.Sprintf("the driver's name %.80q is not a domain name of at most 63 small characters", o.Driver),
+		},
 		{len(validation.IsDNS1123Label(o.Namespace)) > 0, fmt.Sprintf("%.80q is no name of a namespace", o.Namespace)},
 		{o.Image == "", "the image with volplane is not named"},
 		{o.DriverImage == "", "the driver's image is not named"},
-		{!slices.Contains(Shapes(), o.Shape), fmt.Sprintf("there is no shape %.80q: there are %s", o.Shape, strings.Join(Shapes(), ", "))},
+		{!slices.Contains(Shapes(), o.Shape), fmt.Sprintf("there is no shape %.80q: there are %s", o.Shape,
+			strings.Join(Shapes(), ", "))},
 		{o.Replicas < 1, "there must be a replica"},
 		{o.Replicas != 1 && o.Shape == StatefulSet, "a StatefulSet has one replica: more need a leader"},
-		{o.Shape == DaemonSet && (len(o.NodeSelector) > 0 || len(o.Tolerations) > 0), "a DaemonSet for everything runs on every node: there are no nodes for its controllers"},
-		{o.Shape == DaemonSet && (len(o.ControllerArgs) > 0 || len(o.NodeArgs) > 0), "a DaemonSet for everything has one container of the driver: its arguments are the same"},
+		{
+			o.Shape == DaemonSet && (len(o.NodeSelector) > 0 || len(o.Tolerations) > 0),
+			"a DaemonSet for everything runs on every node: there are no nodes for its controllers",
+		},
+		{
+			o.Shape == DaemonSet && (len(o.ControllerArgs) > 0 || len(o.NodeArgs) > 0),
+			"a DaemonSet for everything has one container of the driver: its arguments are the same",
+		},
 	} {
 		if c.bad {
 			return fmt.Errorf("%w: %s", ErrOptions, c.say)

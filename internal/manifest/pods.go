@@ -42,11 +42,14 @@ func (o Options) controllerPod() corev1.PodTemplateSpec {
 			NodeSelector:       selector,
 			Tolerations:        o.Tolerations,
 			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](nobody), RunAsGroup: ptr.To[int64](nobody), FSGroup: ptr.To[int64](nobody),
+				RunAsNonRoot: ptr.To(true), RunAsUser: ptr.To[int64](nobody), RunAsGroup: ptr.To[int64](nobody),
+				FSGroup:        ptr.To[int64](nobody),
 				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 			},
 			Containers: []corev1.Container{driver, o.controllers()},
-			Volumes:    []corev1.Volume{{Name: volumeSocket, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+			Volumes: []corev1.Volume{
+				{Name: volumeSocket, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+			},
 		},
 	}
 }
@@ -58,7 +61,8 @@ func (o Options) nodePod() corev1.PodTemplateSpec {
 	both := corev1.MountPropagationBidirectional
 	driver := o.driver(o.NodeArgs)
 	driver.SecurityContext = &corev1.SecurityContext{Privileged: ptr.To(true)}
-	driver.VolumeMounts = append(driver.VolumeMounts, corev1.VolumeMount{Name: volumeKubelet, MountPath: o.KubeletDir, MountPropagation: &both})
+	driver.VolumeMounts = append(driver.VolumeMounts,
+		corev1.VolumeMount{Name: volumeKubelet, MountPath: o.KubeletDir, MountPropagation: &both})
 	volumes := []corev1.Volume{
 		// The kubelet makes it when the Pod is the first of the driver (S1-093).
 		hostPath(volumeSocket, o.socketDir(), corev1.HostPathDirectoryOrCreate),
@@ -72,7 +76,8 @@ func (o Options) nodePod() corev1.PodTemplateSpec {
 	}
 	registrar := o.volplane("registrar", "registrar", "--csi-address="+socket,
 		"--kubelet-registration-path="+o.socketDir()+"/csi.sock", "--plugin-registration-path="+mountRegistration)
-	registrar.VolumeMounts = append(registrar.VolumeMounts, corev1.VolumeMount{Name: volumeRegistration, MountPath: mountRegistration})
+	registrar.VolumeMounts = append(registrar.VolumeMounts,
+		corev1.VolumeMount{Name: volumeRegistration, MountPath: mountRegistration})
 	containers := []corev1.Container{driver, registrar}
 	if o.Shape == DaemonSet {
 		containers = append(containers, o.controllers())
@@ -98,7 +103,9 @@ func (o Options) nodePod() corev1.PodTemplateSpec {
 }
 
 func hostPath(name, path string, is corev1.HostPathType) corev1.Volume {
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &is}}}
+	return corev1.Volume{
+		Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &is}},
+	}
 }
 
 // driver is a container of the driver; who calls it adds what it may do.
@@ -107,7 +114,9 @@ func (o Options) driver(args []string) corev1.Container {
 		Name: "driver", Image: o.DriverImage, Args: slices.Concat(o.Args, args),
 		Env: []corev1.EnvVar{
 			{Name: "CSI_ENDPOINT", Value: "unix://" + socket},
-			{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "spec.nodeName"}}},
+			{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{
+				FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "spec.nodeName"},
+			}},
 		},
 		VolumeMounts: []corev1.VolumeMount{{Name: volumeSocket, MountPath: mountSocket}},
 	}
@@ -119,7 +128,8 @@ func (o Options) controllers() corev1.Container {
 	if o.Elects() {
 		election = "--leader-election-namespace=" + o.Namespace
 	}
-	return o.volplane("controllers", "controller", "--csi-address="+socket, "--controllers="+strings.Join(o.Controllers, ","), election)
+	return o.volplane("controllers", "controller", "--csi-address="+socket,
+		"--controllers="+strings.Join(o.Controllers, ","), election)
 }
 
 // volplane is a container of volplane.

@@ -46,7 +46,8 @@ func TestFree(t *testing.T) {
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for _, err := range []error{
 		os.WriteFile(at("file"), nil, 0o600), os.WriteFile(at("data"), []byte("x"), 0o600), os.Mkdir(at("empty"), 0o700),
-		os.MkdirAll(at("full/x"), 0o700), os.Mkdir(at("mount"), 0o700), os.Symlink(dir, at("link")), unix.Mkfifo(at("fifo"), 0o600),
+		os.MkdirAll(at("full/x"), 0o700), os.Mkdir(at("mount"), 0o700), os.Symlink(dir, at("link")),
+		unix.Mkfifo(at("fifo"), 0o600),
 		unix.Mount("none", at("mount"), "tmpfs", 0, ""),
 	} {
 		if err != nil {

@@ -299,13 +299,17 @@ func TestDeadAreDetached(t *testing.T) {
 // TestWithin: what leads into a directory by a bind leads into it.
 func TestWithin(t *testing.T) {
 	g := newGrove(t)
-	g.ok(os.MkdirAll(g.at("data/pool/volumes"), 0o700), os.Mkdir(g.at("data-too"), 0o700), os.MkdirAll(g.at("bound/x"), 0o700), os.MkdirAll(g.at("all"), 0o700))
-	g.ok(unix.Mount(g.at("data/pool"), g.at("bound/x"), "", unix.MS_BIND, ""), unix.Mount(g.dir, g.at("all"), "", unix.MS_BIND, ""))
+	g.ok(os.MkdirAll(g.at("data/pool/volumes"), 0o700), os.Mkdir(g.at("data-too"), 0o700),
+		os.MkdirAll(g.at("bound/x"), 0o700), os.MkdirAll(g.at("all"), 0o700))
+	g.ok(unix.Mount(g.at("data/pool"), g.at("bound/x"), "", unix.MS_BIND, ""),
+		unix.Mount(g.dir, g.at("all"), "", unix.MS_BIND, ""))
 	g.ok(os.Mkdir(g.at("data/own"), 0o700))
 	g.mount("data/own")
 	for path, want := range map[string]bool{
-		"data": true, "data/pool": true, "data/own": true, "data/own/x": true, "data-too": false, "": true, "bound": false, "bound/x": true,
-		"bound/x/volumes": true, "all": true, "all/data": true, "all/data/pool/volumes": true, "all/data-too": false, "all/bound": false,
+		"data": true, "data/pool": true, "data/own": true, "data/own/x": true, "data-too": false, "": true, "bound": false,
+		"bound/x":         true,
+		"bound/x/volumes": true, "all": true, "all/data": true, "all/data/pool/volumes": true, "all/data-too": false,
+		"all/bound": false,
 	} {
 		if got, err := Within(g.at(path), g.at("data")); err != nil || got != want {
 			t.Errorf("%s: %v, %v; want %v", path, got, err, want)

@@ -43,7 +43,8 @@ func fsck(ctx context.Context, device string, options ...string) error {
 	case !errors.As(err, &exit):
 		return err
 	case !exit.Exited(), exit.ExitCode()&fsckCancelled != 0:
-		return fmt.Errorf("check of the filesystem on %s was ended before its end, as it is after %s: %w", device, toolLimit, err)
+		return fmt.Errorf("check of the filesystem on %s was ended before its end, as it is after %s: %w", device,
+			toolLimit, err)
 	case exit.ExitCode()&fsckUncorrected != 0:
 		return fmt.Errorf("the filesystem on %s %w: run e2fsck -f %s", device, ErrNeedsPerson, device)
 	case strings.Contains(err.Error(), device+" is in use."):

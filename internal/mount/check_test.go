@@ -73,7 +73,8 @@ func TestBadDamageIsRefused(t *testing.T) {
 	device, target := broken(t, "clri dir", noticed), t.TempDir()
 	want := "the filesystem on " + device + " has errors that need a person: run e2fsck -f " + device
 	for range 2 {
-		if err := Device(t.Context(), device, target, "ext4", []string{"noatime"}); !errors.Is(err, ErrNeedsPerson) || err.Error() != want {
+		if err := Device(t.Context(), device, target, "ext4", []string{"noatime"}); !errors.Is(err, ErrNeedsPerson) ||
+			err.Error() != want {
 			t.Errorf("%v, want %s", err, want)
 		}
 		if _, is, err := At(target); is || err != nil {
@@ -161,7 +162,8 @@ func pretend(t *testing.T, script string) (calls func() int) {
 	t.Helper()
 	dir := t.TempDir()
 	script = "#!/bin/sh\necho \"$@\" >>'" + dir + "/calls'\n" + script + "\n"
-	if err := os.WriteFile(filepath.Join(dir, "e2fsck"), []byte(script), 0o700); err != nil { //nolint:gosec // it is to be run
+	//nolint:gosec // it is to be run
+	if err := os.WriteFile(filepath.Join(dir, "e2fsck"), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
@@ -246,7 +248,8 @@ func TestWhatIsNotChecked(t *testing.T) {
 		unchecked(t, map[string]string{device: fsType})
 	}
 	calls := pretend(t, "exit 4")
-	if err := errors.Join(Device(t.Context(), device, target, "ext4", []string{"noatime", "ro"}), Unmount(target)); err != nil || calls() != 0 {
+	if err := errors.Join(Device(t.Context(), device, target, "ext4", []string{"noatime", "ro"}),
+		Unmount(target)); err != nil || calls() != 0 {
 		t.Errorf("read-only: %d calls, %v", calls(), err)
 	}
 	for n, fsType := range []string{"ext2", "ext3", "ext4"} {

@@ -18,7 +18,8 @@ func fuse(t *testing.T, target string) (die func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("test", target, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", dev.Fd())); err != nil {
+	if err := unix.Mount("test", target, "fuse", 0,
+		fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", dev.Fd())); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

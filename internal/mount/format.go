@@ -78,7 +78,8 @@ func Format(ctx context.Context, device, fsType string) error {
 		return fmt.Errorf("format %s as %s: %w: it holds %s", device, fsType, ErrNotBlank, has)
 	}
 	if _, err := exec.LookPath(f.mkfs[0]); err != nil {
-		return fmt.Errorf("format %s: %w: %s is not installed, install the package %s", device, ErrUnknownFS, f.mkfs[0], f.pkg)
+		return fmt.Errorf("format %s: %w: %s is not installed, install the package %s", device, ErrUnknownFS,
+			f.mkfs[0], f.pkg)
 	}
 	return tool(ctx, f.mkfs[0], append(f.mkfs[1:], device)...)
 }

@@ -87,12 +87,25 @@ func TestHidden(t *testing.T) {
 		// covers are the paths at which something is mounted by that.
 		covers func(b *below) []string
 	}{
-		"itself":            {false, func(b *below) error { return bound(b.dir) }, func(b *below) []string { return []string{b.dir} }},
-		"a mount itself":    {true, func(b *below) error { return bound(b.dir) }, func(b *below) []string { return []string{b.dir} }},
-		"something else":    {false, func(b *below) error { return covered(b.dir) }, func(b *below) []string { return []string{b.dir} }},
-		"twice":             {false, func(b *below) error { return errors.Join(covered(b.dir), covered(b.dir)) }, func(b *below) []string { return []string{b.dir, b.dir} }},
-		"what is above it":  {false, func(b *below) error { return bound(b.top) }, func(b *below) []string { return []string{b.top} }},
-		"above its own one": {true, func(b *below) error { return bound(b.top) }, func(b *below) []string { return []string{b.top} }},
+		"itself": {
+			false, func(b *below) error { return bound(b.dir) }, func(b *below) []string { return []string{b.dir} },
+		},
+		"a mount itself": {
+			true, func(b *below) error { return bound(b.dir) }, func(b *below) []string { return []string{b.dir} },
+		},
+		"something else": {
+			false, func(b *below) error { return covered(b.dir) }, func(b *below) []string { return []string{b.dir} },
+		},
+		"twice": {
+			false, func(b *below) error { return errors.Join(covered(b.dir), covered(b.dir)) },
+			func(b *below) []string { return []string{b.dir, b.dir} },
+		},
+		"what is above it": {
+			false, func(b *below) error { return bound(b.top) }, func(b *below) []string { return []string{b.top} },
+		},
+		"above its own one": {
+			true, func(b *below) error { return bound(b.top) }, func(b *below) []string { return []string{b.top} },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBelow(t, c.based)

@@ -26,7 +26,8 @@ func (h holding) check(t *testing.T, pid int, all []Holder) {
 	if h.elsewhere {
 		want[0].Namespace = namespaceOf(fmt.Sprint(pid))
 	}
-	if got := fmt.Sprint(all); got != fmt.Sprint(want) || strings.Contains(got, "hunter2") || h.elsewhere && want[0].Namespace == namespaceOf("self") {
+	if got := fmt.Sprint(all); got != fmt.Sprint(want) || strings.Contains(got, "hunter2") ||
+		h.elsewhere && want[0].Namespace == namespaceOf("self") {
 		t.Errorf("holders: %s, want %v", got, want)
 	}
 }
@@ -39,12 +40,17 @@ func TestHolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]holding{
-		"nobody":       {script: "echo ready; read x"},
-		"directory":    {`cd "$1"; echo ready; read x`, "sh", "its working directory", false},
-		"file":         {`exec 3>"$1/file"; echo ready; read x`, "sh", "an open file", false},
-		"program":      {`cp "$(command -v sh)" "$1/hunter1"; exec "$1/hunter1" -c 'echo ready; read x; : hunter2'`, "hunter1", "a mapped file", false},
-		"copy":         {`exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", "a copy", true},
-		"file of copy": {`exec unshare --mount sh -c 'exec 3>"$1/file"; echo ready; read x' sh "$1"`, "sh", "an open file", true},
+		"nobody":    {script: "echo ready; read x"},
+		"directory": {`cd "$1"; echo ready; read x`, "sh", "its working directory", false},
+		"file":      {`exec 3>"$1/file"; echo ready; read x`, "sh", "an open file", false},
+		"program": {
+			`cp "$(command -v sh)" "$1/hunter1"; exec "$1/hunter1" -c 'echo ready; read x; : hunter2'`, "hunter1",
+			"a mapped file", false,
+		},
+		"copy": {`exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", "a copy", true},
+		"file of copy": {
+			`exec unshare --mount sh -c 'exec 3>"$1/file"; echo ready; read x' sh "$1"`, "sh", "an open file", true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			target := mounted(t, device, "ext4")

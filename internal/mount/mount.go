@@ -62,7 +62,8 @@ func mountAtPlace(ctx context.Context, device string, place *os.File, fsType str
 		return err
 	}
 	if at, mounted, err := At(target); err != nil || !mounted || at.Source != device {
-		return fail("mount "+device+" at", target, errors.Join(ErrMoved, err, unix.Unmount(self(int(place.Fd()))+"/.", unix.MNT_DETACH)))
+		return fail("mount "+device+" at", target,
+			errors.Join(ErrMoved, err, unix.Unmount(self(int(place.Fd()))+"/.", unix.MNT_DETACH)))
 	}
 	return nil
 }

@@ -27,7 +27,8 @@ func open(path string, flags uint64) (int, error) {
 	if err := clean(path); err != nil {
 		return -1, err
 	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	fd, err := unix.Openat2(unix.AT_FDCWD, path,
+		&unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	if errors.Is(err, unix.ELOOP) {
 		return -1, fmt.Errorf("%s: %w", path, ErrNotPlain)
 	}

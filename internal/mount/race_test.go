@@ -133,7 +133,8 @@ func TestDeviceAtAnExchangedDirectory(t *testing.T) {
 	_, device := disk(t, 4)
 	g := newGrove(t)
 	g.ok(tool(t.Context(), "mkfs.ext2", "-q", device))
-	g.ok(os.MkdirAll(g.at("home/dir/target"), 0o700), os.MkdirAll(g.at("elsewhere/target"), 0o700), os.Symlink(g.at("elsewhere"), g.at("home/link")))
+	g.ok(os.MkdirAll(g.at("home/dir/target"), 0o700), os.MkdirAll(g.at("elsewhere/target"), 0o700),
+		os.Symlink(g.at("elsewhere"), g.at("home/link")))
 	untouched := g.inventory("elsewhere")
 	stop := g.exchange("home/dir", "home/link")
 	for begun, n := 0, 0; begun < 40 && n < 20_000; n++ {

@@ -280,7 +280,10 @@ func siteOf(infos []*mountinfo.Info, path string) site {
 }
 
 func point(i *mountinfo.Info) Point {
-	p := Point{ID: i.ID, Path: i.Mountpoint, Root: i.Root, Device: fmt.Sprintf("%d:%d", i.Major, i.Minor), Source: i.Source, Type: i.FSType}
+	p := Point{
+		ID: i.ID, Path: i.Mountpoint, Root: i.Root, Device: fmt.Sprintf("%d:%d", i.Major, i.Minor), Source: i.Source,
+		Type: i.FSType,
+	}
 	for _, o := range splitOptions(i.Options) {
 		p.ReadOnly = p.ReadOnly || o == "ro"
 	}

@@ -47,7 +47,9 @@ func TestTableBelow(t *testing.T) {
 	for _, dir := range []string{"a", "a-b", "a/sub", "a/sub/deep", "b/hidden", "b"} {
 		g.mount(dir)
 	}
-	for dir, want := range map[string]string{"a": "a a/sub a/sub/deep", "a/sub": "a/sub a/sub/deep", "a-b": "a-b", "b": "b", "c": "", "a/su": ""} {
+	for dir, want := range map[string]string{
+		"a": "a a/sub a/sub/deep", "a/sub": "a/sub a/sub/deep", "a-b": "a-b", "b": "b", "c": "", "a/su": "",
+	} {
 		points, err := table.Below(g.at(dir))
 		var got []string
 		for _, p := range points {

@@ -154,7 +154,8 @@ func TestNoLabels(t *testing.T) {
 	object.Spec.SELinuxMount = ptr.To(true)
 	w, d := running(t, object)
 	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
-		pv.Spec.AccessModes, pv.Spec.MountOptions = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}, []string{"noatime"}
+		pv.Spec.AccessModes, pv.Spec.MountOptions = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod},
+			[]string{"noatime"}
 	})
 	w.podWith("p", func(p *corev1.Pod) {
 		p.Spec.SecurityContext = &corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{Level: "s0:c1,c2"}}
@@ -199,7 +200,8 @@ func TestNoToken(t *testing.T) {
 	w.run()
 	w.wire(driverName, "a")
 	w.pod("p", "a")
-	w.says("p", corev1.ConditionFalse, `FailedMount: token of service account ns/default for audience "vault": no such account`)
+	w.says("p", corev1.ConditionFalse,
+		`FailedMount: token of service account ns/default for audience "vault": no such account`)
 	w.eventSaid("FailedMount", "no such account")
 	if got := d.history(); strings.Contains(got, "publish:") {
 		t.Errorf("calls: %s", got)

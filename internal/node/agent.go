@@ -78,7 +78,10 @@ type Options struct {
 // each of them for its own objects.
 func Rights() []kube.Access {
 	out := kube.Read("", "persistentvolumes", "persistentvolumeclaims")
-	out = append(out, kube.Access{Namespace: volume.NamespaceSystem, Resource: "configmaps", Names: []string{volume.ConfigRestored}, Verbs: []string{"get"}})
+	out = append(out, kube.Access{
+		Namespace: volume.NamespaceSystem, Resource: "configmaps", Names: []string{volume.ConfigRestored},
+		Verbs: []string{"get"},
+	})
 	return append(out, kube.Read("storage.k8s.io", "csidrivers")...)
 }
 
@@ -178,7 +181,8 @@ func (a *Agent) join(search leftovers.Options) {
 		Given: func(ctx context.Context, driver, volumeID string) ([]string, error) {
 			return a.volumes.Given(ctx, driver, volumeID)
 		},
-		Events: a.Events, Log: a.Log, RetryMin: a.RetryMin, RetryMax: a.RetryMax, LookEvery: a.LookEvery, SettleAfter: a.SettleAfter,
+		Events: a.Events, Log: a.Log, RetryMin: a.RetryMin, RetryMax: a.RetryMax, LookEvery: a.LookEvery,
+		SettleAfter: a.SettleAfter,
 	})
 	a.pods = pods.New(pods.Options{
 		Node: a.Name, Root: a.RootDir, Client: a.Client, Cache: a.Caches.Pods(), Journal: a.journal, Finder: search.Finder,
@@ -186,13 +190,15 @@ func (a *Agent) join(search leftovers.Options) {
 	})
 	a.volumes = volumes.New(volumes.Options{
 		Root: a.RootDir, TrustDrivers: a.TrustDrivers, Client: a.Client, Pods: a.Caches.Pods(), Claims: a.Caches.Claims(),
-		Volumes: a.Caches.Volumes(), Drivers: a.Drivers, Journal: a.journal, Node: a.node, Finder: search.Finder, Liveness: liveness,
+		Volumes: a.Caches.Volumes(), Drivers: a.Drivers, Journal: a.journal, Node: a.node, Finder: search.Finder,
+		Liveness:  liveness,
 		Consumers: a.pods, Events: a.Events, Log: a.Log,
 		RetryMin: a.RetryMin, RetryMax: a.RetryMax, RepublishEvery: a.RepublishEvery, LookEvery: a.LookEvery,
 	})
 	unknown := leftovers.Unknown{Options: search, Node: a.node.Object}
 	a.health = health.New(health.Options{
-		Node: a.Name, Root: a.RootDir, TrustDrivers: a.TrustDrivers, Journal: a.journal, Drivers: a.Drivers, Pods: a.Caches.Pods(),
+		Node: a.Name, Root: a.RootDir, TrustDrivers: a.TrustDrivers, Journal: a.journal, Drivers: a.Drivers,
+		Pods:   a.Caches.Pods(),
 		Claims: a.Caches.Claims(), Volumes: a.Caches.Volumes(), Liveness: liveness, Events: a.Events, Log: a.Log,
 		Every: a.StatsEvery, Changed: a.pods.Add, Looked: unknown.Look,
 	})

@@ -68,7 +68,8 @@ func (m mishap) calls(seen bool) string {
 // final says that a growth is given up, or is not tried again before the next
 // mount.
 func (m mishap) final() bool {
-	return m.call == "expand" && slices.Contains([]codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.NotFound, codes.FailedPrecondition}, m.code)
+	return m.call == "expand" && slices.Contains(
+		[]codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.NotFound, codes.FailedPrecondition}, m.code)
 }
 
 // done says that a driver that knows no volume any more has nothing mounted
@@ -116,7 +117,8 @@ func TestEveryCode(t *testing.T) {
 			w.wire(driverName, m.name())
 			if m.call == "expand" {
 				w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), m.name(), types.MergePatchType,
-					[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`), metav1.PatchOptions{}, "status"))
+					[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizePending"}}}`),
+					metav1.PatchOptions{}, "status"))
 			}
 			w.pod(m.name(), m.name())
 		}

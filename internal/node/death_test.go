@@ -238,7 +238,8 @@ func liveAndDie(t *testing.T, l life) []string {
 // end marks a Pod as deleted, if it is there and is not marked yet.
 func (w *world) end(name string) {
 	w.t.Helper()
-	if p, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), name, metav1.GetOptions{}); err == nil && p.DeletionTimestamp == nil {
+	if p, err := w.client.CoreV1().Pods("ns").Get(w.t.Context(), name, metav1.GetOptions{}); err == nil &&
+		p.DeletionTimestamp == nil {
 		w.terminate(name)
 	}
 }

@@ -53,7 +53,10 @@ type fakeDriver struct {
 }
 
 func newFakeDriver(name, root string) *fakeDriver {
-	return &fakeDriver{name: name, registerAs: name, dir: root, topology: map[string]string{"topology.example/zone": "z1"}, staged: map[string]bool{}, shown: map[string]bool{}, most: 7}
+	return &fakeDriver{
+		name: name, registerAs: name, dir: root, topology: map[string]string{"topology.example/zone": "z1"},
+		staged: map[string]bool{}, shown: map[string]bool{}, most: 7,
+	}
 }
 
 func (d *fakeDriver) endpoint() string { return filepath.Join(d.dir, "plugins", d.name+".sock") }
@@ -125,10 +128,14 @@ func (d *fakeDriver) answers() []*registerapi.RegistrationStatus {
 }
 
 func (d *fakeDriver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: d.registerAs, Endpoint: d.endpoint(), SupportedVersions: []string{"1.0.0"}}, nil
+	return &registerapi.PluginInfo{
+		Type: registerapi.CSIPlugin, Name: d.registerAs, Endpoint: d.endpoint(), SupportedVersions: []string{"1.0.0"},
+	}, nil
 }
 
-func (d *fakeDriver) NotifyRegistrationStatus(_ context.Context, s *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+func (d *fakeDriver) NotifyRegistrationStatus(
+	_ context.Context, s *registerapi.RegistrationStatus,
+) (*registerapi.RegistrationStatusResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.told = append(d.told, s)
@@ -143,18 +150,26 @@ func (d *fakeDriver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRe
 	return &csipb.ProbeResponse{}, nil
 }
 
-func (d *fakeDriver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+func (d *fakeDriver) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
 	return &csipb.GetPluginCapabilitiesResponse{}, nil
 }
 
-func (d *fakeDriver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
+func (d *fakeDriver) NodeGetCapabilities(
+	context.Context, *csipb.NodeGetCapabilitiesRequest,
+) (*csipb.NodeGetCapabilitiesResponse, error) {
 	r := &csipb.NodeGetCapabilitiesResponse{}
-	can := []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME}
+	can := []csipb.NodeServiceCapability_RPC_Type{
+		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME,
+	}
 	if d.tells {
 		can = append(can, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS, csipb.NodeServiceCapability_RPC_GET_VOLUME_HEALTH)
 	}
 	for _, c := range can {
-		r.Capabilities = append(r.Capabilities, &csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: c}}})
+		r.Capabilities = append(r.Capabilities, &csipb.NodeServiceCapability{
+			Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: c}},
+		})
 	}
 	return r, nil
 }
@@ -163,7 +178,9 @@ func (d *fakeDriver) NodeGetInfo(ctx context.Context, _ *csipb.NodeGetInfoReques
 	if err := d.call(ctx, "info"); err != nil {
 		return nil, err
 	}
-	return &csipb.NodeGetInfoResponse{NodeId: "id-" + d.name, MaxVolumesPerNode: d.limit(), AccessibleTopology: &csipb.Topology{Segments: d.topology}}, nil
+	return &csipb.NodeGetInfoResponse{
+		NodeId: "id-" + d.name, MaxVolumesPerNode: d.limit(), AccessibleTopology: &csipb.Topology{Segments: d.topology},
+	}, nil
 }
 
 // afterwards is an error that is answered when the work is done.
@@ -194,19 +211,24 @@ func (d *fakeDriver) left() string {
 	return strings.Join(slices.Concat(slices.Sorted(maps.Keys(d.staged)), slices.Sorted(maps.Keys(d.shown))), " ")
 }
 
-func (d *fakeDriver) NodeStageVolume(ctx context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
-	return &csipb.NodeStageVolumeResponse{}, d.perform(ctx, "stage:"+r.VolumeId+":"+r.PublishContext["device"]+":"+r.Secrets["key"], func() error {
-		if d.mountStage != nil && !d.staged[r.VolumeId] {
-			if err := d.mountStage(r.StagingTargetPath); err != nil {
-				return status.Error(codes.Internal, err.Error())
+func (d *fakeDriver) NodeStageVolume(
+	ctx context.Context, r *csipb.NodeStageVolumeRequest,
+) (*csipb.NodeStageVolumeResponse, error) {
+	return &csipb.NodeStageVolumeResponse{},
+		d.perform(ctx, "stage:"+r.VolumeId+":"+r.PublishContext["device"]+":"+r.Secrets["key"], func() error {
+			if d.mountStage != nil && !d.staged[r.VolumeId] {
+				if err := d.mountStage(r.StagingTargetPath); err != nil {
+					return status.Error(codes.Internal, err.Error())
+				}
 			}
-		}
-		d.staged[r.VolumeId] = true
-		return nil
-	})
+			d.staged[r.VolumeId] = true
+			return nil
+		})
 }
 
-func (d *fakeDriver) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
+func (d *fakeDriver) NodeUnstageVolume(
+	ctx context.Context, r *csipb.NodeUnstageVolumeRequest,
+) (*csipb.NodeUnstageVolumeResponse, error) {
 	return &csipb.NodeUnstageVolumeResponse{}, d.perform(ctx, "unstage:"+r.VolumeId, func() error {
 		for at := range d.shown {
 			if strings.HasPrefix(at, r.VolumeId+" ") {
@@ -227,7 +249,9 @@ func (d *fakeDriver) published() []*csipb.NodePublishVolumeRequest {
 	return slices.Clone(d.requests)
 }
 
-func (d *fakeDriver) NodePublishVolume(ctx context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+func (d *fakeDriver) NodePublishVolume(
+	ctx context.Context, r *csipb.NodePublishVolumeRequest,
+) (*csipb.NodePublishVolumeResponse, error) {
 	d.mu.Lock()
 	d.requests = append(d.requests, r)
 	d.mu.Unlock()
@@ -246,7 +270,9 @@ func (d *fakeDriver) NodePublishVolume(ctx context.Context, r *csipb.NodePublish
 	})
 }
 
-func (d *fakeDriver) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+func (d *fakeDriver) NodeUnpublishVolume(
+	ctx context.Context, r *csipb.NodeUnpublishVolumeRequest,
+) (*csipb.NodeUnpublishVolumeResponse, error) {
 	return &csipb.NodeUnpublishVolumeResponse{}, d.perform(ctx, "unpublish:"+r.VolumeId, func() error {
 		if d.mount != nil {
 			// As drivers do, it looks at what it is to take away.
@@ -261,7 +287,9 @@ func (d *fakeDriver) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpub
 	})
 }
 
-func (d *fakeDriver) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+func (d *fakeDriver) NodeExpandVolume(
+	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
+) (*csipb.NodeExpandVolumeResponse, error) {
 	return &csipb.NodeExpandVolumeResponse{}, d.perform(ctx, "expand:"+r.VolumeId, func() error { return nil })
 }
 
@@ -277,15 +305,21 @@ func (d *fakeDriver) set(change func()) {
 	change()
 }
 
-func (d *fakeDriver) NodeGetVolumeStats(ctx context.Context, r *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
+func (d *fakeDriver) NodeGetVolumeStats(
+	ctx context.Context, r *csipb.NodeGetVolumeStatsRequest,
+) (*csipb.NodeGetVolumeStatsResponse, error) {
 	err := d.call(ctx, "stats:"+r.VolumeId)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return &csipb.NodeGetVolumeStatsResponse{Usage: d.usage}, err
 }
 
-func (d *fakeDriver) NodeGetVolumeHealth(_ context.Context, r *csipb.NodeGetVolumeHealthRequest) (*csipb.NodeGetVolumeHealthResponse, error) {
+func (d *fakeDriver) NodeGetVolumeHealth(
+	_ context.Context, r *csipb.NodeGetVolumeHealthRequest,
+) (*csipb.NodeGetVolumeHealthResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return &csipb.NodeGetVolumeHealthResponse{VolumeHealth: &csipb.VolumeHealth{VolumeId: r.VolumeId, HealthStatuses: d.ailments}}, nil
+	return &csipb.NodeGetVolumeHealthResponse{
+		VolumeHealth: &csipb.VolumeHealth{VolumeId: r.VolumeId, HealthStatuses: d.ailments},
+	}, nil
 }

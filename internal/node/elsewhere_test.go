@@ -39,7 +39,8 @@ func TestMountedElsewhere(t *testing.T) {
 	w.must(nil, unix.Mount(uses.TargetPath(w.dir, "uid-p", "pv-a", false), theirs, "", unix.MS_BIND, ""))
 	w.terminate("p")
 	w.gone("p")
-	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount", "it is mounted by somebody else at "+theirs, "user")
+	w.heard("VolumeAttachment", attach.NameOf(driverName, "h-a", "n1"), "FailedUnmount",
+		"it is mounted by somebody else at "+theirs, "user")
 	if got := w.node().Status.VolumesInUse; len(got) != 1 || string(got[0]) != volume.UniqueName(driverName, "h-a") {
 		t.Errorf("the node says that it uses %v", got)
 	}

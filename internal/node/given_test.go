@@ -22,7 +22,9 @@ import (
 // knows what to take out, so nothing of the driver's words is shown.
 func TestSecretsOfEarlierCalls(t *testing.T) {
 	const secret = "correct-horse-battery"
-	w := newWorld(t, noAttach(driverName), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte(secret)}})
+	w := newWorld(t, noAttach(driverName), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte(secret)},
+	})
 	log := &logged.Text{}
 	w.tune = func(o *Options) {
 		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -42,7 +44,8 @@ func TestSecretsOfEarlierCalls(t *testing.T) {
 			if !strings.HasPrefix(call, "un") {
 				return nil
 			}
-			return status.Errorf(codes.Internal, "%s: key=%s or %s or %x", word, secret[:12], base64.StdEncoding.EncodeToString([]byte("u:"+secret)), secret)
+			return status.Errorf(codes.Internal, "%s: key=%s or %s or %x", word, secret[:12],
+				base64.StdEncoding.EncodeToString([]byte("u:"+secret)), secret)
 		}
 	}
 	d.setHook(says("first"))
@@ -56,7 +59,8 @@ func TestSecretsOfEarlierCalls(t *testing.T) {
 	d.setHook(says("third"))
 	w.must(nil, w.client.CoreV1().Secrets("ns").Delete(t.Context(), "s", metav1.DeleteOptions{}))
 	w.run()
-	w.heard("Pod", "p", "FailedUnmount", "(what the driver said is not shown, because it may hold a secret that it was given earlier: what volume pv-a was mounted with: ", "node n1")
+	w.heard("Pod", "p", "FailedUnmount", "(what the driver said is not shown, because it may hold a secret that it was "+
+		"given earlier: what volume pv-a was mounted with: ", "node n1")
 	w.stop()
 
 	events, err := w.client.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
@@ -65,7 +69,9 @@ func TestSecretsOfEarlierCalls(t *testing.T) {
 	for i := range events.Items {
 		shown += events.Items[i].Message
 	}
-	for _, spelling := range []string{secret[:12], fmt.Sprintf("%x", secret), base64.StdEncoding.EncodeToString([]byte("u:" + secret))[4:12], "third"} {
+	for _, spelling := range []string{
+		secret[:12], fmt.Sprintf("%x", secret), base64.StdEncoding.EncodeToString([]byte("u:" + secret))[4:12], "third",
+	} {
 		if strings.Contains(shown, spelling) {
 			t.Errorf("%q is shown in %s", spelling, shown)
 		}
@@ -91,7 +97,9 @@ func TestSecretsOfALostRecord(t *testing.T) {
 		"nobody knows what it was given": {false, deleted, "Node", "n1", "(what the driver said is not shown"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, noAttach(driverName), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte(secret)}})
+			w := newWorld(t, noAttach(driverName), &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte(secret)},
+			})
 			d := newFakeDriver(driverName, w.dir)
 			d.start(t)
 			w.run()

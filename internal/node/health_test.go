@@ -63,7 +63,8 @@ func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 		if err != nil {
 			return err.Error()
 		}
-		if c := uses.Condition(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status || strings.Contains(c.Message, "well again") != (status == corev1.ConditionTrue) {
+		if c := uses.Condition(p, volume.ConditionVolumesHealthy); c == nil || c.Status != status ||
+			strings.Contains(c.Message, "well again") != (status == corev1.ConditionTrue) {
 			return "the Pod does not say " + string(status)
 		}
 		return ""
@@ -77,7 +78,8 @@ func (w *world) isIll(pod string, status corev1.ConditionStatus) {
 func TestTurnedReadOnly(t *testing.T) {
 	for name, turn := range map[string]func(w *world, device, staging string){
 		"by the kernel": func(w *world, device, _ string) {
-			w.must(nil, os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "trigger_fs_error"), []byte("test"), 0o600))
+			w.must(nil, os.WriteFile(filepath.Join("/sys/fs/ext4", filepath.Base(device), "trigger_fs_error"),
+				[]byte("test"), 0o600))
 		},
 		"by hand": func(w *world, _, staging string) {
 			w.must(nil, unix.Mount("", staging, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))

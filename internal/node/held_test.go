@@ -20,19 +20,26 @@ func TestRestoredAPI(t *testing.T) {
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	w.stop()
-	said := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored}, Data: map[string]string{volume.RestoredMade: "yesterday"}}
+	said := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},
+		Data:       map[string]string{volume.RestoredMade: "yesterday"},
+	}
 	w.must(w.client.CoreV1().ConfigMaps(said.Namespace).Create(t.Context(), said, metav1.CreateOptions{}))
 	w.must(nil, w.client.CoreV1().Pods("ns").Delete(t.Context(), "p", metav1.DeleteOptions{}))
 	w.run()
 	w.registered(driverName)
 	w.event(func(e *corev1.Event) bool {
-		return e.Reason == "FailedUnmount" && strings.Contains(e.Message, `nothing is taken away: the API was restored from a backup of "yesterday"`) && e.Annotations[volume.AnnNext] == "user"
+		return e.Reason == "FailedUnmount" &&
+			strings.Contains(e.Message, `nothing is taken away: the API was restored from a backup of "yesterday"`) &&
+			e.Annotations[volume.AnnNext] == "user"
 	}, "that the volume is held")
 	driver, there := w.agent.Drivers.Get(driverName)
 	if !there {
 		t.Fatal("the driver is gone")
 	}
-	if _, err := driver.ControllerClient().DeleteVolume(t.Context(), &csipb.DeleteVolumeRequest{VolumeId: "h-a"}); err == nil || !strings.Contains(err.Error(), "the driver was not called: nothing is taken away") {
+	if _, err := driver.ControllerClient().DeleteVolume(t.Context(),
+		&csipb.DeleteVolumeRequest{VolumeId: "h-a"}); err == nil ||
+		!strings.Contains(err.Error(), "the driver was not called: nothing is taken away") {
 		t.Errorf("a volume is deleted: %v", err)
 	}
 	if got := d.callsFor("h-a"); got != "stage publish" {

@@ -23,7 +23,8 @@ func TestWhoHoldsTheMount(t *testing.T) {
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	at := uses.TargetPath(w.dir, "uid-p", "pv-a", false)
-	holder := exec.CommandContext(t.Context(), "sh", "-c", `exec 3>"$1/file"; exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", at)
+	holder := exec.CommandContext(t.Context(), "sh", "-c",
+		`exec 3>"$1/file"; exec unshare --mount sh -c 'echo ready; read x; : hunter2'`, "sh", at)
 	stdin, err := holder.StdinPipe()
 	w.must(nil, err)
 	stdout, err := holder.StdoutPipe()

@@ -62,7 +62,9 @@ func TestDeviceNeverShows(t *testing.T) {
 	d.mount = func(target string) error { return os.WriteFile(target, nil, 0o600) }
 	d.start(t)
 	w.run()
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+		pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	})
 	w.pod("p", "a")
 	w.heard("Pod", "p", "FailedMount", "there is no block device", driverName)
 	at := uses.TargetPath(w.dir, "uid-p", "pv-a", true)
@@ -88,7 +90,9 @@ func TestDeviceOfADeniedVolume(t *testing.T) {
 	d.mount = func(target string) error { return unix.Mknod(target, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) }
 	d.start(t)
 	w.run()
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+		pv.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	})
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	denied := false
@@ -143,7 +147,9 @@ func TestManyAttributes(t *testing.T) {
 	})
 	w.run()
 	text := strings.Repeat("x", 1<<20)
-	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) { pv.Spec.CSI.VolumeAttributes = map[string]string{"a": text} })
+	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
+		pv.Spec.CSI.VolumeAttributes = map[string]string{"a": text}
+	})
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	if got := d.published()[0].VolumeContext["a"]; got != text {
@@ -184,7 +190,8 @@ func TestLeaverKeepsNobodyWaiting(t *testing.T) {
 	w.pod("new-many", "many")
 	w.says("new-many", corev1.ConditionTrue, "v-many=")
 	w.pod("new-one", "one")
-	w.says("new-one", corev1.ConditionFalse, "FailedUnmount: NodeUnpublishVolume by driver d.example: Internal: it is stuck")
+	w.says("new-one", corev1.ConditionFalse,
+		"FailedUnmount: NodeUnpublishVolume by driver d.example: Internal: it is stuck")
 	d.setHook(nil)
 	w.says("new-one", corev1.ConditionTrue, "v-one=")
 	for _, v := range []string{"many", "one"} {
@@ -235,7 +242,9 @@ func TestSecretOfNoUse(t *testing.T) {
 	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
 	})
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden\xff")}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden\xff")},
+	}
 	for pod, c := range map[string]struct {
 		there bool
 		want  string

@@ -104,8 +104,10 @@ func TestHostPathsRefused(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
 	data, other := t.TempDir(), t.TempDir()
-	w.must(nil, errors.Join(os.MkdirAll(filepath.Join(data, "pool/volumes"), 0o700), os.Mkdir(filepath.Join(other, "bound"), 0o700),
-		os.Symlink(data, filepath.Join(other, "link")), unix.Mount(filepath.Join(data, "pool"), filepath.Join(other, "bound"), "", unix.MS_BIND, "")))
+	w.must(nil, errors.Join(os.MkdirAll(filepath.Join(data, "pool/volumes"), 0o700),
+		os.Mkdir(filepath.Join(other, "bound"), 0o700),
+		os.Symlink(data, filepath.Join(other, "link")),
+		unix.Mount(filepath.Join(data, "pool"), filepath.Join(other, "bound"), "", unix.MS_BIND, "")))
 	t.Cleanup(func() { _ = unix.Unmount(filepath.Join(other, "bound"), unix.MNT_DETACH) })
 	w.tune = func(o *Options) {
 		doubts(o)

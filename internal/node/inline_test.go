@@ -24,16 +24,19 @@ func doesInline(modes ...storagev1.VolumeLifecycleMode) *storagev1.CSIDriver {
 }
 
 func inline(pod *corev1.Pod) {
-	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "own", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
-		Driver: driverName, ReadOnly: ptr.To(true), FSType: ptr.To("xfs"), VolumeAttributes: map[string]string{"size": "1"},
-		NodePublishSecretRef: &corev1.LocalObjectReference{Name: "s"},
-	}}})
+	pod.Spec.Volumes = append(pod.Spec.Volumes,
+		corev1.Volume{Name: "own", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
+			Driver: driverName, ReadOnly: ptr.To(true), FSType: ptr.To("xfs"), VolumeAttributes: map[string]string{"size": "1"},
+			NodePublishSecretRef: &corev1.LocalObjectReference{Name: "s"},
+		}}})
 }
 
 // TestInlineVolume: a volume that a Pod names itself is published, and nothing
 // else is done or said about it, through a restart of the agent to its end.
 func TestInlineVolume(t *testing.T) {
-	w, d := running(t, doesInline("Ephemeral"), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")}})
+	w, d := running(t, doesInline("Ephemeral"), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")},
+	})
 	w.podWith("p", inline)
 	at := filepath.Join(w.dir, "pods/uid-p/volumes/kubernetes.io~csi/own/mount")
 	w.says("p", corev1.ConditionTrue, "own="+at)
@@ -82,7 +85,8 @@ func TestInlineVolumeIsRefused(t *testing.T) {
 	const refused = "driver d.example does not do volumes of mode Ephemeral: its CSIDriver object lists [Persistent]"
 	w.says("p", corev1.ConditionFalse, refused)
 	w.eventSaid("FailedMount", refused)
-	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"), metav1.UpdateOptions{}))
+	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"),
+		metav1.UpdateOptions{}))
 	w.says("p", corev1.ConditionTrue, "own=")
 }
 
@@ -102,7 +106,8 @@ func TestRefusalIsOver(t *testing.T) {
 		p.Spec.Volumes[0].CSI.NodePublishSecretRef = nil
 	})
 	w.says("p", corev1.ConditionFalse, "does not do volumes of mode Ephemeral")
-	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"), metav1.UpdateOptions{}))
+	w.must(w.client.StorageV1().CSIDrivers().Update(t.Context(), doesInline("Persistent", "Ephemeral"),
+		metav1.UpdateOptions{}))
 	w.says("p", corev1.ConditionFalse, "driver d.example was called to publish volume own")
 	close(answer)
 	w.says("p", corev1.ConditionTrue, "own=")

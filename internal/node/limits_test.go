@@ -68,7 +68,8 @@ func TestLimitIsAskedWhenFull(t *testing.T) {
 	w.takes(3)
 	// The driver's object does not say that its limits change: the Pod waits for
 	// room.
-	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attach.NameOf(driverName, "h-a", "n1"), metav1.DeleteOptions{}))
+	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attach.NameOf(driverName, "h-a", "n1"),
+		metav1.DeleteOptions{}))
 	w.attach(driverName, "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 }
@@ -79,7 +80,9 @@ func (w *world) attachFails(name string, code codes.Code) {
 	w.must(w.client.StorageV1().VolumeAttachments().Create(w.t.Context(), &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driverName, "h-"+name, "n1")},
 		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "n1"},
-		Status:     storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no", ErrorCode: ptr.To(int32(code))}},
+		Status: storagev1.VolumeAttachmentStatus{
+			AttachError: &storagev1.VolumeError{Message: "no", ErrorCode: ptr.To(int32(code))},
+		},
 	}, metav1.CreateOptions{}))
 }
 
@@ -118,13 +121,16 @@ func TestPodIsGivenUpWhenFull(t *testing.T) {
 	})
 	// It is not attached any more, whatever the reason, and cannot be again: who
 	// has it keeps it.
-	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attach.NameOf(driverName, "h-has", "n1"), metav1.DeleteOptions{}))
-	w.must(w.client.CoreV1().Nodes().Patch(t.Context(), "n1", types.JSONPatchType, []byte(`[{"op":"remove","path":"/status/volumesAttached"}]`), metav1.PatchOptions{}, "status"))
+	w.must(nil, w.client.StorageV1().VolumeAttachments().Delete(t.Context(), attach.NameOf(driverName, "h-has", "n1"),
+		metav1.DeleteOptions{}))
+	w.must(w.client.CoreV1().Nodes().Patch(t.Context(), "n1", types.JSONPatchType,
+		[]byte(`[{"op":"remove","path":"/status/volumesAttached"}]`), metav1.PatchOptions{}, "status"))
 	w.attachFails("has", codes.ResourceExhausted)
 	w.pod("second", "has")
 	w.failed("second", "VolumeAttachmentLimitExceeded")
 	for _, p := range []string{"happy", "waits"} {
-		if pod, err := w.client.CoreV1().Pods("ns").Get(t.Context(), p, metav1.GetOptions{}); err != nil || pod.Status.Phase == corev1.PodFailed {
+		if pod, err := w.client.CoreV1().Pods("ns").Get(t.Context(), p, metav1.GetOptions{}); err != nil ||
+			pod.Status.Phase == corev1.PodFailed {
 			t.Errorf("pod %s is given up, %v", p, err)
 		}
 	}

@@ -27,7 +27,9 @@ import (
 const driverName = "d.example"
 
 func noAttach(name string) *storagev1.CSIDriver {
-	return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}
+	return &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
+	}
 }
 
 func TestLifeOfAVolume(t *testing.T) {
@@ -55,7 +57,8 @@ func TestLifeOfAVolume(t *testing.T) {
 		}
 		return ""
 	})
-	if got := d.history(); got != "info stage:h-a:/dev/a: publish:h-a publish:h-a unpublish:h-a unpublish:h-a unstage:h-a" {
+	if got := d.history(); got !=
+		"info stage:h-a:/dev/a: publish:h-a publish:h-a unpublish:h-a unpublish:h-a unstage:h-a" {
 		t.Errorf("calls: %s", got)
 	}
 	w.empty()
@@ -65,7 +68,9 @@ func TestLifeOfAVolume(t *testing.T) {
 func (w *world) empty() {
 	w.t.Helper()
 	eventually(w.t, func() string {
-		for _, pattern := range []string{"journal/*.json*", "pods/*", "plugins/kubernetes.io/csi/[^v]*/*", "plugins/kubernetes.io/csi/volumeDevices/*/*"} {
+		for _, pattern := range []string{
+			"journal/*.json*", "pods/*", "plugins/kubernetes.io/csi/[^v]*/*", "plugins/kubernetes.io/csi/volumeDevices/*/*",
+		} {
 			if left, _ := filepath.Glob(filepath.Join(w.dir, pattern)); len(left) > 0 {
 				return "left: " + strings.Join(left, " ")
 			}
@@ -189,14 +194,16 @@ func TestFailuresAreRepeated(t *testing.T) {
 // eventSaid waits for an event with a text, whoever is next.
 func (w *world) eventSaid(reason, text string) {
 	w.t.Helper()
-	w.event(func(e *corev1.Event) bool { return e.Reason == reason && strings.Contains(e.Message, text) }, reason+" with "+text)
+	w.event(func(e *corev1.Event) bool { return e.Reason == reason && strings.Contains(e.Message, text) },
+		reason+" with "+text)
 }
 
 // heard waits for an event about an object with a text and who is next.
 func (w *world) heard(kind, name, reason, text, next string) {
 	w.t.Helper()
 	w.event(func(e *corev1.Event) bool {
-		return e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name && e.Reason == reason && strings.Contains(e.Message, text) && e.Annotations[volume.AnnNext] == next
+		return e.InvolvedObject.Kind == kind && e.InvolvedObject.Name == name && e.Reason == reason &&
+			strings.Contains(e.Message, text) && e.Annotations[volume.AnnNext] == next
 	}, kind+" "+name+": "+reason+" with "+text+", next "+next)
 }
 
@@ -254,7 +261,9 @@ func TestHangingDriverDelaysNobody(t *testing.T) {
 }
 
 func TestSecrets(t *testing.T) {
-	w, d := running(t, noAttach(driverName), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")}})
+	w, d := running(t, noAttach(driverName), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("hidden")},
+	})
 	w.wire(driverName, "a", func(pv *corev1.PersistentVolume) {
 		pv.Spec.CSI.NodeStageSecretRef = &corev1.SecretReference{Namespace: "ns", Name: "s"}
 	})
@@ -278,13 +287,15 @@ func TestGrow(t *testing.T) {
 	w.wire(driverName, "a")
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
-	w.must(w.client.CoreV1().PersistentVolumes().Patch(t.Context(), "pv-a", types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`), metav1.PatchOptions{}))
+	w.must(w.client.CoreV1().PersistentVolumes().Patch(t.Context(), "pv-a", types.MergePatchType,
+		[]byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`), metav1.PatchOptions{}))
 	w.must(w.client.CoreV1().PersistentVolumeClaims("ns").Patch(t.Context(), "a", types.MergePatchType,
 		[]byte(`{"status":{"allocatedResources":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":"NodeResizePending"},"conditions":[{"type":"FileSystemResizePending","status":"True"}]}}`), metav1.PatchOptions{}, "status"))
 	eventually(t, func() string {
 		c, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "a", metav1.GetOptions{})
 		size := c.Status.Capacity[corev1.ResourceStorage]
-		if err != nil || size.String() != "2Gi" || len(c.Status.AllocatedResourceStatuses) > 0 || len(c.Status.Conditions) > 0 {
+		if err != nil || size.String() != "2Gi" || len(c.Status.AllocatedResourceStatuses) > 0 ||
+			len(c.Status.Conditions) > 0 {
 			return "claim says " + size.String()
 		}
 		return ""
@@ -325,10 +336,17 @@ func TestMountAtIsRefused(t *testing.T) {
 	newFakeDriver(driverName, w.dir).start(t)
 	w.run()
 	w.wire(driverName, "a")
-	for name, path := range map[string]string{"rel": "data", "dots": "/data/../etc", "own": w.dir + "/journal", "above": filepath.Dir(w.dir), "none": w.dir + "-none"} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), Annotations: map[string]string{volume.AnnMountAt: path}}}
+	for name, path := range map[string]string{
+		"rel": "data", "dots": "/data/../etc", "own": w.dir + "/journal", "above": filepath.Dir(w.dir),
+		"none": w.dir + "-none",
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID("uid-" + name), Annotations: map[string]string{volume.AnnMountAt: path},
+		}}
 		pod.Spec.NodeName = "n1"
-		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"}}}}
+		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "a"},
+		}}}
 		w.must(w.client.CoreV1().Pods("ns").Create(t.Context(), pod, metav1.CreateOptions{}))
 		w.says(name, corev1.ConditionFalse, "FailedMount: volume cannot be shown at the host path")
 	}
@@ -355,7 +373,8 @@ func TestRootDirIsNoLink(t *testing.T) {
 	t.Cleanup(func() { _ = os.Remove(link) })
 	for _, dir := range []string{link, filepath.Join(link, "below")} {
 		a, err := New(Options{
-			Name: "n1", RootDir: dir, Client: w.client, Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(), Log: slog.New(slog.DiscardHandler),
+			Name: "n1", RootDir: dir, Client: w.client, Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(),
+			Log: slog.New(slog.DiscardHandler),
 		})
 		w.must(a, err)
 		if err := a.Run(t.Context()); !errors.Is(err, errOptions) || !strings.Contains(err.Error(), "symbolic link") {

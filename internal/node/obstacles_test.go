@@ -47,11 +47,18 @@ func noLinkAbove(path string) error {
 
 func obstacles() map[string]obstacle {
 	return map[string]obstacle{
-		"a file":             {func(at string) error { return os.WriteFile(at, []byte("data"), 0o600) }, removed, "something else is there: a file"},
-		"a symbolic link":    {func(at string) error { return os.Symlink("/etc", at) }, removed, "path is a symbolic link or passes one"},
-		"a stranger's mount": {tmpfs, func(at string) error { return unix.Unmount(at, 0) }, "something else is mounted there"},
+		"a file": {
+			func(at string) error { return os.WriteFile(at, []byte("data"), 0o600) }, removed, "something else is there: a file",
+		},
+		"a symbolic link": {
+			func(at string) error { return os.Symlink("/etc", at) }, removed, "path is a symbolic link or passes one",
+		},
+		"a stranger's mount": {
+			tmpfs, func(at string) error { return unix.Unmount(at, 0) }, "something else is mounted there",
+		},
 		"a directory with data": {
-			func(at string) error { return os.MkdirAll(at+"/data", 0o700) }, func(at string) error { return os.Remove(at + "/data") }, "a directory that is not empty",
+			func(at string) error { return os.MkdirAll(at+"/data", 0o700) },
+			func(at string) error { return os.Remove(at + "/data") }, "a directory that is not empty",
 		},
 		"a link above": {linkAbove, noLinkAbove, "path is a symbolic link or passes one"},
 	}
@@ -65,9 +72,12 @@ func deviceObstacles() map[string]obstacle {
 	away := all["a stranger's mount"]
 	away.take = func(at string) error { return errors.Join(unix.Unmount(at, 0), os.Remove(at)) }
 	all["a stranger's mount"] = away
-	all["a directory"] = obstacle{func(at string) error { return os.Mkdir(at, 0o700) }, removed, "something else is there: a directory"}
+	all["a directory"] = obstacle{
+		func(at string) error { return os.Mkdir(at, 0o700) }, removed, "something else is there: a directory",
+	}
 	all["a stranger's device"] = obstacle{
-		func(at string) error { return unix.Mknod(at, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) }, removed, "something else is there: a device",
+		func(at string) error { return unix.Mknod(at, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))) }, removed,
+		"something else is there: a device",
 	}
 	return all
 }
@@ -174,13 +184,23 @@ func (w *world) forgetEvents() {
 func TestHostPathObstacles(t *testing.T) {
 	all := obstacles()
 	for name, o := range map[string]obstacle{
-		"is a file": {all["a file"].put, func(at string) error { return errors.Join(os.Remove(at), os.Mkdir(at, 0o700)) }, "is not a directory"},
-		"is a symbolic link": {
-			all["a symbolic link"].put, func(at string) error { return errors.Join(os.Remove(at), os.Mkdir(at, 0o700)) }, "is not a directory",
+		"is a file": {
+			all["a file"].put, func(at string) error { return errors.Join(os.Remove(at), os.Mkdir(at, 0o700)) },
+			"is not a directory",
 		},
-		"is a stranger's mount": {all["a stranger's mount"].put, all["a stranger's mount"].take, "something else is mounted there"},
-		"is not there":          {func(string) error { return nil }, func(at string) error { return os.Mkdir(at, 0o700) }, "make the directory first"},
-		"is below a link":       {func(at string) error { return errors.Join(os.Mkdir(at, 0o700), linkAbove(at)) }, noLinkAbove, "passes one"},
+		"is a symbolic link": {
+			all["a symbolic link"].put, func(at string) error { return errors.Join(os.Remove(at), os.Mkdir(at, 0o700)) },
+			"is not a directory",
+		},
+		"is a stranger's mount": {
+			all["a stranger's mount"].put, all["a stranger's mount"].take, "something else is mounted there",
+		},
+		"is not there": {
+			func(string) error { return nil }, func(at string) error { return os.Mkdir(at, 0o700) }, "make the directory first",
+		},
+		"is below a link": {
+			func(at string) error { return errors.Join(os.Mkdir(at, 0o700), linkAbove(at)) }, noLinkAbove, "passes one",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, noAttach(driverName))

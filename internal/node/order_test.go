@@ -27,7 +27,8 @@ func TestJournalComesFirst(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	d := newFakeDriver(driverName, w.dir)
 	phases := map[string]string{
-		"stage": `"stage":"staging"`, "publish": `"phase":"publishing"`, "unpublish": `"phase":"unpublishing"`, "unstage": `"stage":"unstaging"`,
+		"stage": `"stage":"staging"`, "publish": `"phase":"publishing"`, "unpublish": `"phase":"unpublishing"`,
+		"unstage": `"stage":"unstaging"`,
 	}
 	var mu sync.Mutex
 	found := map[string]string{}

@@ -25,7 +25,8 @@ import (
 func TestOrphans(t *testing.T) {
 	w := newWorld(t, noAttach(driverName))
 	t.Cleanup(w.detachAll)
-	unknown, staged := uses.TargetPath(w.dir, "uid-gone", "pv-x", false), uses.StagingPath(w.dir, driverName, "h-x", "pv-x", false)
+	unknown, staged := uses.TargetPath(w.dir, "uid-gone", "pv-x", false),
+		uses.StagingPath(w.dir, driverName, "h-x", "pv-x", false)
 	lives, strange := uses.TargetPath(w.dir, "uid-p", "pv-y", false), filepath.Join(w.dir, "strange")
 	all := []string{unknown, staged, lives, strange}
 	for _, at := range all {
@@ -286,7 +287,8 @@ func TestJournalLostAndKilled(t *testing.T) {
 	w.pod("p", "a")
 	w.says("p", corev1.ConditionTrue, "v-a=")
 	w.stop()
-	w.must(w.client.CoreV1().Pods("ns").Patch(t.Context(), "p", types.MergePatchType, []byte(`{"status":{"conditions":null}}`), metav1.PatchOptions{}, "status"))
+	w.must(w.client.CoreV1().Pods("ns").Patch(t.Context(), "p", types.MergePatchType,
+		[]byte(`{"status":{"conditions":null}}`), metav1.PatchOptions{}, "status"))
 	w.must(nil, os.RemoveAll(filepath.Join(w.dir, "journal")))
 	_, _, err := journal.Open(filepath.Join(w.dir, "journal"), "")
 	w.must(nil, err)

@@ -29,15 +29,18 @@ func TestRegistrationWritesTheObjects(t *testing.T) {
 	w.must(nil, err)
 	entry := c.Spec.Drivers[0]
 	for what, pair := range map[string][2]string{
-		"node id":     {entry.NodeID, "id-" + driverName},
-		"keys":        {strings.Join(entry.TopologyKeys, " "), "topology.example/zone"},
-		"limit":       {fmt.Sprint(*entry.Allocatable.Count), "7"},
-		"owner":       {c.OwnerReferences[0].Kind + " " + string(c.OwnerReferences[0].UID), "Node " + string(node.UID)},
-		"topology":    {node.Labels["topology.example/zone"], "z1"},
-		"host name":   {node.Labels[corev1.LabelHostname], "n1"},
-		"legacy ids":  {node.Annotations[volume.AnnLegacyNodeID], `{"d.example":"id-d.example"}`},
-		"who mounts":  {node.Annotations[volume.AnnControllerManagedAttach], "true"},
-		"ready state": {string(node.Status.Conditions[0].Type + "=" + corev1.NodeConditionType(node.Status.Conditions[0].Status)), "Ready=True"},
+		"node id":    {entry.NodeID, "id-" + driverName},
+		"keys":       {strings.Join(entry.TopologyKeys, " "), "topology.example/zone"},
+		"limit":      {fmt.Sprint(*entry.Allocatable.Count), "7"},
+		"owner":      {c.OwnerReferences[0].Kind + " " + string(c.OwnerReferences[0].UID), "Node " + string(node.UID)},
+		"topology":   {node.Labels["topology.example/zone"], "z1"},
+		"host name":  {node.Labels[corev1.LabelHostname], "n1"},
+		"legacy ids": {node.Annotations[volume.AnnLegacyNodeID], `{"d.example":"id-d.example"}`},
+		"who mounts": {node.Annotations[volume.AnnControllerManagedAttach], "true"},
+		"ready state": {
+			string(node.Status.Conditions[0].Type + "=" + corev1.NodeConditionType(node.Status.Conditions[0].Status)),
+			"Ready=True",
+		},
 	} {
 		if pair[0] != pair[1] {
 			t.Errorf("%s is %q, wanted %q", what, pair[0], pair[1])
@@ -90,8 +93,11 @@ func TestRegistrationIsRefused(t *testing.T) {
 		change func(d *fakeDriver)
 		want   string
 	}{
-		"another name":       {func(d *fakeDriver) { d.registerAs = "other.example" }, "calls itself"},
-		"topology collision": {func(d *fakeDriver) { d.topology = map[string]string{"zone": "z2"} }, `detected topology value collision: driver reported "zone":"z2" but existing label is "zone":"z1"`},
+		"another name": {func(d *fakeDriver) { d.registerAs = "other.example" }, "calls itself"},
+		"topology collision": {
+			func(d *fakeDriver) { d.topology = map[string]string{"zone": "z2"} },
+			`detected topology value collision: driver reported "zone":"z2" but existing label is "zone":"z1"`,
+		},
 		"node unknown": {func(d *fakeDriver) {
 			d.hook = func(context.Context, string) error { return status.Error(codes.Internal, "no idea") }
 		}, "no idea"},
@@ -110,7 +116,9 @@ func TestRegistrationIsRefused(t *testing.T) {
 		}, `"a b":"x" can be no label of the node`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"zone": "z1"}}})
+			w := newWorld(t, &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u", Labels: map[string]string{"zone": "z1"}},
+			})
 			d := newFakeDriver(driverName, w.dir)
 			c.change(d)
 			d.start(t)
@@ -216,7 +224,9 @@ func TestNodeDeleted(t *testing.T) {
 // TestForeignCSINode: one that belongs to an earlier Node of the same name is
 // made anew (S1-018).
 func TestForeignCSINode(t *testing.T) {
-	old := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{{Kind: "Node", Name: "n1", UID: "earlier"}}}}
+	old := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{
+		Name: "n1", OwnerReferences: []metav1.OwnerReference{{Kind: "Node", Name: "n1", UID: "earlier"}},
+	}}
 	old.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "old.example", NodeID: "x"}}
 	w := newWorld(t, old)
 	w.run()

@@ -20,7 +20,9 @@ func (w *world) attachAnew(name, uid string) {
 	va, err := all.Get(w.t.Context(), at, metav1.GetOptions{})
 	w.must(va, err)
 	w.must(nil, all.Delete(w.t.Context(), at, metav1.DeleteOptions{}))
-	anew := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: at, UID: types.UID(uid)}, Spec: va.Spec, Status: va.Status}
+	anew := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: at, UID: types.UID(uid)}, Spec: va.Spec, Status: va.Status,
+	}
 	w.must(all.Create(w.t.Context(), anew, metav1.CreateOptions{}))
 }
 

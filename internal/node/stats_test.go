@@ -38,7 +38,9 @@ func TestStatsAndHealth(t *testing.T) {
 	w.tune = func(o *Options) { o.StatsEvery = 10 * time.Millisecond }
 	d, slow := newFakeDriver(driverName, w.dir), newFakeDriver("slow.example", w.dir)
 	d.tells, slow.tells = true, true
-	d.usage = []*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: 10, Used: 4, Available: 6}, {Unit: csipb.VolumeUsage_INODES, Total: 5}}
+	d.usage = []*csipb.VolumeUsage{
+		{Unit: csipb.VolumeUsage_BYTES, Total: 10, Used: 4, Available: 6}, {Unit: csipb.VolumeUsage_INODES, Total: 5},
+	}
 	d.start(t)
 	slow.start(t)
 	w.run()
@@ -53,7 +55,9 @@ func TestStatsAndHealth(t *testing.T) {
 		return ""
 	})
 	d.set(func() {
-		d.ailments = []*csipb.VolumeHealth_VolumeHealthEntry{{Status: csipb.VolumeHealthErrorType_DEGRADED, Reason: "OnePath", Message: "one path is\nleft"}}
+		d.ailments = []*csipb.VolumeHealth_VolumeHealthEntry{
+			{Status: csipb.VolumeHealthErrorType_DEGRADED, Reason: "OnePath", Message: "one path is\nleft"},
+		}
 	})
 	w.eventSaid("VolumeConditionAbnormal", "DEGRADED OnePath: one path is left")
 	asked := strings.Count(d.history(), "stats:")

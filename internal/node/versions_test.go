@@ -33,17 +33,23 @@ func (v versions) next(o runtime.Object) error {
 	return err
 }
 
-func (v versions) Create(r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.CreateOptions) error {
+func (v versions) Create(
+	r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.CreateOptions,
+) error {
 	o = o.DeepCopyObject() // which is the caller's
 	return errors.Join(v.next(o), v.ObjectTracker.Create(r, o, namespace, opts...))
 }
 
-func (v versions) Update(r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.UpdateOptions) error {
+func (v versions) Update(
+	r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.UpdateOptions,
+) error {
 	o = o.DeepCopyObject() // which is the caller's
 	return errors.Join(v.next(o), v.ObjectTracker.Update(r, o, namespace, opts...))
 }
 
 // Patch is given what the caller of the API gets as its answer.
-func (v versions) Patch(r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.PatchOptions) error {
+func (v versions) Patch(
+	r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.PatchOptions,
+) error {
 	return errors.Join(v.next(o), v.ObjectTracker.Patch(r, o, namespace, opts...))
 }

@@ -136,7 +136,9 @@ func eventually(t *testing.T, f func() string) {
 func (w *world) wire(driver, name string, change ...func(*corev1.PersistentVolume)) {
 	w.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("claim-" + name)}}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("claim-" + name)},
+	}
 	claim.Spec.VolumeName, claim.Status.Phase, claim.Status.Capacity = "pv-"+name, corev1.ClaimBound, size
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name, UID: types.UID("pv-" + name)}}
 	pv.Spec.AccessModes, pv.Spec.Capacity = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, size
@@ -163,8 +165,10 @@ func (w *world) attach(driver, name string) {
 	va.Spec.Attacher, va.Spec.NodeName = driver, "n1"
 	va.Status.Attached, va.Status.AttachmentMetadata = true, map[string]string{"device": "/dev/" + name}
 	w.must(w.client.StorageV1().VolumeAttachments().Create(w.t.Context(), va, metav1.CreateOptions{}))
-	body := fmt.Sprintf(`[{"op":"add","path":"/status/volumesAttached","value":[{"name":%q,"devicePath":""}]}]`, volume.UniqueName(driver, "h-"+name))
-	w.must(w.client.CoreV1().Nodes().Patch(w.t.Context(), "n1", types.JSONPatchType, []byte(body), metav1.PatchOptions{}, "status"))
+	body := fmt.Sprintf(`[{"op":"add","path":"/status/volumesAttached","value":[{"name":%q,"devicePath":""}]}]`,
+		volume.UniqueName(driver, "h-"+name))
+	w.must(w.client.CoreV1().Nodes().Patch(w.t.Context(), "n1", types.JSONPatchType, []byte(body),
+		metav1.PatchOptions{}, "status"))
 }
 
 func (w *world) pod(name string, claims ...string) {

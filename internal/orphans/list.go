@@ -109,7 +109,8 @@ func list(ctx context.Context, d *csi.Driver) ([]decide.Entry, error) {
 func entryOf(e *csipb.ListVolumesResponse_Entry) decide.Entry {
 	v := e.GetVolume()
 	out := decide.Entry{
-		Handle: v.GetVolumeId(), Bytes: v.GetCapacityBytes(), Context: v.GetVolumeContext(), Nodes: e.GetStatus().GetPublishedNodeIds(),
+		Handle: v.GetVolumeId(), Bytes: v.GetCapacityBytes(), Context: v.GetVolumeContext(),
+		Nodes: e.GetStatus().GetPublishedNodeIds(),
 	}
 	for _, t := range v.GetAccessibleTopology() {
 		out.Segments = append(out.Segments, t.GetSegments())

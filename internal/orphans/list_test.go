@@ -46,11 +46,16 @@ func TestList(t *testing.T) {
 		"three pages": {answer: func(n int, _ string) csitest.Action {
 			return page(map[int]string{1: "x", 2: "y"}[n], fmt.Sprint("v", n))
 		}, want: 3},
-		"one token":    {answer: func(int, string) csitest.Action { return page("again", "a") }, err: ErrEndless},
-		"a circle":     {answer: func(n int, _ string) csitest.Action { return page(fmt.Sprint(n%3), "a") }, err: ErrEndless},
-		"no end":       {answer: func(n int, _ string) csitest.Action { return page(fmt.Sprint(n)) }, err: ErrEndless},
-		"too many":     {answer: func(n int, _ string) csitest.Action { return page(fmt.Sprint(n), many(20_000, fmt.Sprint(n))...) }, err: ErrEndless},
-		"a huge id":    {answer: func(int, string) csitest.Action { return page("", strings.Repeat("a", 100_000)) }, says: "volume_id"},
+		"one token": {answer: func(int, string) csitest.Action { return page("again", "a") }, err: ErrEndless},
+		"a circle":  {answer: func(n int, _ string) csitest.Action { return page(fmt.Sprint(n%3), "a") }, err: ErrEndless},
+		"no end":    {answer: func(n int, _ string) csitest.Action { return page(fmt.Sprint(n)) }, err: ErrEndless},
+		"too many": {
+			answer: func(n int, _ string) csitest.Action { return page(fmt.Sprint(n), many(20_000, fmt.Sprint(n))...) },
+			err:    ErrEndless,
+		},
+		"a huge id": {
+			answer: func(int, string) csitest.Action { return page("", strings.Repeat("a", 100_000)) }, says: "volume_id",
+		},
 		"a line in it": {answer: func(int, string) csitest.Action { return page("", "a\nb") }, says: "control character"},
 		"an error": {
 			answer: func(int, string) csitest.Action {
@@ -76,7 +81,8 @@ func TestList(t *testing.T) {
 			}
 			defer conn.Close()
 			all, err := list(t.Context(), conn)
-			if bad := c.err != nil || c.says != ""; bad != (err != nil) || len(all) != c.want || c.err != nil && !errors.Is(err, c.err) {
+			if bad := c.err != nil || c.says != ""; bad != (err != nil) || len(all) != c.want ||
+				c.err != nil && !errors.Is(err, c.err) {
 				t.Errorf("%d volumes, %v", len(all), err)
 			}
 			if err != nil && !strings.Contains(err.Error(), c.says) {
@@ -111,7 +117,8 @@ func TestSocket(t *testing.T) {
 	if got, err := s.Socket(t.Context(), sockets, "b.example.com"); err != nil || got != sockets[1] {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := s.Socket(t.Context(), sockets, "c.example.com"); !errors.Is(err, ErrNoDriver) || !strings.Contains(err.Error(), "c.example.com") {
+	if _, err := s.Socket(t.Context(), sockets, "c.example.com"); !errors.Is(err, ErrNoDriver) ||
+		!strings.Contains(err.Error(), "c.example.com") {
 		t.Errorf("%v", err)
 	}
 }

@@ -95,7 +95,8 @@ func (s *Search) volumes(ctx context.Context) ([]*corev1.PersistentVolume, error
 // making reads what is being made, which says who a volume without an object
 // belongs to. The intents are of volplane's provisioners.
 func (s *Search) making(ctx context.Context, f *decide.Facts) error {
-	logs, err := s.Client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelIntents})
+	logs, err := s.Client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx,
+		metav1.ListOptions{LabelSelector: volume.LabelIntents})
 	switch {
 	case apierrors.IsForbidden(err):
 		f.Hidden = true
@@ -159,7 +160,8 @@ func (s *Search) Adopt(ctx context.Context, socket string, w decide.Wish, dryRun
 	}
 	defer d.Close()
 	if d.Name != w.Driver {
-		return Adopted{}, fmt.Errorf("the driver at %s is %s, not %s: %w", socket, d.Name, decide.Printable(w.Driver), ErrRefused)
+		return Adopted{}, fmt.Errorf("the driver at %s is %s, not %s: %w", socket, d.Name,
+			decide.Printable(w.Driver), ErrRefused)
 	}
 	f := decide.AdoptionFacts{Wish: w}
 	if f.Facts, err = s.gather(ctx, d); err != nil {
@@ -201,7 +203,9 @@ func (s *Search) gatherAdoption(ctx context.Context, f *decide.AdoptionFacts) er
 
 // apply writes the volume object before the claim: a claim without it would be
 // given another volume.
-func (s *Search) apply(ctx context.Context, f decide.AdoptionFacts, a decide.Adoption, because volume.Because, dryRun bool) (Adopted, error) {
+func (s *Search) apply(
+	ctx context.Context, f decide.AdoptionFacts, a decide.Adoption, because volume.Because, dryRun bool,
+) (Adopted, error) {
 	out := Adopted{Volume: a.Object, Claim: f.Claim, Because: because}
 	var mode []string
 	if dryRun {
@@ -211,10 +215,12 @@ func (s *Search) apply(ctx context.Context, f decide.AdoptionFacts, a decide.Ado
 	var err error
 	switch {
 	case a.Create != nil:
-		out.Volume, err = s.Client.CoreV1().PersistentVolumes().Create(ctx, a.Create, metav1.CreateOptions{DryRun: mode, FieldManager: manager})
+		out.Volume, err = s.Client.CoreV1().PersistentVolumes().Create(ctx, a.Create,
+			metav1.CreateOptions{DryRun: mode, FieldManager: manager})
 		out.Changed = true
 	case a.Link != nil:
-		out.Volume, err = s.Client.CoreV1().PersistentVolumes().Update(ctx, a.Link, metav1.UpdateOptions{DryRun: mode, FieldManager: manager})
+		out.Volume, err = s.Client.CoreV1().PersistentVolumes().Update(ctx, a.Link,
+			metav1.UpdateOptions{DryRun: mode, FieldManager: manager})
 		out.Changed = true
 	}
 	if err != nil {
@@ -223,7 +229,8 @@ func (s *Search) apply(ctx context.Context, f decide.AdoptionFacts, a decide.Ado
 	if a.Claim == nil {
 		return out, nil
 	}
-	claim, err := s.Client.CoreV1().PersistentVolumeClaims(a.Claim.Namespace).Create(ctx, a.Claim, metav1.CreateOptions{DryRun: mode, FieldManager: manager})
+	claim, err := s.Client.CoreV1().PersistentVolumeClaims(a.Claim.Namespace).Create(ctx, a.Claim,
+		metav1.CreateOptions{DryRun: mode, FieldManager: manager})
 	if err != nil {
 		return out, fmt.Errorf("make claim %s/%s of pv/%s: %w", a.Claim.Namespace, a.Claim.Name, a.Object.Name, err)
 	}

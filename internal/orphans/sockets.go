@@ -40,7 +40,8 @@ func Sockets(ctx context.Context, dir string) ([]string, error) {
 			continue
 		}
 		if len(out)+len(failed) == maxSockets {
-			failed = append(failed, fmt.Errorf("more than %d sockets in %s: name a driver's with --csi-address", maxSockets, dir))
+			failed = append(failed, fmt.Errorf("more than %d sockets in %s: name a driver's with --csi-address",
+				maxSockets, dir))
 			break
 		}
 		socket, err := announced(ctx, filepath.Join(dir, e.Name()))

@@ -1,5 +1,5 @@
-// Package parts runs what has to live together: parts start in order, and end in the reverse order when one of them ends or
-// all are asked to.
+// Package parts runs what has to live together: parts start in order, and end in the reverse order when one of them
+// ends or all are asked to.
 package parts
 
 import (

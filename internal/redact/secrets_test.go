@@ -77,7 +77,10 @@ func spellings() map[string]func(string) string {
 	}
 	for _, name := range []string{"JSON", "query", "base64", "hex", "base64 in lines"} {
 		inner := all[name]
-		all[name+" in JSON"] = func(s string) string { b, _ := json.Marshal(map[string]string{"k": inner(s)}); return string(b) }
+		all[name+" in JSON"] = func(s string) string {
+			b, _ := json.Marshal(map[string]string{"k": inner(s)})
+			return string(b)
+		}
 		all[name+" in a query"] = func(s string) string { return "https://host/?k=" + url.QueryEscape(inner(s)) + "&x=y" }
 		all[name+" in JSON in JSON"] = func(s string) string {
 			b, _ := json.Marshal(map[string]string{"k": inner(s)})
@@ -122,11 +125,13 @@ func TestSpellings(t *testing.T) {
 			for _, frame := range []string{"https://host/?k=", "&x=y", `\"k\":\"`, "k\":\"", "k\\\":\\\""} {
 				core = strings.TrimSuffix(strings.TrimPrefix(core, frame), frame)
 			}
-			if !strings.Contains(got, Hidden) || shows(got, core) || !strings.HasPrefix(got, "login failed: ") || !strings.HasSuffix(got, "(try again)") {
+			if !strings.Contains(got, Hidden) || shows(got, core) || !strings.HasPrefix(got, "login failed: ") ||
+				!strings.HasSuffix(got, "(try again)") {
 				t.Errorf("%s as %s\n%s\nis shown as\n%s", kind, name, written, got)
 			}
 			cut := written[:len(written)*3/4]
-			if got := s.Hide("login failed: " + cut); len(secret) > 2*partSize && shows(got, strings.Trim(core, `"`)[:min(len(core), len(cut))*2/3]) {
+			if got := s.Hide("login failed: " + cut); len(secret) > 2*partSize &&
+				shows(got, strings.Trim(core, `"`)[:min(len(core), len(cut))*2/3]) {
 				t.Errorf("%s as %s, cut,\n%s\nis shown as\n%s", kind, name, cut, got)
 			}
 		}
@@ -135,7 +140,9 @@ func TestSpellings(t *testing.T) {
 
 // TestHide: what is hidden, and what is left so that a message can be understood.
 func TestHide(t *testing.T) {
-	s := Of(map[string]string{"user": "adm", "pin": "4711", "key": "a-longer-secret", "file": "{\n  \"id\": \"storage-key-1\",\n}\n", "empty": ""})
+	s := Of(map[string]string{
+		"user": "adm", "pin": "4711", "key": "a-longer-secret", "file": "{\n  \"id\": \"storage-key-1\",\n}\n", "empty": "",
+	})
 	const token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl"
 	for text, want := range map[string]string{
 		"nothing secret {}":            "nothing secret {}",
@@ -173,7 +180,10 @@ func TestBounds(t *testing.T) {
 	if got := s.Hide("secret number 0039999, secret number 0039000"); got != "***, ***" {
 		t.Errorf("the newest are shown: %s", got)
 	}
-	for _, text := range []string{strings.Repeat("%255cu0041", 2000), strings.Repeat("a", 1<<20), strings.Repeat("&amp;#x5c;", 2000), strings.Repeat("41424344", 1000)} {
+	for _, text := range []string{
+		strings.Repeat("%255cu0041", 2000), strings.Repeat("a", 1<<20), strings.Repeat("&amp;#x5c;", 2000),
+		strings.Repeat("41424344", 1000),
+	} {
 		start := time.Now()
 		got := s.Hide(text)
 		if took := time.Since(start); took > 5*time.Second || len(got) > MaxText+10 {
@@ -195,7 +205,8 @@ func TestAnyTextAnySecret(t *testing.T) {
 		}
 		s := Of(map[string]string{"k": secret})
 		got := s.Hide(rapid.StringMatching(`[a-z=: ]{0,20}`).Draw(t, "before") + " " + written)
-		if !utf8.ValidString(got) || !strings.Contains(got, Hidden) || strings.Contains(got, written) || strings.Contains(got, secret) {
+		if !utf8.ValidString(got) || !strings.Contains(got, Hidden) || strings.Contains(got, written) ||
+			strings.Contains(got, secret) {
 			t.Fatalf("%q as %q is shown as %q", secret, written, got)
 		}
 	})
@@ -211,7 +222,8 @@ func FuzzHide(f *testing.F) {
 		if !utf8.ValidString(got) || len(got) > 3*MaxText+10 {
 			t.Fatalf("%q", got)
 		}
-		if len(secret) > 3 && utf8.ValidString(secret) && !strings.Contains(Hidden, secret) && len(text) < MaxText && strings.Contains(got, secret) {
+		if len(secret) > 3 && utf8.ValidString(secret) && !strings.Contains(Hidden, secret) && len(text) < MaxText &&
+			strings.Contains(got, secret) {
 			t.Fatalf("%q shows %q", got, secret)
 		}
 	})

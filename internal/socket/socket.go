@@ -21,7 +21,8 @@ var ErrTaken = errors.New("another one answers")
 // made if need be.
 func Listen(ctx context.Context, path string) (*net.UnixListener, error) {
 	if len(path) > NameLimit {
-		return nil, fmt.Errorf("the socket %s has a name of %d bytes, %d are possible; give a shorter directory", path, len(path), NameLimit)
+		return nil, fmt.Errorf("the socket %s has a name of %d bytes, %d are possible; give a shorter directory", path,
+			len(path), NameLimit)
 	}
 	if other, err := (&net.Dialer{}).DialContext(ctx, "unix", path); err == nil {
 		return nil, errors.Join(fmt.Errorf("%w at %s; stop it first", ErrTaken, path), other.Close())

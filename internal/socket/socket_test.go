@@ -37,7 +37,8 @@ func TestListen(t *testing.T) {
 			t.Errorf("%s: %v, %v", at, info, err)
 		}
 	}
-	if l, err := socket.Listen(t.Context(), path); l != nil || !errors.Is(err, socket.ErrTaken) || !strings.Contains(err.Error(), path) {
+	if l, err := socket.Listen(t.Context(), path); l != nil || !errors.Is(err, socket.ErrTaken) ||
+		!strings.Contains(err.Error(), path) {
 		t.Errorf("a second one: %v", err)
 	}
 	first.SetUnlinkOnClose(false) // as a process that is killed leaves it
@@ -60,7 +61,9 @@ func TestNoSocket(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(full, "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{full, filepath.Join(dir, strings.Repeat("n", socket.NameLimit)), "/proc/absent/csi.sock"} {
+	for _, path := range []string{
+		full, filepath.Join(dir, strings.Repeat("n", socket.NameLimit)), "/proc/absent/csi.sock",
+	} {
 		if l, err := socket.Listen(t.Context(), path); l != nil || err == nil || errors.Is(err, socket.ErrTaken) {
 			t.Errorf("%.30s: %v", path, err)
 		}

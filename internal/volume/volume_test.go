@@ -34,10 +34,11 @@ func TestOutcomeStrings(t *testing.T) {
 func TestDriverGone(t *testing.T) {
 	for message, want := range map[string]bool{
 		`Unavailable: connection error: desc = "transport: Error while dialing: dial unix /s: connect: no such file or directory"`: true,
-		"rpc error: code = Unavailable desc = error reading from server: EOF":                                                      true,
-		"rpc error: code = Unavailable desc = transport is closing":                                                                true,
-		"dial unix /s: connect: connection refused":                                                                                true,
-		"rpc error: code = Unavailable desc = the array restarts":                                                                  false,
+		"rpc error: code = Unavailable desc = error reading from " +
+			"server: EOF": true,
+		"rpc error: code = Unavailable desc = transport is closing": true,
+		"dial unix /s: connect: connection refused":                 true,
+		"rpc error: code = Unavailable desc = the array restarts":   false,
 	} {
 		if got := DriverGone(message); got != want {
 			t.Errorf("DriverGone(%q) = %v", message, got)
@@ -53,7 +54,7 @@ func TestNextAfter(t *testing.T) {
 		`secrets "login" not found`:                     "user",
 		`Internal: (what the driver said is not shown, because it may hold a secret: secrets "login" not found)`: "d",
 		`error getting secrets "login": it has no data`:                                                          "d",
-		`volumes "login" not found`: "d",
+		`volumes "login" not found`:                                                                              "d",
 	} {
 		if got := NextAfter(message, "d"); got != want {
 			t.Errorf("NextAfter(%q) = %q, want %q", message, got, want)

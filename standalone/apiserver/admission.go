@@ -26,7 +26,9 @@ import (
 )
 
 // admit puts the plugins in the order in which they see a request.
-func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory, left func() room.Plan) error {
+func admit(
+	c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory, left func() room.Plan,
+) error {
 	plugins := admission.NewPlugins()
 	lifecycle.Register(plugins)
 	limitranger.Register(plugins)
@@ -44,13 +46,15 @@ func admit(c *genericapiserver.Config, client kubernetes.Interface, inf informer
 		return fmt.Errorf("what quotas count: %w", err)
 	}
 	facts := admission.PluginInitializers{
-		initializer.New(client, nil, inf, c.Authorization.Authorizer, utilfeature.DefaultFeatureGate, c.EffectiveVersion, c.DrainedNotify(), nil),
+		initializer.New(client, nil, inf, c.Authorization.Authorizer, utilfeature.DefaultFeatureGate, c.EffectiveVersion,
+			c.DrainedNotify(), nil),
 		kubeadmission.NewPluginInitializer(quotas, nil),
 	}
 	var chain []admission.Interface
 	for _, name := range []string{
 		lifecycle.PluginName, limitranger.PluginName, noderestriction.PluginName, setdefault.PluginName,
-		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName, guard.DataPluginName, spare.PluginName,
+		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName,
+		guard.DataPluginName, spare.PluginName,
 		// The last one, because what it lets pass is counted as used.
 		resourcequota.PluginName,
 	} {

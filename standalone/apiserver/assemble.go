@@ -45,7 +45,9 @@ const resync = 10 * time.Hour
 
 // assemble puts the server together; it does not run yet. Ready is closed when
 // roles are known.
-func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string, o Options, ready <-chan struct{}) (*assembly, *genericapiserver.GenericAPIServer, error) {
+func assemble(
+	ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string, o Options, ready <-chan struct{},
+) (*assembly, *genericapiserver.GenericAPIServer, error) {
 	a := &assembly{ca: ca, config: genericapiserver.NewConfig(legacyscheme.Codecs)}
 	c := a.config
 	c.MergedResourceConfig = served()
@@ -62,7 +64,8 @@ func assemble(ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string
 		return nil, nil, fmt.Errorf("loopback client: %w", err)
 	}
 	a.informers = informers.NewSharedInformerFactory(client, resync)
-	if a.etcd, a.factory, err = store(c, place{endpoint: db.Endpoint(), sealing: sealing, collects: o.Collects}); err != nil {
+	if a.etcd, a.factory, err = store(c,
+		place{endpoint: db.Endpoint(), sealing: sealing, collects: o.Collects}); err != nil {
 		return nil, nil, err
 	}
 	a.members = membership.New(ca, client)
@@ -160,7 +163,8 @@ func (a *assembly) describe(server *genericapiserver.GenericAPIServer) error {
 		if path != "apis/"+apiextensionsv1.SchemeGroupVersion.String() {
 			continue
 		}
-		spec, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}), a.config.OpenAPIV3Config)
+		spec, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices([]*restful.WebService{ws}),
+			a.config.OpenAPIV3Config)
 		if err != nil {
 			return fmt.Errorf("describe custom resources: %w", err)
 		}
@@ -189,10 +193,11 @@ func (a *assembly) extensions() (*extensions.CustomResourceDefinitions, error) {
 	config := &extensions.Config{
 		GenericConfig: &genericapiserver.RecommendedConfig{Config: c, SharedInformerFactory: a.informers},
 		ExtraConfig: extensions.ExtraConfig{
-			CRDRESTOptionsGetter: extensionsoptions.NewCRDRESTOptionsGetter(etcd, c.ResourceTransformers, c.StorageObjectCountTracker),
-			MasterCount:          1,
-			AuthResolverWrapper:  webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, c.LoopbackClientConfig, nil),
-			ServiceResolver:      webhook.NewDefaultServiceResolver(),
+			CRDRESTOptionsGetter: extensionsoptions.NewCRDRESTOptionsGetter(etcd, c.ResourceTransformers,
+				c.StorageObjectCountTracker),
+			MasterCount:         1,
+			AuthResolverWrapper: webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, c.LoopbackClientConfig, nil),
+			ServiceResolver:     webhook.NewDefaultServiceResolver(),
 		},
 	}
 	notFound := notfoundhandler.New(c.Serializer, genericfilters.NoMuxAndDiscoveryIncompleteKey)

@@ -39,7 +39,9 @@ const issuer = "https://kubernetes.default.svc"
 // back, service account tokens signed by it, and the invitations of nodes, and
 // returns what knows them. Without either one
 // may only ask whether the server is well, as supervisors do.
-func authenticate(c *genericapiserver.Config, ca *pki.Authority, inf informers.SharedInformerFactory, members *membership.Members) (authenticator.Request, error) {
+func authenticate(
+	c *genericapiserver.Config, ca *pki.Authority, inf informers.SharedInformerFactory, members *membership.Members,
+) (authenticator.Request, error) {
 	clientCA, err := dynamiccertificates.NewStaticCAContent("client-ca", ca.CertPEM())
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority for clients: %w", err)
@@ -52,7 +54,8 @@ func authenticate(c *genericapiserver.Config, ca *pki.Authority, inf informers.S
 	if err != nil {
 		return nil, fmt.Errorf("key of service account tokens: %w", err)
 	}
-	tokens := serviceaccount.JWTTokenAuthenticator([]string{issuer}, keys, audiences, serviceaccount.NewValidator(owners{inf}))
+	tokens := serviceaccount.JWTTokenAuthenticator([]string{issuer}, keys, audiences,
+		serviceaccount.NewValidator(owners{inf}))
 	c.Authentication.APIAudiences = audiences
 	identities := group.NewAuthenticatedGroupAdder(authnunion.New(
 		ownProcess(),
@@ -76,19 +79,25 @@ func tokenIssuer(key *ecdsa.PrivateKey) (serviceaccount.TokenGenerator, error) {
 // authorize lets administrators do everything, confines node agents to their
 // own objects, and asks RBAC about everybody else. Until ready it refuses nobody:
 // who may do what is not known yet.
-func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory, members *membership.Members, ready <-chan struct{}) error {
+func authorize(
+	c *genericapiserver.Config, inf informers.SharedInformerFactory, members *membership.Members, ready <-chan struct{},
+) error {
 	graph := node.NewGraph()
 	node.AddGraphEventHandlers(graph, inf.Core().V1().Nodes(), inf.Core().V1().Pods(), inf.Core().V1().PersistentVolumes(),
 		inf.Storage().V1().VolumeAttachments(), nil, nil)
 	r := inf.Rbac().V1()
 	roles := rbac.New(
 		&rbac.RoleGetter{Lister: r.Roles().Lister()}, &rbac.RoleBindingLister{Lister: r.RoleBindings().Lister()},
-		&rbac.ClusterRoleGetter{Lister: r.ClusterRoles().Lister()}, &rbac.ClusterRoleBindingLister{Lister: r.ClusterRoleBindings().Lister()})
+		&rbac.ClusterRoleGetter{Lister: r.ClusterRoles().Lister()},
+		&rbac.ClusterRoleBindingLister{Lister: r.ClusterRoleBindings().Lister()})
 	all, err := authzunion.New(
-		authzunion.NamedAuthorizer{AuthorizerName: "Administrators", Authorizer: authorizerfactory.NewPrivilegedGroups("system:masters")},
+		authzunion.NamedAuthorizer{
+			AuthorizerName: "Administrators", Authorizer: authorizerfactory.NewPrivilegedGroups("system:masters"),
+		},
 		authzunion.NamedAuthorizer{AuthorizerName: "Start", Authorizer: waitFor(ready)},
 		authzunion.NamedAuthorizer{AuthorizerName: "Membership", Authorizer: members.Authorizer()},
-		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: node.NewAuthorizer(graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())},
+		authzunion.NamedAuthorizer{AuthorizerName: "Node", Authorizer: node.NewAuthorizer(graph,
+			nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())},
 		authzunion.NamedAuthorizer{AuthorizerName: "RBAC", Authorizer: roles})
 	if err != nil {
 		return fmt.Errorf("authorization: %w", err)
@@ -100,18 +109,19 @@ func authorize(c *genericapiserver.Config, inf informers.SharedInformerFactory, 
 // waitFor has no opinion, but takes its time: clients that have waited for the
 // server would take a refusal for an answer, and pause for longer and longer.
 func waitFor(ready <-chan struct{}) authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		if !a.IsResourceRequest() {
-			// Supervisors ask whether the server is ready.
-			return authorizer.DecisionNoOpinion, "", nil
-		}
-		select {
-		case <-ready:
-			return authorizer.DecisionNoOpinion, "", nil
-		case <-ctx.Done():
-			return authorizer.DecisionNoOpinion, "", ctx.Err()
-		}
-	})
+	return authorizer.AuthorizerFunc(
+		func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			if !a.IsResourceRequest() {
+				// Supervisors ask whether the server is ready.
+				return authorizer.DecisionNoOpinion, "", nil
+			}
+			select {
+			case <-ready:
+				return authorizer.DecisionNoOpinion, "", nil
+			case <-ctx.Done():
+				return authorizer.DecisionNoOpinion, "", ctx.Err()
+			}
+		})
 }
 
 // owners looks up what a service account token is bound to, so that it dies
@@ -141,11 +151,15 @@ func (o owners) GetNode(_ context.Context, name string) (*corev1.Node, error) {
 }
 
 // GetValidatingWebhookConfiguration refuses: there are no webhooks.
-func (o owners) GetValidatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+func (o owners) GetValidatingWebhookConfiguration(
+	_ context.Context, name string,
+) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	return nil, apierrors.NewNotFound(admissionregistrationv1.Resource("validatingwebhookconfigurations"), name)
 }
 
 // GetMutatingWebhookConfiguration refuses: there are no webhooks.
-func (o owners) GetMutatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+func (o owners) GetMutatingWebhookConfiguration(
+	_ context.Context, name string,
+) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
 	return nil, apierrors.NewNotFound(admissionregistrationv1.Resource("mutatingwebhookconfigurations"), name)
 }

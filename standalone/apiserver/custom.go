@@ -39,7 +39,10 @@ func ensureCRDs(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
-func updateCRD(ctx context.Context, definitions extensionstyped.CustomResourceDefinitionInterface, want *apiextensionsv1.CustomResourceDefinition) error {
+func updateCRD(
+	ctx context.Context, definitions extensionstyped.CustomResourceDefinitionInterface,
+	want *apiextensionsv1.CustomResourceDefinition,
+) error {
 	have, err := definitions.Get(ctx, want.Name, metav1.GetOptions{})
 	if err != nil || equality.Semantic.DeepDerivative(want.Spec, have.Spec) {
 		return err

@@ -43,7 +43,9 @@ func TestSourcesAreNotPassedOver(t *testing.T) {
 		{"something of another kind", local(ptr.To("populators.example.com"), "Web"), "spec.dataSource"},
 		{"a snapshot of another group", local(nil, volume.KindSnapshot), "spec.dataSource"},
 		{"something of another kind by reference", func(c *corev1.PersistentVolumeClaimSpec) {
-			c.DataSourceRef = &corev1.TypedObjectReference{APIGroup: ptr.To("populators.example.com"), Kind: "Web", Name: "source"}
+			c.DataSourceRef = &corev1.TypedObjectReference{
+				APIGroup: ptr.To("populators.example.com"), Kind: "Web", Name: "source",
+			}
 		}, ""},
 	} {
 		claim := claimOf("c"+string(rune('a'+i)), "fast", "1Gi")
@@ -58,7 +60,8 @@ func TestSourcesAreNotPassedOver(t *testing.T) {
 			if test.says == "" && err != nil {
 				t.Errorf("%s, %s: %v", object, test.what, err)
 			}
-			if test.says != "" && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), strings.TrimPrefix(test.says, "spec.")) || !strings.Contains(err.Error(), "empty")) {
+			if test.says != "" && (!apierrors.IsInvalid(err) ||
+				!strings.Contains(err.Error(), strings.TrimPrefix(test.says, "spec.")) || !strings.Contains(err.Error(), "empty")) {
 				t.Errorf("%s, %s: %v, want it refused for %s", object, test.what, err, test.says)
 			}
 		}
@@ -76,7 +79,8 @@ func makeClaim(t *testing.T, admin kubernetes.Interface, c *corev1.PersistentVol
 
 func makePod(t *testing.T, admin kubernetes.Interface, p *corev1.Pod) error {
 	t.Helper()
-	_, err := admin.CoreV1().Pods("default").Create(t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := admin.CoreV1().Pods("default").Create(t.Context(), p,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }
 
@@ -85,13 +89,19 @@ func makePod(t *testing.T, admin kubernetes.Interface, p *corev1.Pod) error {
 func TestHandlesByHand(t *testing.T) {
 	s := standalonetest.Start(t)
 	admin := standalonetest.Client(t, s, "")
-	for handle, good := range map[string]bool{"v-1": true, "a b/ü": true, "v\n": false, "v\x00": false, "\x1b[2J": false} {
+	for handle, good := range map[string]bool{
+		"v-1": true, "a b/ü": true, "v\n": false, "v\x00": false, "\x1b[2J": false,
+	} {
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{GenerateName: "v-"}, Spec: corev1.PersistentVolumeSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com", VolumeHandle: handle}},
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com", VolumeHandle: handle},
+			},
 		}}
 		_, err := admin.CoreV1().PersistentVolumes().Create(t.Context(), v, metav1.CreateOptions{})
-		if good != (err == nil) || err != nil && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.csi.volumeHandle")) {
+		if good != (err == nil) ||
+			err != nil && (!apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "spec.csi.volumeHandle")) {
 			t.Errorf("id %q: %v", handle, err)
 		}
 	}

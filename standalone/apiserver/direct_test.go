@@ -45,7 +45,8 @@ func TestDirectAnswerIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.StatusCode != http.StatusTooManyRequests || r.Header.Get("Retry-After") != "1" || r.Header.Get("Late") != "" || r.ContentLength != int64(len("question answered")) {
+	if r.StatusCode != http.StatusTooManyRequests || r.Header.Get("Retry-After") != "1" || r.Header.Get("Late") != "" ||
+		r.ContentLength != int64(len("question answered")) {
 		t.Errorf("%d %v %d", r.StatusCode, r.Header, r.ContentLength)
 	}
 	if body, err := read(t, r); body != "question answered" || err != nil {

@@ -62,7 +62,8 @@ func (s *Server) upgrade(ctx context.Context, o Options, objects bool) error {
 		return backup.KeepStopped(ctx, backup.Options{DataDir: s.dir.Path, Version: o.Version, Reason: backup.Upgrade}, file)
 	})
 	if err == nil && from != "" && objects && o.Log != nil {
-		o.Log.Info("another version has used the data directory: it was backed up before anything is changed", "from", from, "to", o.Version, "backup", file)
+		o.Log.Info("another version has used the data directory: it was backed up before anything is changed", "from", from,
+			"to", o.Version, "backup", file)
 	}
 	return err
 }
@@ -73,7 +74,8 @@ func (s *Server) missing(objects bool) error {
 		return s.dir.Damaged(objectsAre, fmt.Errorf("%w: %s has no objects, but there is %s", ErrLost, s.place("etcd"), used))
 	}
 	if _, err := os.Stat(s.place("pki")); objects && errors.Is(err, os.ErrNotExist) {
-		return s.dir.Damaged(keysAre, fmt.Errorf("%w: %s, the keys of everybody who may use the objects in %s, is gone", ErrLost, s.place("pki"), s.place("etcd")))
+		return s.dir.Damaged(keysAre, fmt.Errorf("%w: %s, the keys of everybody who may use the objects in %s, is gone",
+			ErrLost, s.place("pki"), s.place("etcd")))
 	}
 	return nil
 }

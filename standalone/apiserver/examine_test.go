@@ -27,10 +27,14 @@ func TestDamagedDirectory(t *testing.T) {
 		is          error
 		says        string
 	}{
-		{gone: filepath.Join(dir, "etcd"), is: apiserver.ErrLost, says: "has no objects, but there is " + dir + "/admin.kubeconfig"},
+		{gone: filepath.Join(dir, "etcd"), is: apiserver.ErrLost, says: "has no objects, but there is " + dir +
+			"/admin.kubeconfig"},
 		{gone: filepath.Join(dir, "pki"), is: apiserver.ErrLost, says: "is gone"},
 		{short: filepath.Join(member, "snap/db"), size: 8192, is: etcd.ErrDamaged, says: "snap/db is 8192 bytes long"},
-		{short: filepath.Join(member, "wal/0000000000000000-0000000000000000.wal"), size: 4096, is: etcd.ErrDamaged, says: "the control plane has confirmed"},
+		{
+			short: filepath.Join(member, "wal/0000000000000000-0000000000000000.wal"), size: 4096, is: etcd.ErrDamaged,
+			says: "the control plane has confirmed",
+		},
 	} {
 		before := prepare(t, c.gone, c.short, c.size)
 		begin := time.Now()
@@ -85,7 +89,8 @@ func prepare(t *testing.T, gone, short string, size int64) (back func()) {
 func TestStartEndsWhenAsked(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := apiserver.Start(ctx, apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0"}); !errors.Is(err, context.Canceled) {
+	if _, err := apiserver.Start(ctx, apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1:0"}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("%v, want %v", err, context.Canceled)
 	}
 }

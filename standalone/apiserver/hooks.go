@@ -37,7 +37,8 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 		return fmt.Errorf("roles of every cluster: %w", err)
 	}
 	server.AddPostStartHookOrDie(name, bootstrap)
-	accounts, err := serviceaccount.NewServiceAccountsController(klog.Background(), a.informers.Core().V1().ServiceAccounts(), a.informers.Core().V1().Namespaces(),
+	accounts, err := serviceaccount.NewServiceAccountsController(klog.Background(),
+		a.informers.Core().V1().ServiceAccounts(), a.informers.Core().V1().Namespaces(),
 		client, serviceaccount.DefaultServiceAccountsControllerOptions())
 	if err != nil {
 		return fmt.Errorf("service accounts of every namespace: %w", err)
@@ -55,7 +56,8 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 		go ends.Run(h, 1)
 		return nil
 	})
-	server.AddPostStartHookOrDie("membership", func(h genericapiserver.PostStartHookContext) error { return a.members.Run(h) })
+	server.AddPostStartHookOrDie("membership",
+		func(h genericapiserver.PostStartHookContext) error { return a.members.Run(h) })
 	return a.keepQuotas(server, client, objects)
 }
 

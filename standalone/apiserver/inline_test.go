@@ -22,7 +22,9 @@ import (
 // inlinePod is a Pod that names drivers itself: as a FlexVolume, and by the name
 // of a CSI driver after "csi:".
 func inlinePod(name string, drivers ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "c", Image: "i"}},
+	}}
 	for _, driver := range drivers {
 		v := corev1.Volume{Name: "v" + string(rune('a'+len(p.Spec.Volumes)))}
 		if csi, is := strings.CutPrefix(driver, "csi:"); is {
@@ -72,17 +74,20 @@ func TestWhoNamesDriversInPods(t *testing.T) {
 		switch {
 		case c.needs == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
-		case c.needs != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `"use" on "flexdrivers" in group "volplane.dev" for the name "`+c.needs)):
+		case c.needs != "" && (!apierrors.IsForbidden(err) ||
+			!strings.Contains(err.Error(), `"use" on "flexdrivers" in group "volplane.dev" for the name "`+c.needs)):
 			t.Errorf("%s: %v, want forbidden", name, err)
 		}
 	}
-	if _, err := user.CoreV1().Pods("kube-system").Create(ctx, inlinePod("p", "example.com/allowed"), metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := user.CoreV1().Pods("kube-system").Create(ctx, inlinePod("p", "example.com/allowed"),
+		metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("in another namespace: %v, want forbidden", err)
 	}
 	if err := create(admin, inlinePod("theirs", "example.com/other", "csi:made.example.com")); err != nil {
 		t.Errorf("administrator: %v", err)
 	}
-	if _, err := user.CoreV1().Pods("default").Patch(ctx, "theirs", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := user.CoreV1().Pods("default").Patch(ctx, "theirs", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{}); err != nil {
 		t.Errorf("a change that brings no driver: %v", err)
 	}
 }
@@ -111,7 +116,9 @@ func csiDrivers(t *testing.T, admin kubernetes.Interface) {
 	for name, label := range map[string]string{"made.example.com": volume.Program, "theirs.example.com": "helm"} {
 		d := &storagev1.CSIDriver{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{volume.LabelMadeBy: label}},
-			Spec:       storagev1.CSIDriverSpec{VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}},
+			Spec: storagev1.CSIDriverSpec{
+				VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral},
+			},
 		}
 		if _, err := admin.StorageV1().CSIDrivers().Create(t.Context(), d, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -124,9 +131,11 @@ func csiDrivers(t *testing.T, admin kubernetes.Interface) {
 func mayUse(t *testing.T, admin kubernetes.Interface, driver string) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: "flex-drivers"}
-	_, err := admin.RbacV1().Roles("default").Create(t.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-		APIGroups: []string{volume.Domain}, Resources: []string{"flexdrivers"}, ResourceNames: []string{driver}, Verbs: []string{"use"},
-	}}}, metav1.CreateOptions{})
+	_, err := admin.RbacV1().Roles("default").Create(t.Context(),
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{volume.Domain}, Resources: []string{"flexdrivers"}, ResourceNames: []string{driver},
+			Verbs: []string{"use"},
+		}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

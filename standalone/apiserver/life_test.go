@@ -51,7 +51,8 @@ func TestKillLosesNothing(t *testing.T) {
 	s := start(t, apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0"})
 	defer s.Stop()
 	for _, name := range names {
-		if _, err := standalonetest.Client(t, s, "").CoreV1().ConfigMaps("default").Get(t.Context(), name, metav1.GetOptions{}); err != nil {
+		if _, err := standalonetest.Client(t, s, "").CoreV1().ConfigMaps("default").Get(t.Context(), name,
+			metav1.GetOptions{}); err != nil {
 			t.Errorf("what a killed process confirmed: %v", err)
 		}
 	}
@@ -94,7 +95,8 @@ func TestServersDoNotKnowEachOther(t *testing.T) {
 	if err := keep(t, standalonetest.Client(t, a, ""), "only-in-a"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := standalonetest.Client(t, b, "").CoreV1().ConfigMaps("default").Get(t.Context(), "only-in-a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := standalonetest.Client(t, b, "").CoreV1().ConfigMaps("default").Get(t.Context(), "only-in-a",
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the other server's object: %v, want not found", err)
 	}
 	mixed, foreign := standalonetest.Remote(t, b), standalonetest.Remote(t, a)
@@ -177,6 +179,7 @@ func TestListenEverywhere(t *testing.T) {
 
 func keep(t *testing.T, c kubernetes.Interface, name string) error {
 	t.Helper()
-	_, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err := c.CoreV1().ConfigMaps("default").Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	return err
 }

@@ -59,7 +59,8 @@ func ecdsaKey(t *testing.T, c elliptic.Curve) *ecdsa.PrivateKey {
 
 func (a *applicant) invite(node string) {
 	a.t.Helper()
-	status, said := post(a.t, standalonetest.Remote(a.t, a.server), identity.PathInvitation, encode(a.t, identity.Invite{Node: node, Seconds: 3600}))
+	status, said := post(a.t, standalonetest.Remote(a.t, a.server), identity.PathInvitation,
+		encode(a.t, identity.Invite{Node: node, Seconds: 3600}))
 	var invited identity.Invited
 	if err := json.Unmarshal(said, &invited); status != http.StatusOK || err != nil {
 		a.t.Fatalf("invite %s: %d %s", node, status, said)
@@ -77,7 +78,8 @@ func (a *applicant) invited(token string) *rest.Config {
 // ask asks for a certificate as a user, for a key.
 func (a *applicant) ask(by *rest.Config, user string, key any) (int, []byte) {
 	a.t.Helper()
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: user}}, key)
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: user}}, key)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -170,28 +172,36 @@ func TestNodeJoins(t *testing.T) {
 	want("another curve", 400)(a.ask(a.invited(a.token), "system:node:n1", p384))
 	want("a key of another kind", 400)(a.ask(a.invited(a.token), "system:node:n1", weak))
 	want("a forged token", 401)(a.ask(a.invited(forged), "system:node:n1", a.key))
-	want("a token for another node", 401)(a.ask(a.invited(strings.Replace(a.token, "~n1~", "~n2~", 1)), "system:node:n2", a.key))
+	want("a token for another node",
+		401)(a.ask(a.invited(strings.Replace(a.token, "~n1~", "~n2~", 1)), "system:node:n2", a.key))
 	want("the administrator", 403)(a.ask(admin, "system:node:n1", a.key))
 	want("no request", 400)(post(t, a.invited(a.token), identity.PathCertificate, []byte("x")))
 	want("a huge request", 413)(post(t, a.invited(a.token), identity.PathCertificate, make([]byte, 1<<20)))
-	want("an invitation by an invitation", 403)(post(t, a.invited(a.token), identity.PathInvitation, encode(t, identity.Invite{Node: "n3", Seconds: 60})))
-	want("a node with a bad name", 400)(post(t, admin, identity.PathInvitation, encode(t, identity.Invite{Node: "../n", Seconds: 60})))
-	want("an invitation for ever", 400)(post(t, admin, identity.PathInvitation, encode(t, identity.Invite{Node: "n3", Seconds: 1 << 40})))
+	want("an invitation by an invitation",
+		403)(post(t, a.invited(a.token), identity.PathInvitation, encode(t, identity.Invite{Node: "n3", Seconds: 60})))
+	want("a node with a bad name",
+		400)(post(t, admin, identity.PathInvitation, encode(t, identity.Invite{Node: "../n", Seconds: 60})))
+	want("an invitation for ever",
+		400)(post(t, admin, identity.PathInvitation, encode(t, identity.Invite{Node: "n3", Seconds: 1 << 40})))
 
 	node := a.join()
-	if _, err := clientOf(t, node).CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := clientOf(t, node).CoreV1().Nodes().Create(t.Context(),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{}); err != nil {
 		t.Errorf("the node that joined: %v", err)
 	}
 	want("the same key again, because the answer was lost", 200)(a.ask(a.invited(a.token), "system:node:n1", a.key))
 	want("the token again", 403)(a.ask(a.invited(a.token), "system:node:n1", other))
-	if _, err := clientOf(t, a.invited(a.token)).CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := clientOf(t, a.invited(a.token)).CoreV1().Nodes().Get(t.Context(), "n1",
+		metav1.GetOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("a Node for an invitation: %v, want forbidden", err)
 	}
-	want("an invitation by a node", 403)(post(t, node, identity.PathInvitation, encode(t, identity.Invite{Node: "n1", Seconds: 60})))
+	want("an invitation by a node",
+		403)(post(t, node, identity.PathInvitation, encode(t, identity.Invite{Node: "n1", Seconds: 60})))
 	want("another node's certificate", 403)(a.ask(node, "system:node:n2", other))
 	status, cert := a.ask(node, "system:node:n1", other)
 	want("renewal", 200)(status, cert)
-	if _, err := clientOf(t, a.with(cert, other)).CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); err != nil {
+	if _, err := clientOf(t, a.with(cert, other)).CoreV1().Nodes().Get(t.Context(), "n1",
+		metav1.GetOptions{}); err != nil {
 		t.Errorf("the renewed certificate: %v", err)
 	}
 }
@@ -246,7 +256,8 @@ func TestRevocation(t *testing.T) {
 	config, other := a.join(), b.join()
 	node, old, neighbour := clientOf(t, config), agentNamed(t, o.DataDir, s, "n1"), clientOf(t, other)
 	for name, c := range map[string]kubernetes.Interface{"n1": node, "n2": neighbour} {
-		if _, err := c.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := c.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -256,7 +267,8 @@ func TestRevocation(t *testing.T) {
 	ends, goesOn := watchNode(t, node, "n1"), watchNode(t, neighbour, "n2")
 	a.invite("n1") // and is not used before it is taken back
 
-	if status, said := post(t, standalonetest.Remote(t, s), identity.PathRevocation, encode(t, identity.Revoke{Node: "n1"})); status != http.StatusOK {
+	if status, said := post(t, standalonetest.Remote(t, s), identity.PathRevocation,
+		encode(t, identity.Revoke{Node: "n1"})); status != http.StatusOK {
 		t.Fatalf("revoke: %d %s", status, said)
 	}
 	refused := func(when string) {

@@ -69,7 +69,8 @@ func (o Options) listen() (net.Listener, error) {
 	}
 	l, err := net.Listen("tcp", o.Listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%w: somebody listens at %s already; give another port with --listen, port 0 takes a free one (%s is taken)", ErrPortTaken, o.Listen, port)
+		return nil, fmt.Errorf("%w: somebody listens at %s already; give another port with --listen, port 0 takes a free "+
+			"one (%s is taken)", ErrPortTaken, o.Listen, port)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", o.Listen, err)

@@ -36,10 +36,14 @@ const (
 // keepQuotas keeps what quotas say is used true, also after deletions, which
 // admission does not see. What is counted is cached only from the first quota on:
 // most planes have none.
-func (a *assembly) keepQuotas(server *genericapiserver.GenericAPIServer, client kubernetes.Interface, objects metadata.Interface) error {
+func (a *assembly) keepQuotas(
+	server *genericapiserver.GenericAPIServer, client kubernetes.Interface, objects metadata.Interface,
+) error {
 	first := make(chan struct{})
 	once := sync.OnceFunc(func() { close(first) })
-	_, err := a.informers.Core().V1().ResourceQuotas().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: func(any) { once() }})
+	_, err := a.informers.Core().V1().ResourceQuotas().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { once() },
+	})
 	if err != nil {
 		return fmt.Errorf("quotas: %w", err)
 	}
@@ -107,7 +111,8 @@ func (c counted) Start(stop <-chan struct{}) {
 
 // whole says whether quotas look into the objects of a resource.
 func whole(r schema.GroupVersionResource) bool {
-	return r == corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims") || r == corev1.SchemeGroupVersion.WithResource("pods")
+	return r == corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims") ||
+		r == corev1.SchemeGroupVersion.WithResource("pods")
 }
 
 // evaluators say what an object of the resources that are served here uses.
@@ -116,5 +121,7 @@ func (c counted) evaluators() ([]quota.Evaluator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("what quotas count: %w", err)
 	}
-	return slices.DeleteFunc(all, func(e quota.Evaluator) bool { return e.GroupResource().Resource == "replicationcontrollers" }), nil
+	return slices.DeleteFunc(all, func(e quota.Evaluator) bool {
+		return e.GroupResource().Resource == "replicationcontrollers"
+	}), nil
 }

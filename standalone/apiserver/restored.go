@@ -25,7 +25,9 @@ func (s *Server) tellRestored(ctx context.Context, client kubernetes.Interface) 
 	}
 	said := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: volume.ConfigRestored},
-		Data:       map[string]string{volume.RestoredMade: r.Made.Format(time.RFC3339), "file": filepath.Base(r.From), "version": r.Version},
+		Data: map[string]string{
+			volume.RestoredMade: r.Made.Format(time.RFC3339), "file": filepath.Base(r.From), "version": r.Version,
+		},
 	}
 	if err := ensureNamespace(ctx, client, volume.NamespaceSystem); err != nil {
 		return err
@@ -44,7 +46,8 @@ func (s *Server) tellRestored(ctx context.Context, client kubernetes.Interface) 
 
 // ensureNamespace makes a namespace that the server itself makes a moment later.
 func ensureNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
-	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("namespace %s: %w", name, err)
 	}

@@ -40,7 +40,8 @@ func TestRightsEndWhereTheRolesEnd(t *testing.T) {
 	_, nodeSecrets := node.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
 	_, attachments := node.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	for what, err := range map[string]error{
-		"secrets for a user without a role": secrets, "all secrets for a node": nodeSecrets, "all attachments for a node": attachments,
+		"secrets for a user without a role": secrets, "all secrets for a node": nodeSecrets,
+		"all attachments for a node": attachments,
 	} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v, want forbidden", what, err)
@@ -123,7 +124,8 @@ func TestOnlyHealthIsPublic(t *testing.T) {
 	}
 	// A review asks about a token in a request that has no path.
 	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: " "}}
-	got, err := standalonetest.Client(t, s, "").AuthenticationV1().TokenReviews().Create(t.Context(), review, metav1.CreateOptions{})
+	got, err := standalonetest.Client(t, s, "").AuthenticationV1().TokenReviews().Create(t.Context(), review,
+		metav1.CreateOptions{})
 	if err != nil || got.Status.Authenticated {
 		t.Errorf("review of an empty token: %+v, %v; want nobody", got.Status, err)
 	}
@@ -163,37 +165,45 @@ func TestCustomResourcesAreDescribed(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "widgets.test.volplane.dev"},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: "test.volplane.dev", Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural: "widgets", Singular: "widget", Kind: "Widget", ListKind: "WidgetList",
+			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}},
+				Schema: &apiextensionsv1.CustomResourceValidation{
+					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
+				},
 			}},
 		},
 	}
-	if _, err := c.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd, metav1.CreateOptions{}); err != nil {
+	if _, err := c.ApiextensionsV1().CustomResourceDefinitions().Create(t.Context(), crd,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	missing := []string{"not asked yet"}
-	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		data, err := c.Discovery().RESTClient().Get().AbsPath("/openapi/v3").DoRaw(ctx)
-		if err != nil {
-			return false, err
-		}
-		var described struct{ Paths map[string]any }
-		if err := json.Unmarshal(data, &described); err != nil {
-			return false, err
-		}
-		missing = nil
-		for _, group := range []string{
-			"api/v1", "apis/storage.k8s.io/v1", "apis/coordination.k8s.io/v1", "apis/events.k8s.io/v1", "apis/rbac.authorization.k8s.io/v1",
-			"apis/authentication.k8s.io/v1", "apis/authorization.k8s.io/v1", "apis/apiextensions.k8s.io/v1", "apis/test.volplane.dev/v1",
-		} {
-			if described.Paths[group] == nil {
-				missing = append(missing, group)
+	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			data, err := c.Discovery().RESTClient().Get().AbsPath("/openapi/v3").DoRaw(ctx)
+			if err != nil {
+				return false, err
 			}
-		}
-		return len(missing) == 0, nil
-	})
+			var described struct{ Paths map[string]any }
+			if err := json.Unmarshal(data, &described); err != nil {
+				return false, err
+			}
+			missing = nil
+			for _, group := range []string{
+				"api/v1", "apis/storage.k8s.io/v1", "apis/coordination.k8s.io/v1", "apis/events.k8s.io/v1",
+				"apis/rbac.authorization.k8s.io/v1",
+				"apis/authentication.k8s.io/v1", "apis/authorization.k8s.io/v1", "apis/apiextensions.k8s.io/v1",
+				"apis/test.volplane.dev/v1",
+			} {
+				if described.Paths[group] == nil {
+					missing = append(missing, group)
+				}
+			}
+			return len(missing) == 0, nil
+		})
 	if err != nil {
 		t.Errorf("not described: %v (%v)", missing, err)
 	}

@@ -30,7 +30,8 @@ func (s *Server) tellRoom(w http.ResponseWriter, r *http.Request) {
 // ended says why etcd has ended, and what can be done about it.
 func (s *Server) ended(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return fmt.Errorf("etcd: %w; the disk of %s is full: make room on it, then start again; all that was confirmed is there", err, s.dir.Path)
+		return fmt.Errorf("etcd: %w; the disk of %s is full: make room on it, then start again; all that was "+
+			"confirmed is there", err, s.dir.Path)
 	}
 	return fmt.Errorf("etcd: %w", err)
 }

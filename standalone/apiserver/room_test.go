@@ -57,7 +57,9 @@ func within(t *testing.T, limit time.Duration, what string, is func() error) {
 }
 
 func big(name string, finalizers ...string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: finalizers}, Data: map[string]string{"x": strings.Repeat("x", 500_000)}}
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: finalizers}, Data: map[string]string{
+		"x": strings.Repeat("x", 500_000),
+	}}
 }
 
 // world is a server whose database has a small quota, and a user of it.
@@ -71,8 +73,10 @@ func (w world) fill(prefix string) (names []string) {
 	w.Helper()
 	for i := range 1000 {
 		name := fmt.Sprint(prefix, i)
-		_, err := w.c.CoreV1().ConfigMaps("default").Create(w.Context(), big(name, "volplane.dev/test"), metav1.CreateOptions{})
-		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "DatabaseFull") && strings.Contains(err.Error(), "deletions are not") {
+		_, err := w.c.CoreV1().ConfigMaps("default").Create(w.Context(), big(name, "volplane.dev/test"),
+			metav1.CreateOptions{})
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "DatabaseFull") &&
+			strings.Contains(err.Error(), "deletions are not") {
 			return names
 		}
 		if err != nil {
@@ -108,7 +112,8 @@ func (w world) empty(names []string) {
 	for _, name := range names {
 		within(w.T, time.Minute, "deletion", func() error { return maps.Delete(w.Context(), name, metav1.DeleteOptions{}) })
 		within(w.T, time.Minute, "the end of what is deleted", func() error {
-			_, err := maps.Patch(w.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			_, err := maps.Patch(w.Context(), name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+				metav1.PatchOptions{})
 			return err
 		})
 	}

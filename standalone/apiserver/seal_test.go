@@ -28,7 +28,8 @@ func holders(t *testing.T, dir string) []string {
 			return err
 		}
 		data, err := os.ReadFile(path)
-		if bytes.Contains(data, []byte(hidden)) || bytes.Contains(data, []byte(base64.StdEncoding.EncodeToString([]byte(hidden)))) {
+		if bytes.Contains(data, []byte(hidden)) ||
+			bytes.Contains(data, []byte(base64.StdEncoding.EncodeToString([]byte(hidden)))) {
 			found = append(found, path)
 		}
 		return err
@@ -47,7 +48,8 @@ func keepSecret(t *testing.T, s *apiserver.Server) {
 	if _, err := admin.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := admin.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().ConfigMaps("default").Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
 		t.Error(err)
 	}
 	s.Stop()

@@ -34,7 +34,8 @@ func TestRestartKeepsEverything(t *testing.T) {
 	begin := time.Now()
 	s := start(t, o)
 	t.Logf("fresh start %v", time.Since(begin))
-	if _, err := standalonetest.Client(t, s, "").CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := standalonetest.Client(t, s, "").CoreV1().ConfigMaps("default").Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	kubeconfig, err := os.Stat(s.AdminKubeconfig())
@@ -53,10 +54,13 @@ func TestRestartKeepsEverything(t *testing.T) {
 	defer s.Stop()
 	// At another address by the same certificate: there is only one.
 	again := standalonetest.Remote(t, s)
-	if again.Host != "https://"+s.Addr() || !bytes.Equal(again.CertData, administrator.CertData) || !bytes.Equal(again.KeyData, administrator.KeyData) {
-		t.Errorf("the administrator of %s reaches %s, by another certificate: %v", s.Addr(), again.Host, !bytes.Equal(again.CertData, administrator.CertData))
+	if again.Host != "https://"+s.Addr() || !bytes.Equal(again.CertData, administrator.CertData) ||
+		!bytes.Equal(again.KeyData, administrator.KeyData) {
+		t.Errorf("the administrator of %s reaches %s, by another certificate: %v", s.Addr(), again.Host,
+			!bytes.Equal(again.CertData, administrator.CertData))
 	}
-	if _, err := standalonetest.Client(t, s, "").CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{}); err != nil {
+	if _, err := standalonetest.Client(t, s, "").CoreV1().ConfigMaps("default").Get(t.Context(), "kept",
+		metav1.GetOptions{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -77,7 +81,9 @@ func TestStartIsRefusedWithTheNextStep(t *testing.T) {
 		is   error
 		says string
 	}{
-		"port taken":    {apiserver.Options{DataDir: shortDir(t), Listen: l.Addr().String()}, apiserver.ErrPortTaken, "--listen"},
+		"port taken": {
+			apiserver.Options{DataDir: shortDir(t), Listen: l.Addr().String()}, apiserver.ErrPortTaken, "--listen",
+		},
 		"no port":       {apiserver.Options{DataDir: shortDir(t), Listen: "127.0.0.1"}, nil, "host:port"},
 		"no address":    {apiserver.Options{DataDir: shortDir(t), Listen: "nowhere.invalid:0"}, nil, "not an IP address"},
 		"newer format":  {apiserver.Options{DataDir: newer, Listen: "127.0.0.1:0"}, datadir.ErrNewer, "format 99"},
@@ -96,11 +102,13 @@ func TestNodesAreConfined(t *testing.T) {
 	admin, node := standalonetest.Client(t, s, ""), standalonetest.Client(t, s, "system:node:a", "system:nodes")
 	ctx := t.Context()
 	for _, name := range []string{"a", "b"} {
-		if _, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		if _, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := admin.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().Secrets("default").Create(ctx,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "other"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	status := []byte(`{"status":{"volumesInUse":["x"]}}`)
@@ -110,7 +118,8 @@ func TestNodesAreConfined(t *testing.T) {
 	}
 	_, foreign := node.CoreV1().Nodes().Patch(ctx, "b", types.MergePatchType, status, metav1.PatchOptions{}, "status")
 	_, secret := node.CoreV1().Secrets("default").Get(ctx, "other", metav1.GetOptions{})
-	_, csiNode := node.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, metav1.CreateOptions{})
+	_, csiNode := node.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "b"}},
+		metav1.CreateOptions{})
 	for what, err := range map[string]error{"status of b": foreign, "secret of nobody": secret, "CSINode of b": csiNode} {
 		if !apierrors.IsForbidden(err) {
 			t.Errorf("%s: %v, want forbidden", what, err)
@@ -134,18 +143,24 @@ func TestNodesReadTheSecretsOfTheirVolumes(t *testing.T) {
 		return &corev1.SecretReference{Namespace: "default", Name: name}
 	}
 	for _, name := range []string{"a", "b"} {
-		_, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := admin.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{})
 		must(err)
 	}
 	for _, name := range []string{"stage", "publish", "expand", "attach", "resize"} {
-		_, err := admin.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := admin.CoreV1().Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{})
 		must(err)
 	}
-	size, modes := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{Capacity: size, AccessModes: modes}}
+	size, modes := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	v := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{Capacity: size, AccessModes: modes},
+	}
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "default", Name: "c"}
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
-		Driver: "d.example.com", VolumeHandle: "h", NodeStageSecretRef: ref("stage"), NodePublishSecretRef: ref("publish"), NodeExpandSecretRef: ref("expand"),
+		Driver: "d.example.com", VolumeHandle: "h", NodeStageSecretRef: ref("stage"), NodePublishSecretRef: ref("publish"),
+		NodeExpandSecretRef:        ref("expand"),
 		ControllerPublishSecretRef: ref("attach"), ControllerExpandSecretRef: ref("resize"),
 	}
 	_, err := admin.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
@@ -155,17 +170,23 @@ func TestNodesReadTheSecretsOfTheirVolumes(t *testing.T) {
 	}}
 	_, err = admin.CoreV1().PersistentVolumeClaims("default").Create(ctx, c, metav1.CreateOptions{})
 	must(err)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
+		NodeName: "a", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+	}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+	}}}
 	_, err = admin.CoreV1().Pods("default").Create(ctx, pod, metav1.CreateOptions{})
 	must(err)
 	reads := func(node, secret string) error {
-		_, err := standalonetest.Client(t, s, "system:node:"+node, "system:nodes").CoreV1().Secrets("default").Get(ctx, secret, metav1.GetOptions{})
+		_, err := standalonetest.Client(t, s, "system:node:"+node, "system:nodes").CoreV1().Secrets("default").Get(ctx,
+			secret, metav1.GetOptions{})
 		return err
 	}
 	for _, name := range []string{"stage", "publish", "expand"} {
 		// What the authorizer knows follows the API.
-		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) { return reads("a", name) == nil, nil })
+		err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true,
+			func(context.Context) (bool, error) { return reads("a", name) == nil, nil })
 		if err != nil {
 			t.Errorf("the node may not read the Secret to %s its volume: %v", name, reads("a", name))
 		}
@@ -186,24 +207,31 @@ func TestOnlyTheTrustedSetGuardedAnnotations(t *testing.T) {
 	grant(t, admin)
 	user := standalonetest.Client(t, s, "someone")
 	pod := func(name, at string) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "c", Image: "i"}},
+		}}
 		if at != "" {
 			p.Annotations = map[string]string{volume.AnnMountAt: at}
 		}
 		return p
 	}
 	pods := user.CoreV1().Pods("default")
-	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		_, err := pods.Create(ctx, pod("plain", ""), metav1.CreateOptions{})
-		return err == nil, nil
-	})
+	err := wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			_, err := pods.Create(ctx, pod("plain", ""), metav1.CreateOptions{})
+			return err == nil, nil
+		})
 	if err != nil {
 		t.Fatalf("a Pod without the annotation: %v", err)
 	}
 	_, create := pods.Create(ctx, pod("bad", "/etc"), metav1.CreateOptions{})
-	_, patch := pods.Patch(ctx, "plain", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+volume.AnnMountAt+`":"/etc"}}}`), metav1.PatchOptions{})
-	bind := pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "plain", Annotations: map[string]string{volume.AnnMountAt: "/etc"}}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{})
-	_, options := pods.Patch(ctx, "plain", types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+volume.AnnMountOptions+`":"suid"}}}`), metav1.PatchOptions{})
+	_, patch := pods.Patch(ctx, "plain", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"`+volume.AnnMountAt+`":"/etc"}}}`), metav1.PatchOptions{})
+	bind := pods.Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{
+		Name: "plain", Annotations: map[string]string{volume.AnnMountAt: "/etc"},
+	}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{})
+	_, options := pods.Patch(ctx, "plain", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"`+volume.AnnMountOptions+`":"suid"}}}`), metav1.PatchOptions{})
 	for what, err := range map[string]error{"create": create, "patch": patch, "bind": bind, "options": options} {
 		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "hostpaths") {
 			t.Errorf("%s: %v, want forbidden", what, err)
@@ -217,19 +245,22 @@ func TestOnlyTheTrustedSetGuardedAnnotations(t *testing.T) {
 func TestNamespaceGoesWithItsObjects(t *testing.T) {
 	s := standalonetest.Start(t)
 	admin, ctx := standalonetest.Client(t, s, ""), t.Context()
-	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gone"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "gone"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := admin.CoreV1().ConfigMaps("gone").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := admin.CoreV1().ConfigMaps("gone").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := admin.CoreV1().Namespaces().Delete(ctx, "gone", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		_, err := admin.CoreV1().Namespaces().Get(ctx, "gone", metav1.GetOptions{})
-		return apierrors.IsNotFound(err), nil
-	})
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			_, err := admin.CoreV1().Namespaces().Get(ctx, "gone", metav1.GetOptions{})
+			return apierrors.IsNotFound(err), nil
+		})
 	if err != nil {
 		t.Error(err)
 	}
@@ -243,7 +274,8 @@ func TestNobodyWithoutIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) && !apierrors.IsForbidden(err) {
+	if _, err := c.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); !apierrors.IsUnauthorized(err) &&
+		!apierrors.IsForbidden(err) {
 		t.Errorf("list without an identity: %v", err)
 	}
 }

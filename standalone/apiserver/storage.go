@@ -76,7 +76,9 @@ type place struct {
 }
 
 // store makes the server keep its objects at a place.
-func store(c *genericapiserver.Config, at place) (*genericoptions.EtcdOptions, *serverstorage.DefaultStorageFactory, error) {
+func store(
+	c *genericapiserver.Config, at place,
+) (*genericoptions.EtcdOptions, *serverstorage.DefaultStorageFactory, error) {
 	o := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(registryPrefix, nil))
 	o.StorageConfig.Transport.ServerList = []string{at.endpoint}
 	o.EncryptionProviderConfigFilepath = at.sealing
@@ -88,7 +90,8 @@ func store(c *genericapiserver.Config, at place) (*genericoptions.EtcdOptions, *
 	// "minions" is where Kubernetes has kept its Nodes since their first name.
 	f := serverstorage.NewDefaultStorageFactory(o.StorageConfig, mediaType, legacyscheme.Codecs, encoding, served(),
 		map[schema.GroupResource]string{{Resource: "nodes"}: "minions"})
-	f.AddCohabitatingResources(schema.GroupResource{Resource: "events"}, schema.GroupResource{Group: "events.k8s.io", Resource: "events"})
+	f.AddCohabitatingResources(schema.GroupResource{Resource: "events"},
+		schema.GroupResource{Group: "events.k8s.io", Resource: "events"})
 	f.StorageConfig.StorageObjectCountTracker = c.StorageObjectCountTracker
 	if err := o.ApplyWithStorageFactoryTo(f, c); err != nil {
 		return nil, nil, fmt.Errorf("storage: %w", err)
@@ -110,7 +113,8 @@ func (a *assembly) providers() ([]provider, error) {
 	c := a.config
 	core := coreProvider{authz: c.Authorization.Authorizer, GenericConfig: &corerest.GenericConfig{
 		StorageFactory: a.factory, EventTTL: eventLife, LoopbackClientConfig: c.LoopbackClientConfig,
-		ServiceAccountIssuer: tokens, ServiceAccountMaxExpiration: tokenLife, APIAudiences: c.Authentication.APIAudiences, Informers: a.informers,
+		ServiceAccountIssuer: tokens, ServiceAccountMaxExpiration: tokenLife, APIAudiences: c.Authentication.APIAudiences,
+		Informers: a.informers,
 	}}
 	return []provider{
 		core,
@@ -158,7 +162,9 @@ type coreProvider struct {
 }
 
 // NewRESTStorage makes the storages of the core group.
-func (p coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, options generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+func (p coreProvider) NewRESTStorage(
+	enabled serverstorage.APIResourceConfigSource, options generic.RESTOptionsGetter,
+) (genericapiserver.APIGroupInfo, error) {
 	info, err := p.GenericConfig.NewRESTStorage(enabled, options)
 	if err != nil {
 		return info, err
@@ -197,17 +203,23 @@ func (p coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSour
 
 // bindTokens has tokens of service accounts made for Pods and Nodes, of which the
 // generic part of the group knows none. Node agents ask for tokens of their Pods.
-func (p coreProvider) bindTokens(s map[string]rest.Storage, options generic.RESTOptionsGetter, nodes, pods rest.Getter) error {
+func (p coreProvider) bindTokens(
+	s map[string]rest.Storage, options generic.RESTOptionsGetter, nodes, pods rest.Getter,
+) error {
 	secrets, ok := s["secrets"].(rest.Getter)
 	if !ok {
 		return errNoSecrets
 	}
-	accounts, err := accountstore.NewREST(options, p.ServiceAccountIssuer, p.APIAudiences, p.authz, p.ServiceAccountMaxExpiration, pods, secrets, nodes,
-		none[*admissionregistrationv1.ValidatingWebhookConfiguration]{}, none[*admissionregistrationv1.MutatingWebhookConfiguration]{}, false, 0)
+	accounts, err := accountstore.NewREST(options, p.ServiceAccountIssuer, p.APIAudiences, p.authz,
+		p.ServiceAccountMaxExpiration, pods, secrets, nodes,
+		none[*admissionregistrationv1.ValidatingWebhookConfiguration]{},
+		none[*admissionregistrationv1.MutatingWebhookConfiguration]{}, false, 0)
 	if err != nil {
 		return err
 	}
-	for name, storage := range map[string]rest.Storage{"serviceaccounts": accounts, "serviceaccounts/token": accounts.Token} {
+	for name, storage := range map[string]rest.Storage{
+		"serviceaccounts": accounts, "serviceaccounts/token": accounts.Token,
+	} {
 		if unused, ok := s[name]; ok {
 			unused.Destroy()
 		}

@@ -80,7 +80,9 @@ func TestEarlierVersions(t *testing.T) {
 			dir := shortDir(t)
 			unpack(t, commit, dir)
 			var log bytes.Buffer
-			o := apiserver.Options{DataDir: dir, Listen: "127.0.0.1:0", NoSync: true, Version: "v9", Log: slog.New(slog.NewTextHandler(&log, nil))}
+			o := apiserver.Options{
+				DataDir: dir, Listen: "127.0.0.1:0", NoSync: true, Version: "v9", Log: slog.New(slog.NewTextHandler(&log, nil)),
+			}
 			holds(t, o, names)
 			said := regexp.MustCompile(`backup=(\S+)`).FindStringSubmatch(log.String())
 			if said == nil || !strings.Contains(log.String(), "an older version") {

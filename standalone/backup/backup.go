@@ -156,7 +156,8 @@ func unpack(file, into string) (m Manifest, err error) {
 	if m, err = extract(f, root); err == nil {
 		var keys int
 		var revision int64
-		if keys, revision, err = etcd.Verify(filepath.Join(into, snapshotName)); err == nil && (keys != m.Keys || revision != m.Revision) {
+		if keys, revision, err = etcd.Verify(filepath.Join(into, snapshotName)); err == nil &&
+			(keys != m.Keys || revision != m.Revision) {
 			err = fmt.Errorf("%d keys at revision %d, the manifest says %d at %d", keys, revision, m.Keys, m.Revision)
 		}
 	}

@@ -51,7 +51,8 @@ func options(dir string) backup.Options {
 
 func put(t *testing.T, c kubernetes.Interface, name string) *corev1.ConfigMap {
 	t.Helper()
-	o, err := c.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	o, err := c.CoreV1().ConfigMaps("default").Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,9 @@ func TestSaveAndRestore(t *testing.T) {
 	last := put(t, c, "after").ResourceVersion
 	stop()
 	t.Run("empty", func(t *testing.T) { restored{file: running, into: short(t), seen: last}.check(t) })
-	t.Run("used", func(t *testing.T) { restored{file: stopped, into: dir, seen: last, between: true, used: true}.check(t) })
+	t.Run("used", func(t *testing.T) {
+		restored{file: stopped, into: dir, seen: last, between: true, used: true}.check(t)
+	})
 	if err := os.Truncate(filepath.Join(dir, "etcd", "member", "member", "snap", "db"), 5000); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +112,8 @@ func (r restored) check(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(result.Replaced, "etcd")); r.used == (err != nil) || r.used != (result.Replaced != "") {
+	if _, err := os.Stat(filepath.Join(result.Replaced, "etcd")); r.used == (err != nil) ||
+		r.used != (result.Replaced != "") {
 		t.Errorf("replaced is in %q: %v", result.Replaced, err)
 	}
 	client, stop := start(t, r.into)

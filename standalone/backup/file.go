@@ -184,7 +184,8 @@ func acceptable(h *tar.Header, before map[string]string) error {
 		rel, err := filepath.Rel(top, h.Name)
 		return err == nil && filepath.IsLocal(rel)
 	})
-	if h.Typeflag != tar.TypeReg || !filepath.IsLocal(h.Name) || filepath.Clean(h.Name) != h.Name || !known || twice || h.Size > most || len(before) >= maxFiles {
+	if h.Typeflag != tar.TypeReg || !filepath.IsLocal(h.Name) || filepath.Clean(h.Name) != h.Name || !known || twice ||
+		h.Size > most || len(before) >= maxFiles {
 		return fmt.Errorf("%.200q of %d bytes is no part of a backup", h.Name, h.Size)
 	}
 	return nil

@@ -27,7 +27,9 @@ func small(t *testing.T) (dir, file string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	for name, text := range map[string]string{"format": "1\n", "pki/ca.key": "key", "pki/deep/ca.crt": "crt", "pki/x.tmp": "draft", "pool/data": "data"} {
+	for name, text := range map[string]string{
+		"format": "1\n", "pki/ca.key": "key", "pki/deep/ca.crt": "crt", "pki/x.tmp": "draft", "pool/data": "data",
+	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)
@@ -81,7 +83,8 @@ func TestWhatIsKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := tree(t, into); !slices.Equal(got, []string{"etcd.snapshot", "format", "pki/ca.key", "pki/deep/ca.crt"}) || len(m.Sums) != len(got) {
+	if got := tree(t, into); !slices.Equal(got, []string{"etcd.snapshot", "format", "pki/ca.key", "pki/deep/ca.crt"}) ||
+		len(m.Sums) != len(got) {
 		t.Errorf("%v, manifest %v", got, m.Sums)
 	}
 }
@@ -109,7 +112,8 @@ func TestDamagedBackup(t *testing.T) {
 		changed[max(at, 10)] ^= 0x40
 		try("changed", at, changed)
 	}
-	if got := slices.DeleteFunc(tree(t, dir), func(name string) bool { return name == "lock" }); !slices.Equal(got, before) {
+	if got := slices.DeleteFunc(tree(t, dir),
+		func(name string) bool { return name == "lock" }); !slices.Equal(got, before) {
 		t.Errorf("the directory has %v, had %v", got, before)
 	}
 }
@@ -177,7 +181,8 @@ func TestRestoreIsKilled(t *testing.T) {
 		halfway(t, dir, work, steps)
 		_, err = Restore(file, dir, time.Unix(2e9, 0))
 		must(t, fmt.Sprintf("restore after %d steps", steps), err)
-		if exists, err := etcd.Check(filepath.Join(dir, "etcd")); err != nil || !exists || !bytes.Equal(key, read(t, filepath.Join(dir, "pki/ca.key"))) {
+		if exists, err := etcd.Check(filepath.Join(dir, "etcd")); err != nil || !exists ||
+			!bytes.Equal(key, read(t, filepath.Join(dir, "pki/ca.key"))) {
 			t.Errorf("after %d steps: %v %v", steps, exists, err)
 		}
 		if _, pending, err := Pending(dir); !pending || err != nil {
@@ -206,7 +211,9 @@ func halfway(t *testing.T, dir, work string, steps int) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"etcd", "format", "pki"} {
-		for _, move := range [][2]string{{filepath.Join(dir, name), filepath.Join(old, name)}, {filepath.Join(work, name), filepath.Join(dir, name)}} {
+		for _, move := range [][2]string{
+			{filepath.Join(dir, name), filepath.Join(old, name)}, {filepath.Join(work, name), filepath.Join(dir, name)},
+		} {
 			if steps--; steps < 0 {
 				return
 			}
@@ -225,7 +232,10 @@ func TestKeep(t *testing.T) {
 	defer s.Stop()
 	own := filepath.Join(dir, datadir.Backups)
 	must(t, "folder", os.MkdirAll(own, 0o700))
-	others := []string{".draft-1", "20250101T000000Z-daily.tar.gz.old", "20250101T000000Z-manual.tar.gz", "20250102T000000Z-daily.tar.gz", "mine.tar.gz"}
+	others := []string{
+		".draft-1", "20250101T000000Z-daily.tar.gz.old", "20250101T000000Z-manual.tar.gz", "20250102T000000Z-daily.tar.gz",
+		"mine.tar.gz",
+	}
 	for _, name := range append(others, "20250101T000000Z-daily.tar.gz") {
 		must(t, "file", os.WriteFile(filepath.Join(own, name), nil, 0o600))
 	}

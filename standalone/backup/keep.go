@@ -135,7 +135,8 @@ func ownBackups(dataDir, reason string) []string {
 		if _, err := time.Parse(layout, name[:len(layout)]); err != nil {
 			continue
 		}
-		if rest, ok := strings.CutSuffix(name[len(layout):], suffix); ok && strings.HasPrefix(rest, "-") && (reason == "" || rest == "-"+reason) {
+		if rest, ok := strings.CutSuffix(name[len(layout):], suffix); ok && strings.HasPrefix(rest, "-") &&
+			(reason == "" || rest == "-"+reason) {
 			out = append(out, name)
 		}
 	}

@@ -15,7 +15,8 @@ func TestDamaged(t *testing.T) {
 	d := open(t, filepath.Join(t.TempDir(), "d"))
 	defer d.Close()
 	err := d.Damaged("objects", errCause)
-	if !errors.Is(err, errCause) || !strings.Contains(err.Error(), "none in "+d.Path+"/backup") || !strings.Contains(err.Error(), "volplane restore FILE --data-dir "+d.Path) {
+	if !errors.Is(err, errCause) || !strings.Contains(err.Error(), "none in "+d.Path+"/backup") ||
+		!strings.Contains(err.Error(), "volplane restore FILE --data-dir "+d.Path) {
 		t.Errorf("without backups: %v", err)
 	}
 	for _, name := range []string{"20260101", "20260102", "20260103", "20260104", ".new-20260105"} {

@@ -74,7 +74,8 @@ func private(path string) error {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%w: others may write to %s (mode %04o); run chmod go-w on it, or give another directory with --data-dir", ErrOpen, path, info.Mode().Perm())
+		return fmt.Errorf("%w: others may write to %s (mode %04o); run chmod go-w on it, or give another directory with "+
+			"--data-dir", ErrOpen, path, info.Mode().Perm())
 	}
 	return nil
 }
@@ -85,7 +86,8 @@ func (d *Dir) take() error {
 		return fmt.Errorf("lock data directory %s: %w; give one on a local filesystem with --data-dir", d.Path, err)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s is held by %s; stop it, or give another directory with --data-dir", ErrInUse, d.Path, d.holder())
+		return fmt.Errorf("%w: %s is held by %s; stop it, or give another directory with --data-dir", ErrInUse,
+			d.Path, d.holder())
 	}
 	if err := d.checkFormat(); err != nil {
 		return err
@@ -108,7 +110,8 @@ func (d *Dir) makeRoom() error {
 		free, err = d.free()
 	}
 	if err == nil && free < minFree {
-		return fmt.Errorf("%w: %s has %d MiB free, %d MiB are needed to start; free some space", ErrFull, d.Path, free>>20, minFree>>20)
+		return fmt.Errorf("%w: %s has %d MiB free, %d MiB are needed to start; free some space", ErrFull, d.Path,
+			free>>20, minFree>>20)
 	}
 	return err
 }
@@ -140,10 +143,12 @@ func (d *Dir) checkFormat() error {
 	}
 	format, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil {
-		return fmt.Errorf("data directory: %s holds %.20q, want a number; is %s a data directory of volplane?", path, data, d.Path)
+		return fmt.Errorf("data directory: %s holds %.20q, want a number; is %s a data directory of volplane?",
+			path, data, d.Path)
 	}
 	if format > Format {
-		return fmt.Errorf("%w: %s has format %d, this program knows %d; use the program that wrote it", ErrNewer, d.Path, format, Format)
+		return fmt.Errorf("%w: %s has format %d, this program knows %d; use the program that wrote it", ErrNewer, d.Path,
+			format, Format)
 	}
 	return nil
 }

@@ -164,13 +164,26 @@ func TestCheck(t *testing.T) {
 			path, used := log(t, dir)
 			patch(t, path, used/2, []byte("!"))
 		}, ".wal at byte", true},
-		"no log":        {stopped, func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "member/member/wal")) }, "is missing, its database", true},
-		"no database":   {stopped, func(t *testing.T, dir string) { remove(t, filepath.Join(dir, db)) }, "is missing, its log", true},
-		"an empty one":  {stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 0) }, "is empty", true},
-		"some bytes":    {stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 100) }, db, true},
-		"two pages":     {stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 8192) }, "bytes long", true},
-		"half of it":    {stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 40960) }, "bytes long", true},
-		"other pages":   {stopped, func(t *testing.T, dir string) { patch(t, filepath.Join(dir, db), 8192, noise) }, "damaged", true},
+		"no log": {
+			stopped, func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "member/member/wal")) },
+			"is missing, its database", true,
+		},
+		"no database": {
+			stopped, func(t *testing.T, dir string) { remove(t, filepath.Join(dir, db)) }, "is missing, its log", true,
+		},
+		"an empty one": {
+			stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 0) }, "is empty", true,
+		},
+		"some bytes": {stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 100) }, db, true},
+		"two pages": {
+			stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 8192) }, "bytes long", true,
+		},
+		"half of it": {
+			stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 40960) }, "bytes long", true,
+		},
+		"other pages": {
+			stopped, func(t *testing.T, dir string) { patch(t, filepath.Join(dir, db), 8192, noise) }, "damaged", true,
+		},
 		"a file of log": {stopped, func(t *testing.T, dir string) { renamed(t, dir) }, "are missing", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -184,7 +197,8 @@ func TestCheck(t *testing.T) {
 				before = state(t, dir)
 			}
 			exists, err := etcd.Check(dir)
-			if exists != c.exists || errors.Is(err, etcd.ErrDamaged) != (c.says != "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			if exists != c.exists || errors.Is(err, etcd.ErrDamaged) != (c.says != "") ||
+				err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Errorf("exists %v, %v; want %v and %q", exists, err, c.exists, c.says)
 			}
 			if before != "" && state(t, dir) != before {
@@ -254,7 +268,8 @@ func TestStartEnds(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
 			_, err = etcd.Start(ctx, etcd.Options{Dir: dir})
-			if took := time.Since(begin); err == nil || took > 10*time.Second || errors.Is(err, context.DeadlineExceeded) != (name == "waits") {
+			if took := time.Since(begin); err == nil || took > 10*time.Second ||
+				errors.Is(err, context.DeadlineExceeded) != (name == "waits") {
 				t.Errorf("%v after %s", err, took)
 			}
 			t.Log(err)

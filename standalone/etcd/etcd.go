@@ -62,7 +62,8 @@ type Server struct {
 // as anything moves; the end of ctx ends it at any moment.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if n := len(o.socket()); n > socketNameLimit {
-		return nil, fmt.Errorf("%w: the socket %s has a name of %d bytes, %d are possible; give a shorter --data-dir", ErrTooLong, o.socket(), n, socketNameLimit)
+		return nil, fmt.Errorf("%w: the socket %s has a name of %d bytes, %d are possible; give a shorter --data-dir",
+			ErrTooLong, o.socket(), n, socketNameLimit)
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)

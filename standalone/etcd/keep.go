@@ -107,7 +107,9 @@ func (k *keeper) apply(ctx context.Context, f room.Facts, p room.Plan) error {
 		failed = append(failed, k.etcd.Server.Backend().Defrag())
 	}
 	if p.Disarm {
-		_, err := k.etcd.Server.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: uint64(k.etcd.Server.MemberID()), Alarm: pb.AlarmType_NOSPACE})
+		_, err := k.etcd.Server.Alarm(ctx, &pb.AlarmRequest{
+			Action: pb.AlarmRequest_DEACTIVATE, MemberID: uint64(k.etcd.Server.MemberID()), Alarm: pb.AlarmType_NOSPACE,
+		})
 		failed = append(failed, err)
 	}
 	return errors.Join(failed...)

@@ -121,11 +121,13 @@ func (l *logFacts) check(data, log string, applied uint64) error {
 	newest := slices.Max(snapshots)
 	switch {
 	case l.last < max(applied, l.commit):
-		return fmt.Errorf("%w: the log %s ends with entry %d, the control plane has confirmed %d", ErrDamaged, log, l.last, max(applied, l.commit))
+		return fmt.Errorf("%w: the log %s ends with entry %d, the control plane has confirmed %d", ErrDamaged, log, l.last,
+			max(applied, l.commit))
 	case l.first > newest:
 		return fmt.Errorf("%w: the log %s begins with entry %d, those from %d are missing", ErrDamaged, log, l.first, newest)
 	case applied < newest:
-		return fmt.Errorf("%w: the database %s knows %d entries, its log says that it had %d: it is an older one", ErrDamaged, data, applied, newest)
+		return fmt.Errorf("%w: the database %s knows %d entries, its log says that it had %d: it is an older one", ErrDamaged,
+			data, applied, newest)
 	}
 	return nil
 }

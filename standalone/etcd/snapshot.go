@@ -49,8 +49,9 @@ func Restore(file, dir string) error {
 	c := Options{Dir: dir}.config(zap.NewNop())
 	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
 		SnapshotPath: file, Name: c.Name, OutputDataDir: c.Dir, OutputWALDir: filepath.Join(c.Dir, "member", "wal"),
-		PeerURLs: []string{c.AdvertisePeerUrls[0].String()}, InitialCluster: c.InitialCluster, InitialClusterToken: c.InitialClusterToken,
-		RevisionBump: bump, MarkCompacted: true,
+		PeerURLs: []string{c.AdvertisePeerUrls[0].String()}, InitialCluster: c.InitialCluster,
+		InitialClusterToken: c.InitialClusterToken,
+		RevisionBump:        bump, MarkCompacted: true,
 	})
 	if err != nil {
 		return fmt.Errorf("%w: restore %s: %w", ErrDamaged, file, err)

@@ -38,7 +38,9 @@ const (
 // RBAC returns what the collector may do: whatever has an owner may have to go.
 func RBAC() []runtime.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: User}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch", "patch", "update", "delete"}},
+		{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{
+			"get", "list", "watch", "patch", "update", "delete",
+		}},
 		{APIGroups: []string{corev1.GroupName}, Resources: []string{"events"}, Verbs: []string{"create"}},
 		{NonResourceURLs: []string{"/api", "/api/*", "/apis", "/apis/*"}, Verbs: []string{"get"}},
 	}}
@@ -66,7 +68,8 @@ func Run(ctx context.Context, config *rest.Config) error {
 	begun := make(chan struct{})
 	seen := owners{metadatainformer.NewSharedInformerFactoryWithOptions(objects, 0, metadatainformer.WithTransform(owned))}
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(kinds))
-	collector, err := garbagecollector.NewGarbageCollector(ctx, client, objects, mapper, garbagecollector.DefaultIgnoredResources(), seen, begun)
+	collector, err := garbagecollector.NewGarbageCollector(ctx, client, objects, mapper,
+		garbagecollector.DefaultIgnoredResources(), seen, begun)
 	if err != nil {
 		return fmt.Errorf("garbage collector: %w", err)
 	}

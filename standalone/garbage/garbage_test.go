@@ -36,11 +36,13 @@ func collecting(t *testing.T) kubernetes.Interface {
 // TestNodeTakesItsCSINode.
 func TestNodeTakesItsCSINode(t *testing.T) {
 	c, ctx := collecting(t), t.Context()
-	node, err := c.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})
+	node, err := c.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
+		metav1.CreateOptions{})
 	must(t, err)
-	_, err = c.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "v1", Kind: "Node", Name: "n1", UID: node.UID},
-	}}}, metav1.CreateOptions{})
+	_, err = c.StorageV1().CSINodes().Create(ctx,
+		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: "n1", UID: node.UID},
+		}}}, metav1.CreateOptions{})
 	must(t, err)
 	must(t, c.CoreV1().Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}))
 	eventually(t, "the CSINode goes", func() bool {
@@ -55,16 +57,20 @@ func TestCascade(t *testing.T) {
 	for policy, want := range map[metav1.DeletionPropagation]struct {
 		stays, waits bool
 	}{
-		metav1.DeletePropagationBackground: {}, metav1.DeletePropagationForeground: {waits: true}, metav1.DeletePropagationOrphan: {stays: true},
+		metav1.DeletePropagationBackground: {}, metav1.DeletePropagationForeground: {waits: true},
+		metav1.DeletePropagationOrphan: {stays: true},
 	} {
 		t.Run(string(policy), func(t *testing.T) {
 			maps := c.CoreV1().ConfigMaps("default")
-			owner, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "owner-"}}, metav1.CreateOptions{})
+			owner, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "owner-"}},
+				metav1.CreateOptions{})
 			must(t, err)
 			child, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 				// Somebody else holds it for a while.
 				GenerateName: "child-", Finalizers: []string{"example.com/held"},
-				OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: ptr.To(true)}},
+				OwnerReferences: []metav1.OwnerReference{
+					{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: ptr.To(true)},
+				},
 			}}, metav1.CreateOptions{})
 			must(t, err)
 			get := func(name string) *corev1.ConfigMap {
@@ -77,7 +83,8 @@ func TestCascade(t *testing.T) {
 			}
 			must(t, maps.Delete(ctx, owner.Name, metav1.DeleteOptions{PropagationPolicy: &policy}))
 			if want.stays {
-				eventually(t, "the owner goes, its child has none", func() bool { return get(owner.Name) == nil && len(get(child.Name).OwnerReferences) == 0 })
+				eventually(t, "the owner goes, its child has none",
+					func() bool { return get(owner.Name) == nil && len(get(child.Name).OwnerReferences) == 0 })
 				if get(child.Name).DeletionTimestamp != nil {
 					t.Error("an orphan is deleted")
 				}

@@ -13,7 +13,8 @@ import (
 // Kubeconfig returns the file with which the user of the identity reaches the
 // server (https://host:port). It holds a private key.
 func (a *Authority) Kubeconfig(server, user string, identity Leaf) ([]byte, error) {
-	return kubeconfig(server, a.certPEM, user, &clientcmdapi.AuthInfo{ClientCertificateData: identity.Cert, ClientKeyData: identity.Key})
+	return kubeconfig(server, a.certPEM, user,
+		&clientcmdapi.AuthInfo{ClientCertificateData: identity.Cert, ClientKeyData: identity.Key})
 }
 
 // Invitation returns the file with which an invited user reaches the server of
@@ -47,6 +48,8 @@ func (a *Authority) Kept(kubeconfig []byte, now time.Time, user string, groups .
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)
-	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now.Add(FileLife / 3), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err = pair.Leaf.Verify(x509.VerifyOptions{
+		Roots: roots, CurrentTime: now.Add(FileLife / 3), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
 	return kept, err == nil
 }

@@ -161,7 +161,9 @@ func selfSigned(key *ecdsa.PrivateKey) ([]byte, error) {
 	return sign(t, authorityLife, t, key.Public(), key)
 }
 
-func sign(t *x509.Certificate, life time.Duration, parent *x509.Certificate, public crypto.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
+func sign(
+	t *x509.Certificate, life time.Duration, parent *x509.Certificate, public crypto.PublicKey, key *ecdsa.PrivateKey,
+) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
 		return nil, err

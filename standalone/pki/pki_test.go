@@ -43,7 +43,8 @@ func TestIdentitiesSayWhoAndForWhat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := verify(t, a, client, x509.ExtKeyUsageClientAuth); c.Subject.CommonName != "system:node:n" || !slices.Equal(c.Subject.Organization, []string{"system:nodes"}) {
+	if c := verify(t, a, client, x509.ExtKeyUsageClientAuth); c.Subject.CommonName != "system:node:n" ||
+		!slices.Equal(c.Subject.Organization, []string{"system:nodes"}) {
 		t.Errorf("subject %v", c.Subject)
 	}
 	c := verify(t, a, server, x509.ExtKeyUsageServerAuth)
@@ -68,7 +69,8 @@ func TestKubeconfigIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err := clientcmd.RESTConfigFromKubeConfig(data)
-	if err != nil || c.Host != "https://127.0.0.1:1" || string(c.CertData) != string(identity.Cert) || string(c.CAData) != string(a.CertPEM()) {
+	if err != nil || c.Host != "https://127.0.0.1:1" || string(c.CertData) != string(identity.Cert) ||
+		string(c.CAData) != string(a.CertPEM()) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
@@ -99,7 +101,9 @@ func verify(t *testing.T, a *pki.Authority, l pki.Leaf, usage x509.ExtKeyUsage) 
 	return c
 }
 
-func verifyAt(t *testing.T, a *pki.Authority, l pki.Leaf, usage x509.ExtKeyUsage, at time.Time) (*x509.Certificate, error) {
+func verifyAt(
+	t *testing.T, a *pki.Authority, l pki.Leaf, usage x509.ExtKeyUsage, at time.Time,
+) (*x509.Certificate, error) {
 	t.Helper()
 	pair, err := tls.X509KeyPair(l.Cert, l.Key)
 	if err != nil {
@@ -172,18 +176,20 @@ func TestKept(t *testing.T) {
 		now  time.Time
 		kept bool
 	}{
-		"as it was made":              {good, now, true},
-		"while a third is left":       {good, now.Add(pki.FileLife*2/3 - time.Hour), true},
-		"when a third is left":        {good, now.Add(pki.FileLife*2/3 + time.Hour), false},
-		"over":                        {good, now.Add(2 * pki.FileLife), false},
-		"a clock in 1970":             {good, time.Unix(3600, 0), true},
-		"no file":                     {nil, now, false},
-		"damaged":                     {good[:len(good)/2], now, false},
-		"of another authority":        {file(other, "u", "u", "g"), now, false},
-		"of another user":             {file(a, "u", "v", "g"), now, false},
-		"of another group":            {file(a, "u", "u", "h"), now, false},
-		"for another user":            {file(a, "v", "u", "g"), now, false},
-		"with the key of another one": {[]byte(strings.ReplaceAll(string(good), keyLine(good), keyLine(file(a, "u", "u", "g")))), now, false},
+		"as it was made":        {good, now, true},
+		"while a third is left": {good, now.Add(pki.FileLife*2/3 - time.Hour), true},
+		"when a third is left":  {good, now.Add(pki.FileLife*2/3 + time.Hour), false},
+		"over":                  {good, now.Add(2 * pki.FileLife), false},
+		"a clock in 1970":       {good, time.Unix(3600, 0), true},
+		"no file":               {nil, now, false},
+		"damaged":               {good[:len(good)/2], now, false},
+		"of another authority":  {file(other, "u", "u", "g"), now, false},
+		"of another user":       {file(a, "u", "v", "g"), now, false},
+		"of another group":      {file(a, "u", "u", "h"), now, false},
+		"for another user":      {file(a, "v", "u", "g"), now, false},
+		"with the key of another one": {
+			[]byte(strings.ReplaceAll(string(good), keyLine(good), keyLine(file(a, "u", "u", "g")))), now, false,
+		},
 	} {
 		leaf, kept := a.Kept(c.file, c.now, "u", "g")
 		if kept != c.kept || kept && len(leaf.Key) == 0 {
@@ -214,7 +220,8 @@ func TestNodesSayTheirEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if epoch, err := pki.EpochOf(c); err != nil || epoch != 7 || c.Subject.CommonName != "system:node:n1" || !slices.Equal(c.Subject.Organization, []string{"system:nodes"}) {
+	if epoch, err := pki.EpochOf(c); err != nil || epoch != 7 || c.Subject.CommonName != "system:node:n1" ||
+		!slices.Equal(c.Subject.Organization, []string{"system:nodes"}) {
 		t.Errorf("%v in epoch %d, %v", c.Subject, epoch, err)
 	}
 	if left := time.Until(c.NotAfter); left > pki.NodeLife || left < pki.NodeLife-time.Minute {

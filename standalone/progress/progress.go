@@ -56,5 +56,6 @@ func work() string {
 		return ""
 	}
 	computed := time.Duration(u.Utime.Nano() + u.Stime.Nano()).Truncate(idle)
-	return fmt.Sprintf(" (%d blocks read, %d written, %d page faults, %s computed)", u.Inblock, u.Oublock, u.Majflt, computed)
+	return fmt.Sprintf(" (%d blocks read, %d written, %d page faults, %s computed)", u.Inblock, u.Oublock,
+		u.Majflt, computed)
 }

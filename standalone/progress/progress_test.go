@@ -38,11 +38,22 @@ func TestWait(t *testing.T) {
 		least  time.Duration
 		most   time.Duration
 	}{
-		"slow but moving":     {each(50*time.Second, time.Hour), after(10*time.Minute, nil), time.Hour, nil, 10 * time.Minute, 10*time.Minute + time.Second},
-		"never moves":         {each(time.Hour, time.Hour), after(time.Hour, nil), time.Hour, progress.ErrStalled, limit, limit + time.Second},
-		"moves no more":       {each(time.Second, 3*time.Minute), after(time.Hour, nil), time.Hour, progress.ErrStalled, 3 * time.Minute, 4*time.Minute + 2*time.Second},
-		"fails":               {each(time.Second, time.Hour), after(time.Second, errBroken), time.Hour, errBroken, time.Second, 2 * time.Second},
-		"is asked to end":     {each(time.Second, time.Hour), after(time.Hour, nil), 5 * time.Second, context.Canceled, 5 * time.Second, 6 * time.Second},
+		"slow but moving": {each(50*time.Second, time.Hour), after(10*time.Minute, nil), time.Hour, nil, 10 * time.Minute, 10*
+			time.Minute + time.Second},
+		"never moves": {
+			each(time.Hour, time.Hour), after(time.Hour, nil), time.Hour, progress.ErrStalled, limit, limit + time.Second,
+		},
+		"moves no more": {
+			each(time.Second, 3*time.Minute), after(time.Hour, nil), time.Hour, progress.ErrStalled, 3 * time.Minute,
+			4*time.Minute + 2*time.Second,
+		},
+		"fails": {
+			each(time.Second, time.Hour), after(time.Second, errBroken), time.Hour, errBroken, time.Second, 2 * time.Second,
+		},
+		"is asked to end": {
+			each(time.Second, time.Hour), after(time.Hour, nil), 5 * time.Second, context.Canceled, 5 * time.Second,
+			6 * time.Second,
+		},
 		"is there at once":    {each(time.Second, time.Hour), after(0, nil), time.Hour, nil, 0, 0},
 		"is asked beforehand": {each(time.Second, time.Hour), after(time.Hour, nil), 0, context.Canceled, 0, time.Second},
 	} {
@@ -53,7 +64,8 @@ func TestWait(t *testing.T) {
 				stop := time.AfterFunc(c.cancel, cancel)
 				defer stop.Stop()
 				begin := time.Now()
-				err := progress.Wait(ctx, limit, func() string { return c.state(begin) }, func() (bool, error) { return c.done(begin) })
+				err := progress.Wait(ctx, limit, func() string { return c.state(begin) },
+					func() (bool, error) { return c.done(begin) })
 				if took := time.Since(begin); !errors.Is(err, c.want) || took < c.least || took > c.most {
 					t.Errorf("%v after %s; want %v after %s", err, took, c.want, c.least)
 				}

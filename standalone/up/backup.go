@@ -26,7 +26,8 @@ const daily = "daily"
 // backUp makes backups until ctx ends.
 func (o Options) backUp(ctx context.Context) error {
 	if o.Backups.Every > 0 {
-		backup.Keep(ctx, backup.Options{DataDir: o.DataDir, Version: o.Version, Reason: daily}, o.Backups.Every, o.Backups.Keep, o.Log)
+		backup.Keep(ctx, backup.Options{DataDir: o.DataDir, Version: o.Version, Reason: daily}, o.Backups.Every,
+			o.Backups.Keep, o.Log)
 	}
 	<-ctx.Done()
 	return nil

@@ -19,10 +19,12 @@ import (
 // user who changes or deletes them keeps what they did until the next start
 // finds them missing.
 func ensureBundled(ctx context.Context, client kubernetes.Interface) error {
-	if _, err := client.StorageV1().CSIDrivers().Create(ctx, bundledDriver(), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := client.StorageV1().CSIDrivers().Create(ctx, bundledDriver(), metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create CSIDriver %s: %w", volume.LocalDriver, err)
 	}
-	if _, err := client.StorageV1().StorageClasses().Create(ctx, bundledClass(), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := client.StorageV1().StorageClasses().Create(ctx, bundledClass(), metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create StorageClass %s: %w", volume.DefaultClass, err)
 	}
 	return nil
@@ -45,7 +47,9 @@ func bundledDriver() *storagev1.CSIDriver {
 // the volume has to be reachable.
 func bundledClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
-		ObjectMeta:           metav1.ObjectMeta{Name: volume.DefaultClass, Annotations: map[string]string{volume.AnnDefaultClass: "true"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: volume.DefaultClass, Annotations: map[string]string{volume.AnnDefaultClass: "true"},
+		},
 		Provisioner:          volume.LocalDriver,
 		ReclaimPolicy:        ptr.To(corev1.PersistentVolumeReclaimDelete),
 		AllowVolumeExpansion: ptr.To(true),

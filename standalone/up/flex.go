@@ -23,8 +23,10 @@ func (o Options) flex(ctx context.Context, admin kubernetes.Interface) error {
 	err := os.ErrPermission
 	if os.Geteuid() == 0 {
 		err = flex.Bridge(ctx, flex.BridgeOptions{
-			Node: o.Node, PluginDir: o.pluginDir(), RootDir: flex.Root(o.DataDir), SocketDir: filepath.Join(o.nodeRoot(), "plugins"),
-			RegistryDir: filepath.Join(o.nodeRoot(), "plugins_registry"), ConfigFile: o.FlexConfig, Client: admin, Objects: true, Log: o.Log,
+			Node: o.Node, PluginDir: o.pluginDir(), RootDir: flex.Root(o.DataDir),
+			SocketDir:   filepath.Join(o.nodeRoot(), "plugins"),
+			RegistryDir: filepath.Join(o.nodeRoot(), "plugins_registry"), ConfigFile: o.FlexConfig, Client: admin,
+			Objects: true, Log: o.Log,
 		})
 	}
 	if err != nil && ctx.Err() == nil {

@@ -64,7 +64,8 @@ func Revoke(ctx context.Context, dataDir, node string) error {
 func administrator(dataDir string) (*rest.Config, kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "admin.kubeconfig"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("no control plane has run over %s: %w; start it with volplane up, or name its directory with --data-dir", dataDir, err)
+		return nil, nil, fmt.Errorf("no control plane has run over %s: %w; start it with volplane up, or name its "+
+			"directory with --data-dir", dataDir, err)
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -79,7 +80,8 @@ func ask(ctx context.Context, client kubernetes.Interface, path string, what any
 	if err != nil {
 		return nil, err
 	}
-	said, err := client.Discovery().RESTClient().Post().AbsPath(path).SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Raw()
+	said, err := client.Discovery().RESTClient().Post().AbsPath(path).SetHeader("Content-Type",
+		"application/json").Body(body).Do(ctx).Raw()
 	var answered apierrors.APIStatus
 	switch {
 	case err == nil:

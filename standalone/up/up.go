@@ -65,7 +65,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("--volume-plugin-dir %q is not an absolute path", o.PluginDir)
 	}
 	if o.EncryptionConfig != "" && o.ForgetUnreadable {
-		return fmt.Errorf("--forget-unreadable-secrets is for volplane's own key only: where the key is elsewhere, it may come back; give it without --encryption-provider-config")
+		return fmt.Errorf("--forget-unreadable-secrets is for volplane's own key only: where the key is elsewhere, it may " +
+			"come back; give it without --encryption-provider-config")
 	}
 	for _, n := range o.Names {
 		if !isHost(n) {
@@ -139,7 +140,8 @@ func extend(ctx context.Context, notify func(state string)) {
 
 func (o Options) server() apiserver.Options {
 	return apiserver.Options{
-		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: append(app.RBAC(), garbage.RBAC()...), Collects: true, Version: o.Version, Log: o.Log,
+		DataDir: o.DataDir, Listen: o.Listen, Names: o.Names, RBAC: append(app.RBAC(), garbage.RBAC()...), Collects: true,
+		Version: o.Version, Log: o.Log,
 		EncryptionConfig: o.EncryptionConfig, ForgetUnreadable: o.ForgetUnreadable,
 	}
 }
@@ -189,7 +191,9 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 		// The driver before the agent: on the way down the agent goes first and
 		// does not see the driver go away.
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
-			return app.LocalDriver(ctx, app.DriverOptions{NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Keep: o.keep(), Log: o.Log})
+			return app.LocalDriver(ctx, app.DriverOptions{
+				NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Keep: o.keep(), Log: o.Log,
+			})
 		}},
 		{Name: "backups", Run: o.backUp},
 		{Name: "flex bridge", Run: func(ctx context.Context) error { return o.flex(ctx, admin) }},
@@ -226,5 +230,6 @@ Go on with
   volplane mount CLAIM DIR            # a claim's data at a path of this host
   volplane why pvc/CLAIM              # who waits for whom
   volplane invite NODE > NODE.kubeconfig; volplane node --join NODE.kubeconfig
-`, o.Version, took.Seconds(), server.Addr(), server.AdminKubeconfig(), o.DataDir, o.Node, o.nodeRoot(), o.pluginDir(), root, server.AdminKubeconfig())
+`, o.Version, took.Seconds(), server.Addr(), server.AdminKubeconfig(), o.DataDir, o.Node, o.nodeRoot(), o.pluginDir(),
+		root, server.AdminKubeconfig())
 }

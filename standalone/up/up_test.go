@@ -73,7 +73,10 @@ func TestUp(t *testing.T) {
 	var screen strings.Builder
 	data := filepath.Join(dir, "data")
 	go func() {
-		ended <- Run(ctx, Options{DataDir: data, Listen: "0.0.0.0:0", Names: []string{"storage.lan"}, Node: "n1", Out: &screen, Log: slog.New(slog.DiscardHandler)})
+		ended <- Run(ctx, Options{
+			DataDir: data, Listen: "0.0.0.0:0", Names: []string{"storage.lan"}, Node: "n1", Out: &screen,
+			Log: slog.New(slog.DiscardHandler),
+		})
 	}()
 	if word := heard(); word != "READY=1" {
 		t.Errorf("heard %q", word)
@@ -124,7 +127,8 @@ func joins(ctx context.Context, data, node, server string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{}); err != nil {
+	if _, err = client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+		metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	if err := Revoke(ctx, data, node); err != nil {
@@ -171,9 +175,10 @@ func collects(t *testing.T, data string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID},
-	}}}, metav1.CreateOptions{}); err != nil {
+	if _, err := maps.Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID},
+		}}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if err := maps.Delete(ctx, "owner", metav1.DeleteOptions{PropagationPolicy: &foreground}); err != nil {

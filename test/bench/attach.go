@@ -43,16 +43,23 @@ type attacher struct {
 // Kubernetes' controllers, all at once and one after the other.
 func measureAttaching(ctx context.Context, figures map[string]any, volumes int) error {
 	peers := []*attacher{
-		{name: "volplane", volumes: volumes, oneByOne: 200, run: func(ctx context.Context, a *arena) error { return a.ours(ctx, "attachdetach", "attacher") }},
-		{name: "kubernetes_raised", volumes: volumes, oneByOne: aFew, run: func(_ context.Context, a *arena) error { return a.theirsAttach(true) }},
-		{name: "kubernetes_defaults", volumes: few, oneByOne: aFew, run: func(_ context.Context, a *arena) error { return a.theirsAttach(false) }},
+		{name: "volplane", volumes: volumes, oneByOne: 200, run: func(ctx context.Context, a *arena) error {
+			return a.ours(ctx, "attachdetach", "attacher")
+		}},
+		{name: "kubernetes_raised", volumes: volumes, oneByOne: aFew, run: func(_ context.Context, a *arena) error {
+			return a.theirsAttach(true)
+		}},
+		{name: "kubernetes_defaults", volumes: few, oneByOne: aFew, run: func(_ context.Context, a *arena) error {
+			return a.theirsAttach(false)
+		}},
 	}
 	for _, p := range peers {
 		if err := p.measure(ctx, figures); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		figures["attached_per_s_"+p.name], figures["detached_per_s_"+p.name] = p.attached, p.detached
-		figures["attached_ms_median_"+p.name], figures["attached_ms_p99_"+p.name] = milliseconds(p.median), milliseconds(p.ninetyNinth)
+		figures["attached_ms_median_"+p.name], figures["attached_ms_p99_"+p.name] = milliseconds(p.median),
+			milliseconds(p.ninetyNinth)
 	}
 	for _, p := range peers[1:] {
 		figures["attached_times_"+p.name] = peers[0].attached / p.attached
@@ -93,7 +100,10 @@ func (p *attacher) latency(ctx context.Context, a *arena, s *sights) error {
 			return err
 		}
 		var took time.Duration
-		if err := s.wait(ctx, func() bool { took = s.told[name].Sub(s.made[name]); return len(s.told) == 1 && len(s.made) == 1 }); err != nil {
+		if err := s.wait(ctx, func() bool {
+			took = s.told[name].Sub(s.made[name])
+			return len(s.told) == 1 && len(s.made) == 1
+		}); err != nil {
 			return err
 		}
 		times = append(times, took)
@@ -156,7 +166,9 @@ func nodeNamed(n int) string { return fmt.Sprint("node-", n%machines) }
 func (a *arena) makeNodes(ctx context.Context) error {
 	for i := range machines {
 		name := nodeNamed(i)
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"}}}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"}},
+		}
 		if _, err := a.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 			return err
 		}
@@ -191,21 +203,32 @@ func (a *arena) wire(ctx context.Context, name string) error {
 		return err
 	}
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
-		StorageClassName: byHand, AccessModes: claim.Spec.AccessModes, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-		ClaimRef:               &corev1.ObjectReference{Kind: "PersistentVolumeClaim", Namespace: space, Name: name, UID: claim.UID},
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: name}},
+		StorageClassName: byHand, AccessModes: claim.Spec.AccessModes,
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		ClaimRef: &corev1.ObjectReference{
+			Kind: "PersistentVolumeClaim", Namespace: space, Name: name, UID: claim.UID,
+		},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: name},
+		},
 	}}
 	if _, err := a.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	_, err = a.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, name, types.MergePatchType, []byte(`{"status":{"phase":"Bound","accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"}}}`), metav1.PatchOptions{}, "status")
+	_, err = a.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, name, types.MergePatchType,
+		[]byte(`{"status":{"phase":"Bound","accessModes":["ReadWriteOnce"],"capacity":{"storage":"1Gi"}}}`),
+		metav1.PatchOptions{}, "status")
 	return err
 }
 
 // use makes a Pod on a node that uses a claim; both have the same name.
 func (a *arena) use(ctx context.Context, name, node string) error {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}},
+	}}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+	}}}
 	_, err := a.client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
 	return err
 }

@@ -41,7 +41,9 @@ func measureBinding(ctx context.Context, figures map[string]any, claims int) err
 	return nil
 }
 
-func measureBind(ctx context.Context, figures map[string]any, claims int, run func(context.Context, *arena) error) (time.Duration, error) {
+func measureBind(
+	ctx context.Context, figures map[string]any, claims int, run func(context.Context, *arena) error,
+) (time.Duration, error) {
 	a, ctx, err := newArena(ctx, 0)
 	if err != nil {
 		return 0, err
@@ -77,7 +79,8 @@ func (a *arena) measureRestart(ctx context.Context, figures map[string]any, clai
 	took, err := a.life(ctx, "next")
 	figures[fmt.Sprintf("restart_with_%d_to_bound_s", claims)] = (started + took).Seconds()
 	// One makes the next claim's volume, one deletes it.
-	figures[fmt.Sprintf("restart_with_%d_driver_calls", claims)] = a.driver.created.Load() + a.driver.deleted.Load() - calls
+	figures[fmt.Sprintf("restart_with_%d_driver_calls", claims)] = a.driver.created.Load() +
+		a.driver.deleted.Load() - calls
 	return err
 }
 
@@ -98,8 +101,12 @@ func (a *arena) makeVolumes(ctx context.Context, n int) error {
 	err := a.each(n, func(name string) error {
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 			StorageClassName: byHand, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Capacity:               corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(int64(1+len(name)%7)<<30, resource.BinarySI)},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: name}},
+			Capacity: corev1.ResourceList{
+				corev1.ResourceStorage: *resource.NewQuantity(int64(1+len(name)%7)<<30, resource.BinarySI),
+			},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: name},
+			},
 		}}
 		_, err := a.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
 		return err

@@ -52,29 +52,41 @@ func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespon
 	return &csipb.ProbeResponse{}, nil
 }
 
-func (d *driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+func (d *driver) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
 	service := &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE}
-	return &csipb.GetPluginCapabilitiesResponse{Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{Service: service}}}}, nil
+	return &csipb.GetPluginCapabilitiesResponse{
+		Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{Service: service}}},
+	}, nil
 }
 
-func (d *driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+func (d *driver) ControllerGetCapabilities(
+	context.Context, *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	out := &csipb.ControllerGetCapabilitiesResponse{}
 	for _, able := range []csipb.ControllerServiceCapability_RPC_Type{
-		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 	} {
 		rpc := &csipb.ControllerServiceCapability_RPC{Type: able}
-		out.Capabilities = append(out.Capabilities, &csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: rpc}})
+		out.Capabilities = append(out.Capabilities,
+			&csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: rpc}})
 	}
 	return out, nil
 }
 
-func (d *driver) ControllerPublishVolume(context.Context, *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+func (d *driver) ControllerPublishVolume(
+	context.Context, *csipb.ControllerPublishVolumeRequest,
+) (*csipb.ControllerPublishVolumeResponse, error) {
 	d.attached.Add(1)
 	time.Sleep(d.delay)
 	return &csipb.ControllerPublishVolumeResponse{}, nil
 }
 
-func (d *driver) ControllerUnpublishVolume(context.Context, *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+func (d *driver) ControllerUnpublishVolume(
+	context.Context, *csipb.ControllerUnpublishVolumeRequest,
+) (*csipb.ControllerUnpublishVolumeResponse, error) {
 	d.detached.Add(1)
 	time.Sleep(d.delay)
 	return &csipb.ControllerUnpublishVolumeResponse{}, nil
@@ -83,7 +95,9 @@ func (d *driver) ControllerUnpublishVolume(context.Context, *csipb.ControllerUnp
 func (d *driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	d.created.Add(1)
 	time.Sleep(d.delay)
-	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "id-" + r.GetName(), CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}}, nil
+	return &csipb.CreateVolumeResponse{
+		Volume: &csipb.Volume{VolumeId: "id-" + r.GetName(), CapacityBytes: r.GetCapacityRange().GetRequiredBytes()},
+	}, nil
 }
 
 func (d *driver) DeleteVolume(context.Context, *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {

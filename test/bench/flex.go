@@ -43,7 +43,9 @@ func measureFlex(ctx context.Context, figures map[string]any, drivers int) (err 
 	}
 	defer os.RemoveAll(dir)
 	s := &stage{dir: dir, told: make(chan change, 10_000)}
-	s.host = &host.Host{Dir: filepath.Join(dir, "exec"), StateDir: filepath.Join(dir, "state"), Log: slog.New(slog.DiscardHandler)}
+	s.host = &host.Host{
+		Dir: filepath.Join(dir, "exec"), StateDir: filepath.Join(dir, "state"), Log: slog.New(slog.DiscardHandler),
+	}
 	if err := os.Mkdir(s.host.Dir, 0o755); err != nil {
 		return err
 	}
@@ -55,7 +57,9 @@ func measureFlex(ctx context.Context, figures map[string]any, drivers int) (err 
 		cancel()
 		err = errors.Join(err, <-ended)
 	}()
-	for _, measure := range []func(context.Context, map[string]any, int) error{s.findable, s.again, s.storm, s.calls, s.atOnce, examination} {
+	for _, measure := range []func(context.Context, map[string]any, int) error{
+		s.findable, s.again, s.storm, s.calls, s.atOnce, examination,
+	} {
 		if err := measure(ctx, figures, drivers); err != nil {
 			return err
 		}
@@ -65,7 +69,8 @@ func measureFlex(ctx context.Context, figures map[string]any, drivers int) (err 
 
 // script is a driver that notes each init.
 func (s *stage) script(version string) string {
-	return fmt.Sprintf("#!/bin/sh\n# %s\necho init >>%s/inits\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n", version, s.dir)
+	return fmt.Sprintf("#!/bin/sh\n# %s\necho init >>%s/inits\necho "+
+		"'{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n", version, s.dir)
 }
 
 // install puts a driver in its place and returns when the rename was done.
@@ -110,7 +115,8 @@ func (s *stage) findable(ctx context.Context, figures map[string]any, drivers in
 		times = append(times, c.at.Sub(at))
 	}
 	slices.Sort(times)
-	figures["flex_usable_ms_median"], figures["flex_usable_ms_p99"] = milliseconds(median(times)), milliseconds(times[len(times)*99/100])
+	figures["flex_usable_ms_median"], figures["flex_usable_ms_p99"] = milliseconds(median(times)),
+		milliseconds(times[len(times)*99/100])
 	figures["flex_drivers"] = drivers
 	return nil
 }
@@ -199,7 +205,8 @@ func (s *stage) calls(ctx context.Context, figures map[string]any, _ int) error 
 		}
 		ours = append(ours, time.Since(begun))
 	}
-	figures["flex_script_ms_median"], figures["flex_call_ms_median"] = milliseconds(median(bare)), milliseconds(median(ours))
+	figures["flex_script_ms_median"], figures["flex_call_ms_median"] = milliseconds(median(bare)),
+		milliseconds(median(ours))
 	figures["flex_call_overhead_ms_median"] = milliseconds(median(ours) - median(bare))
 	return nil
 }
@@ -241,7 +248,9 @@ func (s *stage) atOnce(ctx context.Context, figures map[string]any, volumes int)
 		figure string
 		mount  func(name, dir string) error
 	}{
-		{"flex_scripts_mount_all_s", func(_, dir string) error { return exec.CommandContext(ctx, d.Path, "mount", dir, "{}").Run() }},
+		{"flex_scripts_mount_all_s", func(_, dir string) error {
+			return exec.CommandContext(ctx, d.Path, "mount", dir, "{}").Run()
+		}},
 		{"flex_host_mounts_all_s", func(name, dir string) error {
 			_, err := d.Mount(ctx, dir, "", decide.Volume{Name: name})
 			return err

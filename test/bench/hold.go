@@ -29,7 +29,9 @@ func measureHolding(ctx context.Context, figures map[string]any, volumes int) er
 	return nil
 }
 
-func measureHold(ctx context.Context, figures map[string]any, name string, volumes int, run func(*arena) ([]*plane.Process, error)) error {
+func measureHold(
+	ctx context.Context, figures map[string]any, name string, volumes int, run func(*arena) ([]*plane.Process, error),
+) error {
 	a, ctx, err := newWired(ctx, volumes+1)
 	if err != nil {
 		return err
@@ -69,7 +71,10 @@ func (a *arena) attachAll(ctx context.Context, s *sights, volumes int) error {
 
 // restart starts the programs again and takes the time to the next volume
 // attached.
-func (a *arena) restart(ctx context.Context, s *sights, figures map[string]any, name string, volumes int, run func(*arena) ([]*plane.Process, error)) error {
+func (a *arena) restart(
+	ctx context.Context, s *sights, figures map[string]any, name string, volumes int,
+	run func(*arena) ([]*plane.Process, error),
+) error {
 	calls, began := a.driver.attached.Load(), time.Now()
 	programs, err := run(a)
 	if err != nil {
@@ -127,13 +132,19 @@ func (a *arena) oursApart() ([]*plane.Process, error) {
 // theirsHold runs the programs of Kubernetes that do the same work.
 func (a *arena) theirsHold() ([]*plane.Process, error) {
 	file := "--kubeconfig=" + a.server.AdminKubeconfig()
-	controllers := "persistentvolume-binder-controller,persistentvolume-protection-controller,persistentvolumeclaim-protection-controller," +
+	controllers := "persistentvolume-binder-controller,persistentvolume-protection-controller," +
+		"persistentvolumeclaim-protection-controller," +
 		"persistentvolume-attach-detach-controller,persistentvolume-expander-controller,ephemeral-volume-controller"
-	beside := []string{file, "--csi-address=" + a.driver.socket, "--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=100"}
+	beside := []string{
+		file, "--csi-address=" + a.driver.socket, "--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=100",
+	}
 	var all []*plane.Process
 	for program, args := range map[string][]string{
-		"kube-controller-manager": {file, "--leader-elect=false", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=2000", "--controllers=" + controllers},
-		"csi-provisioner":         beside, "csi-attacher": beside,
+		"kube-controller-manager": {
+			file, "--leader-elect=false", "--secure-port=0", "--kube-api-qps=1000", "--kube-api-burst=2000",
+			"--controllers=" + controllers,
+		},
+		"csi-provisioner": beside, "csi-attacher": beside,
 	} {
 		p, err := a.run(program, args...)
 		if err != nil {

@@ -38,24 +38,30 @@ func main() {
 			return err
 		})
 	}
-	instead("peers", "make and delete so many volumes with volplane's controllers and with Kubernetes' own", func(figures map[string]any, n int) error {
-		return measurePeers(ctx, figures, n, *rounds)
-	})
-	instead("bind", "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own", func(figures map[string]any, n int) error {
-		return measureBinding(ctx, figures, n)
-	})
-	instead("attach", "attach so many volumes to nodes, and detach them, with volplane's controllers and with Kubernetes' own", func(figures map[string]any, n int) error {
+	instead("peers", "make and delete so many volumes with volplane's controllers and with Kubernetes' own",
+		func(figures map[string]any, n int) error {
+			return measurePeers(ctx, figures, n, *rounds)
+		})
+	instead("bind", "bind so many claims to volumes that are there with volplane's binder and with Kubernetes' own",
+		func(figures map[string]any, n int) error {
+			return measureBinding(ctx, figures, n)
+		})
+	instead("attach", "attach so many volumes to nodes, and detach them, with volplane's controllers and with "+
+		"Kubernetes' own", func(figures map[string]any, n int) error {
 		return measureAttaching(ctx, figures, n)
 	})
-	instead("hold", "hold so many attachments while nothing happens, with volplane's controllers and with Kubernetes' own", func(figures map[string]any, n int) error {
-		return measureHolding(ctx, figures, n)
-	})
-	instead("mount", "mount so many volumes at once on one node, and some one after the other, with volplane's node agent and with a kubelet", func(figures map[string]any, n int) error {
+	instead("hold", "hold so many attachments while nothing happens, with volplane's controllers and with Kubernetes' own",
+		func(figures map[string]any, n int) error {
+			return measureHolding(ctx, figures, n)
+		})
+	instead("mount", "mount so many volumes at once on one node, and some one after the other, with volplane's node "+
+		"agent and with a kubelet", func(figures map[string]any, n int) error {
 		return measureMounting(ctx, figures, n, *hang)
 	})
-	instead("flex", "find so many FlexVolume drivers, and one that is rewritten all the time, call one, examine one", func(figures map[string]any, n int) error {
-		return measureFlex(ctx, figures, n)
-	})
+	instead("flex", "find so many FlexVolume drivers, and one that is rewritten all the time, call one, examine one",
+		func(figures map[string]any, n int) error {
+			return measureFlex(ctx, figures, n)
+		})
 	instead("why", "ask a plane with so many volumes about one of them", func(figures map[string]any, n int) error {
 		return measureWhy(ctx, figures, n, *rounds)
 	})

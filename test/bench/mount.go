@@ -47,7 +47,8 @@ func measureMounting(ctx context.Context, figures map[string]any, pods int, hang
 		if err := p.measure(ctx, figures, pods, hang); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		figures["mounted_ms_median_"+p.name], figures["mounted_ms_p99_"+p.name] = milliseconds(p.median), milliseconds(p.ninetyNinth)
+		figures["mounted_ms_median_"+p.name], figures["mounted_ms_p99_"+p.name] = milliseconds(p.median),
+			milliseconds(p.ninetyNinth)
 		figures["all_mounted_s_"+p.name] = p.storm.Seconds()
 	}
 	for i := 0; i < len(peers); i += 2 {
@@ -134,7 +135,9 @@ func runAgent(ctx context.Context, w *ward) error {
 	running, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- app.Node(running, app.NodeOptions{Name: ward1, RootDir: w.root, Config: config, Drivers: csi.NewSet(), Log: slog.New(slog.DiscardHandler)})
+		ended <- app.Node(running, app.NodeOptions{
+			Name: ward1, RootDir: w.root, Config: config, Drivers: csi.NewSet(), Log: slog.New(slog.DiscardHandler),
+		})
 	}()
 	w.stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	return nil
@@ -142,7 +145,9 @@ func runAgent(ctx context.Context, w *ward) error {
 
 // runKubelet runs a kubelet at its defaults, but that it takes more Pods.
 func runKubelet(_ context.Context, w *ward) error {
-	k, err := kubelet.Start(kubelet.Options{Dir: filepath.Dir(w.root), Node: ward1, Kubeconfig: w.server.AdminKubeconfig(), Tuning: "maxPods: 2000"})
+	k, err := kubelet.Start(kubelet.Options{
+		Dir: filepath.Dir(w.root), Node: ward1, Kubeconfig: w.server.AdminKubeconfig(), Tuning: "maxPods: 2000",
+	})
 	if err != nil {
 		return err
 	}
@@ -188,14 +193,17 @@ func (w *ward) besideHanging(ctx context.Context, figures map[string]any, hang t
 		return err
 	}
 	without, beside := median(slices.Concat(before, after)), median(during)
-	figures["mounted_ms_without_hanging_call"], figures["mounted_ms_beside_hanging_call"] = milliseconds(without), milliseconds(beside)
+	figures["mounted_ms_without_hanging_call"], figures["mounted_ms_beside_hanging_call"] = milliseconds(without),
+		milliseconds(beside)
 	figures["hanging_call_makes_percent"] = 100 * (beside.Seconds()/without.Seconds() - 1)
 	return nil
 }
 
 // describeDriver says of the driver that it needs no attach.
 func (w *ward) describeDriver(ctx context.Context) error {
-	d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}
+	d := &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
+	}
 	_, err := w.client.StorageV1().CSIDrivers().Create(ctx, d, metav1.CreateOptions{})
 	return err
 }

@@ -51,7 +51,8 @@ func newArena(ctx context.Context, delay time.Duration) (*arena, context.Context
 
 func (a *arena) open(ctx context.Context, delay time.Duration) error {
 	var err error
-	if a.server, err = apiserver.Start(ctx, apiserver.Options{DataDir: filepath.Join(a.dir, "api"), Listen: "127.0.0.1:0", RBAC: app.RBAC()}); err != nil {
+	if a.server, err = apiserver.Start(ctx,
+		apiserver.Options{DataDir: filepath.Join(a.dir, "api"), Listen: "127.0.0.1:0", RBAC: app.RBAC()}); err != nil {
 		return err
 	}
 	a.stops = append(a.stops, a.server.Stop)
@@ -75,7 +76,8 @@ func newWired(ctx context.Context, volumes int) (*arena, context.Context, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := errors.Join(a.makeNodes(ctx), a.each(volumes, func(name string) error { return a.wire(ctx, name) })); err != nil {
+	if err := errors.Join(a.makeNodes(ctx),
+		a.each(volumes, func(name string) error { return a.wire(ctx, name) })); err != nil {
 		a.close()
 		return nil, nil, err
 	}
@@ -123,7 +125,8 @@ func (a *arena) ours(ctx context.Context, roles ...string) error {
 // raised.
 func (a *arena) theirs(raised bool) error {
 	file := a.server.AdminKubeconfig()
-	controllers := "persistentvolume-binder-controller,persistentvolume-protection-controller,persistentvolumeclaim-protection-controller"
+	controllers := "persistentvolume-binder-controller,persistentvolume-protection-controller," +
+		"persistentvolumeclaim-protection-controller"
 	kcm := []string{"--kubeconfig=" + file, "--leader-elect=false", "--secure-port=0", "--controllers=" + controllers}
 	provisioner := []string{"--kubeconfig=" + file, "--csi-address=" + a.driver.socket, "--leader-election=false"}
 	if raised {
@@ -137,7 +140,10 @@ func (a *arena) theirs(raised bool) error {
 // with their limits raised.
 func (a *arena) theirsAttach(raised bool) error {
 	file := a.server.AdminKubeconfig()
-	kcm := []string{"--kubeconfig=" + file, "--leader-elect=false", "--secure-port=0", "--controllers=persistentvolume-attach-detach-controller"}
+	kcm := []string{
+		"--kubeconfig=" + file, "--leader-elect=false", "--secure-port=0",
+		"--controllers=persistentvolume-attach-detach-controller",
+	}
 	attacher := []string{"--kubeconfig=" + file, "--csi-address=" + a.driver.socket}
 	if raised {
 		kcm = append(kcm, "--kube-api-qps=1000", "--kube-api-burst=2000")

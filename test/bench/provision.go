@@ -68,7 +68,9 @@ func measurePeers(ctx context.Context, figures map[string]any, claims, rounds in
 
 // measurePeer returns how many claims a second become bound and how many volumes
 // a second are gone.
-func measurePeer(ctx context.Context, delay time.Duration, claims int, run func(context.Context, *arena) error) (made, deleted float64, err error) {
+func measurePeer(
+	ctx context.Context, delay time.Duration, claims int, run func(context.Context, *arena) error,
+) (made, deleted float64, err error) {
 	a, ctx, err := newArena(ctx, delay)
 	if err != nil {
 		return 0, 0, err
@@ -106,7 +108,9 @@ func (a *arena) prepare(ctx context.Context) error {
 func claimOf(name, class string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		},
 	}}
 }
 
@@ -161,7 +165,10 @@ func (a *arena) each(claims int, f func(name string) error) error {
 
 // until watches objects; done returns when f has said of one that it was the
 // last.
-func (a *arena) until(ctx context.Context, of func(informers.SharedInformerFactory) cache.SharedIndexInformer, f func(o any, deleted bool) bool) (done func() error, stop func()) {
+func (a *arena) until(
+	ctx context.Context, of func(informers.SharedInformerFactory) cache.SharedIndexInformer,
+	f func(o any, deleted bool) bool,
+) (done func() error, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	factory := informers.NewSharedInformerFactory(a.client, 0)
 	last, once := make(chan struct{}), sync.Once{}

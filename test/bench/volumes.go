@@ -93,7 +93,8 @@ func measureStorm(ctx context.Context, client kubernetes.Interface, figures map[
 }
 
 func create(ctx context.Context, client kubernetes.Interface, name string) error {
-	if _, err := client.CoreV1().PersistentVolumeClaims("default").Create(ctx, plane.Claim(name, "64Mi"), metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().PersistentVolumeClaims("default").Create(ctx, plane.Claim(name, "64Mi"),
+		metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	_, err := client.CoreV1().Pods("default").Create(ctx, plane.Pod(name, name, ""), metav1.CreateOptions{})

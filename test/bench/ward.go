@@ -68,7 +68,8 @@ func newWard(ctx context.Context, free bool) (*ward, context.Context, error) {
 		}
 	}
 	w.plugin, err = plugin.Serve(plugin.Options{
-		Name: driverName, NodeID: "id-" + ward1, Root: w.root, Dir: filepath.Join(filepath.Dir(w.root), "driver"), Before: w.before, After: w.after,
+		Name: driverName, NodeID: "id-" + ward1, Root: w.root, Dir: filepath.Join(filepath.Dir(w.root), "driver"),
+		Before: w.before, After: w.after,
 	})
 	return w, ctx, err
 }
@@ -179,14 +180,18 @@ func (w *ward) attached(ctx context.Context, names ...string) error {
 }
 
 func (w *ward) attachment(ctx context.Context, name string) error {
-	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driverName, name, ward1)}, Spec: storagev1.VolumeAttachmentSpec{
-		Attacher: driverName, NodeName: ward1, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name},
-	}}
+	a := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driverName, name, ward1)},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: driverName, NodeName: ward1, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name},
+		},
+	}
 	a, err := w.client.StorageV1().VolumeAttachments().Create(ctx, a, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	_, err = w.client.StorageV1().VolumeAttachments().Patch(ctx, a.Name, types.MergePatchType, []byte(`{"status":{"attached":true}}`), metav1.PatchOptions{}, "status")
+	_, err = w.client.StorageV1().VolumeAttachments().Patch(ctx, a.Name, types.MergePatchType,
+		[]byte(`{"status":{"attached":true}}`), metav1.PatchOptions{}, "status")
 	return err
 }
 
@@ -195,7 +200,9 @@ func (w *ward) attachment(ctx context.Context, name string) error {
 func (w *ward) podFor(ctx context.Context, name string) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		NodeName: ward1, AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),
-		Containers: []corev1.Container{{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
+		Containers: []corev1.Container{
+			{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
+		},
 		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
 		}}},

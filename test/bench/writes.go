@@ -49,7 +49,9 @@ func (a *arena) writes(ctx context.Context) (map[string]float64, error) {
 // report writes how often each was asked for since before, for each of n, and
 // returns the counts of now. The requests of the benchmark itself, which makes
 // and deletes Pods and plays the nodes, are among them.
-func (a *arena) report(ctx context.Context, figures map[string]any, name string, before map[string]float64, n int) (map[string]float64, error) {
+func (a *arena) report(
+	ctx context.Context, figures map[string]any, name string, before map[string]float64, n int,
+) (map[string]float64, error) {
 	now, err := a.writes(ctx)
 	each := map[string]float64{}
 	for k, v := range now {

@@ -82,7 +82,8 @@ func (a *mortal) live(ctx context.Context) error {
 	go func() {
 		ended <- local.Serve(ctx, local.Options{NodeID: a.Node, PoolDir: a.Pool, Endpoint: endpoint, Log: log})
 	}()
-	if a.driver, err = grpc.NewClient("unix:"+endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+	if a.driver, err = grpc.NewClient("unix:"+endpoint,
+		grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
 		return err
 	}
 	between := grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(a.forward))
@@ -92,10 +93,14 @@ func (a *mortal) live(ctx context.Context) error {
 		return err
 	}
 	go func() { ended <- between.Serve(l) }()
-	announce := registrar.Registrar{Driver: volume.LocalDriver, Endpoint: a.between(), Path: registrar.Path(registry, volume.LocalDriver), Log: log}
+	announce := registrar.Registrar{
+		Driver: volume.LocalDriver, Endpoint: a.between(), Path: registrar.Path(registry, volume.LocalDriver), Log: log,
+	}
 	go func() { ended <- announce.Run(ctx) }()
 	go func() {
-		ended <- app.Node(ctx, app.NodeOptions{Name: a.Node, RootDir: a.root(), Config: config, Drivers: csi.NewSet(), Log: log})
+		ended <- app.Node(ctx, app.NodeOptions{
+			Name: a.Node, RootDir: a.root(), Config: config, Drivers: csi.NewSet(), Log: log,
+		})
 	}()
 	return <-ended
 }

@@ -22,28 +22,33 @@ func attachScenarios() []scenario {
 	return []scenario{
 		{
 			name: "a volume is on two nodes", prepare: classOf(immediate),
-			play: play(makeSharedClaim, claimIs(corev1.ClaimBound), makePod("a", "n1"), makePod("b", "n2"), mayMount("a"), mayMount("b"), removePod("a"), removePod("b"), deleteClaim),
+			play: play(makeSharedClaim, claimIs(corev1.ClaimBound), makePod("a", "n1"), makePod("b", "n2"), mayMount("a"),
+				mayMount("b"), removePod("a"), removePod("b"), deleteClaim),
 		},
 		{
 			name: "a volume object goes while it is attached", prepare: makeByHand,
 			play: play(
-				claimIs(corev1.ClaimBound), makePod("a", "n1"), mayMount("a"), stripVolume, removePod("a"), attachedTo(), deleteClaim,
+				claimIs(corev1.ClaimBound), makePod("a", "n1"), mayMount("a"), stripVolume, removePod("a"),
+				attachedTo(), deleteClaim,
 			), orphans: 1, clean: removeOrphan,
 		},
 		{
 			name: "a node is dead", prepare: classOf(immediate),
 			play: play(
-				makeClaim, claimIs(corev1.ClaimBound), makePod("a", "n1"), mayMount("a"), outOfService("n1", true), forgetPod("a"), makePod("b", "n2"), mayMount("b"),
+				makeClaim, claimIs(corev1.ClaimBound), makePod("a", "n1"), mayMount("a"), outOfService("n1", true), forgetPod("a"),
+				makePod("b", "n2"), mayMount("b"),
 				removePod("b"), deleteClaim, outOfService("n1", false), unused("n1"),
 			),
 		},
 		{
 			name: "the driver has attached what nobody asked for", prepare: classOf(immediate),
-			play: play(makeSharedClaim, claimIs(corev1.ClaimBound), makePod("a", "n1"), mayMount("a"), publishUnasked("id-n2"), attachedTo("id-n1"), removePod("a"), deleteClaim),
+			play: play(makeSharedClaim, claimIs(corev1.ClaimBound), makePod("a", "n1"), mayMount("a"), publishUnasked("id-n2"),
+				attachedTo("id-n1"), removePod("a"), deleteClaim),
 		},
 		{
 			name: "the driver has forgotten an attachment", prepare: classOf(immediate),
-			play: play(makeClaim, claimIs(corev1.ClaimBound), makePod("a", "n1"), mayMount("a"), unpublishUnasked("id-n1"), attachedTo("id-n1"), removePod("a"), deleteClaim),
+			play: play(makeClaim, claimIs(corev1.ClaimBound), makePod("a", "n1"), mayMount("a"), unpublishUnasked("id-n1"),
+				attachedTo("id-n1"), removePod("a"), deleteClaim),
 		},
 	}
 }
@@ -57,7 +62,10 @@ func makeSharedClaim(ctx context.Context, w *world) error {
 func makeByHand(ctx context.Context, w *world) error {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	made, err := w.driver.CreateVolume(ctx, &csipb.CreateVolumeRequest{Name: "by-hand", VolumeCapabilities: []*csipb.VolumeCapability{mounted(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)}})
+	made, err := w.driver.CreateVolume(ctx, &csipb.CreateVolumeRequest{
+		Name:               "by-hand",
+		VolumeCapabilities: []*csipb.VolumeCapability{mounted(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)},
+	})
 	if err != nil {
 		return err
 	}
@@ -75,7 +83,8 @@ func makeByHand(ctx context.Context, w *world) error {
 	}
 	_, err = w.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(""), VolumeName: "by-hand", AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size},
+			StorageClassName: ptr.To(""), VolumeName: "by-hand", AccessModes: modes,
+			Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
 	}, metav1.CreateOptions{})
 	return err
@@ -98,7 +107,8 @@ func stripVolume(ctx context.Context, w *world) error {
 	if err := volumes.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	_, err = volumes.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	_, err = volumes.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+		metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -126,7 +136,8 @@ func outOfService(node string, dead bool) act {
 		if dead {
 			taints = `[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]`
 		}
-		_, err := w.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(`{"spec":{"taints":`+taints+`}}`), metav1.PatchOptions{})
+		_, err := w.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(`{"spec":{"taints":`+taints+`}}`),
+			metav1.PatchOptions{})
 		return err
 	}
 }
@@ -153,7 +164,8 @@ func publishUnasked(nodeID string) act {
 			return errors.New("there is no volume")
 		}
 		_, err := w.driver.ControllerPublishVolume(ctx, &csipb.ControllerPublishVolumeRequest{
-			VolumeId: all[0].ID, NodeId: nodeID, VolumeCapability: mounted(csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER),
+			VolumeId: all[0].ID, NodeId: nodeID,
+			VolumeCapability: mounted(csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER),
 		})
 		return err
 	}
@@ -165,7 +177,8 @@ func unpublishUnasked(nodeID string) act {
 		if len(all) != 1 {
 			return errors.New("there is no volume")
 		}
-		_, err := w.driver.ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: all[0].ID, NodeId: nodeID})
+		_, err := w.driver.ControllerUnpublishVolume(ctx,
+			&csipb.ControllerUnpublishVolumeRequest{VolumeId: all[0].ID, NodeId: nodeID})
 		return err
 	}
 }

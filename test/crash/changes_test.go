@@ -47,7 +47,8 @@ func (h *house) watchJournal(end int, changed func()) {
 		return
 	}
 	defer unix.Close(fd)
-	if _, err := unix.InotifyAddWatch(fd, filepath.Join(h.root(), "journal"), unix.IN_MOVED_TO|unix.IN_DELETE); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, filepath.Join(h.root(), "journal"),
+		unix.IN_MOVED_TO|unix.IN_DELETE); err != nil {
 		return
 	}
 	buffer := make([]byte, 4096)
@@ -80,8 +81,9 @@ func (h *house) watchMounts(end int, changed func()) {
 // wait waits for something to happen to a file, or returns false at the end.
 func wait(end, fd int, events int16) bool {
 	for {
-		all := []unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}, {Fd: int32(fd), Events: events}} //nolint:gosec // descriptors are small
-		if _, err := unix.Poll(all, -1); err != nil && err != unix.EINTR {                           //nolint:errorlint // a number
+		//nolint:gosec // descriptors are small
+		all := []unix.PollFd{{Fd: int32(end), Events: unix.POLLIN}, {Fd: int32(fd), Events: events}}
+		if _, err := unix.Poll(all, -1); err != nil && err != unix.EINTR { //nolint:errorlint // a number
 			return false
 		}
 		if all[0].Revents != 0 {

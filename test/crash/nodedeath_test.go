@@ -111,10 +111,12 @@ func newCity(t *testing.T) *city {
 	})
 	c := &city{t: t, dir: dir, server: standalonetest.Start(t, app.RBAC()...)}
 	c.client = standalonetest.Client(t, c.server, "")
-	_, err = c.client.StorageV1().CSIDrivers().Create(t.Context(), &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: volume.LocalDriver}}, metav1.CreateOptions{})
+	_, err = c.client.StorageV1().CSIDrivers().Create(t.Context(),
+		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: volume.LocalDriver}}, metav1.CreateOptions{})
 	c.must(err)
 	_, err = c.client.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: volume.LocalDriver, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+		ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: volume.LocalDriver,
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}, metav1.CreateOptions{})
 	c.must(err)
 	c.controllers()
@@ -150,7 +152,8 @@ func (c *city) controllers() {
 	drivers.Put(d)
 	go func() {
 		ended <- app.ControlPlane(ctx, app.ControlPlaneOptions{
-			Drivers: drivers, Log: log, ConfigFor: func(role string) (*rest.Config, error) { return c.server.ClientConfig(app.User(role)), nil },
+			Drivers: drivers, Log: log,
+			ConfigFor: func(role string) (*rest.Config, error) { return c.server.ClientConfig(app.User(role)), nil },
 		}, func() {})
 	}()
 	c.t.Cleanup(func() {
@@ -175,7 +178,9 @@ type house struct {
 }
 
 func (c *city) house(name string) *house {
-	h := &house{c: c, mortal: mortal{Node: name, Dir: filepath.Join(c.dir, name), Pool: c.pool(), Kubeconfig: c.server.AdminKubeconfig()}}
+	h := &house{c: c, mortal: mortal{
+		Node: name, Dir: filepath.Join(c.dir, name), Pool: c.pool(), Kubeconfig: c.server.AdminKubeconfig(),
+	}}
 	c.must(os.Mkdir(h.Dir, 0o700))
 	claim := plane.Claim(name, "64Mi")
 	claim.Spec.StorageClassName = ptr.To(class)
@@ -197,14 +202,16 @@ func (c *city) house(name string) *house {
 
 func (h *house) pod(t *testing.T) {
 	t.Helper()
-	if _, err := h.c.client.CoreV1().Pods(space).Create(t.Context(), plane.Pod(h.Node, h.Node, h.Node), metav1.CreateOptions{}); err != nil {
+	if _, err := h.c.client.CoreV1().Pods(space).Create(t.Context(), plane.Pod(h.Node, h.Node, h.Node),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func (h *house) remove(t *testing.T) {
 	t.Helper()
-	if err := h.c.client.CoreV1().Pods(space).Delete(t.Context(), h.Node, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := h.c.client.CoreV1().Pods(space).Delete(t.Context(), h.Node, metav1.DeleteOptions{}); err != nil &&
+		!apierrors.IsNotFound(err) {
 		t.Fatal(err)
 	}
 }
@@ -293,7 +300,8 @@ func (h *house) round(t *testing.T, d death) (seen changes) {
 			}
 			return missing
 		}
-		if got, err := os.ReadFile(filepath.Join(path, "f")); (err != nil || string(got) != content) && (!d.goes || born == 1) {
+		if got, err := os.ReadFile(filepath.Join(path, "f")); (err != nil || string(got) != content) &&
+			(!d.goes || born == 1) {
 			return fmt.Sprintf("the file holds %q, %v", got, err)
 		}
 		return ""
@@ -311,7 +319,8 @@ func (h *house) round(t *testing.T, d death) (seen changes) {
 
 // left says what is left of the Pod on the node and in the API.
 func (h *house) left(t *testing.T) string {
-	if _, err := h.c.client.CoreV1().Pods(space).Get(t.Context(), h.Node, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := h.c.client.CoreV1().Pods(space).Get(t.Context(), h.Node,
+		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return fmt.Sprint("the pod, ", err)
 	}
 	n, err := h.c.client.CoreV1().Nodes().Get(t.Context(), h.Node, metav1.GetOptions{})
@@ -342,7 +351,8 @@ func (h *house) loops(t *testing.T) string {
 	}
 	backing, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, b := range backing {
-		if file, err := os.ReadFile(b); err == nil && strings.Contains(string(file), "/"+v.Spec.CSI.VolumeHandle) && strings.HasPrefix(string(file), h.c.dir) {
+		if file, err := os.ReadFile(b); err == nil && strings.Contains(string(file), "/"+v.Spec.CSI.VolumeHandle) &&
+			strings.HasPrefix(string(file), h.c.dir) {
 			return "loop device over " + string(file)
 		}
 	}

@@ -23,14 +23,25 @@ import (
 func scenarios() []scenario {
 	immediate, late := storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer
 	return append(attachScenarios(), []scenario{
-		{name: "a claim comes and goes", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
-		{name: "a claim is deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(false), makeClaim, noClaim)},
-		{name: "a claim and its class are deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(true), makeClaim, noClaim)},
-		{name: "a claim is deleted while its volume is made and denied", prepare: classOf(immediate), play: play(deniedOnTheWay(codes.Internal), makeClaim, noClaim)},
-		{name: "the driver is full", prepare: classOf(immediate), play: play(fullAtFirst, makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
-		{name: "the driver does not say how it went", prepare: classOf(immediate), play: play(vagueAtFirst, makeClaim, claimIs(corev1.ClaimBound), deleteClaim)},
+		{name: "a claim comes and goes", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound),
+			deleteClaim)},
+		{name: "a claim is deleted while its volume is made", prepare: classOf(immediate), play: play(deletedOnTheWay(false),
+			makeClaim, noClaim)},
 		{
-			name: "the data is kept", prepare: keepingClass, play: play(makeClaim, claimIs(corev1.ClaimBound), deleteClaim, volumeIs(corev1.VolumeReleased)),
+			name: "a claim and its class are deleted while its volume is made", prepare: classOf(immediate),
+			play: play(deletedOnTheWay(true), makeClaim, noClaim),
+		},
+		{
+			name: "a claim is deleted while its volume is made and denied", prepare: classOf(immediate),
+			play: play(deniedOnTheWay(codes.Internal), makeClaim, noClaim),
+		},
+		{name: "the driver is full", prepare: classOf(immediate), play: play(fullAtFirst, makeClaim,
+			claimIs(corev1.ClaimBound), deleteClaim)},
+		{name: "the driver does not say how it went", prepare: classOf(immediate), play: play(vagueAtFirst, makeClaim,
+			claimIs(corev1.ClaimBound), deleteClaim)},
+		{
+			name: "the data is kept", prepare: keepingClass,
+			play: play(makeClaim, claimIs(corev1.ClaimBound), deleteClaim, volumeIs(corev1.VolumeReleased)),
 			left: 1, clean: removeKept,
 		},
 		{
@@ -39,24 +50,31 @@ func scenarios() []scenario {
 		},
 		{
 			name: "the data is kept after all, and forgotten", prepare: classOf(immediate),
-			play:    play(makeClaim, claimIs(corev1.ClaimBound), keep, deleteClaim, volumeIs(corev1.VolumeReleased), deleteVolume),
+			play: play(makeClaim, claimIs(corev1.ClaimBound), keep, deleteClaim, volumeIs(corev1.VolumeReleased),
+				deleteVolume),
 			orphans: 1, clean: removeOrphan,
 		},
 		{
 			name: "a claim is deleted while it is copied", prepare: classOf(immediate),
-			play: play(makeClaim, claimIs(corev1.ClaimBound), deletedOnTheWay(false), makeCopy, namedIs("copy", corev1.ClaimBound), noClaim, deleteNamed("copy")),
+			play: play(makeClaim, claimIs(corev1.ClaimBound), deletedOnTheWay(false), makeCopy,
+				namedIs("copy", corev1.ClaimBound), noClaim, deleteNamed("copy")),
 		},
-		{name: "the volume is deleted first", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), deleteVolume, deleteClaim)},
-		{name: "a consumer comes and goes", prepare: classOf(late), play: play(makeClaim, makePod("a", ""), mayMount("a"), removePod("a"), deleteClaim)},
+		{name: "the volume is deleted first", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound),
+			deleteVolume, deleteClaim)},
+		{name: "a consumer comes and goes", prepare: classOf(late), play: play(makeClaim, makePod("a", ""), mayMount("a"),
+			removePod("a"), deleteClaim)},
 		{
 			name: "a consumer moves to another node", prepare: classOf(late),
-			play: play(makeClaim, makePod("a", "n1"), mayMount("a"), makePod("b", "n2"), removePod("a"), mayMount("b"), removePod("b"), deleteClaim),
+			play: play(makeClaim, makePod("a", "n1"), mayMount("a"), makePod("b", "n2"), removePod("a"), mayMount("b"),
+				removePod("b"), deleteClaim),
 		},
 		{
 			name: "a Pod's own volume comes and goes with it", prepare: classOf(immediate),
-			play: play(makeScratchPod("a", "n1"), appears("a-v"), namedIs("a-v", corev1.ClaimBound), mayMount("a"), removePod("a"), noNamed("a-v")),
+			play: play(makeScratchPod("a", "n1"), appears("a-v"), namedIs("a-v", corev1.ClaimBound), mayMount("a"),
+				removePod("a"), noNamed("a-v")),
 		},
-		{name: "a claim grows", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), grow, deleteClaim)},
+		{name: "a claim grows", prepare: classOf(immediate), play: play(makeClaim, claimIs(corev1.ClaimBound), grow,
+			deleteClaim)},
 	}...)
 }
 
@@ -85,7 +103,8 @@ func keepingClass(ctx context.Context, w *world) error {
 func makeClass(mode storagev1.VolumeBindingMode, reclaim corev1.PersistentVolumeReclaimPolicy) act {
 	return func(ctx context.Context, w *world) error {
 		_, err := w.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-			ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: w.driver.Name(), VolumeBindingMode: &mode, ReclaimPolicy: &reclaim, AllowVolumeExpansion: ptr.To(true),
+			ObjectMeta: metav1.ObjectMeta{Name: class}, Provisioner: w.driver.Name(), VolumeBindingMode: &mode,
+			ReclaimPolicy: &reclaim, AllowVolumeExpansion: ptr.To(true),
 		}, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			return nil
@@ -110,7 +129,9 @@ func claimFrom(name string, source *corev1.TypedLocalObjectReference, modes ...c
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PersistentVolumeClaimSpec{
 				StorageClassName: ptr.To(class), AccessModes: modes, DataSource: source,
-				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				},
 			},
 		}, metav1.CreateOptions{})
 		return err
@@ -156,7 +177,9 @@ func endedOnTheWay(classToo bool, answer csitest.Action) act {
 }
 
 func fullAtFirst(_ context.Context, w *world) error {
-	w.once("CreateVolume", func() csitest.Action { return csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")} })
+	w.once("CreateVolume", func() csitest.Action {
+		return csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")}
+	})
 	return nil
 }
 
@@ -171,7 +194,8 @@ func vagueAtFirst(_ context.Context, w *world) error {
 
 func grow(ctx context.Context, w *world) error {
 	patch := []byte(`{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}`)
-	if _, err := w.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, "c", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := w.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, "c", types.MergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		return err
 	}
 	want := resource.MustParse("2Gi")
@@ -192,7 +216,8 @@ func deleteClaim(ctx context.Context, w *world) error { return deleteNamed("c")(
 
 func deleteNamed(name string) act {
 	return func(ctx context.Context, w *world) error {
-		return errors.Join(w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{}), noNamed(name)(ctx, w))
+		return errors.Join(w.client.CoreV1().PersistentVolumeClaims(space).Delete(ctx, name, metav1.DeleteOptions{}),
+			noNamed(name)(ctx, w))
 	}
 }
 
@@ -247,14 +272,18 @@ func (w *world) volumeName(ctx context.Context) (string, error) {
 }
 
 func makePod(name, node string) act {
-	return podOf(name, node, corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}})
+	return podOf(name, node, corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+	})
 }
 
 // makeScratchPod makes a Pod whose claim is to be made for it.
 func makeScratchPod(name, node string) act {
 	template := &corev1.PersistentVolumeClaimTemplate{Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		},
 	}}
 	return podOf(name, node, corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: template}})
 }
@@ -279,7 +308,8 @@ func mayMount(pod string) act {
 			if err != nil || p.Spec.NodeName == "" {
 				return "pod " + pod + " has no node", err
 			}
-			if node, err = w.client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{}); err != nil || len(node.Status.VolumesAttached) == 0 {
+			if node, err = w.client.CoreV1().Nodes().Get(ctx, p.Spec.NodeName, metav1.GetOptions{}); err != nil ||
+				len(node.Status.VolumesAttached) == 0 {
 				return "node " + p.Spec.NodeName + " may mount nothing", err
 			}
 			return "", nil
@@ -287,7 +317,9 @@ func mayMount(pod string) act {
 		if err != nil {
 			return err
 		}
-		return w.says(ctx, node.Name, map[string]any{"volumesInUse": []corev1.UniqueVolumeName{node.Status.VolumesAttached[0].Name}})
+		return w.says(ctx, node.Name, map[string]any{
+			"volumesInUse": []corev1.UniqueVolumeName{node.Status.VolumesAttached[0].Name},
+		})
 	}
 }
 
@@ -299,7 +331,8 @@ func removePod(pod string) act {
 		if err != nil {
 			return err
 		}
-		if err := w.client.CoreV1().Pods(space).Delete(ctx, pod, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
+		if err := w.client.CoreV1().Pods(space).Delete(ctx, pod,
+			metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}); err != nil {
 			return err
 		}
 		return w.says(ctx, p.Spec.NodeName, map[string]any{"volumesInUse": []string{}})

@@ -91,7 +91,8 @@ func (w *world) settled(ctx context.Context, objects, volumes int) error {
 			return "", err
 		}
 		if n := len(w.driver.Volumes()); len(all.Items) != objects || n != volumes {
-			return fmt.Sprintf("%d volumes are left and %d at the driver, not %d and %d", len(all.Items), n, objects, volumes), nil
+			return fmt.Sprintf("%d volumes are left and %d at the driver, not %d and %d", len(all.Items), n, objects, volumes),
+				nil
 		}
 		return w.wrong(ctx, volumes-objects)
 	})

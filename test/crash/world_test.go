@@ -51,7 +51,9 @@ func newWorld(t *testing.T) *world {
 	config := csitest.Full()
 	config.NodeID, config.OtherNodes, config.Segments = "id-n1", []string{"id-n2"}, nil
 	config.Plugin.AccessibilityConstraints = false
-	w := &world{server: standalonetest.Start(t, app.RBAC()...), driver: csitest.Start(t, config), faults: make(chan string, 100)}
+	w := &world{
+		server: standalonetest.Start(t, app.RBAC()...), driver: csitest.Start(t, config), faults: make(chan string, 100),
+	}
 	w.client = standalonetest.Client(t, w.server, "")
 	if err := w.furnish(t.Context()); err != nil {
 		t.Fatal(err)
@@ -62,11 +64,13 @@ func newWorld(t *testing.T) *world {
 
 // furnish makes what every scenario finds.
 func (w *world) furnish(ctx context.Context) error {
-	_, err := w.client.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: w.driver.Name()}}, metav1.CreateOptions{})
+	_, err := w.client.StorageV1().CSIDrivers().Create(ctx,
+		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: w.driver.Name()}}, metav1.CreateOptions{})
 	for _, name := range []string{"n1", "n2"} {
 		meta := metav1.ObjectMeta{Name: name}
 		_, e := w.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: meta}, metav1.CreateOptions{})
-		err = errors.Join(err, e, w.says(ctx, name, map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}))
+		err = errors.Join(err, e, w.says(ctx, name,
+			map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}))
 		_, e = w.client.StorageV1().CSINodes().Create(ctx, &storagev1.CSINode{ObjectMeta: meta, Spec: storagev1.CSINodeSpec{
 			Drivers: []storagev1.CSINodeDriver{{Name: w.driver.Name(), NodeID: "id-" + name}},
 		}}, metav1.CreateOptions{})

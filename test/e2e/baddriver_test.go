@@ -53,13 +53,19 @@ func misdeeds() []misdeed {
 		}
 	}
 	answers := func(method string, answer any, says ...string) misdeed {
-		return misdeed{name: method + " answers nonsense: " + strings.Join(says, " "), begin: on(method, csitest.Action{After: true, Answer: answer}), end: well(method), says: says}
+		return misdeed{
+			name:  method + " answers nonsense: " + strings.Join(says, " "),
+			begin: on(method, csitest.Action{After: true, Answer: answer}), end: well(method), says: says,
+		}
 	}
 	hangs := func(method string, says ...string) misdeed {
 		return misdeed{name: method + " hangs", begin: on(method, csitest.Action{Hang: true}), end: well(method), says: says}
 	}
 	dies := func(method string, says ...string) misdeed {
-		return misdeed{name: "the driver dies in " + method, begin: on(method, csitest.Action{After: true, Kill: true}), end: well(method), says: says}
+		return misdeed{
+			name: "the driver dies in " + method, begin: on(method, csitest.Action{After: true, Kill: true}), end: well(method),
+			says: says,
+		}
 	}
 	noID := &csipb.CreateVolumeResponse{Volume: &csipb.Volume{CapacityBytes: 1 << 30}}
 	small := &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "small", CapacityBytes: 1}}
@@ -148,7 +154,8 @@ func newBadWorld(t *testing.T) *badWorld {
 	w.driver = csitest.Start(t, config)
 	w.driver.Register(filepath.Join(dir, "node", "plugins_registry"))
 	_, err = w.client.StorageV1().StorageClasses().Create(t.Context(), &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Provisioner: badName, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+		ObjectMeta: metav1.ObjectMeta{Name: "bad"}, Provisioner: badName,
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

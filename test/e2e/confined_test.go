@@ -142,14 +142,18 @@ func (u *unit) take(t *testing.T, key, value string) {
 		u.calls = append(u.calls, members(t, strings.Fields(list))...)
 	case key == "RestrictAddressFamilies" && !denied:
 		u.families = append(u.families, strings.Fields(list)...)
-	case slices.Contains([]string{"NoNewPrivileges=yes", "LockPersonality=yes", "RestrictRealtime=yes", "SystemCallErrorNumber=EPERM"}, key+"="+value):
+	case slices.Contains([]string{
+		"NoNewPrivileges=yes", "LockPersonality=yes", "RestrictRealtime=yes", "SystemCallErrorNumber=EPERM",
+	}, key+"="+value):
 		// They are applied always.
 	case key+"="+value == "SystemCallArchitectures=native":
 		// The programs here are of the host's architecture.
 	case !slices.Contains([]string{
-		"Type", "ExecStart", "StateDirectory", "StateDirectoryMode", "UMask", "Restart", "RestartSec", "TimeoutStartSec", "KillMode", "TimeoutStopSec", "LimitNOFILE",
+		"Type", "ExecStart", "StateDirectory", "StateDirectoryMode", "UMask", "Restart", "RestartSec", "TimeoutStartSec",
+		"KillMode", "TimeoutStopSec", "LimitNOFILE",
 	}, key):
-		t.Fatalf("the unit says %s=%s, which this test does not apply; nothing may give the service a mount namespace", key, value)
+		t.Fatalf("the unit says %s=%s, which this test does not apply; nothing may give the service a mount namespace", key,
+			value)
 	}
 }
 
@@ -187,27 +191,35 @@ func (u unit) policy(t *testing.T) seccomp.Policy {
 	const policyArgument, familyArgument = 1, 0
 	var others seccomp.ArgumentConditions
 	for _, name := range u.families {
-		others = append(others, seccomp.Condition{Argument: familyArgument, Operation: seccomp.NotEqual, Value: family(t, name)})
+		others = append(others, seccomp.Condition{
+			Argument: familyArgument, Operation: seccomp.NotEqual, Value: family(t, name),
+		})
 	}
-	denied := seccomp.SyscallGroup{Action: refuse(unix.EPERM), Names: u.calls, NamesWithCondtions: []seccomp.NameWithConditions{
-		{Name: "personality", Conditions: seccomp.ArgumentConditions{
-			{Operation: seccomp.NotEqual, Value: 0}, {Operation: seccomp.NotEqual, Value: 0xffffffff},
-		}},
-	}}
+	denied := seccomp.SyscallGroup{
+		Action: refuse(unix.EPERM), Names: u.calls,
+		NamesWithCondtions: []seccomp.NameWithConditions{
+			{Name: "personality", Conditions: seccomp.ArgumentConditions{
+				{Operation: seccomp.NotEqual, Value: 0}, {Operation: seccomp.NotEqual, Value: 0xffffffff},
+			}},
+		},
+	}
 	for _, realtime := range []uint64{unix.SCHED_FIFO, unix.SCHED_RR, unix.SCHED_DEADLINE} {
 		denied.NamesWithCondtions = append(denied.NamesWithCondtions, seccomp.NameWithConditions{
-			Name: "sched_setscheduler", Conditions: seccomp.ArgumentConditions{{Argument: policyArgument, Operation: seccomp.Equal, Value: realtime}},
+			Name:       "sched_setscheduler",
+			Conditions: seccomp.ArgumentConditions{{Argument: policyArgument, Operation: seccomp.Equal, Value: realtime}},
 		})
 	}
 	return seccomp.Policy{DefaultAction: seccomp.ActionAllow, Syscalls: []seccomp.SyscallGroup{denied, {
-		Action: refuse(unix.EAFNOSUPPORT), NamesWithCondtions: []seccomp.NameWithConditions{{Name: "socket", Conditions: others}},
+		Action:             refuse(unix.EAFNOSUPPORT),
+		NamesWithCondtions: []seccomp.NameWithConditions{{Name: "socket", Conditions: others}},
 	}}}
 }
 
 func family(t *testing.T, name string) uint64 {
 	t.Helper()
 	n, ok := map[string]uint64{
-		"AF_UNIX": unix.AF_UNIX, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6, "AF_NETLINK": unix.AF_NETLINK, "AF_ALG": unix.AF_ALG,
+		"AF_UNIX": unix.AF_UNIX, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6, "AF_NETLINK": unix.AF_NETLINK,
+		"AF_ALG": unix.AF_ALG,
 	}[name]
 	if !ok {
 		t.Fatalf("what is %s?", name)

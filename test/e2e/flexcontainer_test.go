@@ -38,7 +38,9 @@ exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"`
 	cmd := exec.Command("sh", "-c", container, "sh", plugins, temporary,
 		plane.Bin("volplane"), "flex", "install", "example.com/lofs", source, "--watch", "--no-init", "--dir", plugins)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + temporary}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL,
+	}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	// It ends with the thread that starts it.

@@ -49,11 +49,13 @@ func TestFlexInTenMinutes(t *testing.T) {
 	}
 	var script strings.Builder
 	// The default directory is made anew, for the script's own eyes.
-	script.WriteString("set -e\n" + letGo + "\nmkdir -p /usr/libexec\nmount -t tmpfs tmpfs /usr/libexec\nmount -t tmpfs tmpfs /var/lib\n")
+	script.WriteString("set -e\n" + letGo +
+		"\nmkdir -p /usr/libexec\nmount -t tmpfs tmpfs /usr/libexec\nmount -t tmpfs tmpfs /var/lib\n")
 	for _, c := range all {
 		fmt.Fprintf(&script, "%s echo ---\n", c.command)
 	}
-	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", script.String())
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c",
+		script.String())
 	cmd.Dir = t.TempDir()
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(plane.Bin("volplane"))+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
@@ -70,7 +72,9 @@ func TestFlexInTenMinutes(t *testing.T) {
 
 // plain returns a text without what differs from time to time.
 func plain(text string) string {
-	for pattern, word := range map[string]string{`\b[0-9a-f]{16}\b`: "VERSION", `\b[0-9]+ ms\b`: "TIME", `\b[0-9]+s +`: "AGE ", `\b[0-9.]+ s\n`: "TIME\n"} {
+	for pattern, word := range map[string]string{
+		`\b[0-9a-f]{16}\b`: "VERSION", `\b[0-9]+ ms\b`: "TIME", `\b[0-9]+s +`: "AGE ", `\b[0-9.]+ s\n`: "TIME\n",
+	} {
 		text = regexp.MustCompile(pattern).ReplaceAllString(text, word)
 	}
 	return text

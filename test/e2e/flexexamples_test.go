@@ -42,7 +42,9 @@ func TestShellcheck(t *testing.T) {
 		return
 	}
 	var all []string
-	for _, pattern := range []string{example("*", "*"), filepath.Join("..", "..", "internal", "flex", "install", "skeleton", "*.sh")} {
+	for _, pattern := range []string{
+		example("*", "*"), filepath.Join("..", "..", "internal", "flex", "install", "skeleton", "*.sh"),
+	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) < 2 {
 			t.Fatalf("%s: %v, %v", pattern, found, err)
@@ -62,7 +64,8 @@ func TestFlexExamplesAreWell(t *testing.T) {
 		{scratch.Path},
 		{scratch.Path, "--option", "share=logs"},
 	} {
-		out, err := exec.CommandContext(t.Context(), plane.Bin("volplane"), append([]string{"flex", "doctor"}, args...)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), plane.Bin("volplane"),
+			append([]string{"flex", "doctor"}, args...)...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), ": pass, ") {
 			t.Errorf("%v: %v\n%s", args, err, out)
 		}
@@ -94,7 +97,8 @@ func host(t *testing.T, name, variable string) *hosted {
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if h.Driver, err = driver.Probe(t.Context(), decide.Name{Vendor: "example.com", Driver: name}, path, driver.Options{}); err != nil {
+	if h.Driver, err = driver.Probe(t.Context(), decide.Name{Vendor: "example.com", Driver: name}, path,
+		driver.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	return h

@@ -91,7 +91,8 @@ func (f *flexPlane) pooled(name, variable string) string {
 	text, err := os.ReadFile(example(name, name))
 	path := filepath.Join(f.dir, name)
 	if err == nil {
-		err = os.WriteFile(path, append([]byte("#!/bin/sh\nexport "+variable+"="+filepath.Join(f.dir, "pool")+"\n"), text...), 0o755)
+		err = os.WriteFile(path,
+			append([]byte("#!/bin/sh\nexport "+variable+"="+filepath.Join(f.dir, "pool")+"\n"), text...), 0o755)
 	}
 	if err != nil {
 		f.Fatal(err)
@@ -161,7 +162,8 @@ func (f *flexPlane) nothingLeft() {
 	if left, err := os.ReadDir(filepath.Join(f.Dir, "volumeplugins")); len(left) > 0 || err != nil {
 		f.Errorf("left: %v, %v", left, err)
 	}
-	if loops, err := exec.Command("losetup", "--noheadings", "--output", "BACK-FILE").Output(); err != nil || bytes.Contains(loops, []byte(f.dir)) {
+	if loops, err := exec.Command("losetup", "--noheadings", "--output", "BACK-FILE").Output(); err != nil ||
+		bytes.Contains(loops, []byte(f.dir)) {
 		f.Errorf("left attached: %s, %v", loops, err)
 	}
 }

@@ -61,17 +61,20 @@ func TestWhyFlex(t *testing.T) {
 	f.applied("scratch.yaml")
 	f.applied("lofs.yaml")
 	dir := filepath.Join(f.Dir, "volumeplugins")
-	f.says("pod/scratch", scratch+" is not installed on node", "drivers are in "+dir, "`volplane flex install "+ofOurs+"/scratch FILE`", "Next: administrator of node")
+	f.says("pod/scratch", scratch+" is not installed on node", "drivers are in "+dir,
+		"`volplane flex install "+ofOurs+"/scratch FILE`", "Next: administrator of node")
 	f.says("pvc/lofs", lofs+" is not installed on node", "FailedScheduling", "Next: administrator of node")
 
 	f.script("scratch", `init) echo '{"status":"Failure","message":"jq is missing"}'; exit 1;; `)
-	f.says("pod/scratch", scratch+" cannot be used on node", "it does not initialise", "jq is missing", "Next: administrator of node")
+	f.says("pod/scratch", scratch+" cannot be used on node", "it does not initialise", "jq is missing",
+		"Next: administrator of node")
 	f.script("scratch", well+`mount) sleep 600;; `+umount)
 	f.says("pod/scratch", "was called to publish volume data", "has not answered yet", "Next: scratch."+ofOurs)
 	f.want([]string{"delete", "pod", "scratch", "--wait=false"})
 	f.says("pod/scratch", "the Pod is being deleted", "has not answered yet")
 
-	f.script("lofs", `init) echo '{"status":"Success"}';; attach) echo '{"status":"Failure","message":"no such LUN"}'; exit 1;; `)
+	f.script("lofs",
+		`init) echo '{"status":"Success"}';; attach) echo '{"status":"Failure","message":"no such LUN"}'; exit 1;; `)
 	f.says("pod/lofs", "volume lofs-db is not attached to node", "no such LUN", "Next: "+lofs)
 	if err := os.RemoveAll(filepath.Join(dir, ofOurs+"~lofs")); err != nil {
 		t.Fatal(err)

@@ -271,7 +271,8 @@ func (l *life) read() error {
 func (l *life) grow() error {
 	patch := []byte(`{"spec":{"resources":{"requests":{"storage":"640Mi"}}}}`)
 	return l.eventually(func() (bool, error) {
-		claim, err := l.client.CoreV1().PersistentVolumeClaims("default").Patch(l.ctx, l.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		claim, err := l.client.CoreV1().PersistentVolumeClaims("default").Patch(l.ctx, l.name, types.MergePatchType, patch,
+			metav1.PatchOptions{})
 		if err != nil {
 			return false, err
 		}

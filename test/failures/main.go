@@ -169,7 +169,8 @@ func (r *report) close() {
 func shortened(lines []string) []string {
 	out := slices.Clone(lines)
 	if left := len(lines) - firstLines - lastLines; left > 0 {
-		out = slices.Concat(lines[:firstLines], []string{fmt.Sprintf("        ... %d lines ...", left)}, lines[len(lines)-lastLines:])
+		out = slices.Concat(lines[:firstLines], []string{fmt.Sprintf("        ... %d lines ...", left)},
+			lines[len(lines)-lastLines:])
 	}
 	for i, line := range out {
 		if len(line) > maxLine {

@@ -57,12 +57,14 @@ func TestTell(t *testing.T) {
 // TestLongMessage: beginning and end of what is long, and of a long line.
 func TestLongMessage(t *testing.T) {
 	var out, log strings.Builder
-	said := "output|a|TestX|    x_test.go:1: " + strings.Repeat("y", 2*maxLine) + "\n" + strings.Repeat("output|a|TestX|        more\n", 100)
+	said := "output|a|TestX|    x_test.go:1: " + strings.Repeat("y", 2*maxLine) + "\n" +
+		strings.Repeat("output|a|TestX|        more\n", 100)
 	if failed, err := tell(strings.NewReader(events(said+"fail|a|TestX|\n")), &out, &log); err != nil || !failed {
 		t.Error(failed, err)
 	}
 	lines := strings.Split(out.String(), "\n")
-	if len(lines) != 1+firstLines+1+lastLines+1 || len(lines[1]) != maxLine+3 || lines[1+firstLines] != "        ... 71 lines ..." || strings.Count(log.String(), "more") != 100 {
+	if len(lines) != 1+firstLines+1+lastLines+1 || len(lines[1]) != maxLine+3 ||
+		lines[1+firstLines] != "        ... 71 lines ..." || strings.Count(log.String(), "more") != 100 {
 		t.Errorf("%d lines: %s", len(lines), out.String())
 	}
 }

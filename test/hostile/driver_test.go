@@ -22,18 +22,24 @@ func (s *side) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csi
 }
 
 // GetPluginCapabilities tells of a controller service.
-func (s *side) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+func (s *side) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
 	service := &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE}
-	return &csipb.GetPluginCapabilitiesResponse{Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{Service: service}}}}, nil
+	return &csipb.GetPluginCapabilitiesResponse{
+		Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{Service: service}}},
+	}, nil
 }
 
 // can is what the controller service can.
 func (d *driver) can() []csipb.ControllerServiceCapability_RPC_Type {
 	out := []csipb.ControllerServiceCapability_RPC_Type{
-		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 	}
 	if d.lists {
-		out = append(out, csipb.ControllerServiceCapability_RPC_LIST_VOLUMES, csipb.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
+		out = append(out, csipb.ControllerServiceCapability_RPC_LIST_VOLUMES,
+			csipb.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES)
 	}
 	if d.grows {
 		out = append(out, csipb.ControllerServiceCapability_RPC_EXPAND_VOLUME)
@@ -42,11 +48,14 @@ func (d *driver) can() []csipb.ControllerServiceCapability_RPC_Type {
 }
 
 // ControllerGetCapabilities tells what the controller service can.
-func (s *side) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+func (s *side) ControllerGetCapabilities(
+	context.Context, *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	out := &csipb.ControllerGetCapabilitiesResponse{}
 	for _, can := range s.d.can() {
 		rpc := &csipb.ControllerServiceCapability_RPC{Type: can}
-		out.Capabilities = append(out.Capabilities, &csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: rpc}})
+		out.Capabilities = append(out.Capabilities,
+			&csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: rpc}})
 	}
 	return out, nil
 }
@@ -69,7 +78,8 @@ func (s *side) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*c
 		v = newDisk()
 		v.bytes, v.formatted, s.d.disks[id] = bytes, bytes, v
 		for _, c := range r.GetVolumeCapabilities() {
-			v.many, v.block = c.GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, c.GetBlock() != nil
+			v.many, v.block = c.GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+				c.GetBlock() != nil
 		}
 	}
 	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: v.bytes}}, nil
@@ -86,7 +96,9 @@ func (s *side) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*c
 }
 
 // ControllerPublishVolume attaches, a volume for one node to one only.
-func (s *side) ControllerPublishVolume(_ context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+func (s *side) ControllerPublishVolume(
+	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
+) (*csipb.ControllerPublishVolumeResponse, error) {
 	v, node := s.d.disks[r.GetVolumeId()], nodeOf(r.GetNodeId())
 	if v == nil {
 		return nil, status.Error(codes.NotFound, "there is no such volume")
@@ -99,7 +111,9 @@ func (s *side) ControllerPublishVolume(_ context.Context, r *csipb.ControllerPub
 }
 
 // ControllerUnpublishVolume detaches what the node does not use any more.
-func (s *side) ControllerUnpublishVolume(_ context.Context, r *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+func (s *side) ControllerUnpublishVolume(
+	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
+) (*csipb.ControllerUnpublishVolumeResponse, error) {
 	v, node := s.d.disks[r.GetVolumeId()], nodeOf(r.GetNodeId())
 	if v != nil && v.used(node) {
 		return nil, s.d.fault("detach of %s under what node %s uses: %+v", r.GetVolumeId(), node, v)
@@ -111,7 +125,9 @@ func (s *side) ControllerUnpublishVolume(_ context.Context, r *csipb.ControllerU
 }
 
 // ControllerExpandVolume makes a volume larger.
-func (s *side) ControllerExpandVolume(_ context.Context, r *csipb.ControllerExpandVolumeRequest) (*csipb.ControllerExpandVolumeResponse, error) {
+func (s *side) ControllerExpandVolume(
+	_ context.Context, r *csipb.ControllerExpandVolumeRequest,
+) (*csipb.ControllerExpandVolumeResponse, error) {
 	v := s.d.disks[r.GetVolumeId()]
 	if v == nil {
 		return nil, s.d.fault("growth of %s, which is not there", r.GetVolumeId())

@@ -110,7 +110,10 @@ func (w *town) round(t *testing.T, seed uint64, lives int) *round {
 	r := &round{town: w, t: t, dir: dir, seed: seed, dice: rand.New(rand.NewPCG(seed, 0)), programs: map[string]*program{}}
 	t.Cleanup(r.close)
 	for _, place := range append(nodes(), plane()) {
-		p := &program{role: role{Place: place, Dir: filepath.Join(dir, place), Kubeconfig: w.server.AdminKubeconfig()}, log: filepath.Join(dir, place+".log")}
+		p := &program{
+			role: role{Place: place, Dir: filepath.Join(dir, place), Kubeconfig: w.server.AdminKubeconfig()},
+			log:  filepath.Join(dir, place+".log"),
+		}
 		r.programs[place] = p
 		r.must(os.MkdirAll(p.registry(), 0o700))
 	}
@@ -173,7 +176,8 @@ func (r *round) close() {
 		return
 	}
 	for _, l := range r.lives {
-		_ = os.WriteFile(filepath.Join(r.dir, l.name+".diary"), []byte(strings.Join(append(l.diary, l.driver.diary...), "\n")), 0o600)
+		_ = os.WriteFile(filepath.Join(r.dir, l.name+".diary"),
+			[]byte(strings.Join(append(l.diary, l.driver.diary...), "\n")), 0o600)
 	}
 	r.t.Logf("SEED=%d LIVES=%d plays this round; logs and diaries are in %s", r.seed, len(r.lives), r.dir)
 }

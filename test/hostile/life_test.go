@@ -53,7 +53,9 @@ type claim struct {
 }
 
 func newLife(name string, seed uint64, client kubernetes.Interface, d *driver) *life {
-	return &life{name: name, seed: seed, dice: rand.New(rand.NewPCG(seed, 1)), client: client, driver: d, kept: map[string]bool{}}
+	return &life{
+		name: name, seed: seed, dice: rand.New(rand.NewPCG(seed, 1)), client: client, driver: d, kept: map[string]bool{},
+	}
 }
 
 func (l *life) note(format string, args ...any) {
@@ -67,14 +69,18 @@ func (l *life) furnish(ctx context.Context) error {
 	_, e := l.client.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: l.driver.name},
 		Spec: storagev1.CSIDriverSpec{
-			PodInfoOnMount:       ptr.To(true),
-			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
+			PodInfoOnMount: ptr.To(true),
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{
+				storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral,
+			},
 		},
 	}, metav1.CreateOptions{})
 	err = errors.Join(err, e)
 	for _, of := range purposes() {
 		secret := fmt.Sprintf("%016x+/&%016x=%08x", l.dice.Uint64(), l.dice.Uint64(), l.dice.Uint32())
-		_, e := l.client.CoreV1().Secrets(l.name).Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: of}, StringData: map[string]string{"key": secret}}, metav1.CreateOptions{})
+		_, e := l.client.CoreV1().Secrets(l.name).Create(ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: of}, StringData: map[string]string{"key": secret}},
+			metav1.CreateOptions{})
 		err = errors.Join(err, e)
 	}
 	return errors.Join(err, l.classes(ctx))
@@ -92,10 +98,15 @@ func (l *life) classes(ctx context.Context) error {
 		parameters["csi.storage.k8s.io/"+of+"-secret-namespace"] = l.name
 	}
 	var err error
-	for _, mode := range []storagev1.VolumeBindingMode{storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer} {
-		for _, policy := range []corev1.PersistentVolumeReclaimPolicy{corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain} {
+	for _, mode := range []storagev1.VolumeBindingMode{
+		storagev1.VolumeBindingImmediate, storagev1.VolumeBindingWaitForFirstConsumer,
+	} {
+		for _, policy := range []corev1.PersistentVolumeReclaimPolicy{
+			corev1.PersistentVolumeReclaimDelete, corev1.PersistentVolumeReclaimRetain,
+		} {
 			_, e := l.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
-				ObjectMeta: metav1.ObjectMeta{Name: l.class(mode, policy)}, Provisioner: l.driver.name, VolumeBindingMode: &mode, ReclaimPolicy: &policy, Parameters: parameters,
+				ObjectMeta: metav1.ObjectMeta{Name: l.class(mode, policy)}, Provisioner: l.driver.name, VolumeBindingMode: &mode,
+				ReclaimPolicy: &policy, Parameters: parameters,
 				AllowVolumeExpansion: ptr.To(true),
 			}, metav1.CreateOptions{})
 			err = errors.Join(err, e)
@@ -117,7 +128,10 @@ func (l *life) class(mode storagev1.VolumeBindingMode, policy corev1.PersistentV
 
 // play does what is drawn.
 func (l *life) play(ctx context.Context) error {
-	acts := []func(context.Context) error{l.makeClaim, l.makeClaim, l.makePod, l.makePod, l.makePod, l.removePod, l.removePod, l.removeClaim, l.turnPolicy, l.growClaim, l.makeLoose, l.giveUp}
+	acts := []func(context.Context) error{
+		l.makeClaim, l.makeClaim, l.makePod, l.makePod, l.makePod, l.removePod, l.removePod, l.removeClaim, l.turnPolicy,
+		l.growClaim, l.makeLoose, l.giveUp,
+	}
 	for range 8 + l.dice.IntN(12) {
 		err := acts[l.dice.IntN(len(acts))](ctx)
 		if err != nil {
@@ -135,8 +149,12 @@ func (l *life) makeClaim(ctx context.Context) error {
 	if len(l.claims) == 4 {
 		return nil
 	}
-	c := &claim{name: fmt.Sprint("c", len(l.claims)), many: l.dice.IntN(4) == 0, keeps: l.dice.IntN(3) == 0, block: l.dice.IntN(4) == 0, size: 1}
-	mode, policy, access, form := storagev1.VolumeBindingImmediate, corev1.PersistentVolumeReclaimDelete, corev1.ReadWriteOnce, corev1.PersistentVolumeFilesystem
+	c := &claim{
+		name: fmt.Sprint("c", len(l.claims)), many: l.dice.IntN(4) == 0, keeps: l.dice.IntN(3) == 0,
+		block: l.dice.IntN(4) == 0, size: 1,
+	}
+	mode, policy, access, form := storagev1.VolumeBindingImmediate, corev1.PersistentVolumeReclaimDelete,
+		corev1.ReadWriteOnce, corev1.PersistentVolumeFilesystem
 	if l.dice.IntN(2) == 0 {
 		mode = storagev1.VolumeBindingWaitForFirstConsumer
 	}
@@ -154,8 +172,11 @@ func (l *life) makeClaim(ctx context.Context) error {
 	_, err := l.client.CoreV1().PersistentVolumeClaims(l.name).Create(ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: c.name},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(l.class(mode, policy)), AccessModes: []corev1.PersistentVolumeAccessMode{access}, VolumeMode: &form,
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(c.size<<20, resource.BinarySI)}},
+			StorageClassName: ptr.To(l.class(mode, policy)), AccessModes: []corev1.PersistentVolumeAccessMode{access},
+			VolumeMode: &form,
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(c.size<<20, resource.BinarySI)},
+			},
 		},
 	}, metav1.CreateOptions{})
 	return err
@@ -206,7 +227,9 @@ func (l *life) makeLoose(ctx context.Context) error {
 	l.loose = append(l.loose, name)
 	l.note("pod %s with a volume of its own", name)
 	return l.create(ctx, name, node, corev1.Container{}, corev1.VolumeSource{
-		CSI: &corev1.CSIVolumeSource{Driver: l.driver.name, NodePublishSecretRef: &corev1.LocalObjectReference{Name: "node-publish"}},
+		CSI: &corev1.CSIVolumeSource{
+			Driver: l.driver.name, NodePublishSecretRef: &corev1.LocalObjectReference{Name: "node-publish"},
+		},
 	})
 }
 
@@ -279,7 +302,8 @@ func (l *life) growClaim(ctx context.Context) error {
 	c.size++
 	l.note("claim %s asks for %d Mi", c.name, c.size)
 	patch := fmt.Appendf(nil, `{"spec":{"resources":{"requests":{"storage":"%dMi"}}}}`, c.size)
-	_, err = l.client.CoreV1().PersistentVolumeClaims(l.name).Patch(ctx, c.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = l.client.CoreV1().PersistentVolumeClaims(l.name).Patch(ctx, c.name, types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	return err
 }
 
@@ -315,7 +339,9 @@ func (l *life) turnPolicy(ctx context.Context) error {
 	return setPolicy(ctx, l.client, o.Spec.VolumeName, c.keeps, l.note)
 }
 
-func setPolicy(ctx context.Context, client kubernetes.Interface, volume string, keep bool, note func(string, ...any)) error {
+func setPolicy(
+	ctx context.Context, client kubernetes.Interface, volume string, keep bool, note func(string, ...any),
+) error {
 	policy := corev1.PersistentVolumeReclaimDelete
 	if keep {
 		policy = corev1.PersistentVolumeReclaimRetain
@@ -338,7 +364,8 @@ func (l *life) finish(ctx context.Context, seen *snapshot) error {
 			err = errors.Join(err, setPolicy(ctx, l.client, v.Name, false, l.note))
 		}
 	}
-	err = errors.Join(err, l.client.CoreV1().Pods(l.name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	err = errors.Join(err, l.client.CoreV1().Pods(l.name).DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}))
 	for _, c := range l.claims {
 		e := l.client.CoreV1().PersistentVolumeClaims(l.name).Delete(ctx, c.name, metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(e) {

@@ -38,7 +38,10 @@ type hold struct {
 }
 
 func newMood(seed uint64) mood {
-	return mood{seed: seed, calm: &atomic.Bool{}, mu: &sync.Mutex{}, count: map[string]int{}, said: map[string]int{}, holds: map[string]*hold{}}
+	return mood{
+		seed: seed, calm: &atomic.Bool{}, mu: &sync.Mutex{}, count: map[string]int{}, said: map[string]int{},
+		holds: map[string]*hold{},
+	}
 }
 
 // turn is how one call goes.

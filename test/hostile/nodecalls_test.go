@@ -13,7 +13,9 @@ import (
 )
 
 // NodeGetCapabilities tells what the node service can.
-func (s *side) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
+func (s *side) NodeGetCapabilities(
+	context.Context, *csipb.NodeGetCapabilitiesRequest,
+) (*csipb.NodeGetCapabilitiesResponse, error) {
 	out := &csipb.NodeGetCapabilitiesResponse{}
 	for can, does := range map[csipb.NodeServiceCapability_RPC_Type]bool{
 		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME: s.d.stages,
@@ -21,14 +23,17 @@ func (s *side) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRe
 	} {
 		if does {
 			rpc := &csipb.NodeServiceCapability_RPC{Type: can}
-			out.Capabilities = append(out.Capabilities, &csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{Rpc: rpc}})
+			out.Capabilities = append(out.Capabilities,
+				&csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{Rpc: rpc}})
 		}
 	}
 	return out, nil
 }
 
 // NodeStageVolume mounts a filesystem of its own at the staging path, or counts.
-func (s *side) NodeStageVolume(_ context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
+func (s *side) NodeStageVolume(
+	_ context.Context, r *csipb.NodeStageVolumeRequest,
+) (*csipb.NodeStageVolumeResponse, error) {
 	v, path := s.d.disks[r.GetVolumeId()], r.GetStagingTargetPath()
 	switch {
 	case !s.d.stages:
@@ -50,7 +55,9 @@ func (s *side) NodeStageVolume(_ context.Context, r *csipb.NodeStageVolumeReques
 }
 
 // NodeUnstageVolume refuses while the volume is published.
-func (s *side) NodeUnstageVolume(_ context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
+func (s *side) NodeUnstageVolume(
+	_ context.Context, r *csipb.NodeUnstageVolumeRequest,
+) (*csipb.NodeUnstageVolumeResponse, error) {
 	v, path := s.d.disks[r.GetVolumeId()], r.GetStagingTargetPath()
 	switch {
 	case v == nil || v.staged[s.place] == "":
@@ -71,7 +78,8 @@ func (s *side) NodeUnstageVolume(_ context.Context, r *csipb.NodeUnstageVolumeRe
 
 // unmount also finds that it is done already: whoever may, may unmount.
 func unmount(path string) error {
-	if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL && err != unix.ENOENT { //nolint:errorlint // a number
+	//nolint:errorlint // a number
+	if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}
 	return nil
@@ -85,7 +93,9 @@ func tmpfs(path string) error {
 }
 
 // NodePublishVolume shows a volume at a target, and makes it if a Pod brings it.
-func (s *side) NodePublishVolume(_ context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+func (s *side) NodePublishVolume(
+	_ context.Context, r *csipb.NodePublishVolumeRequest,
+) (*csipb.NodePublishVolumeResponse, error) {
 	id, path := r.GetVolumeId(), r.GetTargetPath()
 	v := s.d.disks[id]
 	switch {
@@ -138,7 +148,8 @@ func (s *side) showDevice(path string) error {
 			return status.Error(codes.Internal, err.Error())
 		}
 	}
-	if err := unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil && (s.d.makesNodes || !os.IsExist(err)) {
+	if err := unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0))); err != nil &&
+		(s.d.makesNodes || !os.IsExist(err)) {
 		return status.Error(codes.Internal, "make device: "+err.Error())
 	}
 	if s.d.makesNodes {
@@ -155,7 +166,9 @@ func bind(from, to string) error {
 }
 
 // NodeUnpublishVolume takes the target away.
-func (s *side) NodeUnpublishVolume(_ context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+func (s *side) NodeUnpublishVolume(
+	_ context.Context, r *csipb.NodeUnpublishVolumeRequest,
+) (*csipb.NodeUnpublishVolumeResponse, error) {
 	v, path := s.d.disks[r.GetVolumeId()], r.GetTargetPath()
 	if v == nil || !v.published[s.place][path] {
 		return &csipb.NodeUnpublishVolumeResponse{}, nil
@@ -172,7 +185,9 @@ func (s *side) NodeUnpublishVolume(_ context.Context, r *csipb.NodeUnpublishVolu
 }
 
 // NodeExpandVolume makes the filesystem as large as its volume.
-func (s *side) NodeExpandVolume(_ context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+func (s *side) NodeExpandVolume(
+	_ context.Context, r *csipb.NodeExpandVolumeRequest,
+) (*csipb.NodeExpandVolumeResponse, error) {
 	v, bytes := s.d.disks[r.GetVolumeId()], r.GetCapacityRange().GetRequiredBytes()
 	if v == nil || !v.published[s.place][r.GetVolumePath()] || bytes > v.bytes {
 		return nil, s.d.fault("growth of %s at %s to %d: %+v", r.GetVolumeId(), r.GetVolumePath(), bytes, v)

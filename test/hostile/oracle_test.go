@@ -50,7 +50,8 @@ func look(ctx context.Context, client kubernetes.Interface, dirs map[string]stri
 	if err := errors.Join(err, e1, e2, e3, e4, e5); err != nil {
 		return nil, err
 	}
-	s.claims, s.volumes, s.attachments, s.pods, s.nodes, s.intents = claims.Items, volumes.Items, attachments.Items, pods.Items, nodes.Items, intents.Items
+	s.claims, s.volumes, s.attachments, s.pods, s.nodes, s.intents = claims.Items, volumes.Items, attachments.Items,
+		pods.Items, nodes.Items, intents.Items
 	for node, dir := range dirs {
 		records, err := readJournal(dir)
 		if err != nil {
@@ -113,7 +114,9 @@ func shown(dir string) ([]string, error) {
 func (l *life) wrong(s *snapshot) string {
 	l.driver.mu.Lock()
 	defer l.driver.mu.Unlock()
-	for _, f := range []func(*snapshot) string{l.wrongClaims, l.wrongVolumes, l.wrongKept, l.wrongSizes, l.wrongPods, l.wrongAttachments, l.wrongNodes, l.wrongInUse} {
+	for _, f := range []func(*snapshot) string{
+		l.wrongClaims, l.wrongVolumes, l.wrongKept, l.wrongSizes, l.wrongPods, l.wrongAttachments, l.wrongNodes, l.wrongInUse,
+	} {
 		if text := f(s); text != "" {
 			return l.name + ": " + text
 		}
@@ -231,11 +234,14 @@ func (l *life) wrongSizes(s *snapshot) string {
 // wrongSize may find too little where the driver has said that more can never be,
 // or where no Pod takes the volume to a node that could make its filesystem larger.
 func (l *life) wrongSize(c *claim, o corev1.PersistentVolumeClaim, v corev1.PersistentVolume) string {
-	d, says, has := l.driver.disks[v.Spec.CSI.VolumeHandle], v.Spec.Capacity.Storage().Value(), o.Status.Capacity.Storage().Value()
+	d, says, has := l.driver.disks[v.Spec.CSI.VolumeHandle], v.Spec.Capacity.Storage().Value(),
+		o.Status.Capacity.Storage().Value()
 	if says > d.bytes || has > d.formatted || has > says {
-		return fmt.Sprintf("claim %s has %d, its volume %d, the driver %d, formatted %d", o.Name, has, says, d.bytes, d.formatted)
+		return fmt.Sprintf("claim %s has %d, its volume %d, the driver %d, formatted %d", o.Name, has, says,
+			d.bytes, d.formatted)
 	}
-	waits := o.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizePending && len(c.pods) == 0
+	waits := o.Status.AllocatedResourceStatuses[corev1.ResourceStorage] == corev1.PersistentVolumeClaimNodeResizePending &&
+		len(c.pods) == 0
 	if has < c.size<<20 && !c.gone && !waits && !l.driver.denied[v.Spec.CSI.VolumeHandle] {
 		return fmt.Sprintf("claim %s has %d of %d Mi: %v", o.Name, has, c.size, o.Status)
 	}

@@ -34,7 +34,8 @@ func atRest() sight {
 	d := newDriver("d", newMood(1), nil, func(string) {})
 	d.kind = kind{stages: true, shows: true, grows: true, growsNodes: true}
 	l := newLife("ns", 1, nil, d)
-	l.claims, l.loose, l.kept = []*claim{{name: "c0", size: 2, pods: []string{"p0"}}}, []string{"p1"}, map[string]bool{"pv-kept": true}
+	l.claims, l.loose, l.kept = []*claim{{name: "c0", size: 2, pods: []string{"p0"}}}, []string{"p1"},
+		map[string]bool{"pv-kept": true}
 	sum := sha256.Sum256([]byte("uid-p1v"))
 	own := "csi-" + hex.EncodeToString(sum[:])
 	for _, id := range []string{"v-0", "v-kept", own} {
@@ -53,11 +54,16 @@ func atRest() sight {
 		},
 		attachments: []storagev1.VolumeAttachment{{
 			ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: storagev1.VolumeAttachmentStatus{Attached: true},
-			Spec: storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv-0")}},
+			Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv-0")},
+			},
 		}},
-		nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{VolumesInUse: []corev1.UniqueVolumeName{"kubernetes.io/csi/d^v-0"}}}},
+		nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
+			VolumesInUse: []corev1.UniqueVolumeName{"kubernetes.io/csi/d^v-0"},
+		}}},
 		records: map[string][]*decide.Record{"n1": {
-			{Driver: "d", Handle: "v-0", Targets: []decide.Target{{Path: shownAt}}}, {Driver: "d", Handle: own, Targets: []decide.Target{{Path: broughtAt}}},
+			{Driver: "d", Handle: "v-0", Targets: []decide.Target{{Path: shownAt}}},
+			{Driver: "d", Handle: own, Targets: []decide.Target{{Path: broughtAt}}},
 		}},
 		mounts: map[string][]string{"n1": {stagedAt, shownAt, broughtAt}},
 	}
@@ -108,18 +114,30 @@ func TestOracleSees(t *testing.T) {
 		spoil func(sight)
 		want  string
 	}{
-		"a volume at the driver alone":              {func(s sight) { s.life.driver.disks["v-1"] = newDisk() }, "v-1 of the driver has no object: leaked"},
-		"a volume that the driver has not":          {func(s sight) { delete(s.life.driver.disks, "v-0") }, "pv-0 is not at the driver: lost"},
-		"a retained volume that the driver has not": {func(s sight) { delete(s.life.driver.disks, "v-kept") }, "pv-kept is not at the driver: lost"},
+		"a volume at the driver alone": {
+			func(s sight) { s.life.driver.disks["v-1"] = newDisk() }, "v-1 of the driver has no object: leaked",
+		},
+		"a volume that the driver has not": {
+			func(s sight) { delete(s.life.driver.disks, "v-0") }, "pv-0 is not at the driver: lost",
+		},
+		"a retained volume that the driver has not": {
+			func(s sight) { delete(s.life.driver.disks, "v-kept") }, "pv-kept is not at the driver: lost",
+		},
 		"a retained volume without object": {func(s sight) {
 			delete(s.life.driver.disks, "v-kept")
 			s.volumes = s.volumes[:1]
 		}, "pv-kept was to be kept"},
-		"two objects of a volume":       {func(s sight) { s.volumes[1].Spec.CSI.VolumeHandle = "v-0" }, "two volume objects"},
-		"a volume that may go":          {func(s sight) { s.volumes[1].Spec.PersistentVolumeReclaimPolicy = "Delete" }, "was not deleted"},
-		"a claim that is gone":          {func(s sight) { s.claims = nil }, "claim c0 is lost"},
-		"a claim that does not go":      {func(s sight) { s.life.claims[0].gone, s.life.claims[0].pods = true, nil }, "claim c0 is still there"},
-		"a claim without volume":        {func(s sight) { s.claims[0].Status.Phase = corev1.ClaimPending }, "claim c0 is Pending"},
+		"two objects of a volume": {func(s sight) { s.volumes[1].Spec.CSI.VolumeHandle = "v-0" }, "two volume objects"},
+		"a volume that may go": {
+			func(s sight) { s.volumes[1].Spec.PersistentVolumeReclaimPolicy = "Delete" }, "was not deleted",
+		},
+		"a claim that is gone": {func(s sight) { s.claims = nil }, "claim c0 is lost"},
+		"a claim that does not go": {
+			func(s sight) { s.life.claims[0].gone, s.life.claims[0].pods = true, nil }, "claim c0 is still there",
+		},
+		"a claim without volume": {
+			func(s sight) { s.claims[0].Status.Phase = corev1.ClaimPending }, "claim c0 is Pending",
+		},
 		"more promised than formatted":  {func(s sight) { s.volume.formatted = 1 << 20 }, "formatted 1048576"},
 		"more promised than there is":   {func(s sight) { s.volume.bytes = 1 << 20 }, "the driver 1048576"},
 		"less than was asked for":       {func(s sight) { s.life.claims[0].size = 3 }, "of 3 Mi"},
@@ -129,21 +147,31 @@ func TestOracleSees(t *testing.T) {
 		"attached and nobody says so":   {func(s sight) { s.attachments = nil }, "attached are"},
 		"attached at another node, too": {func(s sight) { s.volume.attached["n2"] = true }, "attached are"},
 		"not attached and used":         {func(s sight) { s.volume.attached = map[string]bool{} }, "attached are"},
-		"an attachment that goes":       {func(s sight) { s.attachments[0].DeletionTimestamp = &metav1.Time{} }, "attachment a"},
-		"staged and nobody wants it":    {func(s sight) { s.life.driver.disks["v-kept"].staged["n2"] = "/n2/staged" }, "nothing is mounted"},
-		"counted and nobody wants it":   {func(s sight) { s.life.driver.kind.shows, s.life.driver.disks["v-kept"].staged["n2"] = false, "/n2/x" }, "node n2"},
-		"published once too often":      {func(s sight) { s.volume.published["n1"]["/n1/old"] = true }, "nothing is mounted"},
-		"a mount is gone":               {func(s sight) { s.mounts["n1"] = s.mounts["n1"][1:] }, "nothing is mounted"},
-		"a record is gone":              {func(s sight) { s.records["n1"] = s.records["n1"][1:] }, "the journal"},
-		"a record is left":              {func(s sight) { s.records["n2"] = s.records["n1"][:1] }, "the journal"},
-		"an inline volume is left":      {func(s sight) { s.life.loose, s.pods = nil, s.pods[:1] }, "node n1"},
-		"an inline volume is lost":      {func(s sight) { s.own.published = nil }, "node n1"},
-		"a mount that no driver knows":  {func(s sight) { s.mounts["n2"] = []string{"/n2/strange"} }, "mounted at /n2/strange"},
-		"a node that says too little":   {func(s sight) { s.nodes[0].Status.VolumesInUse = nil }, "node n1 says"},
+		"an attachment that goes": {
+			func(s sight) { s.attachments[0].DeletionTimestamp = &metav1.Time{} }, "attachment a",
+		},
+		"staged and nobody wants it": {
+			func(s sight) { s.life.driver.disks["v-kept"].staged["n2"] = "/n2/staged" }, "nothing is mounted",
+		},
+		"counted and nobody wants it": {
+			func(s sight) { s.life.driver.kind.shows, s.life.driver.disks["v-kept"].staged["n2"] = false, "/n2/x" }, "node n2",
+		},
+		"published once too often": {func(s sight) { s.volume.published["n1"]["/n1/old"] = true }, "nothing is mounted"},
+		"a mount is gone":          {func(s sight) { s.mounts["n1"] = s.mounts["n1"][1:] }, "nothing is mounted"},
+		"a record is gone":         {func(s sight) { s.records["n1"] = s.records["n1"][1:] }, "the journal"},
+		"a record is left":         {func(s sight) { s.records["n2"] = s.records["n1"][:1] }, "the journal"},
+		"an inline volume is left": {func(s sight) { s.life.loose, s.pods = nil, s.pods[:1] }, "node n1"},
+		"an inline volume is lost": {func(s sight) { s.own.published = nil }, "node n1"},
+		"a mount that no driver knows": {
+			func(s sight) { s.mounts["n2"] = []string{"/n2/strange"} }, "mounted at /n2/strange",
+		},
+		"a node that says too little": {func(s sight) { s.nodes[0].Status.VolumesInUse = nil }, "node n1 says"},
 		"a node that says too much": {func(s sight) {
 			s.nodes[0].Status.VolumesInUse = append(s.nodes[0].Status.VolumesInUse, "kubernetes.io/csi/d^v-kept")
 		}, "node n1 says"},
-		"an intent that is not resolved": {func(s sight) { s.intents = []corev1.ConfigMap{{Data: map[string]string{"u": `{"driver":"d"}`}}} }, "intent is left"},
+		"an intent that is not resolved": {
+			func(s sight) { s.intents = []corev1.ConfigMap{{Data: map[string]string{"u": `{"driver":"d"}`}}} }, "intent is left",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := atRest()
@@ -162,13 +190,17 @@ func TestBelievable(t *testing.T) {
 		work  bool
 		never string
 	}{
-		"made by this call":       {scene{method: "CreateVolume"}, true, "InvalidArgument NotFound AlreadyExists PermissionDenied ResourceExhausted OutOfRange Unimplemented Unauthenticated"},
-		"made by an earlier call": {scene{method: "CreateVolume", there: true}, false, "InvalidArgument NotFound ResourceExhausted OutOfRange"},
-		"never made":              {scene{method: "CreateVolume"}, false, ""},
-		"not deleted":             {scene{method: "DeleteVolume", there: true}, false, ""},
-		"not detached":            {scene{method: "ControllerUnpublishVolume", there: true}, false, ""},
-		"staged and to be seen":   {scene{method: "NodeStageVolume", there: true}, true, ""},
-		"staged and not shown":    {scene{method: "NodeStageVolume", there: true, hidden: true}, true, "InvalidArgument NotFound AlreadyExists PermissionDenied FailedPrecondition OutOfRange Unimplemented Unauthenticated"},
+		"made by this call": {scene{method: "CreateVolume"}, true, "InvalidArgument NotFound AlreadyExists " +
+			"PermissionDenied ResourceExhausted OutOfRange Unimplemented Unauthenticated"},
+		"made by an earlier call": {
+			scene{method: "CreateVolume", there: true}, false, "InvalidArgument NotFound ResourceExhausted OutOfRange",
+		},
+		"never made":            {scene{method: "CreateVolume"}, false, ""},
+		"not deleted":           {scene{method: "DeleteVolume", there: true}, false, ""},
+		"not detached":          {scene{method: "ControllerUnpublishVolume", there: true}, false, ""},
+		"staged and to be seen": {scene{method: "NodeStageVolume", there: true}, true, ""},
+		"staged and not shown": {scene{method: "NodeStageVolume", there: true, hidden: true}, true, "InvalidArgument " +
+			"NotFound AlreadyExists PermissionDenied FailedPrecondition OutOfRange Unimplemented Unauthenticated"},
 		"not unstaged, not shown": {scene{method: "NodeUnstageVolume", there: true, hidden: true}, false, "NotFound"},
 		"not unstaged, shown":     {scene{method: "NodeUnstageVolume", there: true}, false, ""},
 		"not unpublished":         {scene{method: "NodeUnpublishVolume", there: true, hidden: true}, false, ""},

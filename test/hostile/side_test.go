@@ -76,8 +76,9 @@ func nodes() []string { return []string{"n1", "n2"} }
 
 func newDriver(name string, m mood, deaths func(string) int, faults func(string)) *driver {
 	return &driver{
-		name: name, mood: m, kind: kindOf(m.seed), deaths: deaths, faults: faults, sides: map[string]*side{}, disks: map[string]*disk{},
-		busy: map[string]*call{}, done: map[string]*call{}, given: map[string]*given{}, denied: map[string]bool{},
+		name: name, mood: m, kind: kindOf(m.seed), deaths: deaths, faults: faults, sides: map[string]*side{},
+		disks: map[string]*disk{},
+		busy:  map[string]*call{}, done: map[string]*call{}, given: map[string]*given{}, denied: map[string]bool{},
 	}
 }
 
@@ -108,7 +109,10 @@ func (s *side) start() error {
 	if s.registry == "" {
 		return nil
 	}
-	r := registrar.Registrar{Driver: s.d.name, Endpoint: s.socket(), Path: registrar.Path(s.registry, s.d.name), Log: slog.New(slog.DiscardHandler)}
+	r := registrar.Registrar{
+		Driver: s.d.name, Endpoint: s.socket(), Path: registrar.Path(s.registry, s.d.name),
+		Log: slog.New(slog.DiscardHandler),
+	}
 	life := s.life
 	s.leaving.Go(func() {
 		for life.Err() == nil {
@@ -163,7 +167,9 @@ func volumeOf(req any) string {
 }
 
 // intercept plays what is drawn for a call.
-func (s *side) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler) (any, error) {
+func (s *side) intercept(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler,
+) (any, error) {
 	method, id := path.Base(info.FullMethod), volumeOf(req)
 	if id == "" {
 		return work(ctx, req)
@@ -194,7 +200,8 @@ func (d *driver) judge(me *call, what, key string) {
 	if other := d.busy[key]; same(other) {
 		_ = d.fault("%s during %s of %s", me.method, other.method, key)
 	}
-	if last := d.done[key]; same(last) && last.method == what && strings.HasPrefix(me.method, "Node") && me.method != "NodeExpandVolume" {
+	if last := d.done[key]; same(last) && last.method == what && strings.HasPrefix(me.method, "Node") &&
+		me.method != "NodeExpandVolume" {
 		_ = d.fault("%s of %s was answered and is called again", what, key)
 	}
 }

@@ -218,10 +218,14 @@ func (a *array) serve(t *testing.T, host, root string) {
 }
 
 func (s *service) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: driverName, Endpoint: s.socket, SupportedVersions: []string{"1.0.0"}}, nil
+	return &registerapi.PluginInfo{
+		Type: registerapi.CSIPlugin, Name: driverName, Endpoint: s.socket, SupportedVersions: []string{"1.0.0"},
+	}, nil
 }
 
-func (s *service) NotifyRegistrationStatus(context.Context, *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+func (s *service) NotifyRegistrationStatus(
+	context.Context, *registerapi.RegistrationStatus,
+) (*registerapi.RegistrationStatusResponse, error) {
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
@@ -229,24 +233,32 @@ func (s *service) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*
 	return &csipb.GetPluginInfoResponse{Name: driverName, VendorVersion: "1"}, nil
 }
 
-func (s *service) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
-	return &csipb.GetPluginCapabilitiesResponse{Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{
-		Service: &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE},
-	}}}}, nil
+func (s *service) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
+	return &csipb.GetPluginCapabilitiesResponse{
+		Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{
+			Service: &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE},
+		}}},
+	}, nil
 }
 
 func (s *service) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
 	return &csipb.ProbeResponse{}, nil
 }
 
-func (s *service) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+func (s *service) ControllerGetCapabilities(
+	context.Context, *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	r := &csipb.ControllerGetCapabilitiesResponse{}
 	for _, c := range []csipb.ControllerServiceCapability_RPC_Type{
-		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 	} {
-		r.Capabilities = append(r.Capabilities, &csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{
-			Rpc: &csipb.ControllerServiceCapability_RPC{Type: c},
-		}})
+		r.Capabilities = append(r.Capabilities,
+			&csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{
+				Rpc: &csipb.ControllerServiceCapability_RPC{Type: c},
+			}})
 	}
 	return r, nil
 }
@@ -259,9 +271,13 @@ func (s *service) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) 
 		if err := os.MkdirAll(s.path(id), 0o700); err != nil {
 			return nil, err
 		}
-		s.disks[id] = &disk{at: map[string]bool{}, targets: map[string]string{}, written: map[string]int{}, refused: map[string]int{}}
+		s.disks[id] = &disk{
+			at: map[string]bool{}, targets: map[string]string{}, written: map[string]int{}, refused: map[string]int{},
+		}
 	}
-	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: r.GetCapacityRange().GetRequiredBytes()}}, nil
+	return &csipb.CreateVolumeResponse{
+		Volume: &csipb.Volume{VolumeId: id, CapacityBytes: r.GetCapacityRange().GetRequiredBytes()},
+	}, nil
 }
 
 func (s *service) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
@@ -276,7 +292,9 @@ func (s *service) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) 
 
 // ControllerPublishVolume opens a volume for a host. A second one is never to be
 // asked for: the volumes here are for one at a time.
-func (s *service) ControllerPublishVolume(ctx context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+func (s *service) ControllerPublishVolume(
+	ctx context.Context, r *csipb.ControllerPublishVolumeRequest,
+) (*csipb.ControllerPublishVolumeResponse, error) {
 	return &csipb.ControllerPublishVolumeResponse{}, s.asks(ctx, s.host, "publish", func() error {
 		d := s.disks[r.GetVolumeId()]
 		if d == nil {
@@ -292,7 +310,9 @@ func (s *service) ControllerPublishVolume(ctx context.Context, r *csipb.Controll
 }
 
 // ControllerUnpublishVolume cuts a host off, whatever it has mounted.
-func (s *service) ControllerUnpublishVolume(ctx context.Context, r *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+func (s *service) ControllerUnpublishVolume(
+	ctx context.Context, r *csipb.ControllerUnpublishVolumeRequest,
+) (*csipb.ControllerUnpublishVolumeResponse, error) {
 	return &csipb.ControllerUnpublishVolumeResponse{}, s.asks(ctx, s.host, "unpublish", func() error {
 		if d := s.disks[r.GetVolumeId()]; d != nil {
 			delete(d.at, r.GetNodeId())
@@ -301,7 +321,9 @@ func (s *service) ControllerUnpublishVolume(ctx context.Context, r *csipb.Contro
 	})
 }
 
-func (s *service) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
+func (s *service) NodeGetCapabilities(
+	context.Context, *csipb.NodeGetCapabilitiesRequest,
+) (*csipb.NodeGetCapabilitiesResponse, error) {
 	return &csipb.NodeGetCapabilitiesResponse{}, nil
 }
 
@@ -309,7 +331,9 @@ func (s *service) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csip
 	return &csipb.NodeGetInfoResponse{NodeId: s.host}, nil
 }
 
-func (s *service) NodePublishVolume(_ context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+func (s *service) NodePublishVolume(
+	_ context.Context, r *csipb.NodePublishVolumeRequest,
+) (*csipb.NodePublishVolumeResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.disks[r.GetVolumeId()]
@@ -331,7 +355,9 @@ func (s *service) NodePublishVolume(_ context.Context, r *csipb.NodePublishVolum
 	return &csipb.NodePublishVolumeResponse{}, nil
 }
 
-func (s *service) NodeUnpublishVolume(_ context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+func (s *service) NodeUnpublishVolume(
+	_ context.Context, r *csipb.NodeUnpublishVolumeRequest,
+) (*csipb.NodeUnpublishVolumeResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	target := r.GetTargetPath()

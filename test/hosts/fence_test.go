@@ -114,7 +114,8 @@ func (w *world) writers(hosts ...string) {
 func (w *world) hears(pod string, words ...string) {
 	w.t.Helper()
 	w.until("pod "+pod+" hears "+strings.Join(words, " "), func() (string, error) {
-		events, err := w.client.CoreV1().Events("default").List(w.ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
+		events, err := w.client.CoreV1().Events("default").List(w.ctx,
+			metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
 		if err != nil {
 			return "", err
 		}

@@ -53,7 +53,8 @@ func (w *world) controllers(i int, name string) {
 	file := filepath.Join(w.dir, name+".kubeconfig")
 	w.must(clientcmd.WriteToFile(*config, file))
 	w.array.serve(w.t, name, w.root(name))
-	w.hosts[name].agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "controller", "--controllers=provisioner,attacher",
+	w.hosts[name].agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "controller",
+		"--controllers=provisioner,attacher",
 		"--csi-address="+socketOf(w.root(name)), "--kubeconfig="+file, "--leader-election-lease-duration="+term.String(),
 		"--leader-election-renew-deadline="+renewal.String(), "--leader-election-retry-period=500ms")
 	w.must(err)

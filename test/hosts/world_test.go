@@ -132,7 +132,8 @@ func (w *world) join(i int, name string) {
 	w.must(err)
 	root := w.root(name)
 	w.array.serve(w.t, name, root)
-	w.hosts[name].agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "node", "--join", config, "--root-dir", root, "--driver=false")
+	w.hosts[name].agent, err = plane.RunIn(name, filepath.Join(w.dir, name+".log"), "volplane", "node", "--join", config,
+		"--root-dir", root, "--driver=false")
 	w.must(err)
 }
 
@@ -205,7 +206,9 @@ func (w *world) registered(name string) {
 // claim makes a claim of the array's class, and returns its volume.
 func (w *world) claim(name string) (volume string) {
 	w.t.Helper()
-	_, err := w.client.StorageV1().StorageClasses().Create(w.ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "array"}, Provisioner: driverName}, metav1.CreateOptions{})
+	_, err := w.client.StorageV1().StorageClasses().Create(w.ctx,
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "array"}, Provisioner: driverName},
+		metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		w.must(err)
 	}
@@ -282,7 +285,8 @@ func (w *world) taint(name string, out bool) {
 	if out {
 		taints = `[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]`
 	}
-	_, err := w.client.CoreV1().Nodes().Patch(w.ctx, name, types.MergePatchType, []byte(`{"spec":{"taints":`+taints+`}}`), metav1.PatchOptions{})
+	_, err := w.client.CoreV1().Nodes().Patch(w.ctx, name, types.MergePatchType, []byte(`{"spec":{"taints":`+taints+`}}`),
+		metav1.PatchOptions{})
 	w.must(err)
 }
 

@@ -41,7 +41,8 @@ type badAnswer struct {
 
 func badAnswers() []badAnswer {
 	yours := []codes.Code{
-		codes.InvalidArgument, codes.OutOfRange, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied, codes.Unauthenticated,
+		codes.InvalidArgument, codes.OutOfRange, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
+		codes.Unauthenticated,
 		codes.FailedPrecondition, codes.ResourceExhausted, codes.Unimplemented,
 	}
 	var all []badAnswer
@@ -54,7 +55,10 @@ func badAnswers() []badAnswer {
 			})
 		}
 	}
-	return append(all, badAnswer{name: "nonsense", action: csitest.Action{After: true, Answer: csitest.Raw("\xff\xff")}, says: "breaks the CSI specification"})
+	return append(all, badAnswer{
+		name: "nonsense", action: csitest.Action{After: true, Answer: csitest.Raw("\xff\xff")},
+		says: "breaks the CSI specification",
+	})
 }
 
 // TestBadAnswersToAttachAndDetach: every code, before and after the driver has
@@ -112,12 +116,15 @@ func (p *plane) blames(va, next, says string) {
 	p.t.Helper()
 	p.eventually(func() string {
 		var out, errs bytes.Buffer
-		code := cli.Main(p.ctx, []string{"why", "volumeattachment/" + va, "-o", "json", "--kubeconfig", filepath.Join(p.dir, "admin.kubeconfig")},
+		code := cli.Main(p.ctx, []string{
+			"why", "volumeattachment/" + va, "-o", "json", "--kubeconfig", filepath.Join(p.dir, "admin.kubeconfig"),
+		},
 			cli.Streams{In: strings.NewReader(""), Out: &out, Err: &errs}, "test", cli.Programs{})
 		var why struct {
 			Answer struct{ Message, Next string }
 		}
-		if err := json.Unmarshal(out.Bytes(), &why); err != nil || !strings.Contains(why.Answer.Message, says) || why.Answer.Next != next {
+		if err := json.Unmarshal(out.Bytes(), &why); err != nil || !strings.Contains(why.Answer.Message, says) ||
+			why.Answer.Next != next {
 			return fmt.Sprintf("why ends with %d, %v, and does not blame %s for %q:\n%s%s", code, err, next, says, &out, &errs)
 		}
 		return ""
@@ -145,7 +152,8 @@ func TestAttachSecretsStayInside(t *testing.T) {
 	p.tune = func(o *app.ControlPlaneOptions) {
 		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	loud, err := csi.Dial(p.ctx, p.driver.Socket, csi.WithLog(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	loud, err := csi.Dial(p.ctx, p.driver.Socket,
+		csi.WithLog(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 	p.must(err)
 	t.Cleanup(func() { _ = loud.Close() })
 	p.drivers.Put(loud)
@@ -159,7 +167,9 @@ func TestAttachSecretsStayInside(t *testing.T) {
 			secret := req.(*csipb.ControllerPublishVolumeRequest).GetSecrets()["password"]
 			return csitest.Action{Err: status.Error(codes.Internal, "cannot log in with "+secret)}
 		}
-		return csitest.Action{After: true, Answer: &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"token": "hidden-token"}}}
+		return csitest.Action{After: true, Answer: &csipb.ControllerPublishVolumeResponse{
+			PublishContext: map[string]string{"token": "hidden-token"},
+		}}
 	})
 	handle := p.wire("c", func(v *corev1.PersistentVolume) {
 		v.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Namespace: "default", Name: "key"}
@@ -177,7 +187,8 @@ func TestAttachSecretsStayInside(t *testing.T) {
 	p.must(err)
 	told := fmt.Sprint(events.Items)
 	for _, secret := range []string{"hidden-password", "hidden-token"} {
-		if strings.Contains(log.String(), secret) || strings.Contains(told, secret) || strings.Contains(fmt.Sprint(va.Annotations, va.Status.AttachError), secret) {
+		if strings.Contains(log.String(), secret) || strings.Contains(told, secret) ||
+			strings.Contains(fmt.Sprint(va.Annotations, va.Status.AttachError), secret) {
 			t.Errorf("%s is told:\n%s", secret, log)
 		}
 	}

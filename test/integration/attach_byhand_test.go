@@ -19,7 +19,8 @@ func TestFinalizerIsTakenByHand(t *testing.T) {
 	handle := p.wire("c")
 	bare := func() string {
 		name := p.attachments()[0].Name
-		_, err := p.client.StorageV1().VolumeAttachments().Patch(p.ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		_, err := p.client.StorageV1().VolumeAttachments().Patch(p.ctx, name, types.MergePatchType,
+			[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 		p.must(err)
 		return name
 	}
@@ -78,7 +79,9 @@ func TestForcedAwayWhileMounted(t *testing.T) {
 	for _, end := range []func(){
 		func() { p.uses("n1") },
 		func() {
-			p.nodeStatus("n1", map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}})
+			p.nodeStatus("n1", map[string]any{
+				"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
+			})
 		},
 	} {
 		p.pod("web", "n1", "c")

@@ -77,7 +77,8 @@ func (p *plane) slipsUp(all []slip, times int, again func(slip)) {
 func (p *plane) callsFor(handle string) []string {
 	var out []string
 	for _, c := range p.driver.Calls() {
-		if r, ok := c.Request.(interface{ GetVolumeId() string }); ok && r.GetVolumeId() == handle && strings.HasPrefix(c.Method, "Controller") {
+		if r, ok := c.Request.(interface{ GetVolumeId() string }); ok && r.GetVolumeId() == handle &&
+			strings.HasPrefix(c.Method, "Controller") {
 			out = append(out, c.Method)
 		}
 	}

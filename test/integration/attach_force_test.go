@@ -37,7 +37,9 @@ func (p *plane) withClock(o attachdetach.Options) (advance func(time.Duration)) 
 	ctx, cancel := context.WithCancel(context.Background())
 	caches := kube.NewCaches(p.client)
 	log := slog.New(slog.DiscardHandler)
-	c := attachdetach.New(controller.Env{Client: p.client, Caches: caches, Events: kube.NewRecorder(ctx, p.client, "attachdetach"), Log: log}, o)
+	c := attachdetach.New(controller.Env{
+		Client: p.client, Caches: caches, Events: kube.NewRecorder(ctx, p.client, "attachdetach"), Log: log,
+	}, o)
 	p.must(caches.Start(ctx))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
@@ -62,11 +64,14 @@ func TestForceDetachOnTimeout(t *testing.T) {
 		{"after six minutes", false, func(*plane) {}},
 		{"by taint", true, func(p *plane) {
 			_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
-				[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
+				[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`),
+				metav1.PatchOptions{})
 			p.must(err)
 		}},
 		{"by its return", true, func(p *plane) {
-			p.nodeStatus("n1", map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}})
+			p.nodeStatus("n1", map[string]any{
+				"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			})
 			p.uses("n1")
 		}},
 	} {
@@ -77,7 +82,9 @@ func TestForceDetachOnTimeout(t *testing.T) {
 			p.pod("web", "n1", "c")
 			p.mayMount("n1", handle)
 			p.uses("n1", handle)
-			p.nodeStatus("n1", map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}})
+			p.nodeStatus("n1", map[string]any{
+				"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}},
+			})
 			p.removePod("web")
 			p.mayMount("n1")
 			p.late(handle, advance, c.disabled)
@@ -107,7 +114,8 @@ func (p *plane) late(handle string, advance func(time.Duration), disabled bool) 
 		p.must(err)
 		told := ""
 		for _, e := range events.Items {
-			if strings.Contains(e.Message, "--disable-force-detach-on-timeout") && strings.Contains(e.Message, corev1.TaintNodeOutOfService) {
+			if strings.Contains(e.Message, "--disable-force-detach-on-timeout") &&
+				strings.Contains(e.Message, corev1.TaintNodeOutOfService) {
 				told += e.InvolvedObject.Kind
 			}
 		}

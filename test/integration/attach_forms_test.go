@@ -23,7 +23,9 @@ import (
 
 // attachBy makes an attachment by hand.
 func (p *plane) attachBy(name, attacher, node string, change ...func(*storagev1.VolumeAttachment)) error {
-	va := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: attacher, NodeName: node}}
+	va := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.VolumeAttachmentSpec{Attacher: attacher, NodeName: node},
+	}
 	for _, f := range change {
 		f(va)
 	}
@@ -35,8 +37,10 @@ func (p *plane) attachBy(name, attacher, node string, change ...func(*storagev1.
 func (p *plane) describes(handle string) func(*storagev1.VolumeAttachment) {
 	return func(va *storagev1.VolumeAttachment) {
 		va.Spec.Source.InlineVolumeSpec = &corev1.PersistentVolumeSpec{
-			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: p.conn.Name, VolumeHandle: handle}},
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: p.conn.Name, VolumeHandle: handle},
+			},
 		}
 	}
 }
@@ -65,7 +69,8 @@ func TestDummyAttacher(t *testing.T) {
 	p.stop()
 	p.tune = func(o *app.ControlPlaneOptions) { o.DummyAttacher = dummy }
 	p.start()
-	if err := p.attachBy("by-hand", "csi/dummy", "n1", p.describes("h")); err == nil || !strings.Contains(err.Error(), "attacher") {
+	if err := p.attachBy("by-hand", "csi/dummy", "n1", p.describes("h")); err == nil ||
+		!strings.Contains(err.Error(), "attacher") {
 		t.Errorf("csi/dummy: %v", err)
 	}
 	handle := p.wire("c", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = dummy })
@@ -77,7 +82,8 @@ func TestDummyAttacher(t *testing.T) {
 	p.eventually(func() string {
 		n, err := p.client.CoreV1().Nodes().Get(p.ctx, "n1", metav1.GetOptions{})
 		p.must(err)
-		if len(n.Status.VolumesAttached) != 1 || string(n.Status.VolumesAttached[0].Name) != volume.UniqueName(dummy, handle) {
+		if len(n.Status.VolumesAttached) != 1 ||
+			string(n.Status.VolumesAttached[0].Name) != volume.UniqueName(dummy, handle) {
 			return fmt.Sprint("node may mount ", n.Status.VolumesAttached)
 		}
 		return ""
@@ -116,7 +122,8 @@ func TestWhoKnowsTheNodesID(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.OtherNodes = append(c.OtherNodes, "id-said", "id-old", "id-new") })
 	a, b, c := p.wire("a"), p.wire("b"), p.wire("c")
 	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
-		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, volume.AnnLegacyNodeID, `{"`+p.conn.Name+`":"id-old"}`), metav1.PatchOptions{})
+		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, volume.AnnLegacyNodeID, `{"`+p.conn.Name+`":"id-old"}`),
+		metav1.PatchOptions{})
 	p.must(err)
 	said := func(va *storagev1.VolumeAttachment) {
 		va.Annotations = map[string]string{volume.AnnNodeID: "id-said"}
@@ -130,7 +137,8 @@ func TestWhoKnowsTheNodesID(t *testing.T) {
 	p.on(c, "id-old")
 	p.meanwhile(func() {
 		_, err = p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
-			ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
+			ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
 		}, metav1.CreateOptions{})
 		p.must(err)
 	})
@@ -176,7 +184,8 @@ func TestNodeGetsAnotherName(t *testing.T) {
 	<-called
 	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 	_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "n1"},
+		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-new"}}},
 	}, metav1.CreateOptions{})
 	p.must(err)
 	p.called("id-new")
@@ -196,12 +205,16 @@ func TestVolumesOfThePodItself(t *testing.T) {
 		NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}},
 		Volumes: []corev1.Volume{
 			{Name: "own", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: p.conn.Name}}},
-			{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
-				Spec: corev1.PersistentVolumeClaimSpec{
-					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
-				},
-			}}}},
+			{Name: "scratch", VolumeSource: corev1.VolumeSource{
+				Ephemeral: &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+					Spec: corev1.PersistentVolumeClaimSpec{
+						AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+						Resources: corev1.VolumeResourceRequirements{
+							Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+						},
+					},
+				}},
+			}},
 		},
 	}}
 	pod, err := p.client.CoreV1().Pods("default").Create(p.ctx, pod, metav1.CreateOptions{})
@@ -212,7 +225,8 @@ func TestVolumesOfThePodItself(t *testing.T) {
 	}
 	seen := *p.attachments()[0].Spec.Source.PersistentVolumeName
 	p.patchClaim("web-scratch", fmt.Sprintf(
-		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"web","uid":%q,"controller":true}]}}`, pod.UID))
+		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"web","uid":%q,"controller":true}]}}`,
+		pod.UID))
 	p.mayMount("n1", handle, p.getVolume(seen).Spec.CSI.VolumeHandle)
 }
 
@@ -280,9 +294,12 @@ func TestNodeTakesNoMore(t *testing.T) {
 	a, b := p.wire("a"), p.wire("b")
 	p.meanwhile(func() {
 		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
-		_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
-			Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-n1", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}}},
-		}}, metav1.CreateOptions{})
+		_, err := p.client.StorageV1().CSINodes().Create(p.ctx,
+			&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
+				Drivers: []storagev1.CSINodeDriver{
+					{Name: p.conn.Name, NodeID: "id-n1", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}},
+				},
+			}}, metav1.CreateOptions{})
 		p.must(err)
 	})
 	p.pod("first", "n1", "a")
@@ -362,7 +379,8 @@ func TestForcedDetachIsTold(t *testing.T) {
 	p.removePod("web")
 	p.mayMount("n1")
 	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
-		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
+		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`),
+		metav1.PatchOptions{})
 	p.must(err)
 	p.tells("Node", "n1", volume.ReasonDetaching, "pv-c", "by force")
 	p.tells("VolumeAttachment", attach.NameOf(p.conn.Name, handle, "n1"), volume.ReasonDetaching, "pv-c", "by force")
@@ -394,7 +412,8 @@ func TestRestartRepeatsNothing(t *testing.T) {
 	p.tells("Pod", "late", volume.ReasonAttached, "pv-late")
 	name := attach.NameOf(p.conn.Name, late, "n1")
 	for _, w := range p.writes.since(from) {
-		if strings.HasPrefix(w.role, "attach") && !strings.Contains(w.path, "/events") && !w.about("late") && !w.about(late) && !w.about(name) {
+		if strings.HasPrefix(w.role, "attach") && !strings.Contains(w.path, "/events") && !w.about("late") &&
+			!w.about(late) && !w.about(name) {
 			t.Errorf("restarted controllers wrote %s", w)
 		}
 	}

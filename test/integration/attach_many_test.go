@@ -72,7 +72,9 @@ func (c *crowd) wire(ctx context.Context, i int) error {
 	name := fmt.Sprint("c", i)
 	made, err := c.conn.ControllerClient().CreateVolume(ctx, &csipb.CreateVolumeRequest{
 		Name: name, CapacityRange: &csipb.CapacityRange{RequiredBytes: 1 << 20},
-		VolumeCapabilities: []*csipb.VolumeCapability{csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)},
+		VolumeCapabilities: []*csipb.VolumeCapability{
+			csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil),
+		},
 	})
 	if err != nil {
 		return err
@@ -91,7 +93,8 @@ func (c *crowd) wire(ctx context.Context, i int) error {
 	}
 	_, err = c.client.CoreV1().PersistentVolumeClaims("default").Create(ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: modes, VolumeName: v.Name, StorageClassName: ptr.To(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
+			AccessModes: modes, VolumeName: v.Name, StorageClassName: ptr.To(""),
+			Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
 	}, metav1.CreateOptions{})
 	return err
@@ -109,7 +112,8 @@ func (c *crowd) makePod(ctx context.Context, i int) error {
 }
 
 func (c *crowd) removePod(ctx context.Context, i int) error {
-	return c.client.CoreV1().Pods("default").Delete(ctx, fmt.Sprint("p", i), metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
+	return c.client.CoreV1().Pods("default").Delete(ctx, fmt.Sprint("p", i),
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)})
 }
 
 // told waits until the nodes may mount that many volumes together.
@@ -139,21 +143,24 @@ func TestWritesOfManyAttachments(t *testing.T) {
 			const n = 1000
 			c := newCrowd(t, n, nodes)
 			c.exactly(t, "attached", map[string]int{
-				"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n, "attacher PUT persistentvolumes": n,
+				"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n,
+				"attacher PUT persistentvolumes": n,
 			}, func() {
 				c.each(c.makePod)
 				c.told(n)
 			})
-			c.exactly(t, "detached", map[string]int{"attachdetach DELETE apis/volumeattachments": n, "attacher PUT apis/volumeattachments": n}, func() {
-				c.each(c.removePod)
-				c.told(0)
-				c.detached()
-			})
+			c.exactly(t, "detached",
+				map[string]int{"attachdetach DELETE apis/volumeattachments": n, "attacher PUT apis/volumeattachments": n}, func() {
+					c.each(c.removePod)
+					c.told(0)
+					c.detached()
+				})
 			// A second time the volume objects have their finalizers.
-			c.exactly(t, "attached again", map[string]int{"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n}, func() {
-				c.each(c.makePod)
-				c.told(n)
-			})
+			c.exactly(t, "attached again",
+				map[string]int{"attachdetach POST apis/volumeattachments": n, "attacher PATCH apis/volumeattachments": n}, func() {
+					c.each(c.makePod)
+					c.told(n)
+				})
 			for method, want := range map[string]int{"ControllerPublishVolume": 2 * n, "ControllerUnpublishVolume": n} {
 				if got := c.calls(method); got != want {
 					t.Errorf("%d calls of %s, not %d", got, method, want)

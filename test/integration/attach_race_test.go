@@ -113,7 +113,8 @@ func TestAttachmentOfAVolumeThatIsBeingDeleted(t *testing.T) {
 	if attach.Kept(&va) {
 		detaches = 1
 	}
-	if publish, unpublish := p.calls("ControllerPublishVolume"), p.calls("ControllerUnpublishVolume"); publish > 0 || unpublish != detaches {
+	if publish, unpublish := p.calls("ControllerPublishVolume"), p.calls("ControllerUnpublishVolume"); publish > 0 ||
+		unpublish != detaches {
 		t.Errorf("%d attaches and %d detaches, finalizers %v", publish, unpublish, va.Finalizers)
 	}
 }
@@ -174,7 +175,8 @@ func TestAttachmentMadeAnewWhileAttaching(t *testing.T) {
 	p.pod("web", "n1", "c")
 	<-about
 	old := p.attachments()[0]
-	_, err := p.client.StorageV1().VolumeAttachments().Patch(p.ctx, old.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	_, err := p.client.StorageV1().VolumeAttachments().Patch(p.ctx, old.Name, types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	p.must(err)
 	p.deleteAttachment(old.Name)
 	p.attachment("made anew", func(va storagev1.VolumeAttachment) bool { return va.UID != old.UID })

@@ -37,14 +37,16 @@ func (p *plane) rounds(n int) {
 func (p *plane) publish(handle, nodeID string) {
 	p.t.Helper()
 	_, err := p.driver.ControllerPublishVolume(p.ctx, &csipb.ControllerPublishVolumeRequest{
-		VolumeId: handle, NodeId: nodeID, VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, false, "", nil),
+		VolumeId: handle, NodeId: nodeID,
+		VolumeCapability: csi.Capability(csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, false, "", nil),
 	})
 	p.must(err)
 }
 
 func (p *plane) unpublish(handle, nodeID string) {
 	p.t.Helper()
-	_, err := p.driver.ControllerUnpublishVolume(p.ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: nodeID})
+	_, err := p.driver.ControllerUnpublishVolume(p.ctx,
+		&csipb.ControllerUnpublishVolumeRequest{VolumeId: handle, NodeId: nodeID})
 	p.must(err)
 }
 
@@ -96,7 +98,9 @@ func TestDriverAttachedWhatNobodyAskedFor(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.OtherNodes = append(c.OtherNodes, "id-elsewhere") })
 	lost, used, far := p.wire("lost"), p.wire("used"), p.wire("far")
 	made, err := p.conn.ControllerClient().CreateVolume(p.ctx, &csipb.CreateVolumeRequest{
-		Name: "foreign", VolumeCapabilities: []*csipb.VolumeCapability{csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)},
+		Name: "foreign", VolumeCapabilities: []*csipb.VolumeCapability{
+			csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil),
+		},
 	})
 	p.must(err)
 	foreign := made.GetVolume().GetVolumeId()
@@ -113,7 +117,8 @@ func TestDriverAttachedWhatNobodyAskedFor(t *testing.T) {
 	p.on(far, "id-elsewhere")
 	p.on(foreign, "id-n1")
 	for _, c := range p.driver.Calls() {
-		if r, ok := c.Request.(*csipb.ControllerUnpublishVolumeRequest); ok && (r.GetVolumeId() != lost || r.GetNodeId() != "id-n1") {
+		if r, ok := c.Request.(*csipb.ControllerUnpublishVolumeRequest); ok &&
+			(r.GetVolumeId() != lost || r.GetNodeId() != "id-n1") {
 			t.Errorf("the driver was asked to detach %v", r)
 		}
 	}
@@ -152,8 +157,13 @@ func TestDriverThatListsNonsense(t *testing.T) {
 		if req.(*csipb.ListVolumesRequest).GetStartingToken() == "" && n%2 == 0 {
 			return csitest.Action{Answer: csitest.Raw("\xff\xff")}
 		}
-		entry := &csipb.ListVolumesResponse_Entry{Volume: &csipb.Volume{VolumeId: handle}, Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"id-n2"}}}
-		return csitest.Action{Answer: &csipb.ListVolumesResponse{Entries: []*csipb.ListVolumesResponse_Entry{entry, nil, {}}, NextToken: "on"}}
+		entry := &csipb.ListVolumesResponse_Entry{
+			Volume: &csipb.Volume{VolumeId: handle},
+			Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"id-n2"}},
+		}
+		return csitest.Action{
+			Answer: &csipb.ListVolumesResponse{Entries: []*csipb.ListVolumesResponse_Entry{entry, nil, {}}, NextToken: "on"},
+		}
 	})
 	p.listing()
 	p.rounds(12)

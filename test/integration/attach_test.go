@@ -28,7 +28,8 @@ func TestAttachAndDetach(t *testing.T) {
 	p.pod("web", "n1", "c")
 	p.mayMount("n1", handle)
 	va, finalizer := p.attachments()[0], volume.AttacherFinalizer(p.conn.Name)
-	if !slices.Equal(va.Finalizers, []string{finalizer}) || va.Annotations[volume.AnnNodeID] != "id-n1" || !va.Status.Attached || va.Status.AttachmentMetadata["node"] != "id-n1" {
+	if !slices.Equal(va.Finalizers, []string{finalizer}) || va.Annotations[volume.AnnNodeID] != "id-n1" ||
+		!va.Status.Attached || va.Status.AttachmentMetadata["node"] != "id-n1" {
 		t.Errorf("attachment is %+v", va)
 	}
 	pv, err := p.client.CoreV1().PersistentVolumes().Get(p.ctx, "pv-c", metav1.GetOptions{})
@@ -161,13 +162,15 @@ func TestDetachNeedsNobody(t *testing.T) {
 	p.uses("n1", handle)
 	p.must(p.client.CoreV1().Secrets("default").Delete(p.ctx, "key", metav1.DeleteOptions{}))
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
-	_, err = p.client.CoreV1().PersistentVolumes().Patch(p.ctx, "pv-c", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	_, err = p.client.CoreV1().PersistentVolumes().Patch(p.ctx, "pv-c", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 	p.must(err)
 	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 	p.must(p.client.CoreV1().Nodes().Delete(p.ctx, "n1", metav1.DeleteOptions{}))
 	p.detached()
 	for _, c := range p.driver.Calls() {
-		if r, ok := c.Request.(*csipb.ControllerUnpublishVolumeRequest); ok && (r.GetVolumeId() != handle || r.GetNodeId() != "id-n1") {
+		if r, ok := c.Request.(*csipb.ControllerUnpublishVolumeRequest); ok &&
+			(r.GetVolumeId() != handle || r.GetNodeId() != "id-n1") {
 			t.Errorf("the driver was asked to detach %v", r)
 		}
 	}
@@ -181,7 +184,8 @@ func TestDetachOfWhatWasNotAttached(t *testing.T) {
 		v.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Namespace: "default", Name: "key"}
 	})
 	p.pod("web", "n1", "c")
-	va := p.attachment("an attach without its Secret fails", func(a storagev1.VolumeAttachment) bool { return a.Status.AttachError != nil })
+	va := p.attachment("an attach without its Secret fails",
+		func(a storagev1.VolumeAttachment) bool { return a.Status.AttachError != nil })
 	p.tells("VolumeAttachment", va.Name, volume.ReasonFailedAttach, "default/key")
 	p.removePod("web")
 	p.detached()
@@ -216,8 +220,10 @@ func TestLostAttachment(t *testing.T) {
 	p.must(p.client.CoreV1().PersistentVolumes().Delete(p.ctx, "pv-c", metav1.DeleteOptions{}))
 	open()
 	p.eventually(func() string {
-		if got := p.getVolume("pv-c").Finalizers; !slices.Equal(got, []string{volume.AttacherFinalizer(p.conn.Name)}) || p.calls("ControllerUnpublishVolume") == 0 {
-			return fmt.Sprintf("volume has the finalizers %v, and %d calls were to detach it", got, p.calls("ControllerUnpublishVolume"))
+		if got := p.getVolume("pv-c").Finalizers; !slices.Equal(got, []string{volume.AttacherFinalizer(p.conn.Name)}) ||
+			p.calls("ControllerUnpublishVolume") == 0 {
+			return fmt.Sprintf("volume has the finalizers %v, and %d calls were to detach it", got,
+				p.calls("ControllerUnpublishVolume"))
 		}
 		return ""
 	})
@@ -233,7 +239,9 @@ func TestLostAttachment(t *testing.T) {
 // lose takes an object away behind the API server's back.
 func (p *plane) lose(key string) {
 	p.t.Helper()
-	store, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(p.dir, "etcd", "client.sock")}})
+	store, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{"unix://" + filepath.Join(p.dir, "etcd", "client.sock")},
+	})
 	p.must(err)
 	defer func() { _ = store.Close() }()
 	gone, err := store.Delete(p.ctx, "/registry/"+key)
@@ -272,7 +280,8 @@ func TestAttachErrors(t *testing.T) {
 	handle := p.wire("c")
 	p.pod("web", "n1", "c")
 	p.mayMount("n1", handle)
-	if first := <-refused; first.Message != "ResourceExhausted: no port is free" || ptr.Deref(first.ErrorCode, 0) != int32(codes.ResourceExhausted) {
+	if first := <-refused; first.Message != "ResourceExhausted: no port is free" ||
+		ptr.Deref(first.ErrorCode, 0) != int32(codes.ResourceExhausted) {
 		t.Errorf("the first error is %+v", first)
 	}
 	va := p.attachments()[0]
@@ -291,10 +300,13 @@ func TestAttachErrors(t *testing.T) {
 // TestAttachThatMayHaveHappened is undone: the driver attached but said that it
 // had not, and nobody wants the volume any more.
 func TestAttachThatMayHaveHappened(t *testing.T) {
-	for name, err := range map[string]error{"unknown": status.Error(codes.Unavailable, "gone"), "final": status.Error(codes.Internal, "no")} {
+	for name, err := range map[string]error{
+		"unknown": status.Error(codes.Unavailable, "gone"), "final": status.Error(codes.Internal, "no"),
+	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlane(t)
-			p.driver.OnCall("ControllerPublishVolume", func(int, any) csitest.Action { return csitest.Action{After: true, Err: err} })
+			p.driver.OnCall("ControllerPublishVolume",
+				func(int, any) csitest.Action { return csitest.Action{After: true, Err: err} })
 			p.driver.OnCall("ControllerUnpublishVolume", func(n int, _ any) csitest.Action {
 				if n == 1 {
 					return csitest.Action{Err: status.Error(codes.Internal, "not now")}
@@ -317,7 +329,8 @@ func TestAttachThatMayHaveHappened(t *testing.T) {
 func TestRestartDuringAttach(t *testing.T) {
 	p := newPlane(t)
 	wanted, unwanted := p.wire("c"), p.wire("d")
-	p.driver.OnCall("ControllerPublishVolume", func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
+	p.driver.OnCall("ControllerPublishVolume",
+		func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
 	p.pod("web", "n1", "c")
 	p.pod("old", "n1", "d")
 	p.eventually(func() string {
@@ -354,7 +367,8 @@ func TestOutOfService(t *testing.T) {
 	p.removePod("web")
 	p.mayMount("n1")
 	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, "n1", types.MergePatchType,
-		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`), metav1.PatchOptions{})
+		[]byte(`{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`),
+		metav1.PatchOptions{})
 	p.must(err)
 	p.detached()
 }

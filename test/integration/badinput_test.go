@@ -58,24 +58,61 @@ func (b badInput) next(driver string) string {
 // badParameters are mistakes in a class and in a claim.
 func badParameters() []badInput {
 	secretNamed := func(name, namespace string) map[string]string {
-		return map[string]string{"csi.storage.k8s.io/provisioner-secret-name": name, "csi.storage.k8s.io/provisioner-secret-namespace": namespace}
+		return map[string]string{
+			"csi.storage.k8s.io/provisioner-secret-name": name, "csi.storage.k8s.io/provisioner-secret-namespace": namespace,
+		}
 	}
 	team := "${pvc.annotations['team']}"
 	annotated := func(v string) map[string]string { return map[string]string{"team": v} }
 	return []badInput{
-		{argues: "a parameter that nobody knows", parameters: map[string]string{"csi.storage.k8s.io/fstyp": "xfs"}, says: []string{`unknown parameter "csi.storage.k8s.io/fstyp"`}},
-		{argues: "a name without a namespace", parameters: map[string]string{"csi.storage.k8s.io/provisioner-secret-name": "s"}, says: []string{"needs both a name and a namespace"}},
-		{argues: "a template that is not closed", parameters: secretNamed("${pvc.name", "default"), says: []string{`unknown token in "${pvc.name"`}},
-		{argues: "a template that nobody knows", parameters: secretNamed("${pod.name}", "default"), says: []string{"unknown token", "${pod.name}"}},
-		{argues: "a namespace that the claim's user would choose", parameters: secretNamed("s", team), annotations: annotated("kube-system"), says: []string{"namespace of the provisioner secret", "unknown token"}},
-		{argues: "an annotation that is not there", parameters: secretNamed(team, "default"), says: []string{"unknown token", "annotations['team']"}},
-		{argues: "an annotation that is empty", parameters: secretNamed(team, "default"), annotations: annotated(""), says: []string{"provisioner secret"}},
-		{argues: "an annotation that is a path", parameters: secretNamed(team, "default"), annotations: annotated("../../kube-system/secrets/s"), says: []string{"provisioner secret"}},
-		{argues: "an annotation of two lines", parameters: secretNamed(team, "default"), annotations: annotated("s\ns"), says: []string{"provisioner secret"}},
-		{argues: "an annotation that is a template", parameters: secretNamed(team, "default"), annotations: annotated("${pvc.name}"), says: []string{"provisioner secret"}},
-		{argues: "an annotation that is too long", parameters: secretNamed(team, "default"), annotations: annotated(strings.Repeat("s", 5000)), says: []string{"provisioner secret"}},
-		{argues: "a Secret that is not there", parameters: secretNamed("s", "default"), says: []string{`secrets "s" not found`}},
-		{argues: "a Secret that is no text", parameters: secretNamed("s", "default"), secret: map[string][]byte{"key": {0xff, 0xfe}}, says: []string{"UTF-8"}},
+		{
+			argues: "a parameter that nobody knows", parameters: map[string]string{"csi.storage.k8s.io/fstyp": "xfs"},
+			says: []string{`unknown parameter "csi.storage.k8s.io/fstyp"`},
+		},
+		{argues: "a name without a namespace", parameters: map[string]string{
+			"csi.storage.k8s.io/provisioner-secret-name": "s",
+		}, says: []string{"needs both a name and a namespace"}},
+		{argues: "a template that is not closed", parameters: secretNamed("${pvc.name", "default"), says: []string{
+			`unknown token in "${pvc.name"`,
+		}},
+		{argues: "a template that nobody knows", parameters: secretNamed("${pod.name}", "default"), says: []string{
+			"unknown token", "${pod.name}",
+		}},
+		{
+			argues: "a namespace that the claim's user would choose", parameters: secretNamed("s", team),
+			annotations: annotated("kube-system"), says: []string{"namespace of the provisioner secret", "unknown token"},
+		},
+		{argues: "an annotation that is not there", parameters: secretNamed(team, "default"), says: []string{
+			"unknown token", "annotations['team']",
+		}},
+		{
+			argues: "an annotation that is empty", parameters: secretNamed(team, "default"), annotations: annotated(""),
+			says: []string{"provisioner secret"},
+		},
+		{
+			argues: "an annotation that is a path", parameters: secretNamed(team, "default"),
+			annotations: annotated("../../kube-system/secrets/s"), says: []string{"provisioner secret"},
+		},
+		{
+			argues: "an annotation of two lines", parameters: secretNamed(team, "default"), annotations: annotated("s\ns"),
+			says: []string{"provisioner secret"},
+		},
+		{
+			argues: "an annotation that is a template", parameters: secretNamed(team, "default"),
+			annotations: annotated("${pvc.name}"), says: []string{"provisioner secret"},
+		},
+		{
+			argues: "an annotation that is too long", parameters: secretNamed(team, "default"),
+			annotations: annotated(strings.Repeat("s", 5000)), says: []string{"provisioner secret"},
+		},
+		{
+			argues: "a Secret that is not there", parameters: secretNamed("s", "default"),
+			says: []string{`secrets "s" not found`},
+		},
+		{
+			argues: "a Secret that is no text", parameters: secretNamed("s", "default"),
+			secret: map[string][]byte{"key": {0xff, 0xfe}}, says: []string{"UTF-8"},
+		},
 		{argues: "a driver that nobody has", provisioner: "nobody.example.com", says: []string{"nobody.example.com"}},
 		{argues: "a size that no driver can be asked for", size: "1e30", says: []string{"1e30", "too large"}},
 	}
@@ -94,8 +131,14 @@ func wrongAnswers() []badInput {
 		}
 	}
 	return []badInput{
-		{argues: "a volume that is too small", asks: true, answers: answer(func(v *csipb.Volume) { v.CapacityBytes = 1 << 30 }), says: []string{"1073741824", "2147483648"}},
-		{argues: "a volume of less than nothing", asks: true, answers: answer(func(v *csipb.Volume) { v.CapacityBytes = -1 }), says: []string{"negative Volume.capacity_bytes"}},
+		{
+			argues: "a volume that is too small", asks: true,
+			answers: answer(func(v *csipb.Volume) { v.CapacityBytes = 1 << 30 }), says: []string{"1073741824", "2147483648"},
+		},
+		{
+			argues: "a volume of less than nothing", asks: true,
+			answers: answer(func(v *csipb.Volume) { v.CapacityBytes = -1 }), says: []string{"negative Volume.capacity_bytes"},
+		},
 		{argues: "a volume where no label can say it", asks: true, answers: answer(func(v *csipb.Volume) {
 			v.AccessibleTopology = []*csipb.Topology{{Segments: map[string]string{"no label!": "here"}}}
 		}), says: []string{"refused"}},
@@ -105,7 +148,9 @@ func wrongAnswers() []badInput {
 		{argues: "the id of another volume", asks: true, answers: func(string) csitest.Action {
 			return csitest.Action{Answer: volumeOf("by-hand-taken", 2<<30)}
 		}, says: []string{"taken", "exists already"}},
-		{argues: "no id", asks: true, answers: func(string) csitest.Action { return csitest.Action{Answer: volumeOf("", 2<<30)} }, says: []string{"breaks the CSI specification"}},
+		{argues: "no id", asks: true, answers: func(string) csitest.Action {
+			return csitest.Action{Answer: volumeOf("", 2<<30)}
+		}, says: []string{"breaks the CSI specification"}},
 		{argues: "no volume", asks: true, answers: func(string) csitest.Action {
 			return csitest.Action{Answer: &csipb.CreateVolumeResponse{}}
 		}, says: []string{"breaks the CSI specification"}},
@@ -163,7 +208,9 @@ func TestOneIDForTwo(t *testing.T) {
 		}
 		both.Done()
 		both.Wait()
-		return csitest.Action{Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "same", CapacityBytes: 2 << 30}}}
+		return csitest.Action{
+			Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "same", CapacityBytes: 2 << 30}},
+		}
 	})
 	p.makeClaim("a", "fast")
 	p.makeClaim("b", "fast")
@@ -217,7 +264,8 @@ func (p *plane) prepare(b badInput) {
 		}
 	})
 	if b.secret != nil {
-		_, err := p.client.CoreV1().Secrets("default").Create(p.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Data: b.secret}, metav1.CreateOptions{})
+		_, err := p.client.CoreV1().Secrets("default").Create(p.ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Data: b.secret}, metav1.CreateOptions{})
 		p.must(err)
 	}
 	if b.answers != nil {
@@ -241,12 +289,15 @@ func (p *plane) explains(claim, next string, words ...string) {
 	p.t.Helper()
 	p.eventually(func() string {
 		var out, errs bytes.Buffer
-		code := cli.Main(p.ctx, []string{"why", "pvc/" + claim, "-n", "default", "-o", "json", "--kubeconfig", filepath.Join(p.dir, "admin.kubeconfig")},
+		code := cli.Main(p.ctx, []string{
+			"why", "pvc/" + claim, "-n", "default", "-o", "json", "--kubeconfig", filepath.Join(p.dir, "admin.kubeconfig"),
+		},
 			cli.Streams{In: strings.NewReader(""), Out: &out, Err: &errs}, "test", cli.Programs{})
 		var why struct {
 			Answer struct{ Message, Next string }
 		}
-		if err := json.Unmarshal(out.Bytes(), &why); err != nil || code != 2 || !has(why.Answer.Message, words) || why.Answer.Next != next {
+		if err := json.Unmarshal(out.Bytes(), &why); err != nil || code != 2 || !has(why.Answer.Message, words) ||
+			why.Answer.Next != next {
 			return fmt.Sprintf("why ends with %d, %v, and does not blame %s with %q:\n%s%s", code, err, next, words, &out, &errs)
 		}
 		return ""
@@ -265,7 +316,8 @@ func (p *plane) warned(claim string, words ...string) {
 		var seen []string
 		for _, e := range all.Items {
 			reason := volume.Reason(e.Reason)
-			if e.InvolvedObject.UID != uid || reason != volume.ReasonProvisioningFailed && reason != volume.ReasonExternalProvisioning {
+			if e.InvolvedObject.UID != uid ||
+				reason != volume.ReasonProvisioningFailed && reason != volume.ReasonExternalProvisioning {
 				continue
 			}
 			seen = append(seen, e.Message)

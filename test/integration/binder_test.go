@@ -43,7 +43,9 @@ func (p *plane) makeClaim(name, class string, change ...func(*corev1.PersistentV
 func claimOf(name, class string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}},
+		Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+		},
 	}}
 }
 
@@ -51,9 +53,12 @@ func claimOf(name, class string) *corev1.PersistentVolumeClaim {
 func (p *plane) makeVolume(name, size, class string, change ...func(*corev1.PersistentVolume)) {
 	p.t.Helper()
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+		AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		StorageClassName: class, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: p.conn.Name, VolumeHandle: "by-hand-" + name}},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: p.conn.Name, VolumeHandle: "by-hand-" + name},
+		},
 	}}
 	for _, f := range change {
 		f(v)
@@ -85,7 +90,8 @@ func (p *plane) claimPhase(name string, want corev1.PersistentVolumeClaimPhase, 
 	p.t.Helper()
 	p.eventually(func() string {
 		if c := p.claim(name); c.Status.Phase != want || c.Spec.VolumeName != volumeName {
-			return fmt.Sprintf("claim %s is %q with volume %q, not %s with %q", name, c.Status.Phase, c.Spec.VolumeName, want, volumeName)
+			return fmt.Sprintf("claim %s is %q with volume %q, not %s with %q", name, c.Status.Phase, c.Spec.VolumeName,
+				want, volumeName)
 		}
 		return ""
 	})
@@ -109,13 +115,15 @@ func (p *plane) noClaim(name string) {
 
 func (p *plane) patchClaim(name, body string) {
 	p.t.Helper()
-	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, name, types.MergePatchType, []byte(body),
+		metav1.PatchOptions{})
 	p.must(err)
 }
 
 func (p *plane) patchVolume(name, body string) {
 	p.t.Helper()
-	_, err := p.client.CoreV1().PersistentVolumes().Patch(p.ctx, name, types.MergePatchType, []byte(body), metav1.PatchOptions{})
+	_, err := p.client.CoreV1().PersistentVolumes().Patch(p.ctx, name, types.MergePatchType, []byte(body),
+		metav1.PatchOptions{})
 	p.must(err)
 }
 
@@ -143,7 +151,9 @@ func TestStaticMatch(t *testing.T) {
 		argues, claim, class, want string
 		change                     func(*corev1.PersistentVolumeClaim)
 	}{
-		{"a tighter set of access modes goes before a smaller size", "c1", "", "fits", func(*corev1.PersistentVolumeClaim) {}},
+		{
+			"a tighter set of access modes goes before a smaller size", "c1", "", "fits", func(*corev1.PersistentVolumeClaim) {},
+		},
 		{"then the next smallest", "c2", "", "fits-too", func(*corev1.PersistentVolumeClaim) {}},
 		{"the modes have to be offered", "c3", "", "shared", func(c *corev1.PersistentVolumeClaim) {
 			c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
@@ -164,13 +174,16 @@ func TestStaticMatch(t *testing.T) {
 	p.makeClaim("none", "", func(c *corev1.PersistentVolumeClaim) {
 		c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("11Gi")
 	})
-	p.tells("PersistentVolumeClaim", "none", volume.ReasonFailedBinding, "no persistent volumes available for this claim and no storage class is set")
+	p.tells("PersistentVolumeClaim", "none", volume.ReasonFailedBinding,
+		"no persistent volumes available for this claim and no storage class is set")
 	p.claimPhase("none", corev1.ClaimPending, "")
 	c, v := p.claim("c1"), p.getVolume("fits")
-	if c.Annotations[volume.AnnBoundByController] != "yes" || c.Annotations[volume.AnnBindCompleted] != "yes" || v.Annotations[volume.AnnBoundByController] != "yes" {
+	if c.Annotations[volume.AnnBoundByController] != "yes" || c.Annotations[volume.AnnBindCompleted] != "yes" ||
+		v.Annotations[volume.AnnBoundByController] != "yes" {
 		t.Errorf("annotations are %v and %v", c.Annotations, v.Annotations)
 	}
-	if got := c.Status.Capacity.Storage().String(); got != "3Gi" || len(c.Status.AccessModes) != 1 || v.Spec.ClaimRef.UID != c.UID {
+	if got := c.Status.Capacity.Storage().String(); got != "3Gi" || len(c.Status.AccessModes) != 1 ||
+		v.Spec.ClaimRef.UID != c.UID {
 		t.Errorf("status is %+v, reference %+v", c.Status, v.Spec.ClaimRef)
 	}
 }
@@ -211,7 +224,8 @@ func TestBoundInAdvance(t *testing.T) {
 	p.makeClaim("mismatch", "", named("tiny"))
 	p.tells("PersistentVolumeClaim", "mismatch", volume.ReasonVolumeMismatch, "tiny", "1Gi", "2Gi")
 	p.makeClaim("taken", "", named("kept"))
-	p.tells("PersistentVolumeClaim", "taken", volume.ReasonFailedBinding, "already bound to a different claim", "default/by-volume")
+	p.tells("PersistentVolumeClaim", "taken", volume.ReasonFailedBinding, "already bound to a different claim",
+		"default/by-volume")
 	p.makeClaim("missing", "", named("later"))
 	p.tells("PersistentVolumeClaim", "missing", volume.ReasonVolumeMissing, "later")
 	p.claimPhase("missing", corev1.ClaimPending, "later")
@@ -241,7 +255,8 @@ func TestTwoClaimsForOneVolume(t *testing.T) {
 	p.claimPhase(loser, corev1.ClaimPending, "")
 	p.makeVolume("next", "2Gi", "")
 	p.claimPhase(loser, corev1.ClaimBound, "next")
-	if !slices.ContainsFunc(p.writes.since(0), func(w write) bool { return w.role == "binder" && w.code == http.StatusConflict }) {
+	if !slices.ContainsFunc(p.writes.since(0),
+		func(w write) bool { return w.role == "binder" && w.code == http.StatusConflict }) {
 		t.Error("nothing met")
 	}
 }
@@ -258,7 +273,8 @@ func TestLostClaim(t *testing.T) {
 		volumes := p.client.CoreV1().PersistentVolumes()
 		p.must(volumes.Delete(p.ctx, "v", metav1.DeleteOptions{}))
 		// One that is not bound goes by itself.
-		if _, err := volumes.Patch(p.ctx, "v", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); !gone(err) {
+		if _, err := volumes.Patch(p.ctx, "v", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+			metav1.PatchOptions{}); !gone(err) {
 			p.must(err)
 		}
 	}
@@ -270,11 +286,14 @@ func TestLostClaim(t *testing.T) {
 	}
 	refer := func(uid types.UID) func(*corev1.PersistentVolume) {
 		return func(v *corev1.PersistentVolume) {
-			v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "default", Name: "c", UID: uid}
+			v.Spec.ClaimRef = &corev1.ObjectReference{
+				Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "default", Name: "c", UID: uid,
+			}
 		}
 	}
 	p.makeVolume("v", "2Gi", "", refer("another"))
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonClaimUIDMismatch, "volume v ", "uid another", string(p.claim("c").UID))
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonClaimUIDMismatch, "volume v ", "uid another",
+		string(p.claim("c").UID))
 	p.claimPhase("c", corev1.ClaimLost, "v")
 	p.volumePhase("v", corev1.VolumeReleased)
 	destroy()
@@ -334,7 +353,9 @@ func TestClasses(t *testing.T) {
 	if v := p.getVolume(p.claim("old").Spec.VolumeName); v.Spec.StorageClassName != "fast" {
 		t.Errorf("the volume's class is %q", v.Spec.StorageClassName)
 	}
-	p.makeClass("usual", func(c *storagev1.StorageClass) { c.Annotations = map[string]string{volume.AnnDefaultClass: "true"} })
+	p.makeClass("usual", func(c *storagev1.StorageClass) {
+		c.Annotations = map[string]string{volume.AnnDefaultClass: "true"}
+	})
 	p.bound("nameless")
 	p.tells("PersistentVolumeClaim", "nameless", volume.ReasonDefaultClassAssigned, "usual")
 	// "" is no class, and no default.
@@ -366,7 +387,8 @@ func TestConflicts(t *testing.T) {
 		case "persistentvolumes":
 			_, err = p.client.CoreV1().PersistentVolumes().Patch(p.ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
 		case "persistentvolumeclaims":
-			_, err = p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, name, types.MergePatchType, body, metav1.PatchOptions{})
+			_, err = p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, name, types.MergePatchType, body,
+				metav1.PatchOptions{})
 		default:
 			return
 		}

@@ -57,7 +57,9 @@ func (p *plane) registers(node string, drivers ...string) {
 	p.t.Helper()
 	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node}}
 	for _, d := range drivers {
-		n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{Name: d, NodeID: "id-" + node, TopologyKeys: []string{"name"}})
+		n.Spec.Drivers = append(n.Spec.Drivers, storagev1.CSINodeDriver{
+			Name: d, NodeID: "id-" + node, TopologyKeys: []string{"name"},
+		})
 	}
 	p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, node, metav1.DeleteOptions{}))
 	_, err := p.client.StorageV1().CSINodes().Create(p.ctx, n, metav1.CreateOptions{})
@@ -68,7 +70,9 @@ func (p *plane) registers(node string, drivers ...string) {
 // not named has nothing.
 func (p *plane) tellsRoom(d *csitest.Driver, at map[string]int64) {
 	d.OnCall("GetCapacity", func(_ int, req any) csitest.Action {
-		return csitest.Action{Answer: &csipb.GetCapacityResponse{AvailableCapacity: at[req.(*csipb.GetCapacityRequest).GetAccessibleTopology().GetSegments()["name"]]}}
+		return csitest.Action{Answer: &csipb.GetCapacityResponse{
+			AvailableCapacity: at[req.(*csipb.GetCapacityRequest).GetAccessibleTopology().GetSegments()["name"]],
+		}}
 	})
 }
 
@@ -142,13 +146,15 @@ func TestCapacityIsTold(t *testing.T) {
 	p.told("fast n1 10Gi", "fast n2 0")
 	for _, r := range p.measurements() {
 		mode := r.GetVolumeCapabilities()[0].GetAccessMode().GetMode()
-		if !maps.Equal(r.GetParameters(), parameters) || len(r.GetAccessibleTopology().GetSegments()) != 1 || mode != csipb.VolumeCapability_AccessMode_UNKNOWN {
+		if !maps.Equal(r.GetParameters(), parameters) || len(r.GetAccessibleTopology().GetSegments()) != 1 ||
+			mode != csipb.VolumeCapability_AccessMode_UNKNOWN {
 			t.Errorf("asked %v", r)
 		}
 	}
 	for _, o := range p.capacities() {
 		if o.Namespace != volume.NamespaceSystem || !strings.HasPrefix(o.Name, "csisc-") || len(o.OwnerReferences) > 0 ||
-			o.Labels["csi.storage.k8s.io/drivername"] != p.conn.Name || o.Labels["csi.storage.k8s.io/managed-by"] != "external-provisioner" {
+			o.Labels["csi.storage.k8s.io/drivername"] != p.conn.Name ||
+			o.Labels["csi.storage.k8s.io/managed-by"] != "external-provisioner" {
 			t.Errorf("object %s/%s %v", o.Namespace, o.Name, o.Labels)
 		}
 	}
@@ -253,7 +259,8 @@ func TestCapacityAfterVolumes(t *testing.T) {
 func (p *plane) anotherDriver() (*csitest.Driver, *csi.Driver) {
 	p.t.Helper()
 	d := csitest.Start(p.t, csitest.Config{
-		Name: "other.example.com", Plugin: csi.PluginCapabilities{ControllerService: true}, Controller: csi.ControllerCapabilities{GetCapacity: true},
+		Name: "other.example.com", Plugin: csi.PluginCapabilities{ControllerService: true},
+		Controller: csi.ControllerCapabilities{GetCapacity: true},
 	})
 	conn, err := csi.Dial(p.ctx, d.Socket)
 	p.must(err)
@@ -277,13 +284,16 @@ func TestCapacityOfHostileDrivers(t *testing.T) {
 	room := int64(5 << 30)
 	for what, action := range map[string]csitest.Action{
 		"negative GetCapacityResponse.available_capacity": {Answer: &csipb.GetCapacityResponse{AvailableCapacity: -1}},
-		"negative Int64Value.value":                       {Answer: &csipb.GetCapacityResponse{AvailableCapacity: 1, MaximumVolumeSize: wrapperspb.Int64(-5)}},
-		"disk on fire":                                    {Err: status.Error(codes.Internal, "disk on fire")},
-		"unmarshal":                                       {Answer: csitest.Raw("\xff\xff\xff\xff")},
-		"DeadlineExceeded":                                {Hang: true},
+		"negative Int64Value.value": {
+			Answer: &csipb.GetCapacityResponse{AvailableCapacity: 1, MaximumVolumeSize: wrapperspb.Int64(-5)},
+		},
+		"disk on fire":     {Err: status.Error(codes.Internal, "disk on fire")},
+		"unmarshal":        {Answer: csitest.Raw("\xff\xff\xff\xff")},
+		"DeadlineExceeded": {Hang: true},
 	} {
 		p.driver.OnCall("GetCapacity", func(int, any) csitest.Action { return action })
-		p.tells("StorageClass", "fast", volume.ReasonCapacityUnknown, "does not tell the capacity of class fast in name=n", what)
+		p.tells("StorageClass", "fast", volume.ReasonCapacityUnknown,
+			"does not tell the capacity of class fast in name=n", what)
 		// The other driver goes on meanwhile.
 		room += 1 << 30
 		p.tellsRoom(other, map[string]int64{"n1": room})
@@ -337,7 +347,8 @@ func TestCapacityAnswerLost(t *testing.T) {
 				c.Wrap(func(next http.RoundTripper) http.RoundTripper {
 					return tripper(func(r *http.Request) (*http.Response, error) {
 						answer, err := next.RoundTrip(r)
-						if err == nil && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "csistoragecapacities") && lost.Add(1) <= 2 {
+						if err == nil && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "csistoragecapacities") &&
+							lost.Add(1) <= 2 {
 							return nil, errors.Join(errors.New("the answer is lost"), answer.Body.Close())
 						}
 						return answer, err
@@ -399,8 +410,11 @@ func TestCapacityOfASidecar(t *testing.T) {
 	p.tellsRoom(p.driver, map[string]int64{"n1": 1 << 30, "n2": 2 << 30})
 	made := func(name, class, node, driver, by string) *storagev1.CSIStorageCapacity {
 		o, err := p.client.StorageV1().CSIStorageCapacities("default").Create(p.ctx, &storagev1.CSIStorageCapacity{
-			ObjectMeta:       metav1.ObjectMeta{Name: name, Labels: map[string]string{volume.LabelDriver: driver, volume.LabelManagedBy: by}},
-			StorageClassName: class, NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"name": node}}, Capacity: ptr.To(resource.MustParse("7Gi")),
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, Labels: map[string]string{volume.LabelDriver: driver, volume.LabelManagedBy: by},
+			},
+			StorageClassName: class, NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"name": node}},
+			Capacity: ptr.To(resource.MustParse("7Gi")),
 		}, metav1.CreateOptions{})
 		p.must(err)
 		return o
@@ -464,11 +478,14 @@ func TestPlacementByCapacity(t *testing.T) {
 // its Pods waiting, and its first answer wakes them.
 func TestPlacementBeforeCapacity(t *testing.T) {
 	p := newMeasured(t)
-	p.driver.OnCall("GetCapacity", func(int, any) csitest.Action { return csitest.Action{Err: status.Error(codes.Unavailable, "starting")} })
+	p.driver.OnCall("GetCapacity", func(int, any) csitest.Action {
+		return csitest.Action{Err: status.Error(codes.Unavailable, "starting")}
+	})
 	p.lateClass("fast", p.conn.Name)
 	p.lateClaim("c", "fast", corev1.ReadWriteOnce)
 	p.pod("web", "", "c")
-	words := "node(s) did not have enough free storage: driver " + p.conn.Name + " has not told how much of class fast there is"
+	words := "node(s) did not have enough free storage: driver " + p.conn.Name +
+		" has not told how much of class fast there is"
 	p.unplaced("web", "0/2 nodes are available: n1: "+words+"; n2: "+words)
 	p.driver.OnCall("GetCapacity", nil)
 	p.placed("web")

@@ -19,15 +19,20 @@ func (p *plane) scratchPod(name, node, class string) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	pod.Spec.NodeName = node
 	pod.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "scratch", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
-		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"purpose": "scratch"}},
-			Spec: corev1.PersistentVolumeClaimSpec{
-				StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+	pod.Spec.Volumes = []corev1.Volume{{
+		Name: "scratch",
+		VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"purpose": "scratch"}},
+				Spec: corev1.PersistentVolumeClaimSpec{
+					StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+					Resources: corev1.VolumeResourceRequirements{
+						Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+					},
+				},
 			},
-		},
-	}}}}
+		}},
+	}}
 	_, err := p.client.CoreV1().Pods("default").Create(p.ctx, pod, metav1.CreateOptions{})
 	p.must(err)
 }

@@ -52,7 +52,8 @@ func newFlexHost(t *testing.T) *flexHost {
 	}
 	sum := sha256.Sum256([]byte(dir))
 	f := &flexHost{
-		host: &host{t: t, dir: dir}, ctx: t.Context(), kubeconfig: filepath.Join(dir, "admin.kubeconfig"), pool: filepath.Join(dir, "shares"),
+		host: &host{t: t, dir: dir}, ctx: t.Context(), kubeconfig: filepath.Join(dir, "admin.kubeconfig"),
+		pool: filepath.Join(dir, "shares"),
 		root: "/var/lib/volplane-flex-" + hex.EncodeToString(sum[:4]),
 	}
 	f.must(os.MkdirAll(f.pool, 0o700))
@@ -61,7 +62,8 @@ func newFlexHost(t *testing.T) *flexHost {
 	log := &bytes.Buffer{}
 	go func() {
 		ended <- up.Run(ctx, up.Options{
-			DataDir: dir, Listen: "127.0.0.1:0", Node: "n1", Out: io.Discard, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+			DataDir: dir, Listen: "127.0.0.1:0", Node: "n1", Out: io.Discard,
+			Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		})
 	}()
 	t.Cleanup(func() {
@@ -128,30 +130,37 @@ func (f *flexHost) volume(name string, source *corev1.FlexPersistentVolumeSource
 	f.t.Helper()
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("320Mi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	_, err := f.client.CoreV1().PersistentVolumes().Create(f.ctx, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, StorageClassName: "grows",
-		PersistentVolumeSource: corev1.PersistentVolumeSource{FlexVolume: source},
-	}}, metav1.CreateOptions{})
+	_, err := f.client.CoreV1().PersistentVolumes().Create(f.ctx,
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}, Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			StorageClassName:       "grows",
+			PersistentVolumeSource: corev1.PersistentVolumeSource{FlexVolume: source},
+		}}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = f.client.CoreV1().PersistentVolumeClaims("default").Create(f.ctx, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size}, StorageClassName: ptr.To("grows"), VolumeName: "pv-" + name,
-	}}, metav1.CreateOptions{})
+	_, err = f.client.CoreV1().PersistentVolumeClaims("default").Create(f.ctx,
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: size}, StorageClassName: ptr.To("grows"),
+			VolumeName: "pv-" + name,
+		}}, metav1.CreateOptions{})
 	f.must(err)
 }
 
 // pod makes a Pod with volumes and returns its UID.
 func (f *flexHost) pod(name string, volumes ...corev1.Volume) string {
 	f.t.Helper()
-	pod, err := f.client.CoreV1().Pods("default").Create(f.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
-		NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}}, Volumes: volumes,
-		SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](4711)},
-	}}, metav1.CreateOptions{})
+	pod, err := f.client.CoreV1().Pods("default").Create(f.ctx,
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+			NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}}, Volumes: volumes,
+			SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr.To[int64](4711)},
+		}}, metav1.CreateOptions{})
 	f.must(err)
 	return string(pod.UID)
 }
 
 func claimed(name string) corev1.Volume {
-	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+	}}
 }
 
 // condition is what the node agent says of a Pod's volumes.
@@ -191,7 +200,8 @@ func (f *flexHost) calls() string {
 // why is what the command line says of an object.
 func (f *flexHost) why(object string) string {
 	var out bytes.Buffer
-	cli.Main(f.ctx, []string{"why", object, "--kubeconfig", f.kubeconfig}, cli.Streams{In: strings.NewReader(""), Out: &out, Err: &out}, "", cli.Programs{})
+	cli.Main(f.ctx, []string{"why", object, "--kubeconfig", f.kubeconfig},
+		cli.Streams{In: strings.NewReader(""), Out: &out, Err: &out}, "", cli.Programs{})
 	return strings.Join(strings.Fields(out.String()), " ")
 }
 
@@ -204,14 +214,18 @@ func TestFlexVolumes(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "grows"}, Provisioner: "nobody", AllowVolumeExpansion: ptr.To(true),
 	}, metav1.CreateOptions{})
 	f.must(err)
-	_, err = f.client.CoreV1().Secrets("default").Create(f.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"user": "me"}}, metav1.CreateOptions{})
+	_, err = f.client.CoreV1().Secrets("default").Create(f.ctx,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"user": "me"}},
+		metav1.CreateOptions{})
 	f.must(err)
 	// Before there is a driver.
 	f.volume("data", &corev1.FlexPersistentVolumeSource{
-		Driver: "example.com/lofs", FSType: "xfs", Options: map[string]string{"file": "data", "size": "320Mi"}, SecretRef: &corev1.SecretReference{Name: "s"},
+		Driver: "example.com/lofs", FSType: "xfs", Options: map[string]string{"file": "data", "size": "320Mi"},
+		SecretRef: &corev1.SecretReference{Name: "s"},
 	})
 	inline := corev1.Volume{Name: "room", VolumeSource: corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{
-		Driver: "example.com/scratch", Options: map[string]string{"size": "4Mi"}, SecretRef: &corev1.LocalObjectReference{Name: "s"},
+		Driver: "example.com/scratch", Options: map[string]string{"size": "4Mi"},
+		SecretRef: &corev1.LocalObjectReference{Name: "s"},
 	}}}
 	uid := f.pod("p", claimed("data"), inline)
 	f.install("lofs")
@@ -219,7 +233,8 @@ func TestFlexVolumes(t *testing.T) {
 	f.mounted("p")
 	f.used(uid, "pv-data", "room")
 	f.flexOnly("pv-data")
-	if got := f.why("pvc/data"); !strings.Contains(got, "is healthy") || !strings.Contains(got, "FlexVolume driver example.com/lofs") {
+	if got := f.why("pvc/data"); !strings.Contains(got, "is healthy") ||
+		!strings.Contains(got, "FlexVolume driver example.com/lofs") {
 		t.Error(got)
 	}
 	f.grow()
@@ -264,7 +279,8 @@ func (f *flexHost) used(uid string, names ...string) {
 			f.t.Errorf("%s is not the group's: %v, %v", name, info, err)
 		}
 	}
-	if got := f.calls(); strings.Count(got, `"kubernetes.io/secret/user":"bWU="`) != len(names) || !strings.Contains(got, `"kubernetes.io/pod.uid":"`+uid+`"`) {
+	if got := f.calls(); strings.Count(got, `"kubernetes.io/secret/user":"bWU="`) != len(names) ||
+		!strings.Contains(got, `"kubernetes.io/pod.uid":"`+uid+`"`) {
 		f.t.Errorf("calls:\n%s", got)
 	}
 }
@@ -317,7 +333,9 @@ func TestFlexVolumeExplained(t *testing.T) {
 	f.write("scratch", script)
 	f.volume("data", &corev1.FlexPersistentVolumeSource{Driver: "example.com/lofs"})
 	f.pod("p", claimed("data"))
-	f.pod("q", corev1.Volume{Name: "room", VolumeSource: corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{Driver: "example.com/scratch"}}})
+	f.pod("q", corev1.Volume{
+		Name: "room", VolumeSource: corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{Driver: "example.com/scratch"}},
+	})
 	for _, pod := range []string{"pod/p", "pod/q"} {
 		f.eventually(func() string {
 			if got := f.why(pod); !strings.Contains(got, "has a problem") || !strings.Contains(got, "jq is not installed") {
@@ -361,20 +379,27 @@ func TestFlexVolumeOnAnotherNode(t *testing.T) {
 	for _, run := range []func(context.Context) error{
 		func(ctx context.Context) error {
 			return flex.Bridge(ctx, flex.BridgeOptions{
-				Node: "n2", PluginDir: filepath.Join(f.dir, "volumeplugins"), RootDir: filepath.Join(dir, "root"), Client: client, Log: log,
+				Node: "n2", PluginDir: filepath.Join(f.dir, "volumeplugins"), RootDir: filepath.Join(dir, "root"),
+				Client: client, Log: log,
 				SocketDir: filepath.Join(agent, "plugins"), RegistryDir: filepath.Join(agent, "plugins_registry"),
 			})
 		},
 		func(ctx context.Context) error {
-			return app.Node(ctx, app.NodeOptions{Name: "n2", RootDir: agent, Config: joined.Config, Drivers: csi.NewSet(), Flex: true, Log: log})
+			return app.Node(ctx, app.NodeOptions{
+				Name: "n2", RootDir: agent, Config: joined.Config, Drivers: csi.NewSet(), Flex: true, Log: log,
+			})
 		},
 	} {
 		f.part(run)
 	}
-	f.volume("data", &corev1.FlexPersistentVolumeSource{Driver: "example.com/lofs", FSType: "ext4", Options: map[string]string{"file": "data", "size": "64Mi"}})
-	_, err = f.client.CoreV1().Pods("default").Create(f.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
-		NodeName: "n2", Containers: []corev1.Container{{Name: "c", Image: "none"}}, Volumes: []corev1.Volume{claimed("data")},
-	}}, metav1.CreateOptions{})
+	f.volume("data", &corev1.FlexPersistentVolumeSource{
+		Driver: "example.com/lofs", FSType: "ext4", Options: map[string]string{"file": "data", "size": "64Mi"},
+	})
+	_, err = f.client.CoreV1().Pods("default").Create(f.ctx,
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
+			NodeName: "n2", Containers: []corev1.Container{{Name: "c", Image: "none"}},
+			Volumes: []corev1.Volume{claimed("data")},
+		}}, metav1.CreateOptions{})
 	f.must(err)
 	f.mounted("p")
 	if _, err := os.Stat(filepath.Join(f.pool, "attached/data/n2")); err != nil {

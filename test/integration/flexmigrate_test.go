@@ -84,24 +84,27 @@ func (p *plane) migration(d *death) *migrate.Migration {
 func (p *plane) flexPair(name string) {
 	p.t.Helper()
 	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "lofs.example.com"}}
-	if _, err := p.client.StorageV1().CSIDrivers().Create(p.ctx, driver, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+	if _, err := p.client.StorageV1().CSIDrivers().Create(p.ctx, driver,
+		metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 		p.must(err)
 	}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	_, err := p.client.CoreV1().PersistentVolumes().Create(p.ctx, &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kept": "yes"}},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
-			ClaimRef:               &corev1.ObjectReference{Namespace: "default", Name: name},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{FlexVolume: flexSource(name)},
+			Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+			ClaimRef:                      &corev1.ObjectReference{Namespace: "default", Name: name},
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{FlexVolume: flexSource(name)},
 		},
 	}, metav1.CreateOptions{})
 	p.must(err)
 	_, err = p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kept": "yes"}},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: ptr.To(""), VolumeName: name, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: size},
+			StorageClassName: ptr.To(""), VolumeName: name,
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: size},
 		},
 	}, metav1.CreateOptions{})
 	p.must(err)
@@ -119,7 +122,8 @@ func (p *plane) flexState(name string, flex bool) string {
 	if err != nil {
 		return err.Error()
 	}
-	if pv.Status.Phase != corev1.VolumeBound || claim.Status.Phase != corev1.ClaimBound || pv.Spec.ClaimRef.UID != claim.UID {
+	if pv.Status.Phase != corev1.VolumeBound || claim.Status.Phase != corev1.ClaimBound ||
+		pv.Spec.ClaimRef.UID != claim.UID {
 		return fmt.Sprintf("volume %s, claim %s", pv.Status.Phase, claim.Status.Phase)
 	}
 	want := corev1.PersistentVolumeSource{FlexVolume: flexSource(name)}
@@ -139,12 +143,16 @@ func (p *plane) flexState(name string, flex bool) string {
 }
 
 func flexSource(name string) *corev1.FlexPersistentVolumeSource {
-	return &corev1.FlexPersistentVolumeSource{Driver: "example.com/lofs", FSType: "ext4", Options: map[string]string{"file": name}, SecretRef: &corev1.SecretReference{Name: "s"}}
+	return &corev1.FlexPersistentVolumeSource{
+		Driver: "example.com/lofs", FSType: "ext4", Options: map[string]string{"file": name},
+		SecretRef: &corev1.SecretReference{Name: "s"},
+	}
 }
 
 func (p *plane) migrationJournals() int {
 	p.t.Helper()
-	list, err := p.client.CoreV1().ConfigMaps(volume.NamespaceSystem).List(p.ctx, metav1.ListOptions{LabelSelector: volume.LabelMigration})
+	list, err := p.client.CoreV1().ConfigMaps(volume.NamespaceSystem).List(p.ctx,
+		metav1.ListOptions{LabelSelector: volume.LabelMigration})
 	p.must(err)
 	return len(list.Items)
 }
@@ -225,7 +233,9 @@ func TestFlexMigrateInUse(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "user", Namespace: "default"},
 		Spec: corev1.PodSpec{
 			NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}},
-			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "used"}}}},
+			Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "used"},
+			}}},
 		},
 	}
 	makePod := func() {
@@ -233,11 +243,13 @@ func TestFlexMigrateInUse(t *testing.T) {
 		p.must(err)
 	}
 	endPod := func() {
-		p.must(p.client.CoreV1().Pods("default").Delete(p.ctx, "user", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+		p.must(p.client.CoreV1().Pods("default").Delete(p.ctx, "user",
+			metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 	}
 	makePod()
 	m := p.migration(&death{})
-	if _, err := m.Run(p.ctx, "used", false); !errors.Is(err, migrate.ErrRefused) || !strings.Contains(err.Error(), "pod user") {
+	if _, err := m.Run(p.ctx, "used", false); !errors.Is(err, migrate.ErrRefused) ||
+		!strings.Contains(err.Error(), "pod user") {
 		t.Fatalf("a volume in use: %v", err)
 	}
 	if n := p.migrationJournals(); n != 0 {

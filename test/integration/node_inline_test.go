@@ -46,10 +46,14 @@ type inlineDriver struct {
 }
 
 func (d *inlineDriver) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: inlineName, Endpoint: d.socket, SupportedVersions: []string{"1.0.0"}}, nil
+	return &registerapi.PluginInfo{
+		Type: registerapi.CSIPlugin, Name: inlineName, Endpoint: d.socket, SupportedVersions: []string{"1.0.0"},
+	}, nil
 }
 
-func (d *inlineDriver) NotifyRegistrationStatus(context.Context, *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+func (d *inlineDriver) NotifyRegistrationStatus(
+	context.Context, *registerapi.RegistrationStatus,
+) (*registerapi.RegistrationStatusResponse, error) {
 	return &registerapi.RegistrationStatusResponse{}, nil
 }
 
@@ -57,15 +61,21 @@ func (d *inlineDriver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.Probe
 	return &csipb.ProbeResponse{}, nil
 }
 
-func (d *inlineDriver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
+func (d *inlineDriver) GetPluginInfo(
+	context.Context, *csipb.GetPluginInfoRequest,
+) (*csipb.GetPluginInfoResponse, error) {
 	return &csipb.GetPluginInfoResponse{Name: inlineName, VendorVersion: "1"}, nil
 }
 
-func (d *inlineDriver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+func (d *inlineDriver) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
 	return &csipb.GetPluginCapabilitiesResponse{}, nil
 }
 
-func (d *inlineDriver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
+func (d *inlineDriver) NodeGetCapabilities(
+	context.Context, *csipb.NodeGetCapabilitiesRequest,
+) (*csipb.NodeGetCapabilitiesResponse, error) {
 	return &csipb.NodeGetCapabilitiesResponse{}, nil
 }
 
@@ -73,7 +83,9 @@ func (d *inlineDriver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (
 	return &csipb.NodeGetInfoResponse{NodeId: "n1"}, nil
 }
 
-func (d *inlineDriver) NodePublishVolume(_ context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+func (d *inlineDriver) NodePublishVolume(
+	_ context.Context, r *csipb.NodePublishVolumeRequest,
+) (*csipb.NodePublishVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.requests = append(d.requests, r)
@@ -86,8 +98,11 @@ func (d *inlineDriver) NodePublishVolume(_ context.Context, r *csipb.NodePublish
 	return &csipb.NodePublishVolumeResponse{}, unix.Mount("inline", r.GetTargetPath(), "tmpfs", 0, "")
 }
 
-func (d *inlineDriver) NodeUnpublishVolume(_ context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
-	return &csipb.NodeUnpublishVolumeResponse{}, errors.Join(mount.Unmount(r.GetTargetPath()), mount.Remove(r.GetTargetPath()))
+func (d *inlineDriver) NodeUnpublishVolume(
+	_ context.Context, r *csipb.NodeUnpublishVolumeRequest,
+) (*csipb.NodeUnpublishVolumeResponse, error) {
+	return &csipb.NodeUnpublishVolumeResponse{},
+		errors.Join(mount.Unmount(r.GetTargetPath()), mount.Remove(r.GetTargetPath()))
 }
 
 // serve listens for the agent in dir until the test ends.
@@ -133,7 +148,10 @@ func newInlineHost(t *testing.T, spec storagev1.CSIDriverSpec) (*host, *inlineDr
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &host{t: t, server: standalonetest.Start(t, app.RBAC()...), dir: dir, drivers: csi.NewSet(), log: slog.New(slog.DiscardHandler)}
+	h := &host{
+		t: t, server: standalonetest.Start(t, app.RBAC()...), dir: dir, drivers: csi.NewSet(),
+		log: slog.New(slog.DiscardHandler),
+	}
 	t.Cleanup(func() {
 		points, _ := mount.Below(dir)
 		for _, p := range points {
@@ -143,11 +161,13 @@ func newInlineHost(t *testing.T, spec storagev1.CSIDriverSpec) (*host, *inlineDr
 	})
 	h.client = standalonetest.Client(t, h.server, "")
 	spec.VolumeLifecycleModes = []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecycleEphemeral}
-	_, err = h.client.StorageV1().CSIDrivers().Create(t.Context(), &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: inlineName}, Spec: spec}, metav1.CreateOptions{})
+	_, err = h.client.StorageV1().CSIDrivers().Create(t.Context(),
+		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: inlineName}, Spec: spec}, metav1.CreateOptions{})
 	h.must(err)
 	h.part(func(ctx context.Context) error {
 		return app.ControlPlane(ctx, app.ControlPlaneOptions{
-			ConfigFor: func(role string) (*rest.Config, error) { return h.server.ClientConfig(app.User(role)), nil }, Drivers: h.drivers, Log: h.log,
+			ConfigFor: func(role string) (*rest.Config, error) { return h.server.ClientConfig(app.User(role)), nil },
+			Drivers:   h.drivers, Log: h.log,
 		}, func() {})
 	})
 	d := &inlineDriver{}
@@ -176,7 +196,9 @@ func (h *host) inlinePod(name, secret, account string) {
 // taken over and away by an agent that has lost its journal.
 func TestNodeInlineVolumes(t *testing.T) {
 	h, d := newInlineHost(t, storagev1.CSIDriverSpec{})
-	_, err := h.client.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"key": "hidden"}}, metav1.CreateOptions{})
+	_, err := h.client.CoreV1().Secrets("default").Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"key": "hidden"}},
+		metav1.CreateOptions{})
 	h.must(err)
 	h.inlinePod("p", "s", "")
 	path := h.mounted("p")
@@ -211,7 +233,8 @@ func TestNodeTokens(t *testing.T) {
 		events, err := h.client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{})
 		h.must(err)
 		for _, e := range events.Items {
-			if e.Reason == string(volume.ReasonFailedMount) && strings.Contains(e.Message, `token of service account default/unknown for audience "vault"`) {
+			if e.Reason == string(volume.ReasonFailedMount) &&
+				strings.Contains(e.Message, `token of service account default/unknown for audience "vault"`) {
 				return ""
 			}
 		}
@@ -234,7 +257,8 @@ func TestNodeTokens(t *testing.T) {
 	}, metav1.CreateOptions{})
 	h.must(err)
 	user := review.Status.User
-	if !review.Status.Authenticated || user.Username != "system:serviceaccount:default:default" || !slices.Equal(user.Extra["authentication.kubernetes.io/pod-name"], []string{"p"}) {
+	if !review.Status.Authenticated || user.Username != "system:serviceaccount:default:default" ||
+		!slices.Equal(user.Extra["authentication.kubernetes.io/pod-name"], []string{"p"}) {
 		t.Errorf("the token says %+v", review.Status)
 	}
 	h.remove("p")

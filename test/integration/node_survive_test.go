@@ -96,7 +96,8 @@ func (h *host) lose(l loss, reboot bool) {
 		h.must(err)
 		boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 		h.must(err)
-		h.must(os.WriteFile(record, []byte(strings.ReplaceAll(string(text), strings.TrimSpace(string(boot)), "an-earlier-one")), 0o600))
+		h.must(os.WriteFile(record,
+			[]byte(strings.ReplaceAll(string(text), strings.TrimSpace(string(boot)), "an-earlier-one")), 0o600))
 	}
 	if l.pod {
 		h.remove(l.name())

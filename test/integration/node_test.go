@@ -51,7 +51,10 @@ func newHost(t *testing.T, tune ...func(*host)) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	h := &host{t: t, server: standalonetest.Start(t, app.RBAC()...), dir: dir, drivers: csi.NewSet(), log: slog.New(slog.DiscardHandler)}
+	h := &host{
+		t: t, server: standalonetest.Start(t, app.RBAC()...), dir: dir, drivers: csi.NewSet(),
+		log: slog.New(slog.DiscardHandler),
+	}
 	for _, f := range tune {
 		f(h)
 	}
@@ -59,11 +62,14 @@ func newHost(t *testing.T, tune ...func(*host)) *host {
 	h.classes()
 	h.part(func(ctx context.Context) error {
 		return app.ControlPlane(ctx, app.ControlPlaneOptions{
-			ConfigFor: func(role string) (*rest.Config, error) { return h.server.ClientConfig(app.User(role)), nil }, Drivers: h.drivers, Log: h.log,
+			ConfigFor: func(role string) (*rest.Config, error) { return h.server.ClientConfig(app.User(role)), nil },
+			Drivers:   h.drivers, Log: h.log,
 		}, func() {})
 	})
 	h.part(func(ctx context.Context) error {
-		return app.LocalDriver(ctx, app.DriverOptions{NodeID: "n1", RootDir: dir, PoolDir: filepath.Join(dir, "pool"), Log: h.log})
+		return app.LocalDriver(ctx, app.DriverOptions{
+			NodeID: "n1", RootDir: dir, PoolDir: filepath.Join(dir, "pool"), Log: h.log,
+		})
 	})
 	h.startAgent()
 	return h
@@ -105,7 +111,8 @@ func (h *host) classes() {
 	}, metav1.CreateOptions{})
 	h.must(err)
 	_, err = h.client.StorageV1().StorageClasses().Create(h.t.Context(), &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.LocalDriver, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: volume.LocalDriver,
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}, metav1.CreateOptions{})
 	h.must(err)
 }
@@ -177,7 +184,8 @@ func (h *host) remove(pod string) {
 func (h *host) gone(pod string) {
 	h.t.Helper()
 	h.eventually(func() string {
-		if _, err := h.client.CoreV1().Pods("default").Get(h.t.Context(), pod, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		if _, err := h.client.CoreV1().Pods("default").Get(h.t.Context(), pod,
+			metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			return "pod " + pod + " is still there"
 		}
 		return ""
@@ -254,7 +262,8 @@ func TestDamagedFilesystem(t *testing.T) {
 	h.pod("q", "c", "")
 	command := "flock " + images[0] + " e2fsck -f " + images[0]
 	h.eventually(func() string {
-		events, err := h.client.CoreV1().Events("default").List(h.t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=q,reason=FailedMount"})
+		events, err := h.client.CoreV1().Events("default").List(h.t.Context(),
+			metav1.ListOptions{FieldSelector: "involvedObject.name=q,reason=FailedMount"})
 		h.must(err)
 		for _, e := range events.Items {
 			if strings.Contains(e.Message, "errors that need a person: run "+command) && e.Type == corev1.EventTypeWarning {
@@ -264,7 +273,8 @@ func TestDamagedFilesystem(t *testing.T) {
 		return fmt.Sprintf("pod q is told %+v", events.Items)
 	})
 	words := append(strings.Fields(command), "-y")
-	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil && !strings.Contains(string(out), "MODIFIED") {
+	if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil &&
+		!strings.Contains(string(out), "MODIFIED") {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if got, err := os.ReadFile(filepath.Join(h.mounted("q"), "f")); err != nil || string(got) != "word" {
@@ -284,12 +294,14 @@ func TestNodeMountsBlockDevices(t *testing.T) {
 		t.Errorf("size is %d %v", size, err)
 	}
 	// The Pod finds its device where a kubelet shows it.
-	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink == 0 || !strings.Contains(path, "/volumeDevices/kubernetes.io~csi/pvc-") {
+	if info, err := os.Lstat(path); err != nil || info.Mode()&os.ModeSymlink == 0 ||
+		!strings.Contains(path, "/volumeDevices/kubernetes.io~csi/pvc-") {
 		t.Errorf("%s: %v %v", path, info, err)
 	}
 	device, err := os.Readlink(path)
 	h.must(err)
-	if want := filepath.Join(h.dir, "plugins/kubernetes.io/csi/volumeDevices/publish", filepath.Base(path)); filepath.Dir(device) != want {
+	if want := filepath.Join(h.dir, "plugins/kubernetes.io/csi/volumeDevices/publish",
+		filepath.Base(path)); filepath.Dir(device) != want {
 		t.Errorf("the device is at %s, wanted below %s", device, want)
 	}
 	// Somebody removes the link: it is made again.
@@ -305,7 +317,9 @@ func TestNodeMountsBlockDevices(t *testing.T) {
 	h.remove("p")
 	h.gone("p")
 	h.clean()
-	for _, below := range []string{"pods/*", "plugins/kubernetes.io/csi/volumeDevices/publish/*", "plugins/kubernetes.io/csi/volumeDevices/staging/*"} {
+	for _, below := range []string{
+		"pods/*", "plugins/kubernetes.io/csi/volumeDevices/publish/*", "plugins/kubernetes.io/csi/volumeDevices/staging/*",
+	} {
 		if left, _ := filepath.Glob(filepath.Join(h.dir, below)); len(left) > 0 {
 			t.Errorf("left: %v", left)
 		}
@@ -396,14 +410,16 @@ func TestNodeRefusesAnOccupiedHostPath(t *testing.T) {
 		p, err := h.client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
 		h.must(err)
 		for _, c := range p.Status.Conditions {
-			if c.Type == volume.ConditionVolumesMounted && c.Reason == string(volume.ReasonFailedMount) && strings.Contains(c.Message, "something else is mounted there") {
+			if c.Type == volume.ConditionVolumesMounted && c.Reason == string(volume.ReasonFailedMount) &&
+				strings.Contains(c.Message, "something else is mounted there") {
 				return ""
 			}
 		}
 		return fmt.Sprintf("pod says %+v", p.Status.Conditions)
 	})
 	h.eventually(func() string {
-		if said := h.why("pod/p"); !strings.Contains(said, `"next": "user"`) || !strings.Contains(said, "something else is mounted there") {
+		if said := h.why("pod/p"); !strings.Contains(said, `"next": "user"`) ||
+			!strings.Contains(said, "something else is mounted there") {
 			return "why does not blame the user: " + said
 		}
 		return ""

@@ -20,7 +20,8 @@ import (
 func (p *plane) lateClass(name, provisioner string) {
 	p.t.Helper()
 	_, err := p.client.StorageV1().StorageClasses().Create(p.ctx, &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner,
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}, metav1.CreateOptions{})
 	p.must(err)
 }
@@ -31,7 +32,9 @@ func (p *plane) lateClaim(name, class string, mode corev1.PersistentVolumeAccess
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{mode},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			},
 		},
 	}, metav1.CreateOptions{})
 	p.must(err)
@@ -58,7 +61,8 @@ func (p *plane) unplaced(name, why string) {
 		pod, err := p.client.CoreV1().Pods("default").Get(p.ctx, name, metav1.GetOptions{})
 		p.must(err)
 		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable && c.Message == why {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable &&
+				c.Message == why {
 				return ""
 			}
 		}
@@ -110,15 +114,22 @@ func TestPlacementByVolumes(t *testing.T) {
 	p.lateClass("byhand", volume.NoProvisioner)
 	p.lateClaim("c", "byhand", corev1.ReadWriteOnce)
 	p.pod("web", "", "c")
-	p.unplaced("web", "0/2 nodes are available: n1: no volume of class byhand for claim c is available there; n2: no volume of class byhand for claim c is available there")
-	_, err := p.client.CoreV1().PersistentVolumes().Create(p.ctx, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk"}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		StorageClassName: "byhand", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-		PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/disk"}},
-		NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}}},
-		}}}},
-	}}, metav1.CreateOptions{})
+	p.unplaced("web", "0/2 nodes are available: n1: no volume of class byhand for claim c is available there; n2: no "+
+		"volume of class byhand for claim c is available there")
+	_, err := p.client.CoreV1().PersistentVolumes().Create(p.ctx,
+		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "disk"}, Spec: corev1.PersistentVolumeSpec{
+			Capacity:         corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: "byhand", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: "/disk"}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{
+				Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: "name", Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}},
+					},
+				}}},
+			},
+		}}, metav1.CreateOptions{})
 	p.must(err)
 	if node := p.placed("web"); node != "n2" || p.claim("c").Spec.VolumeName != "disk" {
 		t.Errorf("pod is on %s, claim has %s", node, p.claim("c").Spec.VolumeName)
@@ -194,7 +205,8 @@ func TestManyPodsWantVolumesAtOnce(t *testing.T) {
 	p.must(all.Wait())
 	for i := range n {
 		where, claim := p.placed(fmt.Sprint("p", i)), p.claim(fmt.Sprint("c", i))
-		if got := p.getVolume(claim.Spec.VolumeName).Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0]; got != where {
+		if got := p.getVolume(claim.Spec.VolumeName).
+			Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0]; got != where {
 			t.Errorf("pod p%d is on node %s, its volume on %s", i, where, got)
 		}
 	}

@@ -80,7 +80,8 @@ func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Confi
 	p.must(err)
 	t.Cleanup(func() { _ = p.conn.Close() })
 	p.drivers.Put(p.conn)
-	_, err = p.client.StorageV1().CSIDrivers().Create(p.ctx, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: p.conn.Name}}, metav1.CreateOptions{})
+	_, err = p.client.StorageV1().CSIDrivers().Create(p.ctx,
+		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: p.conn.Name}}, metav1.CreateOptions{})
 	p.must(err)
 	for _, n := range []string{"n1", "n2"} {
 		p.node(n)
@@ -142,9 +143,13 @@ func (p *plane) eventually(f func() string) {
 // node makes a ready node with the driver.
 func (p *plane) node(name string) {
 	p.t.Helper()
-	_, err := p.client.CoreV1().Nodes().Create(p.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}}, metav1.CreateOptions{})
+	_, err := p.client.CoreV1().Nodes().Create(p.ctx,
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}}},
+		metav1.CreateOptions{})
 	p.must(err)
-	p.nodeStatus(name, map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}})
+	p.nodeStatus(name, map[string]any{
+		"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	})
 	_, err = p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-" + name}}},
@@ -198,7 +203,8 @@ func (p *plane) wire(name string, change ...func(*corev1.PersistentVolume)) (han
 	p.t.Helper()
 	capability := csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)
 	made, err := p.conn.ControllerClient().CreateVolume(p.ctx, &csipb.CreateVolumeRequest{
-		Name: name, VolumeCapabilities: []*csipb.VolumeCapability{capability}, CapacityRange: &csipb.CapacityRange{RequiredBytes: 1 << 30},
+		Name: name, VolumeCapabilities: []*csipb.VolumeCapability{capability},
+		CapacityRange: &csipb.CapacityRange{RequiredBytes: 1 << 30},
 	})
 	p.must(err)
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -216,7 +222,8 @@ func (p *plane) wire(name string, change ...func(*corev1.PersistentVolume)) (han
 	_, err = p.client.CoreV1().PersistentVolumes().Create(p.ctx, v, metav1.CreateOptions{})
 	p.must(err)
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: v.Spec.AccessModes, VolumeName: v.Name, StorageClassName: ptr.To(v.Spec.StorageClassName), Resources: corev1.VolumeResourceRequirements{Requests: size},
+		AccessModes: v.Spec.AccessModes, VolumeName: v.Name, StorageClassName: ptr.To(v.Spec.StorageClassName),
+		Resources: corev1.VolumeResourceRequirements{Requests: size},
 	}}
 	_, err = p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, c, metav1.CreateOptions{})
 	p.must(err)
@@ -259,7 +266,8 @@ func (p *plane) pod(name, node string, claims ...string) {
 // removePod does what a node agent does at last.
 func (p *plane) removePod(name string) {
 	p.t.Helper()
-	p.must(p.client.CoreV1().Pods("default").Delete(p.ctx, name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+	p.must(p.client.CoreV1().Pods("default").Delete(p.ctx, name,
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 }
 
 func (p *plane) attachments() []storagev1.VolumeAttachment {

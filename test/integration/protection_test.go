@@ -25,14 +25,16 @@ func TestClaimInUse(t *testing.T) {
 	p.unplaced("waiting", `persistentvolumeclaim "absent" not found`)
 	p.removeClaim("c")
 	p.removePod("web")
-	_, err := p.client.CoreV1().Pods("default").Patch(p.ctx, "job", types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{}, "status")
+	_, err := p.client.CoreV1().Pods("default").Patch(p.ctx, "job", types.MergePatchType,
+		[]byte(`{"status":{"phase":"Succeeded"}}`), metav1.PatchOptions{}, "status")
 	p.must(err)
 	// Another claim's whole life leaves time to do the wrong thing.
 	p.makeClaim("other", "fast")
 	p.bound("other")
 	p.removeClaim("other")
 	p.noClaim("other")
-	if c := p.claim("c"); !slices.Contains(c.Finalizers, volume.FinalizerClaimProtection) || c.Status.Phase != corev1.ClaimBound {
+	if c := p.claim("c"); !slices.Contains(c.Finalizers, volume.FinalizerClaimProtection) ||
+		c.Status.Phase != corev1.ClaimBound {
 		t.Errorf("claim is %s with finalizers %v", c.Status.Phase, c.Finalizers)
 	}
 	p.volumePhase(p.claim("c").Spec.VolumeName, corev1.VolumeBound)

@@ -110,15 +110,19 @@ func TestProvision(t *testing.T) {
 	c := p.claim("c")
 	v := p.getVolume("pvc-" + string(c.UID))
 	for what, ok := range map[string]bool{
-		"request in both spellings":      c.Annotations[volume.AnnStorageProvisioner] == p.conn.Name && c.Annotations[volume.AnnBetaStorageProvisioner] == p.conn.Name,
-		"the claim names the volume":     c.Spec.VolumeName == v.Name,
-		"the volume names the claim":     v.Spec.ClaimRef.UID == c.UID,
-		"who made it":                    v.Annotations[volume.AnnProvisionedBy] == p.conn.Name,
-		"class, policy and options":      v.Spec.StorageClassName == "fast" && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && slices.Equal(v.Spec.MountOptions, []string{"noatime"}),
+		"request in both spellings": c.Annotations[volume.AnnStorageProvisioner] == p.conn.Name &&
+			c.Annotations[volume.AnnBetaStorageProvisioner] == p.conn.Name,
+		"the claim names the volume": c.Spec.VolumeName == v.Name,
+		"the volume names the claim": v.Spec.ClaimRef.UID == c.UID,
+		"who made it":                v.Annotations[volume.AnnProvisionedBy] == p.conn.Name,
+		"class, policy and options": v.Spec.StorageClassName == "fast" &&
+			v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
+			slices.Equal(v.Spec.MountOptions, []string{"noatime"}),
 		"filesystem type":                v.Spec.CSI.FSType == "xfs",
 		"kept until the driver is asked": slices.Contains(v.Finalizers, volume.FinalizerProvisioner),
-		"parameters (S1-026)":            p.creations()[0].GetParameters()["fsType"] == "xfs" && p.creations()[0].GetParameters()["tier"] == "1",
-		"filesystem of the capability":   p.creations()[0].GetVolumeCapabilities()[0].GetMount().GetFsType() == "xfs",
+		"parameters (S1-026)": p.creations()[0].GetParameters()["fsType"] == "xfs" &&
+			p.creations()[0].GetParameters()["tier"] == "1",
+		"filesystem of the capability": p.creations()[0].GetVolumeCapabilities()[0].GetMount().GetFsType() == "xfs",
 	} {
 		if !ok {
 			t.Errorf("%s: claim %+v, volume %+v, call %+v", what, c.Annotations, v, p.creations()[0])
@@ -150,7 +154,8 @@ func TestWaitForFirstConsumer(t *testing.T) {
 	p := newPlane(t)
 	p.lateClass("late", p.conn.Name)
 	p.makeClaim("c", "late")
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonWaitForFirstConsumer, "waiting for first consumer to be created before binding")
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonWaitForFirstConsumer,
+		"waiting for first consumer to be created before binding")
 	p.pod("web", "", "c", "other")
 	p.tells("PersistentVolumeClaim", "c", volume.ReasonWaitForPodScheduled, "web")
 	p.claimPhase("c", corev1.ClaimPending, "")
@@ -218,7 +223,8 @@ func TestClassGoneDuringTheCall(t *testing.T) {
 			open()
 			p.bound("c")
 			p.settled()
-			if v := p.getVolume(p.claim("c").Spec.VolumeName); v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+			if v := p.getVolume(p.claim("c").Spec.VolumeName); v.Spec.PersistentVolumeReclaimPolicy !=
+				corev1.PersistentVolumeReclaimRetain {
 				t.Errorf("the volume's policy is %s", v.Spec.PersistentVolumeReclaimPolicy)
 			}
 			p.sameArguments(2)
@@ -249,11 +255,17 @@ func TestCreateVolumeFails(t *testing.T) {
 		action csitest.Action
 		words  string
 	}{
-		{"finally", csitest.Action{Err: status.Error(codes.InvalidArgument, "no such tier")}, "InvalidArgument: no such tier"},
+		{
+			"finally", csitest.Action{Err: status.Error(codes.InvalidArgument, "no such tier")}, "InvalidArgument: no such tier",
+		},
 		{"by time", csitest.Action{After: true, Err: status.Error(codes.DeadlineExceeded, "slow")}, "DeadlineExceeded: slow"},
 		{"with work under way", csitest.Action{Err: status.Error(codes.Aborted, "pending")}, "Aborted: pending"},
-		{"by lost connection", csitest.Action{After: true, Err: status.Error(codes.Unavailable, "away")}, "Unavailable: away"},
-		{"for want of room, with nowhere else to go", csitest.Action{Err: status.Error(codes.ResourceExhausted, "full")}, "ResourceExhausted: full"},
+		{
+			"by lost connection", csitest.Action{After: true, Err: status.Error(codes.Unavailable, "away")}, "Unavailable: away",
+		},
+		{"for want of room, with nowhere else to go", csitest.Action{
+			Err: status.Error(codes.ResourceExhausted, "full"),
+		}, "ResourceExhausted: full"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPlane(t)
@@ -282,7 +294,8 @@ func TestFullNode(t *testing.T) {
 	})
 	p.stop()
 	for _, n := range []string{"n1", "n2"} {
-		_, err := p.client.CoreV1().Nodes().Patch(p.ctx, n, types.MergePatchType, []byte(`{"metadata":{"labels":{"zone":"here"}}}`), metav1.PatchOptions{})
+		_, err := p.client.CoreV1().Nodes().Patch(p.ctx, n, types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"zone":"here"}}}`), metav1.PatchOptions{})
 		p.must(err)
 		node, err := p.client.StorageV1().CSINodes().Get(p.ctx, n, metav1.GetOptions{})
 		p.must(err)
@@ -302,7 +315,8 @@ func TestFullNode(t *testing.T) {
 	defer w.Stop()
 	p.pod("web", "", "c")
 	<-called
-	if got := p.creations()[0].GetAccessibilityRequirements().GetPreferred(); len(got) != 1 || got[0].GetSegments()["zone"] != "here" {
+	if got := p.creations()[0].GetAccessibilityRequirements().GetPreferred(); len(got) != 1 ||
+		got[0].GetSegments()["zone"] != "here" {
 		t.Errorf("preferred is %v", got)
 	}
 	open()
@@ -374,7 +388,9 @@ func TestRestartDuringTheCall(t *testing.T) {
 
 // TestVolumeDeletedFirst: its claim keeps it; then its policy is followed.
 func TestVolumeDeletedFirst(t *testing.T) {
-	for name, policy := range map[string]corev1.PersistentVolumeReclaimPolicy{"Delete": corev1.PersistentVolumeReclaimDelete, "Retain": corev1.PersistentVolumeReclaimRetain} {
+	for name, policy := range map[string]corev1.PersistentVolumeReclaimPolicy{
+		"Delete": corev1.PersistentVolumeReclaimDelete, "Retain": corev1.PersistentVolumeReclaimRetain,
+	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlane(t)
 			p.makeClass("fast", func(c *storagev1.StorageClass) { c.ReclaimPolicy = &policy })
@@ -453,7 +469,8 @@ func TestDriverThatMakesNoVolumes(t *testing.T) {
 	p := newPlane(t, func(c *csitest.Config) { c.Controller.CreateDelete = false })
 	p.makeClass("fast")
 	p.makeClaim("c", "fast")
-	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, p.conn.Name, "has registered", "CREATE_DELETE_VOLUME")
+	p.tells("PersistentVolumeClaim", "c", volume.ReasonProvisioningFailed, p.conn.Name, "has registered",
+		"CREATE_DELETE_VOLUME")
 	p.makeVolume("v", "2Gi", "", func(v *corev1.PersistentVolume) {
 		v.Annotations = map[string]string{volume.AnnProvisionedBy: p.conn.Name}
 		v.Spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimDelete

@@ -41,7 +41,8 @@ func (p *plane) asks(claim, size string) {
 	p.t.Helper()
 	body := fmt.Appendf(nil, `{"spec":{"resources":{"requests":{"storage":%q}}}}`, size)
 	p.eventually(func() string {
-		if _, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, claim, types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
+		if _, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, claim, types.MergePatchType, body,
+			metav1.PatchOptions{}); err != nil {
 			return err.Error()
 		}
 		return ""
@@ -57,8 +58,10 @@ func (p *plane) has(claim, size, volumeSize string, state corev1.ClaimResourceSt
 		v, err := p.client.CoreV1().PersistentVolumes().Get(p.ctx, c.Spec.VolumeName, metav1.GetOptions{})
 		p.must(err)
 		got := c.Status.AllocatedResourceStatuses[corev1.ResourceStorage]
-		if c.Status.Capacity.Storage().Cmp(resource.MustParse(size)) != 0 || v.Spec.Capacity.Storage().Cmp(resource.MustParse(volumeSize)) != 0 || got != state {
-			return fmt.Sprintf("claim %s has %s, its volume %s, state %q, conditions %v", claim, c.Status.Capacity.Storage(), v.Spec.Capacity.Storage(), got, c.Status.Conditions)
+		if c.Status.Capacity.Storage().Cmp(resource.MustParse(size)) != 0 ||
+			v.Spec.Capacity.Storage().Cmp(resource.MustParse(volumeSize)) != 0 || got != state {
+			return fmt.Sprintf("claim %s has %s, its volume %s, state %q, conditions %v", claim, c.Status.Capacity.Storage(),
+				v.Spec.Capacity.Storage(), got, c.Status.Conditions)
 		}
 		return ""
 	})
@@ -79,14 +82,16 @@ func TestResize(t *testing.T) {
 	p := growing(t)
 	p.asks("c", "2Gi")
 	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
-	if k := p.claim("c").Status.Conditions; len(k) != 1 || k[0].Type != corev1.PersistentVolumeClaimFileSystemResizePending {
+	if k := p.claim("c").Status.Conditions; len(k) != 1 ||
+		k[0].Type != corev1.PersistentVolumeClaimFileSystemResizePending {
 		t.Errorf("conditions are %v", k)
 	}
 	p.tells("PersistentVolumeClaim", "c", volume.ReasonNodeResizePending)
 	// A larger request waits for the node.
 	p.asks("c", "3Gi")
 	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, "c", types.MergePatchType,
-		[]byte(`{"status":{"capacity":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":null},"conditions":[]}}`), metav1.PatchOptions{}, "status")
+		[]byte(`{"status":{"capacity":{"storage":"2Gi"},"allocatedResourceStatuses":{"storage":null},"conditions":[]}}`),
+		metav1.PatchOptions{}, "status")
 	p.must(err)
 	p.has("c", "2Gi", "3Gi", corev1.PersistentVolumeClaimNodeResizePending)
 	if got := fmt.Sprint(p.asked()); got != "[2048 3072]" {
@@ -153,7 +158,8 @@ func TestResizeThatMayHaveHappened(t *testing.T) {
 // TestResizeAfterRestart: the controllers stopped while the driver worked.
 func TestResizeAfterRestart(t *testing.T) {
 	p := growing(t)
-	p.driver.OnCall("ControllerExpandVolume", func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
+	p.driver.OnCall("ControllerExpandVolume",
+		func(int, any) csitest.Action { return csitest.Action{After: true, Hang: true} })
 	p.asks("c", "2Gi")
 	p.eventually(func() string {
 		if len(p.asked()) == 0 {
@@ -173,7 +179,8 @@ func TestResizeThatTheNodeCannot(t *testing.T) {
 	p.asks("c", "2Gi")
 	p.has("c", "1Gi", "2Gi", corev1.PersistentVolumeClaimNodeResizePending)
 	_, err := p.client.CoreV1().PersistentVolumeClaims("default").Patch(p.ctx, "c", types.MergePatchType,
-		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizeInfeasible"}}}`), metav1.PatchOptions{}, "status")
+		[]byte(`{"status":{"allocatedResourceStatuses":{"storage":"NodeResizeInfeasible"}}}`),
+		metav1.PatchOptions{}, "status")
 	p.must(err)
 	// Another claim's whole resize leaves time to do the wrong thing.
 	p.growable("d")

@@ -24,7 +24,9 @@ func TestSanity(t *testing.T) {
 	ended := make(chan error, 1)
 	socket := filepath.Join(dir, "csi.sock")
 	go func() {
-		ended <- local.Serve(ctx, local.Options{NodeID: "node", PoolDir: filepath.Join(dir, "pool"), Endpoint: socket, Log: slog.New(slog.DiscardHandler)})
+		ended <- local.Serve(ctx, local.Options{
+			NodeID: "node", PoolDir: filepath.Join(dir, "pool"), Endpoint: socket, Log: slog.New(slog.DiscardHandler),
+		})
 	}()
 	c := sanity.NewTestConfig()
 	c.Address = "unix:" + socket

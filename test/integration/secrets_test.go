@@ -55,7 +55,10 @@ func newLoud(t *testing.T, h *host) *loud {
 		},
 	}
 	d := &loud{Driver: csitest.Start(t, config), sick: map[string]bool{}}
-	for _, method := range []string{publishCall, "NodeStageVolume", "NodePublishVolume", "NodeExpandVolume", "NodeUnpublishVolume", "NodeUnstageVolume", unpublishCall} {
+	for _, method := range []string{
+		publishCall, "NodeStageVolume", "NodePublishVolume", "NodeExpandVolume", "NodeUnpublishVolume", "NodeUnstageVolume",
+		unpublishCall,
+	} {
 		d.sick[method] = true
 		d.OnCall(method, func(_ int, req any) csitest.Action {
 			d.mu.Lock()
@@ -88,20 +91,25 @@ func (d *loud) heal(method string) {
 func (h *host) wireLoud(d *loud) {
 	h.t.Helper()
 	_, err := h.client.CoreV1().Secrets("default").Create(h.t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"user": hidden + "user", "pin": hidden + "pin"},
+		ObjectMeta: metav1.ObjectMeta{Name: "s"},
+		StringData: map[string]string{"user": hidden + "user", "pin": hidden + "pin"},
 	}, metav1.CreateOptions{})
 	h.must(err)
 	made, err := d.CreateVolume(h.t.Context(), &csipb.CreateVolumeRequest{
-		Name: "v", VolumeCapabilities: []*csipb.VolumeCapability{csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)},
+		Name: "v", VolumeCapabilities: []*csipb.VolumeCapability{
+			csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil),
+		},
 	})
 	h.must(err)
 	ref := &corev1.SecretReference{Namespace: "default", Name: "s"}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "c"}, MountOptions: []string{"password=" + hidden + "option"},
+		ClaimRef:     &corev1.ObjectReference{Namespace: "default", Name: "c"},
+		MountOptions: []string{"password=" + hidden + "option"},
 		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-			Driver: d.Name(), VolumeHandle: made.GetVolume().GetVolumeId(), VolumeAttributes: map[string]string{"password": hidden + "attribute", "server": "shown"},
+			Driver: d.Name(), VolumeHandle: made.GetVolume().GetVolumeId(),
+			VolumeAttributes:           map[string]string{"password": hidden + "attribute", "server": "shown"},
 			ControllerPublishSecretRef: ref, NodeStageSecretRef: ref, NodePublishSecretRef: ref, NodeExpandSecretRef: ref,
 		}},
 	}}
@@ -109,7 +117,8 @@ func (h *host) wireLoud(d *loud) {
 	h.must(err)
 	_, err = h.client.CoreV1().PersistentVolumeClaims("default").Create(h.t.Context(), &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: v.Spec.AccessModes, VolumeName: "v", StorageClassName: ptr.To(""), Resources: corev1.VolumeResourceRequirements{Requests: size},
+			AccessModes: v.Spec.AccessModes, VolumeName: "v", StorageClassName: ptr.To(""),
+			Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
 	}, metav1.CreateOptions{})
 	h.must(err)

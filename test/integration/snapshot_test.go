@@ -31,20 +31,27 @@ func TestRestore(t *testing.T) {
 		p.removeClaim(name)
 	}
 	refused("does not exist")
-	p.custom("POST", "namespaces/default/volumesnapshots", `{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot","metadata":{"name":"s"},
+	p.custom("POST", "namespaces/default/volumesnapshots",
+		`{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshot","metadata":{"name":"s"},
 		"spec":{"source":{"volumeSnapshotContentName":"content"}}}`)
 	refused("is not ready")
-	p.custom("POST", "volumesnapshotcontents", `{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshotContent","metadata":{"name":"content"},
-		"spec":{"driver":"`+p.conn.Name+`","deletionPolicy":"Delete","sourceVolumeMode":"Filesystem","source":{"snapshotHandle":"snap-1"},
+	p.custom("POST", "volumesnapshotcontents",
+		`{"apiVersion":"snapshot.storage.k8s.io/v1","kind":"VolumeSnapshotContent","metadata":{"name":"content"},
+		"spec":{"driver":"`+p.conn.Name+
+			`","deletionPolicy":"Delete","sourceVolumeMode":"Filesystem","source":{"snapshotHandle":"snap-1"},
 		"volumeSnapshotRef":{"namespace":"default","name":"s"}}}`)
-	p.custom("PATCH", "namespaces/default/volumesnapshots/s/status", `{"status":{"readyToUse":true,"restoreSize":"2Gi","boundVolumeSnapshotContentName":"content"}}`)
+	p.custom("PATCH", "namespaces/default/volumesnapshots/s/status",
+		`{"status":{"readyToUse":true,"restoreSize":"2Gi","boundVolumeSnapshotContentName":"content"}}`)
 	p.custom("PATCH", "volumesnapshotcontents/content/status", `{"status":{"readyToUse":true,"snapshotHandle":"snap-1"}}`)
 	// Anybody may make a snapshot that names another's content.
 	refused("do not name each other")
 	var snapshot struct{ Metadata struct{ UID types.UID } }
 	p.read("namespaces/default/volumesnapshots/s", &snapshot)
-	p.custom("PATCH", "volumesnapshotcontents/content", `{"spec":{"volumeSnapshotRef":{"uid":"`+string(snapshot.Metadata.UID)+`"}}}`)
-	p.makeClaim("raw", "fast", restores, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	p.custom("PATCH", "volumesnapshotcontents/content",
+		`{"spec":{"volumeSnapshotRef":{"uid":"`+string(snapshot.Metadata.UID)+`"}}}`)
+	p.makeClaim("raw", "fast", restores, func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	})
 	p.tells("PersistentVolumeClaim", "raw", volume.ReasonProvisioningFailed, volume.AnnAllowModeChange)
 	if calls := p.calls("CreateVolume"); calls > 0 {
 		t.Errorf("%d calls of CreateVolume: an empty volume is no restored snapshot", calls)
@@ -58,13 +65,15 @@ func TestRestore(t *testing.T) {
 	if got := p.creations()[0].GetVolumeContentSource().GetSnapshot().GetSnapshotId(); got != "snap-1" {
 		t.Errorf("the volume is made from snapshot %q", got)
 	}
-	p.custom("PATCH", "volumesnapshotcontents/content", `{"metadata":{"annotations":{"`+volume.AnnAllowModeChange+`":"true"}}}`)
+	p.custom("PATCH", "volumesnapshotcontents/content",
+		`{"metadata":{"annotations":{"`+volume.AnnAllowModeChange+`":"true"}}}`)
 	p.bound("raw")
 	p.protected(false)
 	p.agrees()
 	// What a process that died has protected the next one lets go.
 	p.stop()
-	p.custom("PATCH", "namespaces/default/volumesnapshots/s", `{"metadata":{"finalizers":["example.com/other","`+volume.FinalizerRestoring+`"]}}`)
+	p.custom("PATCH", "namespaces/default/volumesnapshots/s",
+		`{"metadata":{"finalizers":["example.com/other","`+volume.FinalizerRestoring+`"]}}`)
 	p.start()
 	p.protected(false)
 	var left struct{ Metadata struct{ Finalizers []string } }
@@ -89,7 +98,9 @@ func (p *plane) protected(want bool) {
 }
 
 func restores(c *corev1.PersistentVolumeClaim) {
-	c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: "s"}
+	c.Spec.DataSource = &corev1.TypedLocalObjectReference{
+		APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: "s",
+	}
 }
 
 // custom writes an object of the custom resources of snapshots. They are served

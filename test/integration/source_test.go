@@ -103,8 +103,10 @@ func TestAttributesClass(t *testing.T) {
 	if got := p.creations()[0].GetMutableParameters(); !maps.Equal(got, map[string]string{"iops": "9000"}) {
 		t.Errorf("mutable parameters %v", got)
 	}
-	if v := p.getVolume(c.Spec.VolumeName); ptr.Deref(v.Spec.VolumeAttributesClassName, "") != "gold" || ptr.Deref(c.Status.CurrentVolumeAttributesClassName, "") != "gold" {
-		t.Errorf("the volume is of class %v, the claim of %v", v.Spec.VolumeAttributesClassName, c.Status.CurrentVolumeAttributesClassName)
+	if v := p.getVolume(c.Spec.VolumeName); ptr.Deref(v.Spec.VolumeAttributesClassName, "") != "gold" ||
+		ptr.Deref(c.Status.CurrentVolumeAttributesClassName, "") != "gold" {
+		t.Errorf("the volume is of class %v, the claim of %v", v.Spec.VolumeAttributesClassName,
+			c.Status.CurrentVolumeAttributesClassName)
 	}
 }
 

@@ -17,7 +17,9 @@ import (
 
 // attachment waits until there is one attachment with a property, and returns
 // it.
-func (p *plane) attachment(argues string, has func(storagev1.VolumeAttachment) bool) (found storagev1.VolumeAttachment) {
+func (p *plane) attachment(
+	argues string, has func(storagev1.VolumeAttachment) bool,
+) (found storagev1.VolumeAttachment) {
 	p.t.Helper()
 	p.eventually(func() string {
 		all := p.attachments()
@@ -72,7 +74,9 @@ func TestWhatAttachmentsSay(t *testing.T) {
 // has the right to, be it another controller or a node (S1-072).
 func TestWhoWritesTheStatusOfAttachments(t *testing.T) {
 	p := newPlane(t)
-	users := map[string][]string{"somebody": {"system:authenticated"}, "system:node:n1": {"system:nodes", "system:authenticated"}}
+	users := map[string][]string{
+		"somebody": {"system:authenticated"}, "system:node:n1": {"system:nodes", "system:authenticated"},
+	}
 	for _, d := range app.Declarations() {
 		users[app.User(d.Name)] = nil
 	}

@@ -23,7 +23,9 @@ func TestExistingVolumeFirst(t *testing.T) {
 	p.makeClass("fast")
 	p.makeVolume("plain", "2Gi", "fast")
 	p.makeVolume("classless", "2Gi", "")
-	p.makeVolume("labelled", "9Gi", "fast", func(v *corev1.PersistentVolume) { v.Labels = map[string]string{"disk": "ssd"} })
+	p.makeVolume("labelled", "9Gi", "fast", func(v *corev1.PersistentVolume) {
+		v.Labels = map[string]string{"disk": "ssd"}
+	})
 	for _, name := range []string{"plain", "classless", "labelled"} {
 		p.volumePhase(name, corev1.VolumeAvailable)
 	}
@@ -83,7 +85,9 @@ func TestDefaultClass(t *testing.T) {
 		c, err := p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, &corev1.PersistentVolumeClaim{
 			ObjectMeta: metav1.ObjectMeta{Name: "dry"}, Spec: corev1.PersistentVolumeClaimSpec{
 				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+				},
 			},
 		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		p.must(err)
@@ -112,7 +116,9 @@ func TestProvisionersElsewhere(t *testing.T) {
 	p := newPlane(t)
 	for i, name := range []string{"vendor.example.com/disk", "kubernetes.io/aws-ebs", "other.example.com"} {
 		class, claim := fmt.Sprint("class", i), fmt.Sprint("c", i)
-		p.makeClass(class, func(c *storagev1.StorageClass) { c.Provisioner, c.Parameters = name, map[string]string{"tier": "1"} })
+		p.makeClass(class, func(c *storagev1.StorageClass) {
+			c.Provisioner, c.Parameters = name, map[string]string{"tier": "1"}
+		})
 		p.makeClaim(claim, class)
 		p.tells("PersistentVolumeClaim", claim, volume.ReasonExternalProvisioning, name)
 		p.claimPhase(claim, corev1.ClaimPending, "")
@@ -211,7 +217,8 @@ func TestAnEditedReferenceDeletesNothing(t *testing.T) {
 	p.claimPhase("c", corev1.ClaimLost, v)
 	p.volumePhase(v, corev1.VolumeBound)
 	// A binder of Kubernetes, or somebody by hand, has released it.
-	_, err := p.client.CoreV1().PersistentVolumes().Patch(p.ctx, v, types.MergePatchType, []byte(`{"status":{"phase":"Released"}}`), metav1.PatchOptions{}, "status")
+	_, err := p.client.CoreV1().PersistentVolumes().Patch(p.ctx, v, types.MergePatchType,
+		[]byte(`{"status":{"phase":"Released"}}`), metav1.PatchOptions{}, "status")
 	p.must(err)
 	p.tells("PersistentVolume", v, volume.ReasonClaimUIDMismatch, "is kept")
 	uid(p.claim("c").UID)

@@ -43,7 +43,9 @@ func TestRequestAndObject(t *testing.T) {
 		c.Labels = map[string]string{"app": "web"}
 		c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}
 	})
-	p.makeClaim("raw", "fast", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) })
+	p.makeClaim("raw", "fast", func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+	})
 	for _, name := range []string{"files", "raw"} {
 		p.bound(name)
 	}
@@ -76,9 +78,12 @@ func (p *plane) follows(c *corev1.PersistentVolumeClaim, r *csipb.CreateVolumeRe
 	p.t.Helper()
 	_, files := r.GetVolumeCapabilities()[0].GetAccessType().(*csipb.VolumeCapability_Mount)
 	for what, ok := range map[string]bool{
-		"the name (S1-024, S4-051, S4-070)":            r.GetName() == "pvc-"+string(c.UID) && c.Spec.VolumeName == r.GetName(),
-		"the size (S1-025)":                            r.GetCapacityRange().GetRequiredBytes() == 2<<30 && r.GetCapacityRange().GetLimitBytes() == 0,
-		"parameters without Kubernetes' own (S1-026)":  maps.Equal(r.GetParameters(), map[string]string{"tier": "1", "csiProvisionerFoo": "theirs"}),
+		"the name (S1-024, S4-051, S4-070)": r.GetName() == "pvc-"+string(c.UID) &&
+			c.Spec.VolumeName == r.GetName(),
+		"the size (S1-025)": r.GetCapacityRange().GetRequiredBytes() == 2<<30 &&
+			r.GetCapacityRange().GetLimitBytes() == 0,
+		"parameters without Kubernetes' own (S1-026)": maps.Equal(r.GetParameters(),
+			map[string]string{"tier": "1", "csiProvisionerFoo": "theirs"}),
 		"a capability for each access mode":            len(r.GetVolumeCapabilities()) == len(c.Spec.AccessModes),
 		"block, asked for like files (S4-048)":         files == (*c.Spec.VolumeMode == corev1.PersistentVolumeFilesystem),
 		"no credentials where none are named (S4-066)": len(r.GetSecrets()) == 0,
@@ -96,16 +101,19 @@ func (p *plane) stands(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolu
 	p.t.Helper()
 	ref, source := v.Spec.ClaimRef, v.Spec.CSI
 	for what, ok := range map[string]bool{
-		"the class is in the field only (S4-042)":       v.Spec.StorageClassName == "fast" && v.Annotations[volume.AnnBetaStorageClass] == "",
+		"the class is in the field only (S4-042)": v.Spec.StorageClassName == "fast" &&
+			v.Annotations[volume.AnnBetaStorageClass] == "",
 		"labels are nobody's business (S4-008, S4-045)": len(v.Labels) == 0,
-		"the claim with its UID (S4-040)":               ref.UID == c.UID && ref.Name == c.Name && ref.Namespace == c.Namespace,
-		"who made it (S4-041)":                          v.Annotations[volume.AnnProvisionedBy] == p.conn.Name,
-		"access modes (S4-046)":                         slices.Equal(v.Spec.AccessModes, c.Spec.AccessModes),
-		"size (S4-046)":                                 v.Spec.Capacity.Storage().Value() == 2<<30,
-		"volume mode (S4-047)":                          *v.Spec.VolumeMode == *c.Spec.VolumeMode,
-		"what was made (S4-049, S1-075)":                source.Driver == p.conn.Name && source.VolumeHandle == "id-"+v.Name && source.VolumeAttributes["name"] == v.Name && !source.ReadOnly,
-		"the default policy (S4-050, S4-004)":           v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete,
-		"no topology of a driver without":               v.Spec.NodeAffinity == nil,
+		"the claim with its UID (S4-040)": ref.UID == c.UID && ref.Name == c.Name &&
+			ref.Namespace == c.Namespace,
+		"who made it (S4-041)":  v.Annotations[volume.AnnProvisionedBy] == p.conn.Name,
+		"access modes (S4-046)": slices.Equal(v.Spec.AccessModes, c.Spec.AccessModes),
+		"size (S4-046)":         v.Spec.Capacity.Storage().Value() == 2<<30,
+		"volume mode (S4-047)":  *v.Spec.VolumeMode == *c.Spec.VolumeMode,
+		"what was made (S4-049, S1-075)": source.Driver == p.conn.Name && source.VolumeHandle == "id-"+v.Name &&
+			source.VolumeAttributes["name"] == v.Name && !source.ReadOnly,
+		"the default policy (S4-050, S4-004)": v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete,
+		"no topology of a driver without":     v.Spec.NodeAffinity == nil,
 	} {
 		if !ok {
 			p.t.Errorf("%s of %s: volume %+v", what, c.Name, v)
@@ -124,7 +132,9 @@ func TestAnswersOfTheDriver(t *testing.T) {
 			if bytes < 2<<30 && n > 3 {
 				return csitest.Action{}
 			}
-			return csitest.Action{After: true, Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: bytes}}}
+			return csitest.Action{
+				After: true, Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: bytes}},
+			}
 		}
 	}
 	p.driver.OnCall("CreateVolume", sized(1<<30))
@@ -139,7 +149,8 @@ func TestAnswersOfTheDriver(t *testing.T) {
 	p.bound("large")
 	p.settled()
 	c := p.claim("large")
-	if v := p.getVolume(c.Spec.VolumeName); v.Spec.Capacity.Storage().String() != "5Gi" || c.Status.Capacity.Storage().String() != "5Gi" {
+	if v := p.getVolume(c.Spec.VolumeName); v.Spec.Capacity.Storage().String() != "5Gi" ||
+		c.Status.Capacity.Storage().String() != "5Gi" {
 		t.Errorf("the volume has %s, the claim %s", v.Spec.Capacity.Storage(), c.Status.Capacity.Storage())
 	}
 	p.agrees()
@@ -162,7 +173,8 @@ func TestRefusedClaims(t *testing.T) {
 	p.makeClaim("typo", "typo")
 	p.makeClaim("twice", "twice")
 	p.tells("PersistentVolumeClaim", "choosy", volume.ReasonProvisioningFailed, "claim Selector is not supported")
-	p.tells("PersistentVolumeClaim", "typo", volume.ReasonProvisioningFailed, `unknown parameter "csi.storage.k8s.io/provisioner-secret"`)
+	p.tells("PersistentVolumeClaim", "typo", volume.ReasonProvisioningFailed,
+		`unknown parameter "csi.storage.k8s.io/provisioner-secret"`)
 	p.tells("PersistentVolumeClaim", "twice", volume.ReasonProvisioningFailed, "fstype", "are given")
 	if n := p.calls("CreateVolume"); n > 0 {
 		t.Errorf("the driver was called %d times", n)
@@ -187,7 +199,8 @@ func TestClassThatIsGone(t *testing.T) {
 		all, err := p.client.CoreV1().Events("default").List(p.ctx, metav1.ListOptions{})
 		p.must(err)
 		for _, e := range all.Items {
-			if e.InvolvedObject.Name == "c" && e.Source.Component == "volplane.dev/provisioner" && strings.Contains(e.Message, `"gone" not found`) {
+			if e.InvolvedObject.Name == "c" && e.Source.Component == "volplane.dev/provisioner" &&
+				strings.Contains(e.Message, `"gone" not found`) {
 				return ""
 			}
 		}

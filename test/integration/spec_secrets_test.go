@@ -20,9 +20,11 @@ import (
 // resource.
 func (p *plane) may(verb, group, resource, user string, groups ...string) bool {
 	p.t.Helper()
-	got, err := p.client.AuthorizationV1().SubjectAccessReviews().Create(p.ctx, &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: user, Groups: groups, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource},
-	}}, metav1.CreateOptions{})
+	got, err := p.client.AuthorizationV1().SubjectAccessReviews().Create(p.ctx,
+		&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user, Groups: groups,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource},
+		}}, metav1.CreateOptions{})
 	p.must(err)
 	return got.Status.Allowed
 }
@@ -33,7 +35,9 @@ func (p *plane) secretClass(name string) {
 	p.t.Helper()
 	p.makeClass(name, func(c *storagev1.StorageClass) {
 		c.Parameters = map[string]string{"tier": "1"}
-		for _, purpose := range []string{"provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand"} {
+		for _, purpose := range []string{
+			"provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand",
+		} {
 			c.Parameters["csi.storage.k8s.io/"+purpose+"-secret-name"] = purpose + "-${pvc.annotations['team']}"
 			c.Parameters["csi.storage.k8s.io/"+purpose+"-secret-namespace"] = "${pvc.namespace}"
 		}
@@ -53,7 +57,8 @@ func TestSecretsOfTheDriver(t *testing.T) {
 		t.Errorf("the driver was called %d times without its credentials", n)
 	}
 	data := map[string]string{"user": "admin-of-all", "password": " s3cr\u00e9t\nof-two-lines ", "encoded": "czNjcmV0"}
-	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, StringData: data}, metav1.CreateOptions{})
+	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, StringData: data}, metav1.CreateOptions{})
 	p.must(err)
 	p.bound("c")
 	p.settled()
@@ -65,7 +70,8 @@ func TestSecretsOfTheDriver(t *testing.T) {
 		return ref != nil && *ref == corev1.SecretReference{Name: purpose + "-red", Namespace: "default"}
 	}
 	for what, ok := range map[string]bool{
-		"deletion (S4-043)":          v.Annotations[volume.AnnDeletionSecretName] == "provisioner-red" && v.Annotations[volume.AnnDeletionSecretNamespace] == "default",
+		"deletion (S4-043)": v.Annotations[volume.AnnDeletionSecretName] == "provisioner-red" &&
+			v.Annotations[volume.AnnDeletionSecretNamespace] == "default",
 		"attaching (S1-120)":         named(v.Spec.CSI.ControllerPublishSecretRef, "controller-publish"),
 		"staging (S1-122)":           named(v.Spec.CSI.NodeStageSecretRef, "node-stage"),
 		"publishing (S1-123)":        named(v.Spec.CSI.NodePublishSecretRef, "node-publish"),
@@ -93,7 +99,9 @@ func TestSecretsOfTheDriver(t *testing.T) {
 func TestDeletionWithoutItsSecret(t *testing.T) {
 	p := newPlane(t)
 	p.secretClass("secret")
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, StringData: map[string]string{"key": "text"}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, StringData: map[string]string{"key": "text"},
+	}
 	secrets := p.client.CoreV1().Secrets("default")
 	_, err := secrets.Create(p.ctx, secret, metav1.CreateOptions{})
 	p.must(err)
@@ -112,7 +120,9 @@ func TestDeletionWithoutItsSecret(t *testing.T) {
 func TestSecretThatIsNoText(t *testing.T) {
 	p := newPlane(t)
 	p.secretClass("secret")
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, Data: map[string][]byte{"key": []byte("hidden\xff\xfe")}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "provisioner-red"}, Data: map[string][]byte{"key": []byte("hidden\xff\xfe")},
+	}
 	_, err := p.client.CoreV1().Secrets("default").Create(p.ctx, secret, metav1.CreateOptions{})
 	p.must(err)
 	p.makeClaim("c", "secret", func(c *corev1.PersistentVolumeClaim) { c.Annotations = map[string]string{"team": "red"} })
@@ -177,8 +187,11 @@ func TestOnlyTheTrustedMakeClasses(t *testing.T) {
 			t.Errorf("whether %s may make volume objects is wrong", user)
 		}
 	}
-	for user, groups := range map[string][]string{"somebody": {"system:authenticated"}, "system:node:n1": {"system:nodes", "system:authenticated"}} {
-		if p.may("create", "storage.k8s.io", "storageclasses", user, groups...) || p.may("create", "", "persistentvolumes", user, groups...) {
+	for user, groups := range map[string][]string{
+		"somebody": {"system:authenticated"}, "system:node:n1": {"system:nodes", "system:authenticated"},
+	} {
+		if p.may("create", "storage.k8s.io", "storageclasses", user, groups...) ||
+			p.may("create", "", "persistentvolumes", user, groups...) {
 			t.Errorf("%s may make classes or volume objects", user)
 		}
 	}

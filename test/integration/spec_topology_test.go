@@ -43,7 +43,9 @@ func (p *plane) inZones(zones ...string) {
 		p.must(p.client.StorageV1().CSINodes().Delete(p.ctx, name, metav1.DeleteOptions{}))
 		_, err := p.client.StorageV1().CSINodes().Create(p.ctx, &storagev1.CSINode{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-" + name, TopologyKeys: []string{zone}}}},
+			Spec: storagev1.CSINodeSpec{
+				Drivers: []storagev1.CSINodeDriver{{Name: p.conn.Name, NodeID: "id-" + name, TopologyKeys: []string{zone}}},
+			},
 		}, metav1.CreateOptions{})
 		p.must(err)
 	}
@@ -52,7 +54,8 @@ func (p *plane) inZones(zones ...string) {
 // label writes a node's zone as JSON has it: null takes it away.
 func (p *plane) label(node, value string) {
 	p.t.Helper()
-	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, zone, value), metav1.PatchOptions{})
+	_, err := p.client.CoreV1().Nodes().Patch(p.ctx, node, types.MergePatchType,
+		fmt.Appendf(nil, `{"metadata":{"labels":{%q:%s}}}`, zone, value), metav1.PatchOptions{})
 	p.must(err)
 }
 
@@ -71,7 +74,9 @@ func newZones(t *testing.T) *plane {
 
 func allow(zones ...string) func(*storagev1.StorageClass) {
 	return func(c *storagev1.StorageClass) {
-		c.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: zone, Values: zones}}}}
+		c.AllowedTopologies = []corev1.TopologySelectorTerm{
+			{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: zone, Values: zones}}},
+		}
 	}
 }
 
@@ -85,7 +90,9 @@ func late(c *storagev1.StorageClass) {
 func (p *plane) zonesAsked(claim string) (requisite, preferred string) {
 	p.t.Helper()
 	all := p.creations()
-	i := slices.IndexFunc(all, func(r *csipb.CreateVolumeRequest) bool { return r.GetName() == "pvc-"+string(p.claim(claim).UID) })
+	i := slices.IndexFunc(all, func(r *csipb.CreateVolumeRequest) bool {
+		return r.GetName() == "pvc-"+string(p.claim(claim).UID)
+	})
 	if i < 0 {
 		p.t.Fatal("no volume was asked for claim ", claim)
 	}
@@ -121,8 +128,11 @@ func TestTopologyOfALateClaim(t *testing.T) {
 		if requisite, preferred := p.zonesAsked(name); requisite != c.requisite || preferred != c.preferred {
 			t.Errorf("%s: requisite %s, preferred %s", c.argues, requisite, preferred)
 		}
-		want := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: zone, Operator: corev1.NodeSelectorOpIn, Values: []string{c.preferred[:1]}}}}}
-		if got := p.getVolume(p.claim(name).Spec.VolumeName).Spec.NodeAffinity; got == nil || !slices.EqualFunc(got.Required.NodeSelectorTerms, want, sameTerm) {
+		want := []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: zone, Operator: corev1.NodeSelectorOpIn, Values: []string{c.preferred[:1]}},
+		}}}
+		if got := p.getVolume(p.claim(name).Spec.VolumeName).Spec.NodeAffinity; got == nil ||
+			!slices.EqualFunc(got.Required.NodeSelectorTerms, want, sameTerm) {
 			t.Errorf("%s: the volume's affinity is %v", c.argues, got)
 		}
 	}
@@ -200,7 +210,8 @@ func TestStaleTopology(t *testing.T) {
 		t.Fatalf("the driver was asked %d times", len(all))
 	}
 	for _, r := range all {
-		if fmt.Sprint(r.GetAccessibilityRequirements()) != fmt.Sprint(all[0].GetAccessibilityRequirements()) || len(r.GetAccessibilityRequirements().GetRequisite()) == 0 {
+		if fmt.Sprint(r.GetAccessibilityRequirements()) != fmt.Sprint(all[0].GetAccessibilityRequirements()) ||
+			len(r.GetAccessibilityRequirements().GetRequisite()) == 0 {
 			t.Errorf("asked for %v, then for %v", all[0], r)
 		}
 	}

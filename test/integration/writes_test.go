@@ -115,7 +115,8 @@ func TestWritesOfManyVolumes(t *testing.T) {
 		var all errgroup.Group
 		for i := range n {
 			all.Go(func() error {
-				_, err := p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, claimOf(name(i), "fast"), metav1.CreateOptions{})
+				_, err := p.client.CoreV1().PersistentVolumeClaims("default").Create(p.ctx, claimOf(name(i), "fast"),
+					metav1.CreateOptions{})
 				return err
 			})
 		}
@@ -126,7 +127,8 @@ func TestWritesOfManyVolumes(t *testing.T) {
 		p.settled()
 		// People are told when there is time.
 		p.eventually(func() string {
-			told, err := p.client.CoreV1().Events("default").List(p.ctx, metav1.ListOptions{FieldSelector: "reason=" + string(volume.ReasonProvisioningSucceeded)})
+			told, err := p.client.CoreV1().Events("default").List(p.ctx,
+				metav1.ListOptions{FieldSelector: "reason=" + string(volume.ReasonProvisioningSucceeded)})
 			p.must(err)
 			if got := len(told.Items); got < n {
 				return fmt.Sprint("people are told of ", got)

@@ -103,7 +103,9 @@ func (s side) awakeAttaching(ctx context.Context, name string) error {
 	}
 	err = poll(ctx, func() (bool, error) {
 		all, err := s.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
-		return err == nil && !slices.ContainsFunc(all.Items, func(a storagev1.VolumeAttachment) bool { return a.Spec.NodeName == awakeNode }), err
+		return err == nil && !slices.ContainsFunc(all.Items, func(a storagev1.VolumeAttachment) bool {
+			return a.Spec.NodeName == awakeNode
+		}), err
 	})
 	if err != nil {
 		return fmt.Errorf("%s does not detach: %w", s.name, err)
@@ -134,7 +136,8 @@ func (s side) touchNodes(ctx context.Context, space string, mark int) error {
 		return err
 	}
 	for i := range pods.Items {
-		_, err := s.client.CoreV1().Pods(space).Patch(ctx, pods.Items[i].Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err := s.client.CoreV1().Pods(space).Patch(ctx, pods.Items[i].Name, types.MergePatchType, patch,
+			metav1.PatchOptions{})
 		if err != nil && !refused(err) {
 			return err
 		}
@@ -166,7 +169,8 @@ func (s side) detachAll(ctx context.Context) error {
 	if !s.attaching {
 		return attachments.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	}
-	if err := s.client.StorageV1().CSIDrivers().Delete(ctx, driverName, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := s.client.StorageV1().CSIDrivers().Delete(ctx, driverName, metav1.DeleteOptions{}); err != nil &&
+		!apierrors.IsNotFound(err) {
 		return err
 	}
 	nodes, err := s.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -184,7 +188,8 @@ func (s side) detachAll(ctx context.Context) error {
 	if err := s.allDetached(ctx); err != nil {
 		return err
 	}
-	if err := s.client.StorageV1().CSINodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := s.client.StorageV1().CSINodes().DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		return err
 	}
 	return s.client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
@@ -200,7 +205,8 @@ func (s side) allDetached(ctx context.Context) error {
 			return err == nil && len(all.Items) == 0, err
 		}
 		for i := range all.Items {
-			_, err := attachments.Patch(ctx, all.Items[i].Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			_, err := attachments.Patch(ctx, all.Items[i].Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+				metav1.PatchOptions{})
 			if err != nil && !apierrors.IsNotFound(err) {
 				return false, err
 			}

@@ -21,7 +21,8 @@ const (
 	// Times after the Pods went: when somebody says that a node is out of service,
 	// when a Pod comes back and goes again, and when nodes die that have lived on,
 	// one before its time is over, the other one after it.
-	atTaint, atReturn, atLeave, atDeath, atLateDeath = 15 * time.Second, 2 * time.Minute, 2*time.Minute + 10*time.Second, 4 * time.Minute, maxUnmount + 15*time.Second
+	atTaint, atReturn, atLeave, atDeath, atLateDeath = 15 * time.Second, 2 * time.Minute, 2*time.Minute + 10*time.Second,
+		4 * time.Minute, maxUnmount + 15*time.Second
 	// spaceOfFates is where all Pods are.
 	spaceOfFates = "default"
 	// quietEnd is how long nothing else may happen at the end.

@@ -20,7 +20,8 @@ func (d *dice) changeCSINode(node string) op {
 	switch d.IntN(4) {
 	case 0:
 		return op{text: "let the driver go from " + node, do: func(ctx context.Context, s side, space string) error {
-			_, err := s.client.StorageV1().CSINodes().Patch(ctx, space+"-"+node, types.MergePatchType, []byte(`{"spec":{"drivers":[]}}`), metav1.PatchOptions{})
+			_, err := s.client.StorageV1().CSINodes().Patch(ctx, space+"-"+node, types.MergePatchType,
+				[]byte(`{"spec":{"drivers":[]}}`), metav1.PatchOptions{})
 			return err
 		}}
 	case 1:
@@ -34,12 +35,16 @@ func (d *dice) changeCSINode(node string) op {
 // registerDriver has the driver come to a node, or come again, by an id with this
 // end, for so many volumes.
 func registerDriver(node, end string, limit int32) op {
-	return op{text: fmt.Sprintf("let the driver come to %s, as %q, for so many volumes (0 is all): %d", node, end, limit), do: func(ctx context.Context, s side, space string) error {
-		if err := s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{}); err != nil && !refused(err) {
-			return err
-		}
-		return s.makeCSINode(ctx, space+"-"+node, nodeID(space, node)+end, limit)
-	}}
+	return op{
+		text: fmt.Sprintf("let the driver come to %s, as %q, for so many volumes (0 is all): %d", node, end, limit),
+		do: func(ctx context.Context, s side, space string) error {
+			if err := s.client.StorageV1().CSINodes().Delete(ctx, space+"-"+node, metav1.DeleteOptions{}); err != nil &&
+				!refused(err) {
+				return err
+			}
+			return s.makeCSINode(ctx, space+"-"+node, nodeID(space, node)+end, limit)
+		},
+	}
 }
 
 func attachByHand(v, node string, ofItsOwn bool) op {
@@ -49,8 +54,11 @@ func attachByHand(v, node string, ofItsOwn bool) op {
 	}
 	return op{text: text, do: func(ctx context.Context, s side, space string) error {
 		_, err := s.client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
-			ObjectMeta: metav1.ObjectMeta{Name: handName(space, v, node, ofItsOwn), Annotations: map[string]string{annByHand: "yes"}}, Spec: storagev1.VolumeAttachmentSpec{
-				Attacher: driverName, NodeName: space + "-" + node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(space + "-" + v)},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: handName(space, v, node, ofItsOwn), Annotations: map[string]string{annByHand: "yes"},
+			}, Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: driverName, NodeName: space + "-" + node,
+				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(space + "-" + v)},
 			},
 		}, metav1.CreateOptions{})
 		return err
@@ -79,16 +87,22 @@ func detachByHand(v, node string, theirs bool) op {
 // forceDetach takes an attachment away without its attacher, which may protect it
 // again before it is deleted: then it is done again.
 func forceDetach(v, node string) op {
-	return op{text: "delete the attachment of volume " + v + " to " + node + " with all its finalizers", do: func(ctx context.Context, s side, space string) error {
-		name, all := handName(space, v, node, true), s.client.StorageV1().VolumeAttachments()
-		return unmet(func() error {
-			bare, err := all.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-			if err != nil {
-				return err
-			}
-			return all.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &bare.ResourceVersion}})
-		})
-	}}
+	return op{
+		text: "delete the attachment of volume " + v + " to " + node + " with all its finalizers",
+		do: func(ctx context.Context, s side, space string) error {
+			name, all := handName(space, v, node, true), s.client.StorageV1().VolumeAttachments()
+			return unmet(func() error {
+				bare, err := all.Patch(ctx, name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+					metav1.PatchOptions{})
+				if err != nil {
+					return err
+				}
+				return all.Delete(ctx, name, metav1.DeleteOptions{
+					Preconditions: &metav1.Preconditions{ResourceVersion: &bare.ResourceVersion},
+				})
+			})
+		},
+	}
 }
 
 // replaceNode deletes a Node and makes it anew before anybody can do much.
@@ -102,12 +116,15 @@ func replaceNode(node string) op {
 		if err := s.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 			return err
 		}
-		anew := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{annAnew: "yes", volume.AnnControllerManagedAttach: "true"}}}
+		anew := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Annotations: map[string]string{annAnew: "yes", volume.AnnControllerManagedAttach: "true"},
+		}}
 		if _, err := s.client.CoreV1().Nodes().Create(ctx, anew, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 		return s.nodeStatus(ctx, name, map[string]any{
-			"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}, "volumesInUse": before.Status.VolumesInUse,
+			"conditions":   []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			"volumesInUse": before.Status.VolumesInUse,
 		})
 	}}
 }
@@ -121,22 +138,27 @@ const (
 
 // replaceVolume deletes a volume object whatever keeps it and makes it anew.
 func replaceVolume(v string) op {
-	return op{text: "delete volume " + v + " with all its finalizers and make it anew", do: func(ctx context.Context, s side, space string) error {
-		volumes := s.client.CoreV1().PersistentVolumes()
-		before, err := volumes.Get(ctx, space+"-"+v, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		// A controller may have let it go before its finalizers are taken.
-		if err := loseVolume(v).do(ctx, s, space); err != nil && !apierrors.IsNotFound(err) {
-			return err
-		}
-		anew := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: before.Name, Annotations: map[string]string{annAnew: "yes"}}, Spec: before.Spec}
-		if _, err := volumes.Create(ctx, anew, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		return s.unprotect(ctx, before.Name)
-	}}
+	return op{
+		text: "delete volume " + v + " with all its finalizers and make it anew",
+		do: func(ctx context.Context, s side, space string) error {
+			volumes := s.client.CoreV1().PersistentVolumes()
+			before, err := volumes.Get(ctx, space+"-"+v, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			// A controller may have let it go before its finalizers are taken.
+			if err := loseVolume(v).do(ctx, s, space); err != nil && !apierrors.IsNotFound(err) {
+				return err
+			}
+			anew := &corev1.PersistentVolume{
+				ObjectMeta: metav1.ObjectMeta{Name: before.Name, Annotations: map[string]string{annAnew: "yes"}}, Spec: before.Spec,
+			}
+			if _, err := volumes.Create(ctx, anew, metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			return s.unprotect(ctx, before.Name)
+		},
+	}
 }
 
 // movePod deletes a Pod and makes it anew on a node, as who keeps Pods of the same

@@ -26,7 +26,8 @@ import (
 // whether what it has attached is still so.
 func (s side) theirAttachDetach(t *testing.T) (stop func()) {
 	t.Helper()
-	return s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=5000",
+	return s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000",
+		"--kube-api-burst=5000",
 		"--attach-detach-reconcile-sync-period=1s", "--controllers=persistentvolume-attach-detach-controller",
 		fmt.Sprintf("--disable-force-detach-on-timeout=%t", s.patient))
 }
@@ -35,13 +36,16 @@ func (s side) theirAttachDetach(t *testing.T) (stop func()) {
 // until the returned function is called.
 func (s side) theirAttacher(t *testing.T, driver *csitest.Driver) (stop func()) {
 	t.Helper()
-	return s.run(t, "csi-attacher", "--csi-address="+driver.Socket, "--kube-api-qps=5000", "--kube-api-burst=5000", "--timeout=1m",
+	return s.run(t, "csi-attacher", "--csi-address="+driver.Socket, "--kube-api-qps=5000", "--kube-api-burst=5000",
+		"--timeout=1m",
 		"--worker-threads=500", "--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())
 }
 
 // makeNode makes a node that is ready, which the driver knows by an id.
 func (s side) makeNode(ctx context.Context, name, id string) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"}}}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{volume.AnnControllerManagedAttach: "true"}},
+	}
 	if _, err := s.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return err
 	}
@@ -59,7 +63,9 @@ func (s side) makeCSINode(ctx context.Context, name, id string, limit int32) err
 	if limit > 0 {
 		d.Allocatable = &storagev1.VolumeNodeResources{Count: &limit}
 	}
-	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{d}}}
+	n := &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{d}},
+	}
 	_, err := s.client.StorageV1().CSINodes().Create(ctx, n, metav1.CreateOptions{})
 	return err
 }
@@ -110,7 +116,9 @@ func (s side) wire(ctx context.Context, space, claim string, v *corev1.Persisten
 		return err
 	}
 	v.Spec.CSI.VolumeHandle = "id-" + v.Name
-	v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: space, Name: claim, UID: c.UID}
+	v.Spec.ClaimRef = &corev1.ObjectReference{
+		Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: space, Name: claim, UID: c.UID,
+	}
 	if _, err := s.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{}); err != nil {
 		return err
 	}
@@ -118,11 +126,13 @@ func (s side) wire(ctx context.Context, space, claim string, v *corev1.Persisten
 		return err
 	}
 	free := []byte(`{"metadata":{"finalizers":null}}`)
-	if _, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, free, metav1.PatchOptions{}); err != nil {
+	if _, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, free,
+		metav1.PatchOptions{}); err != nil {
 		return err
 	}
 	bound := []byte(`{"status":{"phase":"Bound"}}`)
-	_, err = s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, bound, metav1.PatchOptions{}, "status")
+	_, err = s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, bound,
+		metav1.PatchOptions{}, "status")
 	return err
 }
 
@@ -156,11 +166,14 @@ func (s side) makePod(ctx context.Context, space, name, node string, claims ...s
 
 // makeAnew makes a Pod of which there has been one.
 func (s side) makeAnew(ctx context.Context, space, name, node string, claims ...string) error {
-	return s.createPod(ctx, space, metav1.ObjectMeta{Name: name, Annotations: map[string]string{annAnew: "yes"}}, node, claims)
+	return s.createPod(ctx, space,
+		metav1.ObjectMeta{Name: name, Annotations: map[string]string{annAnew: "yes"}}, node, claims)
 }
 
 func (s side) createPod(ctx context.Context, space string, meta metav1.ObjectMeta, node string, claims []string) error {
-	pod := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
+	pod := &corev1.Pod{
+		ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
 	for _, c := range claims {
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: c, VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c},

@@ -18,27 +18,34 @@ type attachRow struct {
 func attachReasons() []attachRow {
 	return []attachRow{
 		{
-			"Kubernetes protects a volume before it finds out that it cannot ask the driver, for want of a secret or a node's id; here it is protected when the driver is asked",
+			"Kubernetes protects a volume before it finds out that it cannot ask the driver, for want of a secret or a node's " +
+				"id; here it is protected when the driver is asked",
 			protectedEarly,
 		},
 		{
-			"what a detach needs is recorded with the attach; Kubernetes cannot detach for ever when the volume's object or its secret has gone",
+			"what a detach needs is recorded with the attach; Kubernetes cannot detach for ever when the volume's object or " +
+				"its secret has gone",
 			stuck,
 		},
 		{
-			"an attachment that somebody has made serves Pods as well, and keeps a volume from other nodes; one with the name that it would have here goes when no Pod wants it. Kubernetes knows only those that it has made, and after a restart those of its names",
+			"an attachment that somebody has made serves Pods as well, and keeps a volume from other nodes; one with the name " +
+				"that it would have here goes when no Pod wants it. Kubernetes knows only those that it has made, and after a " +
+				"restart those of its names",
 			madeByHand,
 		},
 		{
-			"when a Pod's claim or its volume's object has been taken away by force, nobody can say what the Pod wants, and what its node does not use is detached; Kubernetes remembers it until it is started anew",
+			"when a Pod's claim or its volume's object has been taken away by force, nobody can say what the Pod wants, and " +
+				"what its node does not use is detached; Kubernetes remembers it until it is started anew",
 			forgotten,
 		},
 		{
-			"when a volume's object has been taken away by force and made anew, what its node does not use is detached and attached anew, and protected again; Kubernetes does not look, and does not protect the new object",
+			"when a volume's object has been taken away by force and made anew, what its node does not use is detached and " +
+				"attached anew, and protected again; Kubernetes does not look, and does not protect the new object",
 			replaced,
 		},
 		{
-			"a Pod that is being deleted keeps its volumes until its node has taken it away; Kubernetes detaches what the node does not use when the Pod's containers do not run any more",
+			"a Pod that is being deleted keeps its volumes until its node has taken it away; Kubernetes detaches what the " +
+				"node does not use when the Pod's containers do not run any more",
 			func(d difference, v string) bool {
 				return slices.ContainsFunc(attachments(d.onlyOurs, v), func(l string) bool {
 					return wants(going(d.ours, true), nodeOf(l), v) && !wants(going(d.ours, false), nodeOf(l), v)
@@ -46,11 +53,13 @@ func attachReasons() []attachRow {
 			},
 		},
 		{
-			"a volume for one node may be where its attach has failed, and other nodes wait; Kubernetes goes on, and it may be attached to two",
+			"a volume for one node may be where its attach has failed, and other nodes wait; Kubernetes goes on, and it may " +
+				"be attached to two",
 			onTwoNodes,
 		},
 		{
-			"a volume is detached from the node's id that it was attached to; Kubernetes detaches it from the id that the node has now, and it stays attached to the old one",
+			"a volume is detached from the node's id that it was attached to; Kubernetes detaches it from the id that the " +
+				"node has now, and it stays attached to the old one",
 			func(d difference, v string) bool {
 				const call = "asked ControllerUnpublishVolume"
 				return has(d.onlyOurs, call, "-"+v+`"`) && has(d.onlyTheirs, call, "-"+v+`"`)
@@ -63,11 +72,13 @@ func attachReasons() []attachRow {
 			},
 		},
 		{
-			"a success ends the error of an earlier attempt; Kubernetes' attacher leaves one that it has not yet heard of, though it has written it itself",
+			"a success ends the error of an earlier attempt; Kubernetes' attacher leaves one that it has not yet heard of, " +
+				"though it has written it itself",
 			errorLeft,
 		},
 		{
-			"what is attached to a node whose object was deleted stays while Pods are there; Kubernetes detaches it when it is started anew, and may attach it again later",
+			"what is attached to a node whose object was deleted stays while Pods are there; Kubernetes detaches it when it " +
+				"is started anew, and may attach it again later",
 			keptForPods,
 		},
 		{
@@ -87,10 +98,12 @@ func attachRows() []row {
 		}})
 	}
 	out = append(out, row{
-		"after failures Kubernetes' controllers pause for up to minutes, and look at an attachment, or ask a driver to attach, later than volplane",
+		"after failures Kubernetes' controllers pause for up to minutes, and look at an attachment, or ask a driver to " +
+			"attach, later than volplane",
 		func(d difference, line string) bool {
 			all := volumesIn(d, line)
-			return len(all) > 0 && !strings.HasPrefix(line, "asked ControllerUnpublishVolume ") && !slices.ContainsFunc(all, func(v string) bool { return !pausing(d, v) })
+			return len(all) > 0 && !strings.HasPrefix(line, "asked ControllerUnpublishVolume ") &&
+				!slices.ContainsFunc(all, func(v string) bool { return !pausing(d, v) })
 		},
 	})
 	return append(out, spotRows()...)
@@ -122,7 +135,8 @@ func mounts(lines []string, node string) []string {
 
 // attachments returns the lines of a volume's attachments.
 func attachments(lines []string, v string) []string {
-	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.HasPrefix(l, "attachment of "+v+" ") })
+	return slices.DeleteFunc(slices.Clone(lines),
+		func(l string) bool { return !strings.HasPrefix(l, "attachment of "+v+" ") })
 }
 
 // nodeOf returns the node of an attachment's line.
@@ -137,14 +151,17 @@ func wants(lines []string, node, v string) bool {
 
 // going returns the lines of objects that are, or are not, being deleted.
 func going(lines []string, is bool) []string {
-	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.HasSuffix(l, fmt.Sprint(" going=", is)) })
+	return slices.DeleteFunc(slices.Clone(lines),
+		func(l string) bool { return !strings.HasSuffix(l, fmt.Sprint(" going=", is)) })
 }
 
 // forgotten says whether only Kubernetes keeps an attachment, or lets it be mounted, for a Pod whose claim
 // or volume has gone.
 func forgotten(d difference, v string) bool {
 	there := has(d.ours, "volume "+v+" ") && has(d.ours, "claim "+strings.Replace(v, "v", "c", 1)+" ")
-	return !there && slices.ContainsFunc(attachments(d.theirs, v), func(l string) bool { return wants(d.theirs, nodeOf(l), v) })
+	return !there && slices.ContainsFunc(attachments(d.theirs, v), func(l string) bool {
+		return wants(d.theirs, nodeOf(l), v)
+	})
 }
 
 // replaced says whether only volplane has detached a volume whose object was made
@@ -152,7 +169,8 @@ func forgotten(d difference, v string) bool {
 func replaced(d difference, v string) bool {
 	const call = "asked ControllerUnpublishVolume"
 	// It may have been asked before as well.
-	protected := has(d.onlyOurs, "volume "+v+" ", "finalizers=[external-attacher/") && has(d.onlyTheirs, "volume "+v+" ", "finalizers=[]")
+	protected := has(d.onlyOurs, "volume "+v+" ", "finalizers=[external-attacher/") &&
+		has(d.onlyTheirs, "volume "+v+" ", "finalizers=[]")
 	detached := has(d.onlyOurs, call, "-"+v+`"`) || protected && has(d.ours, call, "-"+v+`"`)
 	return has(d.ours, "volume "+v+" ", annAnew+"=yes") && detached && !has(d.onlyTheirs, call, "-"+v+`"`)
 }
@@ -166,7 +184,8 @@ func onTwoNodes(d difference, v string) bool {
 	}
 	failing := func(lines []string) bool {
 		return slices.ContainsFunc(lines, func(l string) bool {
-			return nodeOf(l) == nodeOf(ours[0]) && strings.Contains(l, " attached=false ") && !strings.Contains(l, " attachError=none ")
+			return nodeOf(l) == nodeOf(ours[0]) && strings.Contains(l, " attached=false ") &&
+				!strings.Contains(l, " attachError=none ")
 		})
 	}
 	const answer = "answered ControllerPublishVolume of "
@@ -181,7 +200,8 @@ func onTwoNodes(d difference, v string) bool {
 func errorLeft(d difference, v string) bool {
 	ours, theirs := attachments(d.onlyOurs, v), attachments(d.onlyTheirs, v)
 	failed := regexp.MustCompile(` attached=true (.*) attachError=.* detachError=`)
-	return len(ours) == 1 && len(theirs) == 1 && ours[0] == failed.ReplaceAllString(theirs[0], " attached=true $1 attachError=none detachError=")
+	return len(ours) == 1 && len(theirs) == 1 &&
+		ours[0] == failed.ReplaceAllString(theirs[0], " attached=true $1 attachError=none detachError=")
 }
 
 // protectedEarly says whether only Kubernetes protects a volume of which it has
@@ -232,10 +252,12 @@ func pausing(d difference, v string) bool {
 func keptForPods(d difference, v string) bool {
 	here := attachments(d.ours, v)
 	return has(d.onlyTheirs, "asked ControllerUnpublishVolume", "-"+v+`"`) &&
-		len(here) == 1 && has(here, " attached=true ") && wants(going(d.ours, false), nodeOf(here[0]), v) && wants(going(d.theirs, false), nodeOf(here[0]), v)
+		len(here) == 1 && has(here, " attached=true ") && wants(going(d.ours, false), nodeOf(here[0]), v) &&
+		wants(going(d.theirs, false), nodeOf(here[0]), v)
 }
 
 func eitherNode(d difference, v string) bool {
 	a, b := attachments(d.ours, v), attachments(d.theirs, v)
-	return len(a) == 1 && len(b) == 1 && nodeOf(a[0]) != nodeOf(b[0]) && wants(d.ours, nodeOf(a[0]), v) && wants(d.ours, nodeOf(b[0]), v)
+	return len(a) == 1 && len(b) == 1 && nodeOf(a[0]) != nodeOf(b[0]) && wants(d.ours, nodeOf(a[0]), v) &&
+		wants(d.ours, nodeOf(b[0]), v)
 }

@@ -114,15 +114,18 @@ func (d *dice) user() string    { return fmt.Sprint("p", d.IntN(d.pods+1)) }
 
 // newWiredVolume makes a volume and the claim that has it.
 func (d *dice) newWiredVolume() op {
-	modes := pick(d, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadOnlyMany, corev1.ReadWriteOncePod)
-	v := csiVolume("", pick(d, driverName, driverName, driverName, driverName, driverName, driverName, driverName, needless), modes)
+	modes := pick(d, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteOnce, corev1.ReadWriteMany,
+		corev1.ReadOnlyMany, corev1.ReadWriteOncePod)
+	v := csiVolume("",
+		pick(d, driverName, driverName, driverName, driverName, driverName, driverName, driverName, needless), modes)
 	v.Spec.VolumeMode, v.Spec.CSI.FSType, v.Spec.CSI.ReadOnly = d.volumeMode(), pick(d, "", "xfs"), d.IntN(6) == 0
 	if d.IntN(6) == 0 {
 		v.Spec.CSI.ControllerPublishSecretRef = &corev1.SecretReference{Name: pick(d, "s0", "s1")}
 	}
 	name := fmt.Sprint(d.volumes)
 	d.volumes++
-	text := fmt.Sprintf("make volume v%s of %s with claim c%s: %v read only %v secret %v", name, v.Spec.CSI.Driver, name, v.Spec.AccessModes, v.Spec.CSI.ReadOnly, v.Spec.CSI.ControllerPublishSecretRef)
+	text := fmt.Sprintf("make volume v%s of %s with claim c%s: %v read only %v secret %v", name, v.Spec.CSI.Driver, name,
+		v.Spec.AccessModes, v.Spec.CSI.ReadOnly, v.Spec.CSI.ControllerPublishSecretRef)
 	return op{text: text, do: func(ctx context.Context, s side, space string) error {
 		v := v.DeepCopy()
 		v.Name = space + "-v" + name
@@ -141,28 +144,39 @@ func (d *dice) newUser() op {
 	if other := fmt.Sprint("c", d.IntN(d.volumes)); d.IntN(4) == 0 && other != claims[0] {
 		claims = append(claims, other)
 	}
-	return op{text: fmt.Sprintf("make pod %s on %s with claims %v", name, node, claims), do: func(ctx context.Context, s side, space string) error {
-		return s.makePod(ctx, space, name, space+"-"+node, claims...)
-	}}
+	return op{
+		text: fmt.Sprintf("make pod %s on %s with claims %v", name, node, claims),
+		do: func(ctx context.Context, s side, space string) error {
+			return s.makePod(ctx, space, name, space+"-"+node, claims...)
+		},
+	}
 }
 
 func terminatePod(name string, runs bool) op {
-	return op{text: fmt.Sprintf("ask for the end of pod %s, whose container runs: %v", name, runs), do: func(ctx context.Context, s side, space string) error {
-		if runs {
-			running := []byte(`{"status":{"containerStatuses":[{"name":"c","image":"none","imageID":"none","ready":true,"restartCount":0,"state":{"running":{}}}]}}`)
-			if _, err := s.client.CoreV1().Pods(space).Patch(ctx, name, types.MergePatchType, running, metav1.PatchOptions{}, "status"); err != nil {
-				return err
+	return op{
+		text: fmt.Sprintf("ask for the end of pod %s, whose container runs: %v", name, runs),
+		do: func(ctx context.Context, s side, space string) error {
+			if runs {
+				running := []byte(`{"status":{"containerStatuses":[{"name":"c","image":"none","imageID":"none","ready":true,"restartCount":0,"state":{"running":{}}}]}}`)
+				if _, err := s.client.CoreV1().Pods(space).Patch(ctx, name, types.MergePatchType, running, metav1.PatchOptions{},
+					"status"); err != nil {
+					return err
+				}
 			}
-		}
-		return s.client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
-	}}
+			return s.client.CoreV1().Pods(space).Delete(ctx, name, metav1.DeleteOptions{})
+		},
+	}
 }
 
 func finishPod(name string, phase corev1.PodPhase) op {
-	return op{text: fmt.Sprintf("let pod %s end as %s", name, phase), do: func(ctx context.Context, s side, space string) error {
-		_, err := s.client.CoreV1().Pods(space).Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase), metav1.PatchOptions{}, "status")
-		return err
-	}}
+	return op{
+		text: fmt.Sprintf("let pod %s end as %s", name, phase),
+		do: func(ctx context.Context, s side, space string) error {
+			_, err := s.client.CoreV1().Pods(space).Patch(ctx, name, types.MergePatchType,
+				fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase), metav1.PatchOptions{}, "status")
+			return err
+		},
+	}
 }
 
 // mountAll does what a kubelet does with what it may mount; what it uses already
@@ -195,15 +209,20 @@ func taint(node string, out bool) op {
 		text, taints = "taint "+node+" as out of service", `[{"key":"`+corev1.TaintNodeOutOfService+`","effect":"NoExecute"}]`
 	}
 	return op{text: text, do: func(ctx context.Context, s side, space string) error {
-		_, err := s.client.CoreV1().Nodes().Patch(ctx, space+"-"+node, types.MergePatchType, []byte(`{"spec":{"taints":`+taints+`}}`), metav1.PatchOptions{})
+		_, err := s.client.CoreV1().Nodes().Patch(ctx, space+"-"+node, types.MergePatchType,
+			[]byte(`{"spec":{"taints":`+taints+`}}`), metav1.PatchOptions{})
 		return err
 	}}
 }
 
 func notReady(node string, ready corev1.ConditionStatus) op {
-	return op{text: "let the readiness of " + node + " be " + string(ready), do: func(ctx context.Context, s side, space string) error {
-		return s.nodeStatus(ctx, space+"-"+node, map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}})
-	}}
+	return op{
+		text: "let the readiness of " + node + " be " + string(ready),
+		do: func(ctx context.Context, s side, space string) error {
+			return s.nodeStatus(ctx, space+"-"+node,
+				map[string]any{"conditions": []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}})
+		},
+	}
 }
 
 func deleteNode(node string) op {
@@ -220,26 +239,32 @@ func makeNode(node string) op {
 
 // loseVolume deletes a volume whatever keeps it.
 func loseVolume(v string) op {
-	return op{text: "delete volume " + v + " with all its finalizers", do: func(ctx context.Context, s side, space string) error {
-		if err := s.client.CoreV1().PersistentVolumes().Delete(ctx, space+"-"+v, metav1.DeleteOptions{}); err != nil {
-			return err
-		}
-		// One that a controller lets go at the same moment is a conflict: it is
-		// not the whole that is repeated, which might find nothing any more.
-		return unmet(func() error {
-			_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+v, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-			return err
-		})
-	}}
+	return op{
+		text: "delete volume " + v + " with all its finalizers",
+		do: func(ctx context.Context, s side, space string) error {
+			if err := s.client.CoreV1().PersistentVolumes().Delete(ctx, space+"-"+v, metav1.DeleteOptions{}); err != nil {
+				return err
+			}
+			// One that a controller lets go at the same moment is a conflict: it is
+			// not the whole that is repeated, which might find nothing any more.
+			return unmet(func() error {
+				_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+v, types.MergePatchType,
+					[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+				return err
+			})
+		},
+	}
 }
 
 func (d *dice) attachFault(method string) op {
-	f := fault{times: pick(d, 1, 2, 0), code: pick(d, codes.Internal, codes.Internal, codes.ResourceExhausted, codes.FailedPrecondition, codes.InvalidArgument,
+	f := fault{times: pick(d, 1, 2, 0), code: pick(d, codes.Internal, codes.Internal, codes.ResourceExhausted,
+		codes.FailedPrecondition, codes.InvalidArgument,
 		codes.NotFound, codes.AlreadyExists, codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Canceled)}
 	if f.code == codes.Unavailable || f.code == codes.DeadlineExceeded {
 		f.after = d.IntN(2) == 0
 	}
-	text := fmt.Sprintf("let the driver answer %s with %s, %d times a volume (0 is always), done nevertheless: %v", method, f.code, f.times, f.after)
+	text := fmt.Sprintf("let the driver answer %s with %s, %d times a volume (0 is always), done nevertheless: %v", method,
+		f.code, f.times, f.after)
 	return op{text: text, do: func(_ context.Context, s side, space string) error {
 		s.storage.fail(space, method, f)
 		return nil

@@ -27,15 +27,18 @@ type spotRow struct {
 func spotReasons() []spotRow {
 	return []spotRow{
 		{
-			"what is attached to a node whose object was deleted, or made anew, keeps a volume for one node from others while Pods are there; Kubernetes does not know of it after it is started anew, and attaches the volume to a second node",
+			"what is attached to a node whose object was deleted, or made anew, keeps a volume for one node from others while " +
+				"Pods are there; Kubernetes does not know of it after it is started anew, and attaches the volume to a second node",
 			secondAttachment,
 		},
 		{
-			"a volume for one node is where its detach has failed, and other nodes wait; Kubernetes is not certain of it then, and asks the driver to attach it to a second node",
+			"a volume for one node is where its detach has failed, and other nodes wait; Kubernetes is not certain of it " +
+				"then, and asks the driver to attach it to a second node",
 			undetached,
 		},
 		{
-			"a node that has as many volumes as its driver takes gets no more, and the Pod hears of it; Kubernetes asks the driver nevertheless",
+			"a node that has as many volumes as its driver takes gets no more, and the Pod hears of it; Kubernetes asks the " +
+				"driver nevertheless",
 			fullNode,
 		},
 		{
@@ -43,47 +46,59 @@ func spotReasons() []spotRow {
 			noNode,
 		},
 		{
-			"what is attached when its driver begins to need no attaching stays while a Pod wants it; Kubernetes detaches it when the node does not use it",
+			"what is attached when its driver begins to need no attaching stays while a Pod wants it; Kubernetes detaches it " +
+				"when the node does not use it",
 			keptNeedless,
 		},
 		{
-			"an attachment says itself what the driver calls its node, for as long as the node's own word is missing; Kubernetes asks the driver to attach only when the node has it",
+			"an attachment says itself what the driver calls its node, for as long as the node's own word is missing; " +
+				"Kubernetes asks the driver to attach only when the node has it",
 			recordedNode,
 		},
 		{
-			"Kubernetes waits two minutes for an attachment that goes while it waits until it is attached, and makes another one then",
+			"Kubernetes waits two minutes for an attachment that goes while it waits until it is attached, and makes " +
+				"another one then",
 			waitsForGone,
 		},
 		{
-			"whether a volume is detached between the end of a Pod and the begin of one in its place, on the same node, is nobody's promise",
+			"whether a volume is detached between the end of a Pod and the begin of one in its place, on the same node, is " +
+				"nobody's promise",
 			sameNode,
 		},
 		{
-			"Kubernetes pauses for up to two minutes after an attach has failed before it looks whether anybody wants the attachment",
+			"Kubernetes pauses for up to two minutes after an attach has failed before it looks whether anybody wants " +
+				"the attachment",
 			unwantedLater,
 		},
 		{
-			"nothing is known to be mounted on a node whose object was deleted and that no Pod is on; Kubernetes, when it has been started anew, waits six minutes for the node to unmount",
+			"nothing is known to be mounted on a node whose object was deleted and that no Pod is on; Kubernetes, when it has " +
+				"been started anew, waits six minutes for the node to unmount",
 			neverUnmounted,
 		},
 		{
-			"a node may not begin to mount what is being detached, whoever has asked for that; Kubernetes does not tell it when it was somebody else",
+			"a node may not begin to mount what is being detached, whoever has asked for that; Kubernetes does not tell it " +
+				"when it was somebody else",
 			detachedByHand,
 		},
 		{
-			"what a driver that needs no attaching any more has attached is detached when no Pod wants it; Kubernetes looks for that every minute only",
+			"what a driver that needs no attaching any more has attached is detached when no Pod wants it; Kubernetes looks " +
+				"for that every minute only",
 			needlessLater,
 		},
 		{
-			"a node is told of what is attached; Kubernetes takes everything for attached whose driver needs no attaching, also when its attachment has been taken away by force, until it looks for that, every minute",
+			"a node is told of what is attached; Kubernetes takes everything for attached whose driver needs no attaching, " +
+				"also when its attachment has been taken away by force, until it looks for that, every minute",
 			takenForAttached,
 		},
 		{
-			"what no Pod wants is detached, and its Pods elsewhere have waited for that; Kubernetes does not hear of a Pod that goes while its driver needs no attaching, and looks for that every minute only, also when the driver needs it again",
+			"what no Pod wants is detached, and its Pods elsewhere have waited for that; Kubernetes does not hear of a Pod " +
+				"that goes while its driver needs no attaching, and looks for that every minute only, also when the driver " +
+				"needs it again",
 			leftWhileNeedless,
 		},
 		{
-			"what an attach may have done under the name that a driver had for a node before is undone; Kubernetes goes on under the new name",
+			"what an attach may have done under the name that a driver had for a node before is undone; Kubernetes goes on " +
+				"under the new name",
 			formerName,
 		},
 	}
@@ -98,7 +113,8 @@ func spotRows() []row {
 			return len(all) > 0 && !slices.ContainsFunc(all, func(p spot) bool { return !r.explains(d, p) })
 		}})
 	}
-	return append(out, row{"whether a call was under way when the controllers ended depends on their pauses; what it has done shows at one side", unheard})
+	return append(out, row{"whether a call was under way when the controllers ended depends on their pauses; what it " +
+		"has done shows at one side", unheard})
 }
 
 // spotsIn returns the volumes and nodes that a line is about.
@@ -112,7 +128,8 @@ func spotsIn(d difference, line string) []spot {
 			out = append(out, spot{v, strings.Fields(line)[1]})
 		}
 	case strings.HasPrefix(line, "asked "):
-		if found := regexp.MustCompile(`"volume_id":"\S*-(v[0-9]+)","node_id":"([^"]*)"`).FindStringSubmatch(line); found != nil {
+		if found := regexp.MustCompile(`"volume_id":"\S*-(v[0-9]+)","node_id":"([^"]*)"`).FindStringSubmatch(
+			line); found != nil {
 			out = append(out, spot{found[1], nodeNamed(found[2])})
 		}
 	case strings.HasPrefix(line, "volume "), strings.HasPrefix(line, "answered "):
@@ -153,7 +170,8 @@ func nodeNamed(id string) string {
 func onlyStoredAt(one, other []string, v string) []string {
 	stored := func(lines []string) (s csitest.Volume) {
 		for _, l := range lines {
-			if text, ok := strings.CutPrefix(l, "stored "); ok && json.Unmarshal([]byte(text), &s) == nil && strings.HasSuffix(s.ID, "-"+v) {
+			if text, ok := strings.CutPrefix(l, "stored "); ok && json.Unmarshal([]byte(text), &s) == nil &&
+				strings.HasSuffix(s.ID, "-"+v) {
 				return s
 			}
 		}
@@ -185,7 +203,8 @@ func (p spot) called(lines []string, method string) bool {
 // one, and that Pods are on that want it.
 func secondAttachment(d difference, p spot) bool {
 	first := attachments(d.ours, p.volume)
-	if len(first) != 1 || !slices.Contains(d.theirs, first[0]) || nodeOf(first[0]) == p.node || len(p.at(d.theirs)) != 1 || !one(d.ours, p.volume) {
+	if len(first) != 1 || !slices.Contains(d.theirs, first[0]) || nodeOf(first[0]) == p.node || len(p.at(d.theirs)) != 1 ||
+		!one(d.ours, p.volume) {
 		return false
 	}
 	gone := nodeOf(first[0])
@@ -199,7 +218,8 @@ func secondAttachment(d difference, p spot) bool {
 // where a Pod waits for it, while its detach from another one fails at both sides.
 func undetached(d difference, p spot) bool {
 	first := attachments(d.ours, p.volume)
-	if len(first) != 1 || nodeOf(first[0]) == p.node || len(p.at(d.theirs)) != 1 || !one(d.ours, p.volume) || !wants(going(d.ours, false), p.node, p.volume) {
+	if len(first) != 1 || nodeOf(first[0]) == p.node || len(p.at(d.theirs)) != 1 || !one(d.ours, p.volume) ||
+		!wants(going(d.ours, false), p.node, p.volume) {
 		return false
 	}
 	fails := func(lines []string) bool {
@@ -217,7 +237,8 @@ func isNode(line, node string) bool { return strings.HasPrefix(line, "node "+nod
 func noNode(d difference, p spot) bool {
 	const publish = "ControllerPublishVolume"
 	there := func(l string) bool { return isNode(l, p.node) }
-	return !slices.ContainsFunc(d.ours, there) && !slices.ContainsFunc(d.theirs, there) && !p.called(d.ours, publish) && p.called(d.theirs, publish) &&
+	return !slices.ContainsFunc(d.ours, there) && !slices.ContainsFunc(d.theirs, there) && !p.called(d.ours, publish) &&
+		p.called(d.theirs, publish) &&
 		len(p.at(d.ours)) == 0 && len(p.at(d.theirs)) == 1 && wants(d.ours, p.node, p.volume)
 }
 
@@ -245,8 +266,10 @@ func keptNeedless(d difference, p spot) bool {
 	ours, theirs := p.at(d.ours), p.at(d.theirs)
 	// The first that is done is that the node is not told of it any more.
 	begun := slices.Contains(mounts(d.ours, p.node), p.volume) && !slices.Contains(mounts(d.theirs, p.node), p.volume)
-	return has(d.ours, nowNeedless) && has(d.theirs, nowNeedless) && len(ours) == 1 && strings.HasSuffix(ours[0], " going=false") &&
-		wants(going(d.ours, false), p.node, p.volume) && (len(theirs) == 0 || strings.HasSuffix(theirs[0], " going=true") || begun && slices.Equal(ours, theirs))
+	return has(d.ours, nowNeedless) && has(d.theirs, nowNeedless) && len(ours) == 1 &&
+		strings.HasSuffix(ours[0], " going=false") &&
+		wants(going(d.ours, false), p.node, p.volume) &&
+		(len(theirs) == 0 || strings.HasSuffix(theirs[0], " going=true") || begun && slices.Equal(ours, theirs))
 }
 
 // recordedNode says whether only Kubernetes does not know what the driver calls a
@@ -256,7 +279,8 @@ func recordedNode(d difference, p spot) bool {
 	unregistered := func(lines []string) bool { return has(lines, "node "+p.node+" may ", " driver []") }
 	return unregistered(d.ours) && unregistered(d.theirs) && len(ours) == 1 && len(theirs) == 1 &&
 		strings.Contains(ours[0], "annotations=["+volume.AnnNodeID+"=id-") && strings.HasSuffix(ours[0], " going=false") &&
-		strings.Contains(theirs[0], " attached=false ") && strings.Contains(theirs[0], " attachError=its own(code none) ") && strings.HasSuffix(theirs[0], " going=false")
+		strings.Contains(theirs[0], " attached=false ") && strings.Contains(theirs[0], " attachError=its own(code none) ") &&
+		strings.HasSuffix(theirs[0], " going=false")
 }
 
 // waitsForGone says whether only Kubernetes has not attached again what both have
@@ -265,7 +289,8 @@ func recordedNode(d difference, p spot) bool {
 func waitsForGone(d difference, p spot) bool {
 	const detach = "ControllerUnpublishVolume"
 	ours := p.at(d.ours)
-	return len(ours) == 1 && strings.Contains(ours[0], " attached=true ") && len(attachments(d.theirs, p.volume)) == len(attachments(d.ours, p.volume))-1 &&
+	return len(ours) == 1 && strings.Contains(ours[0], " attached=true ") &&
+		len(attachments(d.theirs, p.volume)) == len(attachments(d.ours, p.volume))-1 &&
 		len(p.at(d.theirs)) == 0 && p.called(d.ours, detach) && p.called(d.theirs, detach) &&
 		wants(going(d.ours, false), p.node, p.volume) && has(d.theirs, "node "+p.node+" may ", " driver [id-")
 }
@@ -291,8 +316,10 @@ func staysAway(d difference, p spot) bool {
 	if len(ours) == 0 {
 		return has(d.ours, nowNeedless) && has(d.theirs, nowNeedless)
 	}
-	nobody := has(d.ours, "node "+p.node+" may ", " driver []") && strings.Contains(ours[0], " attachError=its own(code none) ")
-	fails := has(d.onlyOurs, "answered ControllerPublishVolume of ", "-"+p.volume+" with ") && strings.Contains(ours[0], " attached=false ")
+	nobody := has(d.ours, "node "+p.node+" may ", " driver []") &&
+		strings.Contains(ours[0], " attachError=its own(code none) ")
+	fails := has(d.onlyOurs, "answered ControllerPublishVolume of ", "-"+p.volume+" with ") &&
+		strings.Contains(ours[0], " attached=false ")
 	stuck := strings.HasSuffix(ours[0], " going=true") && !strings.Contains(ours[0], " detachError=none ")
 	return len(ours) == 1 && (nobody || fails || stuck)
 }
@@ -303,8 +330,10 @@ func unwantedLater(d difference, p spot) bool {
 	const publish = "ControllerPublishVolume"
 	theirs := p.at(d.theirs)
 	kept := slices.ContainsFunc(p.at(d.ours), func(l string) bool { return !strings.HasSuffix(l, " going=true") })
-	return p.called(d.ours, publish) == p.called(d.theirs, publish) && !kept && len(theirs) == 1 && strings.Contains(theirs[0], " attached=false ") && !strings.Contains(theirs[0], " attachError=none ") &&
-		strings.HasSuffix(theirs[0], " going=false") && !wants(d.theirs, p.node, p.volume) && !strings.Contains(theirs[0], annByHand)
+	return p.called(d.ours, publish) == p.called(d.theirs, publish) && !kept && len(theirs) == 1 &&
+		strings.Contains(theirs[0], " attached=false ") && !strings.Contains(theirs[0], " attachError=none ") &&
+		strings.HasSuffix(theirs[0], " going=false") && !wants(d.theirs, p.node, p.volume) &&
+		!strings.Contains(theirs[0], annByHand)
 }
 
 // detachedByHand says whether only Kubernetes lets a node mount a volume that is
@@ -343,7 +372,8 @@ func takenForAttached(d difference, p spot) bool {
 func leftWhileNeedless(d difference, p spot) bool {
 	left := func(p spot) bool { return has(d.theirs, leftBehind+p.volume+" on "+p.node) && p.onlyTheirsStays(d) }
 	theirs := attachments(d.theirs, p.volume)
-	waits := len(theirs) == 1 && one(d.ours, p.volume) && len(p.at(d.ours)) == 1 && wants(going(d.ours, false), p.node, p.volume)
+	waits := len(theirs) == 1 && one(d.ours, p.volume) && len(p.at(d.ours)) == 1 &&
+		wants(going(d.ours, false), p.node, p.volume)
 	return left(p) || waits && left(spot{p.volume, nodeOf(theirs[0])})
 }
 
@@ -371,7 +401,8 @@ func formerName(d difference, p spot) bool {
 func (p spot) onlyTheirsStays(d difference) bool {
 	ours, theirs := p.at(d.ours), p.at(d.theirs)
 	used := slices.ContainsFunc(d.ours, func(l string) bool {
-		return regexp.MustCompile(`^node ` + p.node + ` may .* uses \[[^\]]*\b` + p.volume + `\b.* taints \[\]`).MatchString(l)
+		return regexp.MustCompile(`^node ` + p.node + ` may .* uses \[[^\]]*\b` + p.volume +
+			`\b.* taints \[\]`).MatchString(l)
 	})
 	return !used && !wants(d.ours, p.node, p.volume) && len(theirs) == 1 && strings.HasSuffix(theirs[0], " going=false") &&
 		(len(ours) == 0 || strings.HasSuffix(ours[0], " going=true"))
@@ -392,7 +423,8 @@ func unheard(d difference, line string) bool {
 	if found == nil {
 		all := spotsIn(d, line)
 		return len(all) > 0 && !slices.ContainsFunc(all, func(p spot) bool {
-			return !hadUnderWay(d, "-"+p.volume+" at id-", "-"+p.node+",") && !hadUnderWay(d, "-"+p.volume+" at id-", "-"+p.node+otherID+",")
+			return !hadUnderWay(d, "-"+p.volume+" at id-", "-"+p.node+",") &&
+				!hadUnderWay(d, "-"+p.volume+" at id-", "-"+p.node+otherID+",")
 		})
 	}
 	return hadUnderWay(d, found[1], "-"+found[2]+" at ")

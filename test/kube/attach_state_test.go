@@ -39,12 +39,14 @@ func (s side) attached(ctx context.Context, out state) error {
 		p := &pods.Items[i]
 		var volumes []string
 		for _, v := range p.Spec.Volumes {
-			if c := v.PersistentVolumeClaim; c != nil && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			if c := v.PersistentVolumeClaim; c != nil && p.Status.Phase != corev1.PodSucceeded &&
+				p.Status.Phase != corev1.PodFailed {
 				name := strings.Replace(c.ClaimName, "c", "v", 1)
 				volumes, wanted[p.Spec.NodeName+"/"+name] = append(volumes, name), true
 			}
 		}
-		out[p.Namespace] = append(out[p.Namespace], fmt.Sprintf("pod %s%s on %s wants %v going=%v", p.Name, renewed(p), s.bare(p.Spec.NodeName), volumes, p.DeletionTimestamp != nil))
+		out[p.Namespace] = append(out[p.Namespace], fmt.Sprintf("pod %s%s on %s wants %v going=%v", p.Name, renewed(p),
+			s.bare(p.Spec.NodeName), volumes, p.DeletionTimestamp != nil))
 	}
 	attachments, err := s.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -133,7 +135,8 @@ func (s side) attachmentLine(a *storagev1.VolumeAttachment) string {
 			notes = append(notes, n)
 		}
 	}
-	return fmt.Sprintf("attachment of %s to %s named %s by %s attached=%v metadata=%v attachError=%s detachError=%s annotations=%v finalizers=%v going=%v",
+	return fmt.Sprintf("attachment of %s to %s named %s by %s attached=%v metadata=%v attachError=%s detachError=%s "+
+		"annotations=%v finalizers=%v going=%v",
 		s.bare(v), s.bare(a.Spec.NodeName), name, a.Spec.Attacher, a.Status.Attached, a.Status.AttachmentMetadata,
 		failure(a.Status.AttachError), failure(a.Status.DetachError), notes, sorted(a.Finalizers), a.DeletionTimestamp != nil)
 }
@@ -198,7 +201,8 @@ func (s side) nodes(ctx context.Context, out state, wanted map[string]bool) erro
 		for _, t := range n.Spec.Taints {
 			taints = append(taints, t.Key)
 		}
-		out[space] = append(out[space], fmt.Sprintf("node %s may mount %v uses %v taints %v driver %v%s", name, may, uses, taints, ids[n.Name], renewed(n)))
+		out[space] = append(out[space],
+			fmt.Sprintf("node %s may mount %v uses %v taints %v driver %v%s", name, may, uses, taints, ids[n.Name], renewed(n)))
 	}
 	return nil
 }

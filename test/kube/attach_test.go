@@ -85,7 +85,8 @@ func movesBetweenNodes(t *testing.T, s side, again bool) {
 		eventually(ctx, t, func() string {
 			got, err := s.mayMount(ctx, node)
 			must(err)
-			if at := s.publishedTo("id-v"); !slices.Equal(got, want) || (slices.Contains(at, "id-"+node) != slices.Contains(got, name)) {
+			if at := s.publishedTo("id-v"); !slices.Equal(got, want) ||
+				(slices.Contains(at, "id-"+node) != slices.Contains(got, name)) {
 				return fmt.Sprintf("node %s may mount %v, not %v; the driver has the volume at %v", node, got, want, at)
 			}
 			return ""
@@ -122,7 +123,8 @@ func movesBetweenNodes(t *testing.T, s side, again bool) {
 	attached("n1")
 	must(s.client.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 	eventually(ctx, t, func() string { return s.left(ctx) })
-	s.asked(t, again, "id-v", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerPublishVolume", "ControllerUnpublishVolume")
+	s.asked(t, again, "id-v", "ControllerPublishVolume", "ControllerUnpublishVolume", "ControllerPublishVolume",
+		"ControllerUnpublishVolume")
 }
 
 // asked says what the driver was asked to do with a volume; again lets it be
@@ -132,7 +134,8 @@ func (s side) asked(t *testing.T, again bool, id string, want ...string) {
 	t.Helper()
 	var got []string
 	for _, c := range s.storage.driver.Calls() {
-		if r, ok := c.Request.(interface{ GetVolumeId() string }); ok && r.GetVolumeId() == id && c.Method != "NodeGetVolumeStats" {
+		if r, ok := c.Request.(interface{ GetVolumeId() string }); ok && r.GetVolumeId() == id &&
+			c.Method != "NodeGetVolumeStats" {
 			got = append(got, c.Method)
 		}
 	}
@@ -156,7 +159,8 @@ func (s side) publishedTo(id string) []string {
 
 // told says what is missing until a Pod has been told something.
 func (s side) told(ctx context.Context, pod, reason string) string {
-	all, err := s.client.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
+	all, err := s.client.CoreV1().Events("default").List(ctx,
+		metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
 	if err != nil || !slices.ContainsFunc(all.Items, func(e corev1.Event) bool { return e.Reason == reason }) {
 		return fmt.Sprintf("pod %s is not told %s: %v", pod, reason, err)
 	}
@@ -262,7 +266,8 @@ func mountsAndUnmounts(t *testing.T, s side, again bool) {
 		p, err := s.client.CoreV1().Pods("default").Get(ctx, "p1", metav1.GetOptions{})
 		must(err)
 		for _, c := range p.Status.Conditions {
-			if c.Type == volume.ConditionVolumesMounted && c.Status == corev1.ConditionTrue && strings.HasPrefix(c.Message, "c=/") {
+			if c.Type == volume.ConditionVolumesMounted && c.Status == corev1.ConditionTrue &&
+				strings.HasPrefix(c.Message, "c=/") {
 				return ""
 			}
 		}
@@ -277,5 +282,6 @@ func mountsAndUnmounts(t *testing.T, s side, again bool) {
 	})
 	must(s.client.CoreV1().PersistentVolumes().Delete(ctx, "v", metav1.DeleteOptions{}))
 	eventually(ctx, t, func() string { return s.left(ctx) })
-	s.asked(t, again, "id-v", "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume")
+	s.asked(t, again, "id-v", "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume",
+		"NodeUnstageVolume", "ControllerUnpublishVolume")
 }

@@ -25,12 +25,15 @@ func newAttributes(name string) op {
 	if name == "strange" {
 		class.DriverName = "other.example.com"
 	}
-	return op{text: fmt.Sprintf("make class of attributes %s of %s", name, class.DriverName), do: func(ctx context.Context, s side, space string) error {
-		class := class.DeepCopy()
-		class.Name = space + "-" + name
-		_, err := s.client.StorageV1().VolumeAttributesClasses().Create(ctx, class, metav1.CreateOptions{})
-		return err
-	}}
+	return op{
+		text: fmt.Sprintf("make class of attributes %s of %s", name, class.DriverName),
+		do: func(ctx context.Context, s side, space string) error {
+			class := class.DeepCopy()
+			class.Name = space + "-" + name
+			_, err := s.client.StorageV1().VolumeAttributesClasses().Create(ctx, class, metav1.CreateOptions{})
+			return err
+		},
+	}
 }
 
 // changeAttributes makes or deletes one of the driver's.
@@ -47,8 +50,11 @@ func (d *dice) changeAttributes() op {
 // wantAttributes lets a claim that has none, or others, want some.
 func (d *dice) wantAttributes() op {
 	claim, name := d.made(), pick(d, "gold", "silver")
-	return op{text: "let claim " + claim + " want attributes " + name, do: func(ctx context.Context, s side, space string) error {
-		patch := fmt.Sprintf(`{"spec":{"volumeAttributesClassName":%q}}`, space+"-"+name)
-		return patchClaim(claim, "", patch).do(ctx, s, space)
-	}}
+	return op{
+		text: "let claim " + claim + " want attributes " + name,
+		do: func(ctx context.Context, s side, space string) error {
+			patch := fmt.Sprintf(`{"spec":{"volumeAttributesClassName":%q}}`, space+"-"+name)
+			return patchClaim(claim, "", patch).do(ctx, s, space)
+		},
+	}
 }

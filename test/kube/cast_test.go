@@ -21,7 +21,8 @@ const sceneLimit = 5 * time.Minute
 // TestOurProvisionerInACluster has volplane's provisioner in a cluster of
 // Kubernetes, as a driver's sidecar, with no more rights than it declares.
 func TestOurProvisionerInACluster(t *testing.T) {
-	c := newCast(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
+	c := newCast(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller",
+		"persistentvolumeclaim-protection-controller")
 	c.play(t, func() func() { return c.ours(t, c.drivers, "provisioner") })
 }
 
@@ -119,10 +120,12 @@ func (c *cast) play(t *testing.T, provisioner func() (stop func())) {
 func (c *cast) newScene(ctx context.Context, t *testing.T, name string) *scene {
 	t.Helper()
 	s := &scene{t: t, ctx: ctx, cast: c, client: c.client, driver: c.driver, name: name, before: len(c.driver.Calls())}
-	_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err := c.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
 	s.must(err)
 	// Pods have one; its controller does not run.
-	_, err = c.client.CoreV1().ServiceAccounts(name).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err = c.client.CoreV1().ServiceAccounts(name).Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	s.must(err)
 	c.driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action { return thereFirst(req) })
 	c.driver.OnCall("DeleteVolume", nil)

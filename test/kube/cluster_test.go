@@ -86,10 +86,13 @@ func (c *cluster) apiServer(t *testing.T, flags []string) *program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startProgram(t, "kube-apiserver", append(flags, "--etcd-servers="+c.socket(), "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--secure-port="+port,
+	return startProgram(t, "kube-apiserver", append(flags, "--etcd-servers="+c.socket(), "--bind-address=127.0.0.1",
+		"--advertise-address=127.0.0.1", "--secure-port="+port,
 		"--endpoint-reconciler-type=none", "--authorization-mode=Node,RBAC", "--service-cluster-ip-range=10.96.0.0/16",
-		"--tls-cert-file="+c.path("serving.crt"), "--tls-private-key-file="+c.path("serving.key"), "--client-ca-file="+c.path("ca.crt"),
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("service-account.key"),
+		"--tls-cert-file="+c.path("serving.crt"), "--tls-private-key-file="+c.path("serving.key"),
+		"--client-ca-file="+c.path("ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+c.path("service-account.key"),
 		"--service-account-signing-key-file="+c.path("service-account.key"))...)
 }
 
@@ -194,8 +197,10 @@ func (c *cluster) controllers(t *testing.T, names ...string) {
 // controllersWith is controllers with further flags.
 func (c *cluster) controllersWith(t *testing.T, flags []string, names ...string) {
 	t.Helper()
-	startProgram(t, "kube-controller-manager", append(flags, "--leader-elect=false", "--secure-port=0", "--kubeconfig="+c.kubeconfig(t, "system:kube-controller-manager"),
-		"--use-service-account-credentials", "--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(names, ","))...)
+	startProgram(t, "kube-controller-manager", append(flags, "--leader-elect=false", "--secure-port=0",
+		"--kubeconfig="+c.kubeconfig(t, "system:kube-controller-manager"),
+		"--use-service-account-credentials", "--pvclaimbinder-sync-period="+syncPeriod.String(),
+		"--controllers="+strings.Join(names, ","))...)
 }
 
 // scheduler runs kube-scheduler. A Pod that did not fit is tried again after a
@@ -217,7 +222,9 @@ podMaxBackoffSeconds: 1
 func (c *cluster) node(t *testing.T, name, where, driver string) {
 	t.Helper()
 	nodes := c.client.CoreV1().Nodes()
-	node, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{zone: where, corev1.LabelHostname: name}}}, metav1.CreateOptions{})
+	node, err := nodes.Create(t.Context(), &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{zone: where, corev1.LabelHostname: name}},
+	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +233,10 @@ func (c *cluster) node(t *testing.T, name, where, driver string) {
 	if node, err = nodes.Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	node.Status.Allocatable = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("100"), corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi")}
+	node.Status.Allocatable = corev1.ResourceList{
+		corev1.ResourcePods: resource.MustParse("100"), corev1.ResourceCPU: resource.MustParse("8"),
+		corev1.ResourceMemory: resource.MustParse("8Gi"),
+	}
 	node.Status.Capacity = node.Status.Allocatable
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	if _, err := nodes.UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
@@ -234,7 +244,9 @@ func (c *cluster) node(t *testing.T, name, where, driver string) {
 	}
 	_, err = c.client.StorageV1().CSINodes().Create(t.Context(), &storagev1.CSINode{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "id-" + name, TopologyKeys: []string{zone}}}},
+		Spec: storagev1.CSINodeSpec{
+			Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "id-" + name, TopologyKeys: []string{zone}}},
+		},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,9 @@ func TestBinderIsKubernetes(t *testing.T) {
 	ours, theirs := newSide(t, "volplane"), newSide(t, "kubernetes")
 	ours.begin(func() func() { return ours.ours(t, csi.NewSet(), "binder", "protection") })
 	theirs.begin(func() func() { return theirs.theirs(t, theirBinder...) })
-	compareAll(t, &differential{sides: []side{ours, theirs}, usual: 100, draw: draw, allowed: bindingMayDiffer, counted: map[string]int{}})
+	compareAll(t, &differential{
+		sides: []side{ours, theirs}, usual: 100, draw: draw, allowed: bindingMayDiffer, counted: map[string]int{},
+	})
 }
 
 // compareAll plays the sequences of DIFFERENTIAL and complains of those after
@@ -76,7 +78,9 @@ func compareAll(t *testing.T, d *differential) {
 			t.Errorf("seed %d, volplane and Kubernetes differ after\n%s%s", s.seed, s, difference)
 		}
 	}
-	t.Logf("played %d sequences, seeds %d to %d; volplane met %d conflicts; %d restarts took %v; differences that are allowed:%s", last-first, first, last-1, d.sides[0].conflicts.Load(), d.restarts, d.restarting.Round(time.Second), d.table())
+	t.Logf("played %d sequences, seeds %d to %d; volplane met %d conflicts; %d restarts took %v; differences that are "+
+		"allowed:%s", last-first, first, last-1, d.sides[0].conflicts.Load(), d.restarts,
+		d.restarting.Round(time.Second), d.table())
 }
 
 // table returns how often each difference was allowed.
@@ -248,10 +252,12 @@ func (d *differential) both(do func(side) error) error {
 // "" if there is none.
 func bindingMayDiffer(ours, theirs []string) string {
 	switch {
-	case slices.Equal(anonymous(unreserved(ours, theirs)), anonymous(unreserved(theirs, ours))), goesToAnother(ours, theirs):
+	case slices.Equal(anonymous(unreserved(ours, theirs)), anonymous(unreserved(theirs, ours))),
+		goesToAnother(ours, theirs):
 		return "which of several claims that wait gets a volume is nobody's promise"
 	case len(ours) == len(theirs)+1 && has(ours, "volume", "Bound", "going=true") && has(theirs, "claim", "Lost"):
-		return "when a user takes the claim from a volume that is being deleted, protection and binder race in Kubernetes, and the claim may lose its volume; here it keeps it"
+		return "when a user takes the claim from a volume that is being deleted, protection and binder race in Kubernetes, " +
+			"and the claim may lose its volume; here it keeps it"
 	}
 	return ""
 }
@@ -260,7 +266,8 @@ func bindingMayDiffer(ours, theirs []string) string {
 // waits here and has got another volume at the other side, where the volume was
 // free again from then on.
 func unreserved(lines, other []string) []string {
-	held := regexp.MustCompile(`^(volume \S+ Available for )(c[0-9]+) uid of (c[0-9]+) annotations=\[bound-by-controller=yes\]`)
+	held := regexp.MustCompile(
+		`^(volume \S+ Available for )(c[0-9]+) uid of (c[0-9]+) annotations=\[bound-by-controller=yes\]`)
 	var out []string
 	for _, l := range lines {
 		m := held.FindStringSubmatch(l)
@@ -297,7 +304,8 @@ func (s side) step(ctx context.Context, all []sequence, spaces []string, ended [
 	for i, q := range all {
 		group.Go(func() error {
 			if step < 0 {
-				_, err := s.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: spaces[i]}}, metav1.CreateOptions{})
+				_, err := s.client.CoreV1().Namespaces().Create(ctx,
+					&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: spaces[i]}}, metav1.CreateOptions{})
 				return err
 			}
 			if step >= len(q.ops) || ended[i] {
@@ -387,10 +395,12 @@ func (s side) remove(ctx context.Context) error {
 	}
 	for _, space := range spaces.Items {
 		if strings.HasPrefix(space.Name, "g") {
-			if err := c.CoreV1().Pods(space.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{}); err != nil {
+			if err := c.CoreV1().Pods(space.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
+				metav1.ListOptions{}); err != nil {
 				return err
 			}
-			if err := c.CoreV1().PersistentVolumeClaims(space.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			if err := c.CoreV1().PersistentVolumeClaims(space.Name).DeleteCollection(ctx, metav1.DeleteOptions{},
+				metav1.ListOptions{}); err != nil {
 				return err
 			}
 			if err := c.CoreV1().Namespaces().Delete(ctx, space.Name, metav1.DeleteOptions{}); err != nil && !refused(err) {
@@ -401,13 +411,15 @@ func (s side) remove(ctx context.Context) error {
 	if err := s.detachAll(ctx); err != nil {
 		return err
 	}
-	if err := c.StorageV1().StorageClasses().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := c.StorageV1().StorageClasses().DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		return err
 	}
 	if err := s.removeSnapshots(ctx); err != nil {
 		return err
 	}
-	if err := c.StorageV1().VolumeAttributesClasses().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+	if err := c.StorageV1().VolumeAttributesClasses().DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}); err != nil {
 		return err
 	}
 	return c.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})

@@ -44,17 +44,22 @@ type disturbed struct {
 }
 
 func newDisturber(client kubernetes.Interface) *disturber {
-	return &disturber{client: client, space: newMemory().space, spaces: map[string]bool{}, objects: map[types.UID]*disturbed{}}
+	return &disturber{
+		client: client, space: newMemory().space, spaces: map[string]bool{}, objects: map[types.UID]*disturbed{},
+	}
 }
 
 // disturb has the objects of a sequence edited from now on.
 func disturb() op {
-	return op{text: "let somebody edit whatever is written from now on", do: func(_ context.Context, s side, space string) error {
-		s.disturber.mu.Lock()
-		defer s.disturber.mu.Unlock()
-		s.disturber.spaces[space] = true
-		return nil
-	}}
+	return op{
+		text: "let somebody edit whatever is written from now on",
+		do: func(_ context.Context, s side, space string) error {
+			s.disturber.mu.Lock()
+			defer s.disturber.mu.Unlock()
+			s.disturber.spaces[space] = true
+			return nil
+		},
+	}
 }
 
 // start follows all claims and volumes until the test ends.
@@ -68,7 +73,9 @@ func (d *disturber) start(t *testing.T) {
 	all.Go(func() { d.follow(ctx, core.PersistentVolumes().Watch) })
 }
 
-func (d *disturber) follow(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error)) {
+func (d *disturber) follow(
+	ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) {
 	for ctx.Err() == nil {
 		events, err := open(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -133,10 +140,12 @@ func (d *disturber) edit(ctx context.Context, object runtime.Object) (version st
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"%d"}}}`, annDisturbed, count)
 	switch o := object.(type) {
 	case *corev1.PersistentVolumeClaim:
-		got, err := d.client.CoreV1().PersistentVolumeClaims(o.Namespace).Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		got, err := d.client.CoreV1().PersistentVolumeClaims(o.Namespace).Patch(ctx, o.Name, types.MergePatchType, patch,
+			metav1.PatchOptions{})
 		return got.GetResourceVersion(), err
 	case *corev1.PersistentVolume:
-		got, err := d.client.CoreV1().PersistentVolumes().Patch(ctx, o.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		got, err := d.client.CoreV1().PersistentVolumes().Patch(ctx, o.Name, types.MergePatchType, patch,
+			metav1.PatchOptions{})
 		return got.GetResourceVersion(), err
 	}
 	return "", fmt.Errorf("what is %T?", object)

@@ -31,7 +31,8 @@ import (
 // flexDriver answers with these branches and writes down what it was called with:
 // how many arguments, and each on a line.
 func flexDriver(root, branches string) string {
-	return "#!/bin/sh\n[ \"$1\" = init ] || printf '%s\\n' \"$#\" \"$@\" >>'" + root + "/calls'\ncase \"$1\" in\n" + branches + `
+	return "#!/bin/sh\n[ \"$1\" = init ] || printf '%s\\n' \"$#\" \"$@\" >>'" + root +
+		"/calls'\ncase \"$1\" in\n" + branches + `
 *) echo '{"status":"Not supported"}'; exit 1 ;;
 esac
 `
@@ -59,14 +60,19 @@ waitforattach) echo '{"status":"Success","device":"/dev/y"}' ;;
 mountdevice|mount) ` + mounts + `
 expandvolume|expandfs|detach) ` + ok + `
 unmount|unmountdevice) ` + unmounts, false,
-			corev1.FlexPersistentVolumeSource{Driver: "example.com/t", FSType: "ext4", Options: odd, SecretRef: &corev1.SecretReference{Name: "s", Namespace: "other"}},
+			corev1.FlexPersistentVolumeSource{
+				Driver: "example.com/t", FSType: "ext4", Options: odd,
+				SecretRef: &corev1.SecretReference{Name: "s", Namespace: "other"},
+			},
 			ptr.To(int64(2000)),
 		},
 		{
 			"mount only, inline, read-only", `init) echo '{"status":"Success","capabilities":{"attach":false}}' ;;
 mount) ` + mounts + `
 unmount) ` + unmounts, true,
-			corev1.FlexPersistentVolumeSource{Driver: "example.com/t", ReadOnly: true, Options: odd, SecretRef: &corev1.SecretReference{Name: "s"}},
+			corev1.FlexPersistentVolumeSource{
+				Driver: "example.com/t", ReadOnly: true, Options: odd, SecretRef: &corev1.SecretReference{Name: "s"},
+			},
 			nil,
 		},
 		{
@@ -93,7 +99,10 @@ unmount) ` + unmounts, false,
 
 // flexStepNames are what the steps of both hosts are.
 func flexStepNames() []string {
-	return []string{"name", "attach", "isattached", "waitforattach", "mountdevice", "mount", "mount again", "expandvolume", "expandfs", "unmount", "unmountdevice", "detach"}
+	return []string{
+		"name", "attach", "isattached", "waitforattach", "mountdevice", "mount", "mount again", "expandvolume", "expandfs",
+		"unmount", "unmountdevice", "detach",
+	}
 }
 
 func (c flexCase) secret() *corev1.Secret {
@@ -158,9 +167,11 @@ func (c flexCase) spec() *volume.Spec {
 		if c.source.SecretRef != nil {
 			ref = &corev1.LocalObjectReference{Name: c.source.SecretRef.Name}
 		}
-		return volume.NewSpecFromVolume(&corev1.Volume{Name: "pv-1", VolumeSource: corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{
-			Driver: c.source.Driver, FSType: c.source.FSType, ReadOnly: c.source.ReadOnly, Options: c.source.Options, SecretRef: ref,
-		}}})
+		return volume.NewSpecFromVolume(
+			&corev1.Volume{Name: "pv-1", VolumeSource: corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{
+				Driver: c.source.Driver, FSType: c.source.FSType, ReadOnly: c.source.ReadOnly, Options: c.source.Options,
+				SecretRef: ref,
+			}}})
 	}
 	return volume.NewSpecFromPersistentVolume(&corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: "pv-1"},
@@ -231,7 +242,8 @@ func (v *kubeletVolume) expandVolume() error {
 	if v.attacher == nil {
 		return nil
 	}
-	_, err := v.plugin.(volume.ExpandableVolumePlugin).ExpandVolumeDevice(v.spec, resource.MustParse("2Gi"), resource.MustParse("1Gi"))
+	_, err := v.plugin.(volume.ExpandableVolumePlugin).ExpandVolumeDevice(v.spec, resource.MustParse("2Gi"),
+		resource.MustParse("1Gi"))
 	return err
 }
 
@@ -240,7 +252,8 @@ func (v *kubeletVolume) expandFS() error {
 		return nil
 	}
 	_, err := v.plugin.(volume.NodeExpandableVolumePlugin).NodeExpand(volume.NodeResizeOptions{
-		VolumeSpec: v.spec, DevicePath: v.device, DeviceMountPath: v.podDir(), NewSize: resource.MustParse("2Gi"), OldSize: resource.MustParse("1Gi"),
+		VolumeSpec: v.spec, DevicePath: v.device, DeviceMountPath: v.podDir(), NewSize: resource.MustParse("2Gi"),
+		OldSize: resource.MustParse("1Gi"),
 	})
 	return err
 }
@@ -284,7 +297,8 @@ type ourVolume struct {
 // ourSteps are what ours does with the same.
 func (c flexCase) ourSteps(t *testing.T, root string) []func() error {
 	t.Helper()
-	d, err := driver.Probe(t.Context(), decideflex.Name{Vendor: "example.com", Driver: "t"}, filepath.Join(root, "exec", "example.com~t", "t"), driver.Options{})
+	d, err := driver.Probe(t.Context(), decideflex.Name{Vendor: "example.com", Driver: "t"},
+		filepath.Join(root, "exec", "example.com~t", "t"), driver.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,7 +355,8 @@ func flexPlace(t *testing.T, branches string) string {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "t"), []byte(flexDriver(root, branches)), 0o700); err != nil { //nolint:gosec // it is to be run
+	//nolint:gosec // it is to be run
+	if err := os.WriteFile(filepath.Join(dir, "t"), []byte(flexDriver(root, branches)), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -74,7 +74,9 @@ func ownID(uid, name string) string { return "csi-" + hash(uid+name) }
 // source is the volume in the words of a side's Pod.
 func (g flexGuest) source(side string) corev1.FlexVolumeSource {
 	file := g.file(side)
-	s := corev1.FlexVolumeSource{Driver: "example.com/" + g.driver, FSType: g.fsType, ReadOnly: g.inline && g.reader || g.printed}
+	s := corev1.FlexVolumeSource{
+		Driver: "example.com/" + g.driver, FSType: g.fsType, ReadOnly: g.inline && g.reader || g.printed,
+	}
 	switch {
 	case g.driver == "lofs":
 		s.Options = map[string]string{"file": file, "size": "64Mi"}
@@ -103,10 +105,15 @@ func (g flexGuest) volumeOn(side string) (*corev1.PersistentVolume, *corev1.Pers
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("320Mi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: g.on(side)}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, StorageClassName: "grows",
-		ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "default", Name: g.on(side)},
+		Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+		StorageClassName: "grows",
+		ClaimRef: &corev1.ObjectReference{
+			Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "default", Name: g.on(side),
+		},
 	}}
-	flex := &corev1.FlexPersistentVolumeSource{Driver: s.Driver, FSType: s.FSType, ReadOnly: s.ReadOnly, Options: s.Options}
+	flex := &corev1.FlexPersistentVolumeSource{
+		Driver: s.Driver, FSType: s.FSType, ReadOnly: s.ReadOnly, Options: s.Options,
+	}
 	if g.secret {
 		flex.SecretRef = &corev1.SecretReference{Name: "s", Namespace: "default"}
 	}
@@ -144,14 +151,20 @@ func (g flexGuest) podOn(side string) *corev1.Pod {
 // flexPodWith returns a Pod with a volume.
 func flexPodWith(name string, v corev1.Volume) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
-		NodeName: "n1", AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1), Volumes: []corev1.Volume{v},
-		Containers: []corev1.Container{{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: v.Name, MountPath: "/v"}}}},
+		NodeName: "n1", AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),
+		Volumes: []corev1.Volume{v},
+		Containers: []corev1.Container{
+			{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: v.Name, MountPath: "/v"}}},
+		},
 	}}
 }
 
 // flexSecret is for the driver scratch alone.
 func flexSecret() *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Type: "example.com/scratch", StringData: map[string]string{"password": flexPassword}}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "s"}, Type: "example.com/scratch",
+		StringData: map[string]string{"password": flexPassword},
+	}
 }
 
 // flexWords returns what is to be said in the place of what is a side's own, and

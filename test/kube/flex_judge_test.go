@@ -89,11 +89,16 @@ func newFlexJudge(t *testing.T) *flexJudge {
 		j.install(side, "scratch")
 	}
 	j.cluster = startCluster(t)
-	j.controllersWith(t, []string{"--flex-volume-plugin-dir=" + filepath.Join(dir, theirs), "--attach-detach-reconcile-sync-period=2s"},
-		"persistentvolume-binder-controller", "persistentvolume-attach-detach-controller", "persistentvolume-protection-controller",
+	j.controllersWith(t, []string{
+		"--flex-volume-plugin-dir=" + filepath.Join(dir, theirs), "--attach-detach-reconcile-sync-period=2s",
+	},
+		"persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
+		"persistentvolume-protection-controller",
 		"persistentvolumeclaim-protection-controller", "persistentvolume-expander-controller")
 	// A kubelet looks for volumes that are to grow when it looks at Pods.
-	j.root = j.kubeletWith(t, kubelet.Options{Node: "n1", PluginDir: filepath.Join(dir, theirs), Tuning: "syncFrequency: 2s"})
+	j.root = j.kubeletWith(t, kubelet.Options{
+		Node: "n1", PluginDir: filepath.Join(dir, theirs), Tuning: "syncFrequency: 2s",
+	})
 	j.serve()
 	j.furnish()
 	j.s = side{name: "cluster", server: j, client: j.client, conflicts: &atomic.Int64{}}
@@ -123,8 +128,10 @@ func (j *flexJudge) socket(driver string) string {
 // serve runs the bridge, and waits until the kubelet knows its drivers.
 func (j *flexJudge) serve() {
 	j.t.Helper()
-	j.bridge = startProgram(j.t, "volplane", "flex", "bridge", "--node=n1", "--objects", "--kubeconfig="+j.AdminKubeconfig(), "--dir="+filepath.Join(j.dir, ours), "--root-dir="+filepath.Join(j.dir, "root"),
-		"--socket-dir="+filepath.Join(j.root, "plugins"), "--plugin-registration-path="+filepath.Join(j.root, "plugins_registry"))
+	j.bridge = startProgram(j.t, "volplane", "flex", "bridge", "--node=n1", "--objects",
+		"--kubeconfig="+j.AdminKubeconfig(), "--dir="+filepath.Join(j.dir, ours), "--root-dir="+filepath.Join(j.dir, "root"),
+		"--socket-dir="+filepath.Join(j.root, "plugins"),
+		"--plugin-registration-path="+filepath.Join(j.root, "plugins_registry"))
 	j.eventually(func() string {
 		n, err := j.client.StorageV1().CSINodes().Get(j.ctx, "n1", metav1.GetOptions{})
 		if err != nil || len(n.Spec.Drivers) != 2 {
@@ -142,7 +149,8 @@ func (j *flexJudge) serve() {
 func (j *flexJudge) furnish() {
 	j.t.Helper()
 	core, storage := j.client.CoreV1(), j.client.StorageV1()
-	_, err := core.ServiceAccounts("default").Create(j.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err := core.ServiceAccounts("default").Create(j.ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	j.must(err)
 	_, err = core.Secrets("default").Create(j.ctx, flexSecret(), metav1.CreateOptions{})
 	j.must(err)
@@ -154,9 +162,10 @@ func (j *flexJudge) furnish() {
 		Name: "far", Annotations: map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
 	}}, metav1.CreateOptions{})
 	j.must(err)
-	_, err = storage.CSINodes().Create(j.ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: storagev1.CSINodeSpec{
-		Drivers: []storagev1.CSINodeDriver{{Name: "lofs.example.com", NodeID: "far"}},
-	}}, metav1.CreateOptions{})
+	_, err = storage.CSINodes().Create(j.ctx,
+		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: storagev1.CSINodeSpec{
+			Drivers: []storagev1.CSINodeDriver{{Name: "lofs.example.com", NodeID: "far"}},
+		}}, metav1.CreateOptions{})
 	j.must(err)
 }
 
@@ -175,7 +184,9 @@ func (j *flexJudge) rewrite() {
 	}
 	for _, driver := range []string{"lofs", "scratch"} {
 		j.eventually(func() string {
-			if !slices.ContainsFunc(j.calls(ours), func(c flexCall) bool { return c.Driver == driver && c.Args[0] == "init" && c.Began > last }) {
+			if !slices.ContainsFunc(j.calls(ours), func(c flexCall) bool {
+				return c.Driver == driver && c.Args[0] == "init" && c.Began > last
+			}) {
 				return driver + " is not asked what it can do"
 			}
 			return ""
@@ -266,7 +277,8 @@ func (j *flexJudge) round(side string) seenBy {
 	}
 	j.eventually(j.left)
 	j.t.Logf("%s: all have come and gone after %v", side, time.Since(begin).Round(time.Millisecond))
-	out.names = strings.NewReplacer(append([]string{j.root, "ROOT", filepath.Join(j.dir, "root"), "ROOT"}, flexWords(side, out.uids)...)...)
+	out.names = strings.NewReplacer(append([]string{j.root, "ROOT", filepath.Join(j.dir, "root"), "ROOT"},
+		flexWords(side, out.uids)...)...)
 	return out
 }
 
@@ -316,7 +328,9 @@ func (j *flexJudge) runs(name string) {
 // attachedTo says that a volume is not attached to a node yet.
 func (j *flexJudge) attachedTo(node, volume string) string {
 	n, err := j.client.CoreV1().Nodes().Get(j.ctx, node, metav1.GetOptions{})
-	if err != nil || !slices.ContainsFunc(n.Status.VolumesAttached, func(v corev1.AttachedVolume) bool { return strings.HasSuffix(string(v.Name), volume) }) {
+	if err != nil || !slices.ContainsFunc(n.Status.VolumesAttached, func(v corev1.AttachedVolume) bool {
+		return strings.HasSuffix(string(v.Name), volume)
+	}) {
 		return fmt.Sprintf("%s is not attached to %s: %+v %v", volume, node, n.Status, err)
 	}
 	return ""
@@ -369,10 +383,12 @@ func (j *flexJudge) grow(side, claim string) {
 		device, err := mount.LoopFind(image)
 		j.must(err)
 		j.do("losetup", "--set-capacity", device)
-		_, err = j.client.CoreV1().PersistentVolumes().Patch(j.ctx, claim, types.MergePatchType, []byte(`{"spec":{"capacity":{"storage":"400Mi"}}}`), metav1.PatchOptions{})
+		_, err = j.client.CoreV1().PersistentVolumes().Patch(j.ctx, claim, types.MergePatchType,
+			[]byte(`{"spec":{"capacity":{"storage":"400Mi"}}}`), metav1.PatchOptions{})
 		j.must(err)
 	}
-	_, err := j.client.CoreV1().PersistentVolumeClaims("default").Patch(j.ctx, claim, types.MergePatchType, []byte(`{"spec":{"resources":{"requests":{"storage":"400Mi"}}}}`), metav1.PatchOptions{})
+	_, err := j.client.CoreV1().PersistentVolumeClaims("default").Patch(j.ctx, claim, types.MergePatchType,
+		[]byte(`{"spec":{"resources":{"requests":{"storage":"400Mi"}}}}`), metav1.PatchOptions{})
 	j.must(err)
 	j.eventually(func() string {
 		c, err := j.client.CoreV1().PersistentVolumeClaims("default").Get(j.ctx, claim, metav1.GetOptions{})
@@ -426,7 +442,9 @@ func (j *flexJudge) left() string {
 // leftBehind says what drivers and the bridge have not taken away.
 func (j *flexJudge) leftBehind() string {
 	j.t.Helper()
-	for what, pattern := range map[string]string{"a driver takes for attached": "pool/attached/*/*", "the bridge has a record": "root/state/volumes/*/*/*"} {
+	for what, pattern := range map[string]string{
+		"a driver takes for attached": "pool/attached/*/*", "the bridge has a record": "root/state/volumes/*/*/*",
+	} {
 		files, err := filepath.Glob(filepath.Join(j.dir, pattern))
 		if j.must(err); len(files) > 0 {
 			return fmt.Sprintf("%s: %v ", what, files)

@@ -19,7 +19,8 @@ func (j *flexJudge) moves() {
 	name := g.on(theirs)
 	j.create(g.volumeOn(theirs))
 	j.visit(g, "example.com~lofs", "", "first", func() {
-		if said, err := j.migrate("run", name); err == nil || !strings.Contains(said, name) || !strings.Contains(said, "pod") {
+		if said, err := j.migrate("run", name); err == nil || !strings.Contains(said, name) ||
+			!strings.Contains(said, "pod") {
 			j.t.Errorf("a volume that a Pod uses was moved: %v: %s", err, said)
 		}
 	})
@@ -35,7 +36,8 @@ func (j *flexJudge) moves() {
 
 // migrate runs a command and returns what it said.
 func (j *flexJudge) migrate(verb, volume string) (string, error) {
-	said, err := exec.CommandContext(j.ctx, plane.Bin("volplane"), "flex", "migrate", verb, volume, "--kubeconfig="+j.AdminKubeconfig()).CombinedOutput()
+	said, err := exec.CommandContext(j.ctx, plane.Bin("volplane"), "flex", "migrate", verb, volume,
+		"--kubeconfig="+j.AdminKubeconfig()).CombinedOutput()
 	return string(said), err
 }
 

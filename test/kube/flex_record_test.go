@@ -57,7 +57,8 @@ func (j *flexJudge) install(side, name string) {
 	j.t.Helper()
 	example, err := filepath.Abs(filepath.Join("../../examples/flex", name, name))
 	j.must(err)
-	text := strings.NewReplacer("@POOL", j.pool(), "@EXAMPLE", example, "@NAME", name, "@RECORD", j.record(side)).Replace(recorder)
+	text := strings.NewReplacer("@POOL", j.pool(), "@EXAMPLE", example, "@NAME", name, "@RECORD",
+		j.record(side)).Replace(recorder)
 	dir, draft := filepath.Join(j.dir, side, "example.com~"+name), filepath.Join(j.dir, "draft")
 	j.must(os.MkdirAll(dir, 0o755))
 	j.must(os.WriteFile(draft, []byte(text), 0o755)) //nolint:gosec // it is to be run
@@ -109,7 +110,8 @@ func (s seenBy) line(c flexCall) string {
 	}
 	whose := c.Driver
 	for _, g := range flexGuests() {
-		if slices.ContainsFunc(g.owns(s.name, s.uids[g.name]), func(word string) bool { return strings.Contains(args, word) }) {
+		if slices.ContainsFunc(g.owns(s.name, s.uids[g.name]),
+			func(word string) bool { return strings.Contains(args, word) }) {
 			whose = g.name
 		}
 	}
@@ -165,7 +167,8 @@ func sameOrder(t *testing.T, ours, theirs []string) {
 	is, has := whose(ours, theirs), whose(theirs, ours)
 	for name := range is {
 		if name != "lofs" && name != "scratch" && !slices.Equal(is[name], has[name]) {
-			t.Errorf("%s: ours are in the order\n%s\ntheirs\n%s", name, strings.Join(is[name], "\n"), strings.Join(has[name], "\n"))
+			t.Errorf("%s: ours are in the order\n%s\ntheirs\n%s", name, strings.Join(is[name], "\n"),
+				strings.Join(has[name], "\n"))
 		}
 	}
 }

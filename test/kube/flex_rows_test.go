@@ -13,7 +13,8 @@ func flexRows() []row {
 			"the fsGroup has both of its names: drivers of each age exist",
 			func(d difference, line string) bool {
 				before, after, _ := strings.Cut(line, firstKey)
-				return strings.Contains(line, ": mount ") && differsBy(d, line, before+group+firstKey+after, strings.Replace(line, group, "", 1))
+				return strings.Contains(line, ": mount ") &&
+					differsBy(d, line, before+group+firstKey+after, strings.Replace(line, group, "", 1))
 			},
 		},
 		{
@@ -33,14 +34,17 @@ func flexRows() []row {
 			func(d difference, line string) bool {
 				whose, call, _ := strings.Cut(line, ": ")
 				return strings.HasPrefix(call, "detach ") &&
-					differsBy(d, line, strings.Replace(line, "detach "+whose+" ", "detach file-of-"+whose+" ", 1), strings.Replace(line, "detach file-of-"+whose+" ", "detach "+whose+" ", 1))
+					differsBy(d, line, strings.Replace(line, "detach "+whose+" ", "detach file-of-"+whose+" ", 1),
+						strings.Replace(line, "detach file-of-"+whose+" ", "detach "+whose+" ", 1))
 			},
 		},
 		{
-			"the device of a volume of a Pod's own is mounted at a place that no other Pod's volume has, though it may have the same name there",
+			"the device of a volume of a Pod's own is mounted at a place that no other Pod's volume has, though it may have " +
+				"the same name there",
 			func(d difference, line string) bool {
 				return strings.HasPrefix(line, "inline: ") && strings.Contains(line, "mountdevice ") &&
-					differsBy(d, line, strings.Replace(line, "/mounts/inline", "/mounts/OWN-ID-OF-inline", 1), strings.Replace(line, "/mounts/OWN-ID-OF-inline", "/mounts/inline", 1))
+					differsBy(d, line, strings.Replace(line, "/mounts/inline", "/mounts/OWN-ID-OF-inline", 1),
+						strings.Replace(line, "/mounts/OWN-ID-OF-inline", "/mounts/inline", 1))
 			},
 		},
 	}...)
@@ -50,18 +54,22 @@ func flexRows() []row {
 func flexModeRows() []row {
 	return []row{
 		{
-			"whether a Pod only reads is known when its volume is mounted for it: attached and staged a CSI volume is for all Pods",
+			"whether a Pod only reads is known when its volume is mounted for it: attached and staged a CSI volume is " +
+				"for all Pods",
 			func(d difference, line string) bool {
-				return strings.HasPrefix(line, "reader: ") && differsBy(d, line, otherMode(line), otherMode(line)) && slices.Contains(d.onlyOurs, line) == strings.Contains(line, writes)
+				return strings.HasPrefix(line, "reader: ") && differsBy(d, line, otherMode(line), otherMode(line)) &&
+					slices.Contains(d.onlyOurs, line) == strings.Contains(line, writes)
 			},
 		},
 		{
 			"a volume that is read-only by its own object is mounted so: Kubernetes looks at the Pod's word alone",
 			func(d difference, line string) bool {
-				if !strings.HasPrefix(line, "printed: ") || !has(d.onlyOurs, "printed: the Pod has ", "read only true and may not write") {
+				if !strings.HasPrefix(line, "printed: ") ||
+					!has(d.onlyOurs, "printed: the Pod has ", "read only true and may not write") {
 					return false
 				}
-				return strings.Contains(line, ": the Pod has ") || differsBy(d, line, otherMode(line), otherMode(line)) && slices.Contains(d.onlyTheirs, line) == strings.Contains(line, writes)
+				return strings.Contains(line, ": the Pod has ") || differsBy(d, line, otherMode(line), otherMode(line)) &&
+					slices.Contains(d.onlyTheirs, line) == strings.Contains(line, writes)
 			},
 		},
 	}

@@ -27,7 +27,8 @@ func TestEachProvisionerItsLog(t *testing.T) {
 	c, log := auditedCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
-	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller")
+	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-protection-controller",
+		"persistentvolumeclaim-protection-controller")
 	a, b := newMaker(ctx, t, c, "a"), newMaker(ctx, t, c, "b")
 	both := []*maker{a, b}
 	for _, m := range both {
@@ -56,7 +57,8 @@ func TestEachProvisionerItsLog(t *testing.T) {
 	a.start()
 	a.recovers()
 	if now := b.log(); !slices.Equal(now, left) || len(b.driver.Calls()) != calls {
-		t.Errorf("while only the other works, the log of b was %v and is %v; the driver was called %d times", left, now, len(b.driver.Calls())-calls)
+		t.Errorf("while only the other works, the log of b was %v and is %v; the driver was called %d times", left, now,
+			len(b.driver.Calls())-calls)
 	}
 	b.start()
 	b.recovers()
@@ -80,8 +82,11 @@ func newMaker(ctx context.Context, t *testing.T, c *cluster, name string) *maker
 	config := csitest.Full()
 	config.Name, config.Segments, config.Plugin.AccessibilityConstraints = name+".example.com", nil, false
 	m := &maker{driver: csitest.Start(t, config), name: name}
-	m.installation = c.install(ctx, t, m.driver.Name(), "--namespace="+shared, "--shape=statefulset", "--controllers=provisioner")
-	_, err := c.client.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: m.driver.Name()}, metav1.CreateOptions{})
+	m.installation = c.install(ctx, t, m.driver.Name(), "--namespace="+shared, "--shape=statefulset",
+		"--controllers=provisioner")
+	_, err := c.client.StorageV1().StorageClasses().Create(ctx,
+		&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: m.driver.Name()},
+		metav1.CreateOptions{})
 	m.must(err)
 	return m
 }
@@ -99,7 +104,8 @@ func (m *maker) claim(n int) string { return fmt.Sprint(m.name, "-", n) }
 func (m *maker) claims(first, last int) {
 	m.t.Helper()
 	for n := first; n < last; n++ {
-		_, err := m.client.CoreV1().PersistentVolumeClaims("default").Create(m.ctx, claimOf(m.claim(n), m.name), metav1.CreateOptions{})
+		_, err := m.client.CoreV1().PersistentVolumeClaims("default").Create(m.ctx, claimOf(m.claim(n), m.name),
+			metav1.CreateOptions{})
 		m.must(err)
 	}
 }
@@ -197,12 +203,14 @@ func (m *maker) aloneInLog(log string) {
 			m.t.Errorf("%s may not %s %s: %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Message)
 		case r.ObjectRef.Resource != "configmaps":
 		case r.ResponseStatus.Code >= http.StatusBadRequest:
-			m.t.Errorf("%s was refused to %s %s: %d %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Code, r.ResponseStatus.Message)
+			m.t.Errorf("%s was refused to %s %s: %d %s", m.name, r.Verb, r.RequestURI, r.ResponseStatus.Code,
+				r.ResponseStatus.Message)
 		case r.Verb == "list":
 			reads++
 		default:
 			writes++
-			if r.ObjectRef.Namespace != shared || !strings.HasPrefix(r.ObjectRef.Name+"-", "volplane-intents-"+m.base+"-") && r.Verb != "create" {
+			if r.ObjectRef.Namespace != shared ||
+				!strings.HasPrefix(r.ObjectRef.Name+"-", "volplane-intents-"+m.base+"-") && r.Verb != "create" {
 				m.t.Errorf("%s did %s %s", m.name, r.Verb, r.RequestURI)
 			}
 		}
@@ -210,5 +218,6 @@ func (m *maker) aloneInLog(log string) {
 	if reads != m.lives || writes == 0 {
 		m.t.Errorf("%s has read its log %d times in %d lives, and written it %d times", m.name, reads, m.lives, writes)
 	}
-	m.t.Logf("%s has read its log %d times and written it %d times in %d lives, without a conflict", m.name, reads, writes, m.lives)
+	m.t.Logf("%s has read its log %d times and written it %d times in %d lives, without a conflict", m.name, reads,
+		writes, m.lives)
 }

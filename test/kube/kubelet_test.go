@@ -33,7 +33,8 @@ const mountLimit = 5 * time.Minute
 // kubelet mounts its volume: what a Pod writes is there for the next one.
 func TestOurAttacherRealKubelet(t *testing.T) {
 	c := startCluster(t)
-	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller", "persistentvolume-protection-controller",
+	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
+		"persistentvolume-protection-controller",
 		"persistentvolumeclaim-protection-controller", "node-lifecycle-controller")
 	c.scheduler(t)
 	root := c.kubelet(t, "n1")
@@ -173,7 +174,8 @@ func (h *household) must(err error) {
 // furnish makes what Pods need: a class with the bundled driver and a claim.
 func (h *household) furnish() {
 	h.t.Helper()
-	_, err := h.client.CoreV1().ServiceAccounts("default").Create(h.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err := h.client.CoreV1().ServiceAccounts("default").Create(h.ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	h.must(err)
 	_, err = h.client.StorageV1().CSIDrivers().Create(h.ctx, &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: volume.LocalDriver},
@@ -196,7 +198,9 @@ func (h *household) run(name string) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
 		AutomountServiceAccountToken: ptr.To(false),
 		// A kubelet mounts what a container mounts.
-		Containers: []corev1.Container{{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
+		Containers: []corev1.Container{
+			{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
+		},
 		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
 		}}},

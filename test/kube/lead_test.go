@@ -18,14 +18,16 @@ const lease = "external-attacher-leader-"
 // leading has an attacher lead on leases that run out soon, but not while a busy
 // machine keeps it waiting.
 func leading(flags ...string) []string {
-	return append(flags, "--leader-election-lease-duration=12s", "--leader-election-renew-deadline=10s", "--leader-election-retry-period=500ms")
+	return append(flags, "--leader-election-lease-duration=12s", "--leader-election-renew-deadline=10s",
+		"--leader-election-retry-period=500ms")
 }
 
 // ourAttacher runs `volplane controller` beside the driver as an administrator
 // does.
 func (s side) ourAttacher(t *testing.T) *program {
 	t.Helper()
-	return startProgram(t, "volplane", leading("controller", "--controllers=attacher", "--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig())...)
+	return startProgram(t, "volplane", leading("controller", "--controllers=attacher",
+		"--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig())...)
 }
 
 // TestSecondAttacherTakesOver: of three attachers, two of volplane and the one
@@ -69,7 +71,8 @@ func TestSecondAttacherTakesOver(t *testing.T) {
 	first.kill()
 	attach(1, second)
 	next := s.holder(ctx, t, holder)
-	theirs := startProgram(t, "csi-attacher", leading("--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig(), "--leader-election")...)
+	theirs := startProgram(t, "csi-attacher",
+		leading("--csi-address="+s.storage.driver.Socket, "--kubeconfig="+s.server.AdminKubeconfig(), "--leader-election")...)
 	attach(2, second)
 	second.end()
 	attach(3, theirs)
@@ -85,7 +88,8 @@ func TestSecondAttacherTakesOver(t *testing.T) {
 func (s side) holder(ctx context.Context, t *testing.T, before string) (now string) {
 	t.Helper()
 	eventually(ctx, t, func() string {
-		l, err := s.client.CoordinationV1().Leases("default").Get(ctx, lease+strings.ReplaceAll(driverName, ".", "-"), metav1.GetOptions{})
+		l, err := s.client.CoordinationV1().Leases("default").Get(ctx, lease+strings.ReplaceAll(driverName, ".", "-"),
+			metav1.GetOptions{})
 		if err != nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || *l.Spec.HolderIdentity == before {
 			return fmt.Sprintf("nobody else leads: %v %v", l, err)
 		}

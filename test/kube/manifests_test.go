@@ -34,14 +34,17 @@ func (c *cluster) install(ctx context.Context, t *testing.T, driver string, flag
 			i.space = space
 		}
 	}
-	flags = append([]string{"manifests", "--driver=" + driver, "--driver-image=example.com/driver:1", "--image=example.com/volplane:1"}, flags...)
+	flags = append([]string{
+		"manifests", "--driver=" + driver, "--driver-image=example.com/driver:1", "--image=example.com/volplane:1",
+	}, flags...)
 	text, err := exec.CommandContext(ctx, plane.Bin("volplane"), flags...).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The second time is an upgrade in which nothing is new.
 	for range 2 {
-		cmd := exec.CommandContext(ctx, plane.Bin("kubectl"), "--kubeconfig="+c.AdminKubeconfig(), "apply", "--validate=strict", "-f", "-")
+		cmd := exec.CommandContext(ctx, plane.Bin("kubectl"), "--kubeconfig="+c.AdminKubeconfig(), "apply",
+			"--validate=strict", "-f", "-")
 		cmd.Stdin = bytes.NewReader(text)
 		said, err := cmd.CombinedOutput()
 		if err != nil || strings.Contains(string(said), "Warning") {
@@ -64,11 +67,14 @@ func (i *installation) restricted() string {
 	i.t.Helper()
 	name := i.base + "-restricted"
 	_, err := i.client.CoreV1().Namespaces().Create(i.ctx, &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"},
+		},
 	}, metav1.CreateOptions{})
 	i.must(err)
 	for _, part := range []string{"-controller", "-node"} {
-		_, err := i.client.CoreV1().ServiceAccounts(name).Create(i.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: i.base + part}}, metav1.CreateOptions{})
+		_, err := i.client.CoreV1().ServiceAccounts(name).Create(i.ctx,
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: i.base + part}}, metav1.CreateOptions{})
 		i.must(err)
 	}
 	return name
@@ -78,7 +84,8 @@ func (i *installation) restricted() string {
 func (i *installation) pod(namespace string, from corev1.PodTemplateSpec) error {
 	pod := &corev1.Pod{ObjectMeta: from.ObjectMeta, Spec: from.Spec}
 	pod.Name = "pod"
-	_, err := i.client.CoreV1().Pods(namespace).Create(i.ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := i.client.CoreV1().Pods(namespace).Create(i.ctx, pod,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	return err
 }
 
@@ -112,9 +119,13 @@ func TestManifestsInACluster(t *testing.T) {
 		shape, driver string
 		flags         []string
 	}{
-		{manifest.Deployment, "csi.example.com", []string{"--replicas=3", "--host-path=/dev", "--node-selector=role=infra", "--toleration=dedicated=storage:NoSchedule"}},
+		{manifest.Deployment, "csi.example.com", []string{
+			"--replicas=3", "--host-path=/dev", "--node-selector=role=infra", "--toleration=dedicated=storage:NoSchedule",
+		}},
 		// A name as long as it may be, in a namespace as long as that.
-		{manifest.StatefulSet, strings.Repeat("long.name.", 6) + "csi", []string{"--secrets=default/a,default/b,kube-system/c"}},
+		{manifest.StatefulSet, strings.Repeat("long.name.", 6) + "csi", []string{
+			"--secrets=default/a,default/b,kube-system/c",
+		}},
 		{manifest.DaemonSet, "everything.example.com", []string{"--controllers=provisioner,capacity", "--secrets=*"}},
 	} {
 		i := c.install(ctx, t, is.driver, append(is.flags, "--shape="+is.shape)...)
@@ -123,7 +134,8 @@ func TestManifestsInACluster(t *testing.T) {
 		if err := i.pod(restricted, controller); err != nil && is.shape != manifest.DaemonSet {
 			t.Errorf("the controllers' Pod in a restricted namespace: %v", err)
 		}
-		if err := i.pod(restricted, node); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "violates PodSecurity") {
+		if err := i.pod(restricted, node); !apierrors.IsForbidden(err) ||
+			!strings.Contains(err.Error(), "violates PodSecurity") {
 			t.Errorf("the Pod on the nodes in a restricted namespace: %v", err)
 		}
 		for _, template := range []corev1.PodTemplateSpec{controller, node} {
@@ -133,7 +145,8 @@ func TestManifestsInACluster(t *testing.T) {
 		}
 		d, err := c.client.StorageV1().CSIDrivers().Get(ctx, is.driver, metav1.GetOptions{})
 		i.must(err)
-		if everything := is.shape == manifest.DaemonSet; *d.Spec.AttachRequired == everything || *d.Spec.StorageCapacity != everything {
+		if everything := is.shape == manifest.DaemonSet; *d.Spec.AttachRequired == everything ||
+			*d.Spec.StorageCapacity != everything {
 			t.Errorf("the CSIDriver of the %s is %+v", is.shape, d.Spec)
 		}
 	}

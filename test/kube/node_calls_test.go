@@ -158,7 +158,8 @@ func tokensText(text string) (string, error) {
 		if err := json.Unmarshal(payload, &claims); err != nil {
 			return "", err
 		}
-		out = append(out, fmt.Sprintf("%s: for %v of %s, pod %s, %ds, ends %v", audience, claims.Aud, claims.Sub, claims.Kubernetes.Pod.Name, claims.Exp-claims.Iat, t.ExpirationTimestamp != ""))
+		out = append(out, fmt.Sprintf("%s: for %v of %s, pod %s, %ds, ends %v", audience, claims.Aud, claims.Sub,
+			claims.Kubernetes.Pod.Name, claims.Exp-claims.Iat, t.ExpirationTimestamp != ""))
 	}
 	slices.Sort(out)
 	return strings.Join(out, "; "), nil

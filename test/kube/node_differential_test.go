@@ -127,7 +127,8 @@ func (c *cluster) agent(t *testing.T, node string) string {
 func (l *lodge) serve(name string) string {
 	l.t.Helper()
 	d, err := plugin.Serve(plugin.Options{
-		Name: name, NodeID: "id-" + l.node, Root: l.root, Dir: filepath.Join(filepath.Dir(l.root), name), Before: l.calls.note, MountGroup: name == grouping,
+		Name: name, NodeID: "id-" + l.node, Root: l.root, Dir: filepath.Join(filepath.Dir(l.root), name),
+		Before: l.calls.note, MountGroup: name == grouping,
 	})
 	if err != nil {
 		l.t.Fatal(err)
@@ -143,9 +144,12 @@ func (l *lodge) serve(name string) string {
 // furnish makes what is not of one node.
 func (c *cluster) furnish(ctx context.Context) error {
 	core := c.client.CoreV1()
-	_, err := core.ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err := core.ServiceAccounts("default").Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	for _, name := range []string{"staging", "publishing"} {
-		_, also := core.Secrets("default").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": "for " + name}}, metav1.CreateOptions{})
+		_, also := core.Secrets("default").Create(ctx,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{"key": "for " + name}},
+			metav1.CreateOptions{})
 		err = errors.Join(err, also)
 	}
 	for _, d := range describedDrivers() {
@@ -237,7 +241,9 @@ func (l *lodge) left(ctx context.Context) string {
 		return fmt.Sprintf("%d pods are left, %v", len(pods), err)
 	}
 	all, err := l.c.client.StorageV1().VolumeAttachments().List(ctx, metav1.ListOptions{})
-	if err != nil || slices.ContainsFunc(all.Items, func(a storagev1.VolumeAttachment) bool { return a.Spec.NodeName == l.node }) {
+	if err != nil || slices.ContainsFunc(all.Items, func(a storagev1.VolumeAttachment) bool {
+		return a.Spec.NodeName == l.node
+	}) {
 		return fmt.Sprintf("attachments are left: %v %v", all.Items, err)
 	}
 	return ""

@@ -24,11 +24,15 @@ func describedDrivers() []*storagev1.CSIDriver {
 	tokens := []storagev1.TokenRequest{{Audience: "first"}, {Audience: "second", ExpirationSeconds: ptr.To[int64](3600)}}
 	return []*storagev1.CSIDriver{
 		{ObjectMeta: metav1.ObjectMeta{Name: informed}, Spec: storagev1.CSIDriverSpec{
-			AttachRequired: ptr.To(true), PodInfoOnMount: ptr.To(true), FSGroupPolicy: ptr.To(storagev1.FileFSGroupPolicy), TokenRequests: tokens,
-			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
+			AttachRequired: ptr.To(true), PodInfoOnMount: ptr.To(true), FSGroupPolicy: ptr.To(storagev1.FileFSGroupPolicy),
+			TokenRequests: tokens,
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{
+				storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral,
+			},
 		}},
 		{ObjectMeta: metav1.ObjectMeta{Name: loose}, Spec: storagev1.CSIDriverSpec{
-			AttachRequired: ptr.To(false), FSGroupPolicy: ptr.To(storagev1.NoneFSGroupPolicy), TokenRequests: tokens, ServiceAccountTokenInSecrets: ptr.To(true),
+			AttachRequired: ptr.To(false), FSGroupPolicy: ptr.To(storagev1.NoneFSGroupPolicy), TokenRequests: tokens,
+			ServiceAccountTokenInSecrets: ptr.To(true),
 		}},
 	}
 }
@@ -65,8 +69,12 @@ func guests() []guest {
 			v.CSI.NodePublishSecretRef = &corev1.SecretReference{Namespace: "default", Name: "publishing"}
 		}},
 		{name: "bare", driver: plain, modes: one},
-		{name: "block", driver: plain, modes: one, pv: func(v *corev1.PersistentVolumeSpec) { v.VolumeMode = ptr.To(corev1.PersistentVolumeBlock) }},
-		{name: "reader", driver: plain, modes: one, pod: func(p *corev1.PodSpec) { p.Volumes[0].PersistentVolumeClaim.ReadOnly = true }},
+		{name: "block", driver: plain, modes: one, pv: func(v *corev1.PersistentVolumeSpec) {
+			v.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
+		}},
+		{name: "reader", driver: plain, modes: one, pod: func(p *corev1.PodSpec) {
+			p.Volumes[0].PersistentVolumeClaim.ReadOnly = true
+		}},
 		{name: "printed", driver: plain, modes: one, pv: func(v *corev1.PersistentVolumeSpec) { v.CSI.ReadOnly = true }},
 		{name: "readers", driver: plain, modes: []corev1.PersistentVolumeAccessMode{readers}},
 		{name: "both", driver: plain, modes: []corev1.PersistentVolumeAccessMode{readers, many}},
@@ -87,7 +95,9 @@ func guests() []guest {
 			v.FSType, v.VolumeAttributes = ptr.To("ext4"), map[string]string{"size": "small"}
 			v.NodePublishSecretRef = &corev1.LocalObjectReference{Name: "publishing"}
 		}},
-		{name: "inline-reader", driver: informed, inline: true, pod: func(p *corev1.PodSpec) { p.Volumes[0].CSI.ReadOnly = ptr.To(true) }},
+		{name: "inline-reader", driver: informed, inline: true, pod: func(p *corev1.PodSpec) {
+			p.Volumes[0].CSI.ReadOnly = ptr.To(true)
+		}},
 		{name: "loose", driver: loose, modes: one, pv: ext4, pod: grouped},
 		{name: "unmounted", driver: plain, modes: one, pod: func(p *corev1.PodSpec) { p.Containers[0].VolumeMounts = nil }},
 	}
@@ -105,15 +115,20 @@ func (g guest) volumeName() string {
 func (g guest) podOn(node string) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: g.name + "-" + node}, Spec: corev1.PodSpec{
 		NodeName: node, AutomountServiceAccountToken: ptr.To(false), TerminationGracePeriodSeconds: ptr.To[int64](1),
-		Containers: []corev1.Container{{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
+		Containers: []corev1.Container{
+			{Name: "c", Image: "none", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
+		},
 	}}
-	source := corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: g.volumeName() + "-" + node}}
+	source := corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: g.volumeName() + "-" + node},
+	}
 	if g.inline {
 		source = corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: g.driver}}
 	}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: source}}
 	if v := g.volumeOn(node); v != nil && v.Spec.VolumeMode != nil {
-		pod.Spec.Containers[0].VolumeMounts, pod.Spec.Containers[0].VolumeDevices = nil, []corev1.VolumeDevice{{Name: "v", DevicePath: "/v"}}
+		pod.Spec.Containers[0].VolumeMounts, pod.Spec.Containers[0].VolumeDevices = nil,
+			[]corev1.VolumeDevice{{Name: "v", DevicePath: "/v"}}
 	}
 	if g.pod != nil {
 		g.pod(&pod.Spec)

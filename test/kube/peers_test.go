@@ -63,7 +63,10 @@ type side struct {
 
 func newSide(t *testing.T, name string) side {
 	t.Helper()
-	s := side{name: name, server: standalonetest.Start(t, app.RBAC()...), storage: newStorage(), memory: newMemory(), life: &life{}, conflicts: &atomic.Int64{}}
+	s := side{
+		name: name, server: standalonetest.Start(t, app.RBAC()...), storage: newStorage(), memory: newMemory(),
+		life: &life{}, conflicts: &atomic.Int64{},
+	}
 	config := s.server.AdminConfig()
 	config.QPS = -1
 	var err error
@@ -122,7 +125,8 @@ type watched struct {
 
 func (r watched) RoundTrip(req *http.Request) (*http.Response, error) {
 	got, err := r.next.RoundTrip(req)
-	if err == nil && got.StatusCode == http.StatusConflict && (req.Method == http.MethodPut || req.Method == http.MethodPatch) {
+	if err == nil && got.StatusCode == http.StatusConflict &&
+		(req.Method == http.MethodPut || req.Method == http.MethodPatch) {
 		r.conflicts.Add(1)
 	}
 	if err == nil && got.StatusCode == http.StatusForbidden && !ending(got) {
@@ -141,13 +145,17 @@ func ending(got *http.Response) bool {
 }
 
 // theirBinder are the controllers of Kubernetes that bind claims and volumes.
-var theirBinder = []string{"persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller"}
+var theirBinder = []string{
+	"persistentvolume-binder-controller", "persistentvolume-protection-controller",
+	"persistentvolumeclaim-protection-controller",
+}
 
 // theirs runs controllers of Kubernetes until the test ends, or until the
 // returned function is called.
 func (s side) theirs(t *testing.T, controllers ...string) (stop func()) {
 	t.Helper()
-	return s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000", "--kube-api-burst=5000",
+	return s.run(t, "kube-controller-manager", "--leader-elect=false", "--secure-port=0", "--kube-api-qps=5000",
+		"--kube-api-burst=5000",
 		"--pvclaimbinder-sync-period="+syncPeriod.String(), "--controllers="+strings.Join(controllers, ","))
 }
 
@@ -155,8 +163,10 @@ func (s side) theirs(t *testing.T, controllers ...string) (stop func()) {
 // ends, or until the returned function is called.
 func (s side) theirProvisioner(t *testing.T, driver *csitest.Driver) (stop func()) {
 	t.Helper()
-	return s.run(t, "csi-provisioner", "--csi-address="+driver.Socket, "--leader-election=false", "--kube-api-qps=5000", "--kube-api-burst=5000",
-		"--timeout=1m", "--worker-threads="+strconv.Itoa(2*batch), "--retry-interval-start=100ms", "--retry-interval-max="+longestRetry.String())
+	return s.run(t, "csi-provisioner", "--csi-address="+driver.Socket, "--leader-election=false", "--kube-api-qps=5000",
+		"--kube-api-burst=5000",
+		"--timeout=1m", "--worker-threads="+strconv.Itoa(2*batch), "--retry-interval-start=100ms",
+		"--retry-interval-max="+longestRetry.String())
 }
 
 // run runs a program of Kubernetes as the administrator of the side's API

@@ -59,9 +59,14 @@ func twoComeAndGo(t *testing.T, s side, driver *csitest.Driver) {
 }
 
 // comesAndGoes follows a claim of a new class until nothing is left of it.
-func comesAndGoes(ctx context.Context, t *testing.T, c kubernetes.Interface, driver *csitest.Driver, name string, mode storagev1.VolumeBindingMode, schedule func()) {
+func comesAndGoes(
+	ctx context.Context, t *testing.T, c kubernetes.Interface, driver *csitest.Driver, name string,
+	mode storagev1.VolumeBindingMode, schedule func(),
+) {
 	t.Helper()
-	_, err := c.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: driver.Name(), VolumeBindingMode: &mode}, metav1.CreateOptions{})
+	_, err := c.StorageV1().StorageClasses().Create(ctx, &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: driver.Name(), VolumeBindingMode: &mode,
+	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,14 +118,17 @@ func startDriver(t *testing.T, change ...func(*csitest.Config)) (*csitest.Driver
 func claimOf(name, class string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: ptr.To(class), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		},
 	}}
 }
 
 // selectNode does what the scheduler does.
 func selectNode(ctx context.Context, t *testing.T, c kubernetes.Interface, claim string) {
 	t.Helper()
-	if _, err := c.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := c.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
+		metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
 	err := again(func() error {

@@ -29,7 +29,10 @@ func drawProvisioning(seed uint64, length int) sequence {
 }
 
 func (d *dice) provisioning(seed uint64, length int) sequence {
-	s := sequence{seed: seed, ops: []op{d.newStorageClass("fast"), d.newStorageClass("late"), d.newSecret("s0"), newAttributes("gold"), newAttributes("strange")}}
+	s := sequence{seed: seed, ops: []op{
+		d.newStorageClass("fast"), d.newStorageClass("late"), d.newSecret("s0"), newAttributes("gold"),
+		newAttributes("strange"),
+	}}
 	if d.IntN(3) == 0 {
 		s.ops = append(s.ops, d.fault("CreateVolume"))
 	}
@@ -71,10 +74,12 @@ func (d *dice) made() string { return d.claimName(d.IntN(d.claims)) }
 // newStorageClass makes a class; its name says when it binds.
 func (d *dice) newStorageClass(name string) op {
 	class := &storagev1.StorageClass{
-		Provisioner: driverName, Parameters: d.parameters(name == "odd" || d.IntN(4) == 0), MountOptions: pick(d, nil, nil, []string{"noatime"}, []string{"nodev", "ro"}),
+		Provisioner: driverName, Parameters: d.parameters(name == "odd" || d.IntN(4) == 0),
+		MountOptions:      pick(d, nil, nil, []string{"noatime"}, []string{"nodev", "ro"}),
 		VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate), AllowVolumeExpansion: ptr.To(true),
 		AllowedTopologies: d.allowed(),
-		ReclaimPolicy:     pick(d, nil, ptr.To(corev1.PersistentVolumeReclaimDelete), ptr.To(corev1.PersistentVolumeReclaimRetain)),
+		ReclaimPolicy: pick(d, nil, ptr.To(corev1.PersistentVolumeReclaimDelete),
+			ptr.To(corev1.PersistentVolumeReclaimRetain)),
 	}
 	if name == "late" {
 		class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
@@ -82,7 +87,8 @@ func (d *dice) newStorageClass(name string) op {
 	if name == "odd" {
 		class.Provisioner = pick(d, driverName, "other.example.com", volume.NoProvisioner)
 	}
-	text := fmt.Sprintf("make class %s of %s: parameters %v, mount options %v", name, class.Provisioner, class.Parameters, class.MountOptions)
+	text := fmt.Sprintf("make class %s of %s: parameters %v, mount options %v", name, class.Provisioner, class.Parameters,
+		class.MountOptions)
 	if class.ReclaimPolicy != nil {
 		text += ", " + string(*class.ReclaimPolicy)
 	}
@@ -105,12 +111,15 @@ func (d *dice) parameters(wild bool) map[string]string {
 		all["tier"] = pick(d, "gold", "")
 	}
 	if d.IntN(3) == 0 {
-		maps.Copy(all, pick(d, map[string]string{"fstype": "ext4"}, map[string]string{"FsType": "xfs"}, map[string]string{prefixed + "fstype": "xfs"}))
+		maps.Copy(all, pick(d, map[string]string{"fstype": "ext4"}, map[string]string{"FsType": "xfs"},
+			map[string]string{prefixed + "fstype": "xfs"}))
 	}
 	if wild && d.IntN(4) == 0 {
 		all[pick(d, "fstype", prefixed+"fstype", prefixed+"pvc/name", prefixed+"unknown")] = "ext4"
 	}
-	for _, purpose := range []string{"", "provisioner-", "controller-publish-", "node-stage-", "node-publish-", "controller-expand-", "node-expand-"} {
+	for _, purpose := range []string{
+		"", "provisioner-", "controller-publish-", "node-stage-", "node-publish-", "controller-expand-", "node-expand-",
+	} {
 		if d.IntN(8) == 0 || purpose == "provisioner-" && d.IntN(4) == 0 {
 			d.secret(all, prefixed+purpose+"secret-name", prefixed+purpose+"secret-namespace", wild)
 		}
@@ -133,17 +142,20 @@ func (d *dice) secret(all map[string]string, name, namespace string, wild bool) 
 }
 
 func (d *dice) secretName() string {
-	return pick(d, "s0", "s1", "x-${pvc.namespace}", "${pv.name}", "${pvc.annotations['none']}", "${pvc.uid}", "", "No name", "a$$b", "${pvc.name", "$", "$x")
+	return pick(d, "s0", "s1", "x-${pvc.namespace}", "${pv.name}", "${pvc.annotations['none']}", "${pvc.uid}", "",
+		"No name", "a$$b", "${pvc.name", "$", "$x")
 }
 
 func (d *dice) secretNamespace() string {
-	return pick(d, "${pvc.namespace}", "${pvc.namespace}", "${pvc.namespace}", "default", "${pvc.name}", "", "a.b", "${pv.name}")
+	return pick(d, "${pvc.namespace}", "${pvc.namespace}", "${pvc.namespace}", "default", "${pvc.name}", "",
+		"a.b", "${pv.name}")
 }
 
 func (d *dice) newDynamicClaim() op {
 	c := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: d.modes(), VolumeMode: d.volumeMode(), StorageClassName: ptr.To(pick(d, "fast", "fast", "fast", "late", "late", "odd")),
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: d.size()}},
+		AccessModes: d.modes(), VolumeMode: d.volumeMode(),
+		StorageClassName: ptr.To(pick(d, "fast", "fast", "fast", "late", "late", "odd")),
+		Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: d.size()}},
 	}}
 	if d.IntN(3) == 0 {
 		c.Annotations = map[string]string{annSecret: pick(d, "s0", "s1", "Not a name")}
@@ -154,7 +166,9 @@ func (d *dice) newDynamicClaim() op {
 	}
 	switch d.IntN(22) {
 	case 20, 21:
-		c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: d.snapshotName()}
+		c.Spec.DataSource = &corev1.TypedLocalObjectReference{
+			APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: d.snapshotName(),
+		}
 	case 0:
 		c.Spec.VolumeName = fmt.Sprint("v", d.IntN(d.volumes+1))
 	case 1:
@@ -165,18 +179,21 @@ func (d *dice) newDynamicClaim() op {
 	}
 	name := d.claimName(d.claims)
 	d.claims++
-	return op{text: "make claim " + name + ": " + describeClaim(c), do: func(ctx context.Context, s side, space string) error {
-		c := c.DeepCopy()
-		c.Name, c.Spec.StorageClassName = name, ptr.To(space+"-"+*c.Spec.StorageClassName)
-		if c.Spec.VolumeAttributesClassName != nil {
-			c.Spec.VolumeAttributesClassName = ptr.To(space + "-" + *c.Spec.VolumeAttributesClassName)
-		}
-		if c.Spec.VolumeName != "" {
-			c.Spec.VolumeName = space + "-" + c.Spec.VolumeName
-		}
-		_, err := s.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, c, metav1.CreateOptions{})
-		return err
-	}}
+	return op{
+		text: "make claim " + name + ": " + describeClaim(c),
+		do: func(ctx context.Context, s side, space string) error {
+			c := c.DeepCopy()
+			c.Name, c.Spec.StorageClassName = name, ptr.To(space+"-"+*c.Spec.StorageClassName)
+			if c.Spec.VolumeAttributesClassName != nil {
+				c.Spec.VolumeAttributesClassName = ptr.To(space + "-" + *c.Spec.VolumeAttributesClassName)
+			}
+			if c.Spec.VolumeName != "" {
+				c.Spec.VolumeName = space + "-" + c.Spec.VolumeName
+			}
+			_, err := s.client.CoreV1().PersistentVolumeClaims(space).Create(ctx, c, metav1.CreateOptions{})
+			return err
+		},
+	}
 }
 
 func describeClaim(c *corev1.PersistentVolumeClaim) string {
@@ -217,7 +234,8 @@ func schedule(claim, to string) op {
 
 func patchClaim(claim, text, patch string) op {
 	return op{text: text, do: func(ctx context.Context, s side, space string) error {
-		_, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, claim, types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{})
 		return err
 	}}
 }
@@ -228,7 +246,8 @@ func (d *dice) changeClaim() op {
 		return patchClaim(claim, "let claim "+claim+" ask for 9Gi", `{"spec":{"resources":{"requests":{"storage":"9Gi"}}}}`)
 	}
 	secret := pick(d, "s0", "s1")
-	return patchClaim(claim, "annotate claim "+claim+" with secret "+secret, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, annSecret, secret))
+	return patchClaim(claim, "annotate claim "+claim+" with secret "+secret,
+		fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, annSecret, secret))
 }
 
 // changeMadeVolume does something to the volume that was made for a claim.
@@ -236,7 +255,8 @@ func (d *dice) changeMadeVolume() op {
 	claim := d.made()
 	patch := func(text, patch string) op {
 		return op{text: text + claim, do: func(ctx context.Context, s side, space string) error {
-			_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, s.madeFor(space, claim), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, s.madeFor(space, claim), types.MergePatchType,
+				[]byte(patch), metav1.PatchOptions{})
 			return err
 		}}
 	}
@@ -264,12 +284,14 @@ func (s side) madeFor(space, claim string) string {
 }
 
 func (d *dice) fault(method string) op {
-	f := fault{times: pick(d, 1, 2, 0), code: pick(d, codes.Internal, codes.Internal, codes.ResourceExhausted, codes.ResourceExhausted, codes.InvalidArgument, codes.OutOfRange, codes.NotFound,
+	f := fault{times: pick(d, 1, 2, 0), code: pick(d, codes.Internal, codes.Internal, codes.ResourceExhausted,
+		codes.ResourceExhausted, codes.InvalidArgument, codes.OutOfRange, codes.NotFound,
 		codes.AlreadyExists, codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Canceled)}
 	if f.code == codes.Unavailable || f.code == codes.DeadlineExceeded {
 		f.after = d.IntN(2) == 0
 	}
-	text := fmt.Sprintf("let the driver answer %s with %s, %d times a volume (0 is always), done nevertheless: %v", method, f.code, f.times, f.after)
+	text := fmt.Sprintf("let the driver answer %s with %s, %d times a volume (0 is always), done nevertheless: %v", method,
+		f.code, f.times, f.after)
 	return op{text: text, do: func(_ context.Context, s side, space string) error {
 		s.storage.fail(space, method, f)
 		return nil
@@ -303,10 +325,12 @@ func (s side) touch(ctx context.Context, space string, mark int) error {
 		if c.space != space {
 			continue
 		}
-		if _, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, c.name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !refused(err) {
+		if _, err := s.client.CoreV1().PersistentVolumeClaims(space).Patch(ctx, c.name, types.MergePatchType, patch,
+			metav1.PatchOptions{}); err != nil && !refused(err) {
 			return err
 		}
-		if _, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, "pvc-"+string(uid), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil && !refused(err) {
+		if _, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, "pvc-"+string(uid), types.MergePatchType, patch,
+			metav1.PatchOptions{}); err != nil && !refused(err) {
 			return err
 		}
 	}
@@ -325,13 +349,17 @@ func (d *dice) changeSecret() op {
 
 func (d *dice) newSecret(name string) op {
 	value, mark := fmt.Sprint(d.IntN(100)), d.Int()
-	return op{text: "make secret " + name + ", touch the claims", do: func(ctx context.Context, s side, space string) error {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{"key": []byte(value)}}
-		if _, err := s.client.CoreV1().Secrets(space).Create(ctx, secret, metav1.CreateOptions{}); err != nil && !refused(err) {
-			return err
-		}
-		return s.touch(ctx, space, mark)
-	}}
+	return op{
+		text: "make secret " + name + ", touch the claims",
+		do: func(ctx context.Context, s side, space string) error {
+			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string][]byte{"key": []byte(value)}}
+			if _, err := s.client.CoreV1().Secrets(space).Create(ctx, secret, metav1.CreateOptions{}); err != nil &&
+				!refused(err) {
+				return err
+			}
+			return s.touch(ctx, space, mark)
+		},
+	}
 }
 
 // attach makes or deletes the record that the volume of a claim is attached.
@@ -343,9 +371,13 @@ func (d *dice) attach() op {
 		}}
 	}
 	return op{text: "attach the volume of claim " + claim, do: func(ctx context.Context, s side, space string) error {
-		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: space + "-" + claim}, Spec: storagev1.VolumeAttachmentSpec{
-			Attacher: driverName, NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(s.madeFor(space, claim))},
-		}}
+		a := &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: space + "-" + claim},
+			Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: driverName, NodeName: "n1",
+				Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To(s.madeFor(space, claim))},
+			},
+		}
 		_, err := s.client.StorageV1().VolumeAttachments().Create(ctx, a, metav1.CreateOptions{})
 		return err
 	}}

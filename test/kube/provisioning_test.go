@@ -34,7 +34,9 @@ func playProvisioning(t *testing.T, draw func(uint64, int) sequence, prepare fun
 	ours.begin(func() func() { return ours.ours(t, drivers, "binder", "protection", "provisioner") })
 	theirs.begin(func() func() { return theirs.theirs(t, theirBinder...) })
 	theirs.begin(func() func() { return theirs.theirProvisioner(t, theirs.storage.driver) })
-	compareAll(t, &differential{sides: []side{ours, theirs}, usual: 50, draw: draw, allowed: provisioningMayDiffer, counted: map[string]int{}})
+	compareAll(t, &differential{
+		sides: []side{ours, theirs}, usual: 50, draw: draw, allowed: provisioningMayDiffer, counted: map[string]int{},
+	})
 	for _, s := range []side{ours, theirs} {
 		t.Logf("%s called %v", s.name, s.storage.calls())
 	}
@@ -59,7 +61,9 @@ func provisioningMayDiffer(ours, theirs []string) string { return explain(ours, 
 // explain returns the reasons of rows why two states may differ, "" if there is
 // a line without one.
 func explain(ours, theirs []string, rows []row) string {
-	d := difference{ours: ours, theirs: theirs, onlyOurs: without(compared(ours), theirs), onlyTheirs: without(compared(theirs), ours)}
+	d := difference{
+		ours: ours, theirs: theirs, onlyOurs: without(compared(ours), theirs), onlyTheirs: without(compared(theirs), ours),
+	}
 	var reasons []string
 	for _, line := range slices.Concat(d.onlyOurs, d.onlyTheirs) {
 		i := slices.IndexFunc(rows, func(r row) bool { return r.explains(d, line) })
@@ -79,13 +83,15 @@ func rows() []row { return slices.Concat(rowsOfCalls(), rowsOfObjects(), rowsOfS
 func rowsOfCalls() []row {
 	return []row{
 		{
-			"after InvalidArgument the provisioner of Kubernetes asks again in five minutes, whatever happens; here after a pause that grows, or when somebody edits the claim",
+			"after InvalidArgument the provisioner of Kubernetes asks again in five minutes, whatever happens; here after a " +
+				"pause that grows, or when somebody edits the claim",
 			func(d difference, line string) bool {
 				return claimIn(line) != "" && has(d.theirs, "answered CreateVolume of pvc-"+claimIn(line)+" with InvalidArgument")
 			},
 		},
 		{
-			"after a refusal volplane does not ask the same again before a pause is over that grows, whatever is edited; the pauses of Kubernetes' provisioner are short here",
+			"after a refusal volplane does not ask the same again before a pause is over that grows, whatever is edited; the " +
+				"pauses of Kubernetes' provisioner are short here",
 			func(d difference, line string) bool {
 				name := claimIn(line)
 				paused := has(d.ours, "answered CreateVolume of pvc-"+name+" with ") && has(d.ours, "claim "+name+" Pending")
@@ -94,7 +100,8 @@ func rowsOfCalls() []row {
 			},
 		},
 		{
-			"whether a call was under way when the controllers ended depends on their pauses; what it has done shows when the driver is asked again",
+			"whether a call was under way when the controllers ended depends on their pauses; what it has done shows when the " +
+				"driver is asked again",
 			doneUnheard,
 		},
 		{
@@ -102,7 +109,9 @@ func rowsOfCalls() []row {
 			handedOn,
 		},
 		{
-			"when the driver did not say whether it made a volume, volplane goes on with what it asked, and undoes it when the claim goes; Kubernetes asks what class and node say now, or forgets it, and keeps a volume with policy Retain that nobody had",
+			"when the driver did not say whether it made a volume, volplane goes on with what it asked, and undoes it when " +
+				"the claim goes; Kubernetes asks what class and node say now, or forgets it, and keeps a volume with policy " +
+				"Retain that nobody had",
 			wentOn,
 		},
 	}
@@ -112,45 +121,55 @@ func rowsOfCalls() []row {
 func rowsOfObjects() []row {
 	return []row{
 		{
-			"when a user takes the claim from a volume that is being deleted, protection and binder race in Kubernetes, and the claim may lose its volume; here it keeps it",
+			"when a user takes the claim from a volume that is being deleted, protection and binder race in Kubernetes, and " +
+				"the claim may lose its volume; here it keeps it",
 			func(d difference, line string) bool {
 				return has(d.onlyOurs, "volume ", " Bound for "+claimIn(line)+" ", "going=true")
 			},
 		},
 		{
-			"a selected node that cannot have the volume is taken from the claim, so that another one is selected; Kubernetes takes only one that has gone",
+			"a selected node that cannot have the volume is taken from the claim, so that another one is selected; Kubernetes " +
+				"takes only one that has gone",
 			func(d difference, line string) bool {
-				return unselected(line, d.onlyTheirs, d.onlyOurs, `\w+`) && !has(d.ours, "answered CreateVolume of pvc-"+claimIn(line)+" with ResourceExhausted")
+				return unselected(line, d.onlyTheirs, d.onlyOurs, `\w+`) &&
+					!has(d.ours, "answered CreateVolume of pvc-"+claimIn(line)+" with ResourceExhausted")
 			},
 		},
 		{
-			"a claim keeps a node that has gone while its class, its secret, its source or what the driver has been asked already keep it from having a volume anywhere; Kubernetes looks at the node first",
+			"a claim keeps a node that has gone while its class, its secret, its source or what the driver has been asked " +
+				"already keep it from having a volume anywhere; Kubernetes looks at the node first",
 			func(d difference, line string) bool { return unselected(line, d.onlyOurs, d.onlyTheirs, gone) },
 		},
 		{
-			"Kubernetes protects what a copy is made of before it finds out that it cannot ask for the copy; here it is protected when the copy is asked for",
+			"Kubernetes protects what a copy is made of before it finds out that it cannot ask for the copy; here it is " +
+				"protected when the copy is asked for",
 			protected,
 		},
 		{
-			"a claim is kept while a copy of it is asked for; Kubernetes keeps it while any claim waits that wants one, though nobody can be asked",
+			"a claim is kept while a copy of it is asked for; Kubernetes keeps it while any claim waits that wants one, " +
+				"though nobody can be asked",
 			keptSource,
 		},
 		{
-			"a snapshot is protected while a driver may make a volume of it; in Kubernetes before the first attempt and after each that failed, too, for ever if the claim goes then",
+			"a snapshot is protected while a driver may make a volume of it; in Kubernetes before the first attempt and after " +
+				"each that failed, too, for ever if the claim goes then",
 			protectedSnapshot,
 		},
 		{
 			"no volume is made for a claim that is being deleted, though its consumer is still there; Kubernetes makes one",
 			func(d difference, line string) bool {
-				return has(d.onlyOurs, "claim "+claimIn(line)+" Pending", "going=true") && has(d.onlyTheirs, "asked CreateVolume", `"pvc-`+claimIn(line)+`"`)
+				return has(d.onlyOurs, "claim "+claimIn(line)+" Pending", "going=true") &&
+					has(d.onlyTheirs, "asked CreateVolume", `"pvc-`+claimIn(line)+`"`)
 			},
 		},
 		{
-			"the protection of a volume that is being deleted goes with its provisioner's finalizer, in one write, when the driver has deleted it; in Kubernetes before",
+			"the protection of a volume that is being deleted goes with its provisioner's finalizer, in one write, when the " +
+				"driver has deleted it; in Kubernetes before",
 			func(d difference, line string) bool {
 				return slices.ContainsFunc(d.onlyOurs, func(l string) bool {
 					other := strings.Replace(l, " "+volume.FinalizerVolumeProtection+"]", "]", 1)
-					return strings.Contains(l, volume.FinalizerProvisioner) && has([]string{l}, "volume ", "going=true") && slices.Contains(d.onlyTheirs, other) && (line == l || line == other)
+					return strings.Contains(l, volume.FinalizerProvisioner) && has([]string{l}, "volume ", "going=true") &&
+						slices.Contains(d.onlyTheirs, other) && (line == l || line == other)
 				})
 			},
 		},
@@ -164,7 +183,8 @@ func rowsOfSecrets() []row {
 			func(d difference, line string) bool { return about(line, claimsOf(d, `\$[^{]|\$"|\$\{[^}"]*"`)) },
 		},
 		{
-			"a volume that was not made here has no deletion secret; Kubernetes looks for one in the class that has that name now",
+			"a volume that was not made here has no deletion secret; Kubernetes looks for one in the class that has " +
+				"that name now",
 			func(d difference, line string) bool {
 				return has(d.ours, "class ", "secret-name") && regexp.MustCompile(`^volume v|-v[0-9]+"`).MatchString(line)
 			},
@@ -185,7 +205,8 @@ func doneUnheard(d difference, line string) bool {
 		return has(one, unanswered+call) && !has(other, unanswered+call) && has(one, undone) && has(other, undone)
 	}
 	return strings.HasPrefix(line, "stored ") &&
-		(only(keeps, lacks, "CreateVolume of "+name, "claim "+claimIn(line)+" Pending") || only(lacks, keeps, "DeleteVolume of id-"+name, "volume "+name+" "))
+		(only(keeps, lacks, "CreateVolume of "+name, "claim "+claimIn(line)+" Pending") ||
+			only(lacks, keeps, "DeleteVolume of id-"+name, "volume "+name+" "))
 }
 
 // handedOn says whether a line is about claims of which each has the same volume
@@ -195,7 +216,8 @@ func handedOn(d difference, line string) bool {
 	for _, l := range d.onlyOurs {
 		ours := bound.FindStringSubmatch(l)
 		for _, l := range d.onlyTheirs {
-			if theirs := bound.FindStringSubmatch(l); ours != nil && theirs != nil && ours[1] == theirs[1] && ours[2] != theirs[2] && about(line, []string{ours[2], theirs[2]}) {
+			if theirs := bound.FindStringSubmatch(l); ours != nil && theirs != nil && ours[1] == theirs[1] &&
+				ours[2] != theirs[2] && about(line, []string{ours[2], theirs[2]}) {
 				return true
 			}
 		}
@@ -215,11 +237,14 @@ func wentOn(d difference, line string) bool {
 	both := slices.Concat(d.ours, d.theirs)
 	name := claimIn(line)
 	answered := func(c codes.Code) bool { return has(both, "answered CreateVolume of pvc-"+name+" with "+c.String()) }
-	unknown := has(both, unanswered+"CreateVolume of pvc-"+name) || slices.ContainsFunc([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted}, answered)
-	claims := slices.DeleteFunc(slices.Clone(both), func(l string) bool { return !strings.HasPrefix(l, "claim "+name+" ") })
+	unknown := has(both, unanswered+"CreateVolume of pvc-"+name) ||
+		slices.ContainsFunc([]codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted}, answered)
+	claims := slices.DeleteFunc(slices.Clone(both),
+		func(l string) bool { return !strings.HasPrefix(l, "claim "+name+" ") })
 	if len(claims) == 0 {
 		// Nor do these say whether it did.
-		return unknown || slices.ContainsFunc([]codes.Code{codes.Internal, codes.Unknown, codes.DataLoss, codes.FailedPrecondition}, answered)
+		return unknown ||
+			slices.ContainsFunc([]codes.Code{codes.Internal, codes.Unknown, codes.DataLoss, codes.FailedPrecondition}, answered)
 	}
 	return unknown && lostItsWay(d, name, claims)
 }
@@ -236,7 +261,8 @@ func lostItsWay(d difference, name string, claims []string) bool {
 	}
 	noNode := class == "late" && !has(claims, "selected-node")
 	// A node was selected since that cannot have what this one goes on with.
-	elsewhere := has(d.ours, "claim "+name+" Bound ", "selected-node") && has(d.theirs, "claim "+name+" Pending ", "selected-node") && has(d.ours, "asked CreateVolume", `"pvc-`+name+`"`, "accessibility_requirements")
+	elsewhere := has(d.ours, "claim "+name+" Bound ", "selected-node") && has(d.theirs, "claim "+name+" Pending ",
+		"selected-node") && has(d.ours, "asked CreateVolume", `"pvc-`+name+`"`, "accessibility_requirements")
 	return asked > 1 || noNode || elsewhere || !has(d.ours, "class "+class+" of ")
 }
 
@@ -247,7 +273,9 @@ func protected(d difference, line string) bool {
 	name := claimIn(line)
 	for _, l := range d.onlyTheirs {
 		if strings.HasPrefix(l, "claim "+name+" ") && slices.Contains(d.onlyOurs, strings.Replace(l, finalizer, "", 1)) {
-			copies := names(d.ours, "claim ", func(l string) bool { return strings.Contains(l, " source=PersistentVolumeClaim:"+name+".") })
+			copies := names(d.ours, "claim ", func(l string) bool {
+				return strings.Contains(l, " source=PersistentVolumeClaim:"+name+".")
+			})
 			return !slices.ContainsFunc(copies, func(c string) bool { return has(d.ours, "asked CreateVolume", `"pvc-`+c+`"`) })
 		}
 	}
@@ -258,7 +286,8 @@ func protected(d difference, line string) bool {
 // the source of one that waits.
 func keptSource(d difference, line string) bool {
 	name := claimIn(line)
-	return has(d.onlyTheirs, "claim "+name+" ", volume.FinalizerCloning, "going=true") && !has(d.ours, "claim "+name+" ") &&
+	return has(d.onlyTheirs, "claim "+name+" ", volume.FinalizerCloning, "going=true") &&
+		!has(d.ours, "claim "+name+" ") &&
 		has(d.theirs, "claim ", " Pending ", " source=PersistentVolumeClaim:"+name+".")
 }
 

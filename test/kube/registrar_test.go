@@ -66,7 +66,10 @@ func TestTopologyUnderNodeRestriction(t *testing.T) {
 		return csitest.Start(t, config)
 	}
 	beside := func(d *csitest.Driver) []string {
-		return []string{"registrar", "--csi-address=" + d.Socket, "--kubelet-registration-path=" + d.Socket, "--plugin-registration-path=" + r.registry()}
+		return []string{
+			"registrar", "--csi-address=" + d.Socket, "--kubelet-registration-path=" + d.Socket,
+			"--plugin-registration-path=" + r.registry(),
+		}
 	}
 	own := startProgram(t, "volplane", beside(topology("topology.csi.example.com/rack"))...)
 	r.known("node-1")
@@ -86,7 +89,8 @@ func (r *registered) refused(flags ...string) string {
 	r.t.Helper()
 	said, err := exec.CommandContext(r.ctx, plane.Bin("volplane"), flags...).CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(said), "the node agent refuses the driver") {
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 ||
+		!strings.Contains(string(said), "the node agent refuses the driver") {
 		r.t.Errorf("the registrar ended with %v: %s", err, said)
 	}
 	return string(said)
@@ -113,7 +117,10 @@ func (r *registered) serve(nodeID string) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- local.Serve(ctx, local.Options{NodeID: nodeID, PoolDir: filepath.Join(filepath.Dir(r.root), "pool"), Endpoint: r.socket(), Log: slog.New(slog.DiscardHandler)})
+		ended <- local.Serve(ctx, local.Options{
+			NodeID: nodeID, PoolDir: filepath.Join(filepath.Dir(r.root), "pool"), Endpoint: r.socket(),
+			Log: slog.New(slog.DiscardHandler),
+		})
 	}()
 	stop = func() {
 		cancel()
@@ -127,7 +134,10 @@ func (r *registered) serve(nodeID string) (stop func()) {
 }
 
 func (r *registered) flags(endpoint string) []string {
-	return []string{"registrar", "--csi-address=" + r.socket(), "--kubelet-registration-path=" + endpoint, "--plugin-registration-path=" + r.registry()}
+	return []string{
+		"registrar", "--csi-address=" + r.socket(), "--kubelet-registration-path=" + endpoint,
+		"--plugin-registration-path=" + r.registry(),
+	}
 }
 
 func (r *registered) announce() *program {

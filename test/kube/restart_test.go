@@ -228,7 +228,8 @@ func (s side) makePair(ctx context.Context, name string) error {
 	if s.storage.driver == nil {
 		class.Provisioner = volume.NoProvisioner
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
-			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: claim.Spec.AccessModes, StorageClassName: name,
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes: claim.Spec.AccessModes, StorageClassName: name,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 		}}
 		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: name}

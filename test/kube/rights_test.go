@@ -35,7 +35,8 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 	c, log := auditedCluster(t)
 	ctx, cancel := context.WithTimeout(t.Context(), sceneLimit)
 	defer cancel()
-	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller", "persistentvolume-protection-controller",
+	c.controllers(t, "persistentvolume-binder-controller", "persistentvolume-attach-detach-controller",
+		"persistentvolume-protection-controller",
 		"persistentvolumeclaim-protection-controller")
 	config := csitest.Full()
 	config.NodeID = "id-n1"
@@ -56,7 +57,8 @@ func TestRightsOfManifestsSuffice(t *testing.T) {
 	}
 	// Otherwise somebody else has done the work, or nothing was noted.
 	for _, must := range []string{
-		"persistentvolumes create", "persistentvolumes delete", "volumeattachments/status patch", "persistentvolumeclaims/status update",
+		"persistentvolumes create", "persistentvolumes delete", "volumeattachments/status patch",
+		"persistentvolumeclaims/status update",
 		"csistoragecapacities create", "secrets get", "leases create", "leases update", "configmaps create", "events create",
 	} {
 		if asked[must] == 0 {
@@ -95,17 +97,22 @@ rules:
 func (i *installation) runs(shape string, driver *csitest.Driver) *program {
 	i.t.Helper()
 	template, _ := i.templates(shape)
-	args := slices.DeleteFunc(template.Spec.Containers[1].Args, func(a string) bool { return strings.HasPrefix(a, "--csi-address") })
-	return startProgram(i.t, "volplane", append(args, "--csi-address="+driver.Socket, "--kubeconfig="+i.identity(i.base+"-controller"))...)
+	args := slices.DeleteFunc(template.Spec.Containers[1].Args,
+		func(a string) bool { return strings.HasPrefix(a, "--csi-address") })
+	return startProgram(i.t, "volplane",
+		append(args, "--csi-address="+driver.Socket, "--kubeconfig="+i.identity(i.base+"-controller"))...)
 }
 
 // identity returns a kubeconfig with a token of one of the accounts.
 func (i *installation) identity(account string) string {
 	i.t.Helper()
-	token, err := i.client.CoreV1().ServiceAccounts(i.space).CreateToken(i.ctx, account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := i.client.CoreV1().ServiceAccounts(i.space).CreateToken(i.ctx, account, &authenticationv1.TokenRequest{},
+		metav1.CreateOptions{})
 	i.must(err)
 	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://" + i.address, CertificateAuthorityData: i.authority.CertPEM()}
+	config.Clusters["c"] = &clientcmdapi.Cluster{
+		Server: "https://" + i.address, CertificateAuthorityData: i.authority.CertPEM(),
+	}
 	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
 	// In a Pod it is that of the account.
 	config.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u", Namespace: i.space}
@@ -123,17 +130,24 @@ func (i *installation) furnish(driver string) {
 	managed := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:"true"}}}`, volume.AnnControllerManagedAttach)
 	_, err := i.client.CoreV1().Nodes().Patch(i.ctx, "n1", types.MergePatchType, managed, metav1.PatchOptions{})
 	i.must(err)
-	_, err = i.client.CoreV1().ServiceAccounts("default").Create(i.ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err = i.client.CoreV1().ServiceAccounts("default").Create(i.ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	i.must(err)
-	_, err = i.client.CoreV1().Secrets("default").Create(i.ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "login"}, StringData: map[string]string{"key": "k"}}, metav1.CreateOptions{})
+	_, err = i.client.CoreV1().Secrets("default").Create(i.ctx,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "login"}, StringData: map[string]string{"key": "k"}},
+		metav1.CreateOptions{})
 	i.must(err)
 	parameters := map[string]string{}
 	for _, of := range []string{"provisioner", "controller-publish", "controller-expand"} {
-		parameters["csi.storage.k8s.io/"+of+"-secret-name"], parameters["csi.storage.k8s.io/"+of+"-secret-namespace"] = "login", "default"
+		parameters["csi.storage.k8s.io/"+of+"-secret-name"], parameters["csi.storage.k8s.io/"+of+
+			"-secret-namespace"] = "login", "default"
 	}
-	for name, mode := range map[string]storagev1.VolumeBindingMode{"fast": storagev1.VolumeBindingImmediate, "late": whenUsed} {
+	for name, mode := range map[string]storagev1.VolumeBindingMode{
+		"fast": storagev1.VolumeBindingImmediate, "late": whenUsed,
+	} {
 		_, err = i.client.StorageV1().StorageClasses().Create(i.ctx, &storagev1.StorageClass{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: driver, VolumeBindingMode: &mode, AllowVolumeExpansion: ptr.To(true), Parameters: parameters,
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: driver, VolumeBindingMode: &mode,
+			AllowVolumeExpansion: ptr.To(true), Parameters: parameters,
 		}, metav1.CreateOptions{})
 		i.must(err)
 	}
@@ -142,7 +156,8 @@ func (i *installation) furnish(driver string) {
 // lives plays the life of a volume.
 func (i *installation) lives(driver *csitest.Driver) {
 	i.t.Helper()
-	claims, pods, volumes := i.client.CoreV1().PersistentVolumeClaims("default"), i.client.CoreV1().Pods("default"), i.client.CoreV1().PersistentVolumes()
+	claims, pods, volumes := i.client.CoreV1().PersistentVolumeClaims("default"), i.client.CoreV1().Pods("default"),
+		i.client.CoreV1().PersistentVolumes()
 	claim, err := claims.Create(i.ctx, claimOf("c", "fast"), metav1.CreateOptions{})
 	i.must(err)
 	eventually(i.ctx, i.t, func() string {
@@ -156,8 +171,11 @@ func (i *installation) lives(driver *csitest.Driver) {
 		return ""
 	})
 	_, err = pods.Create(i.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{
-		NodeName: "n1", AutomountServiceAccountToken: ptr.To(false), Containers: []corev1.Container{{Name: "c", Image: "none"}},
-		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}},
+		NodeName: "n1", AutomountServiceAccountToken: ptr.To(false),
+		Containers: []corev1.Container{{Name: "c", Image: "none"}},
+		Volumes: []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+		}}},
 	}}, metav1.CreateOptions{})
 	i.must(err)
 	i.attachments(1)
@@ -171,7 +189,8 @@ func (i *installation) lives(driver *csitest.Driver) {
 		return err
 	}))
 	eventually(i.ctx, i.t, func() string {
-		if v, err := volumes.Get(i.ctx, claim.Spec.VolumeName, metav1.GetOptions{}); err != nil || v.Spec.Capacity.Storage().String() != "2Gi" {
+		if v, err := volumes.Get(i.ctx, claim.Spec.VolumeName, metav1.GetOptions{}); err != nil ||
+			v.Spec.Capacity.Storage().String() != "2Gi" {
 			return fmt.Sprintf("the volume has %v: %v", v.Spec.Capacity, err)
 		}
 		return ""
@@ -180,7 +199,8 @@ func (i *installation) lives(driver *csitest.Driver) {
 	i.attachments(0)
 	i.must(claims.Delete(i.ctx, "c", metav1.DeleteOptions{}))
 	eventually(i.ctx, i.t, func() string {
-		if v, err := volumes.Get(i.ctx, claim.Spec.VolumeName, metav1.GetOptions{}); !apierrors.IsNotFound(err) || len(driver.Volumes()) > 0 {
+		if v, err := volumes.Get(i.ctx, claim.Spec.VolumeName, metav1.GetOptions{}); !apierrors.IsNotFound(err) ||
+			len(driver.Volumes()) > 0 {
 			return fmt.Sprintf("the volume is left: %+v %v, the driver has %d", v.Status, err, len(driver.Volumes()))
 		}
 		return ""

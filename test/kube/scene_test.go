@@ -43,10 +43,13 @@ func (s *scene) eventually(notYet func() string) {
 	eventually(s.ctx, s.t, notYet)
 }
 
-func (s *scene) class(mode storagev1.VolumeBindingMode, policy corev1.PersistentVolumeReclaimPolicy, provisioner string) {
+func (s *scene) class(
+	mode storagev1.VolumeBindingMode, policy corev1.PersistentVolumeReclaimPolicy, provisioner string,
+) {
 	s.t.Helper()
 	_, err := s.client.StorageV1().StorageClasses().Create(s.ctx, &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name}, Provisioner: provisioner, VolumeBindingMode: &mode, ReclaimPolicy: &policy,
+		ObjectMeta: metav1.ObjectMeta{Name: s.name}, Provisioner: provisioner, VolumeBindingMode: &mode,
+		ReclaimPolicy: &policy,
 	}, metav1.CreateOptions{})
 	s.must(err)
 }
@@ -79,7 +82,8 @@ func (s *scene) volume(name string) *corev1.PersistentVolume {
 // patchVolume applies a merge patch.
 func (s *scene) patchVolume(name, patch string) {
 	s.t.Helper()
-	_, err := s.client.CoreV1().PersistentVolumes().Patch(s.ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := s.client.CoreV1().PersistentVolumes().Patch(s.ctx, name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	s.must(err)
 }
 
@@ -92,7 +96,8 @@ func (s *scene) bound(claim string) *corev1.PersistentVolume {
 		if err != nil || c.Status.Phase != corev1.ClaimBound {
 			return fmt.Sprintf("claim %s is not bound: %v", claim, err)
 		}
-		if v = s.volume(c.Spec.VolumeName); v.Status.Phase != corev1.VolumeBound || v.Spec.ClaimRef == nil || v.Spec.ClaimRef.UID != c.UID {
+		if v = s.volume(c.Spec.VolumeName); v.Status.Phase != corev1.VolumeBound || v.Spec.ClaimRef == nil ||
+			v.Spec.ClaimRef.UID != c.UID {
 			return fmt.Sprintf("volume %s is %s and of %v", v.Name, v.Status.Phase, v.Spec.ClaimRef)
 		}
 		return ""
@@ -167,7 +172,8 @@ func (s *scene) deletePod(name string) {
 // cordon keeps new Pods from a node, or no longer.
 func (s *scene) cordon(node string, on bool) {
 	s.t.Helper()
-	_, err := s.client.CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, on), metav1.PatchOptions{})
+	_, err := s.client.CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType,
+		fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, on), metav1.PatchOptions{})
 	s.must(err)
 }
 
@@ -228,7 +234,9 @@ func (s *scene) isIn(where string, claim string, v *corev1.PersistentVolume) {
 
 func onlyIn(where string) *corev1.VolumeNodeAffinity {
 	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: zone, Operator: corev1.NodeSelectorOpIn, Values: []string{where}}},
+		MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: zone, Operator: corev1.NodeSelectorOpIn, Values: []string{where}},
+		},
 	}}}}
 }
 

@@ -116,8 +116,10 @@ func nodeGone(s *scene) {
 	s.cast.start()
 	where := s.placed("p")
 	v := s.bound("c")
-	if _, preferred := zones(s.asked(s.claim("c"))[0]); where == lost || preferred[:1] != where || v.Spec.NodeAffinity.String() != onlyIn(where).String() {
-		s.t.Errorf("the node in zone %s has gone, the pod is in zone %s, the volume was asked for in %s and is in %v", lost, where, preferred, v.Spec.NodeAffinity)
+	if _, preferred := zones(s.asked(s.claim("c"))[0]); where == lost || preferred[:1] != where ||
+		v.Spec.NodeAffinity.String() != onlyIn(where).String() {
+		s.t.Errorf("the node in zone %s has gone, the pod is in zone %s, the volume was asked for in %s and is in %v", lost,
+			where, preferred, v.Spec.NodeAffinity)
 	}
 	s.deletePod("p")
 	s.deleteClaim("c")
@@ -176,10 +178,13 @@ func byHand(s *scene) {
 		_, err := s.client.CoreV1().PersistentVolumes().Create(s.ctx, &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PersistentVolumeSpec{
-				StorageClassName: s.name, NodeAffinity: onlyIn(name[:1]), PersistentVolumeReclaimPolicy: retains, ClaimRef: reserved,
-				AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-				Capacity:               corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: s.driver.Name(), VolumeHandle: name}},
+				StorageClassName: s.name, NodeAffinity: onlyIn(name[:1]), PersistentVolumeReclaimPolicy: retains,
+				ClaimRef:    reserved,
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{
+					CSI: &corev1.CSIPersistentVolumeSource{Driver: s.driver.Name(), VolumeHandle: name},
+				},
 			},
 		}, metav1.CreateOptions{})
 		s.must(err)

@@ -57,7 +57,9 @@ func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 7)) }
 
 func draw(seed uint64, length int) sequence {
 	d := &dice{Rand: newRand(seed)}
-	s := sequence{seed: seed, ops: []op{newClass("fast", storagev1.VolumeBindingImmediate), newClass("late", storagev1.VolumeBindingWaitForFirstConsumer)}}
+	s := sequence{seed: seed, ops: []op{
+		newClass("fast", storagev1.VolumeBindingImmediate), newClass("late", storagev1.VolumeBindingWaitForFirstConsumer),
+	}}
 	for range length {
 		s.ops = append(s.ops, d.op())
 	}
@@ -107,8 +109,10 @@ func (d *dice) size() resource.Quantity {
 }
 
 func (d *dice) modes() []corev1.PersistentVolumeAccessMode {
-	return pick(d, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany}, []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany},
+	return pick(d, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany},
+		[]corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany},
 		[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod})
 }
 
@@ -119,7 +123,8 @@ func (d *dice) volumeMode() *corev1.PersistentVolumeMode {
 func (d *dice) newVolume() op {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"tier": pick(d, "a", "b")}}}
 	v.Spec = corev1.PersistentVolumeSpec{
-		Capacity: corev1.ResourceList{corev1.ResourceStorage: d.size()}, AccessModes: d.modes(), VolumeMode: d.volumeMode(), StorageClassName: pick(d, "fast", "fast", "late"),
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: d.size()}, AccessModes: d.modes(), VolumeMode: d.volumeMode(),
+		StorageClassName:              pick(d, "fast", "fast", "late"),
 		PersistentVolumeReclaimPolicy: pick(d, corev1.PersistentVolumeReclaimRetain, corev1.PersistentVolumeReclaimDelete),
 	}
 	if d.IntN(2) == 0 {
@@ -127,27 +132,35 @@ func (d *dice) newVolume() op {
 	}
 	switch d.IntN(10) {
 	case 0, 1:
-		v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Name: d.claimName(d.IntN(d.claims + 2))}
+		v.Spec.ClaimRef = &corev1.ObjectReference{
+			Kind: "PersistentVolumeClaim", APIVersion: "v1", Name: d.claimName(d.IntN(d.claims + 2)),
+		}
 	case 2:
-		v.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Name: d.claim(), UID: "11111111-2222-3333-4444-555555555555"}
+		v.Spec.ClaimRef = &corev1.ObjectReference{
+			Kind: "PersistentVolumeClaim", APIVersion: "v1", Name: d.claim(), UID: "11111111-2222-3333-4444-555555555555",
+		}
 	}
 	name := fmt.Sprint("v", d.volumes)
 	d.volumes++
-	return op{text: fmt.Sprintf("make volume %s: %s", name, describeVolume(v)), do: func(ctx context.Context, s side, space string) error {
-		v := v.DeepCopy()
-		v.Name = space + "-" + name
-		v.Spec.StorageClassName = space + "-" + v.Spec.StorageClassName
-		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: v.Name}
-		if v.Spec.ClaimRef != nil {
-			v.Spec.ClaimRef.Namespace = space
-		}
-		_, err := s.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
-		return err
-	}}
+	return op{
+		text: fmt.Sprintf("make volume %s: %s", name, describeVolume(v)),
+		do: func(ctx context.Context, s side, space string) error {
+			v := v.DeepCopy()
+			v.Name = space + "-" + name
+			v.Spec.StorageClassName = space + "-" + v.Spec.StorageClassName
+			v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: v.Name}
+			if v.Spec.ClaimRef != nil {
+				v.Spec.ClaimRef.Namespace = space
+			}
+			_, err := s.client.CoreV1().PersistentVolumes().Create(ctx, v, metav1.CreateOptions{})
+			return err
+		},
+	}
 }
 
 func describeVolume(v *corev1.PersistentVolume) string {
-	s := fmt.Sprintf("%s %v class %s %s tier %s", v.Spec.Capacity.Storage(), v.Spec.AccessModes, v.Spec.StorageClassName, v.Spec.PersistentVolumeReclaimPolicy, v.Labels["tier"])
+	s := fmt.Sprintf("%s %v class %s %s tier %s", v.Spec.Capacity.Storage(), v.Spec.AccessModes, v.Spec.StorageClassName,
+		v.Spec.PersistentVolumeReclaimPolicy, v.Labels["tier"])
 	if v.Spec.VolumeMode != nil {
 		s += " " + string(*v.Spec.VolumeMode)
 	}
@@ -162,8 +175,9 @@ func describeVolume(v *corev1.PersistentVolume) string {
 
 func (d *dice) newClaim() op {
 	c := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: d.modes(), VolumeMode: d.volumeMode(), StorageClassName: ptr.To(pick(d, "fast", "fast", "fast", "late", "none")),
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: d.size()}},
+		AccessModes: d.modes(), VolumeMode: d.volumeMode(),
+		StorageClassName: ptr.To(pick(d, "fast", "fast", "fast", "late", "none")),
+		Resources:        corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: d.size()}},
 	}}
 	if d.IntN(5) == 0 {
 		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "a"}}
@@ -173,7 +187,8 @@ func (d *dice) newClaim() op {
 	}
 	name := d.claimName(d.claims)
 	d.claims++
-	text := fmt.Sprintf("make claim %s: %s %v class %s volume %q selects %v", name, c.Spec.Resources.Requests.Storage(), c.Spec.AccessModes, *c.Spec.StorageClassName, c.Spec.VolumeName, c.Spec.Selector != nil)
+	text := fmt.Sprintf("make claim %s: %s %v class %s volume %q selects %v", name, c.Spec.Resources.Requests.Storage(),
+		c.Spec.AccessModes, *c.Spec.StorageClassName, c.Spec.VolumeName, c.Spec.Selector != nil)
 	if c.Spec.VolumeMode != nil {
 		text += " " + string(*c.Spec.VolumeMode)
 	}
@@ -191,12 +206,19 @@ func (d *dice) newClaim() op {
 func (d *dice) newPod() op {
 	name, claim := fmt.Sprint("p", d.pods), d.claim()
 	d.pods++
-	return op{text: "make pod " + name + " with claim " + claim, do: func(ctx context.Context, s side, space string) error {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
-		pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
-		_, err := s.client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
-		return err
-	}}
+	return op{
+		text: "make pod " + name + " with claim " + claim,
+		do: func(ctx context.Context, s side, space string) error {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+				NodeName: "n1", Containers: []corev1.Container{{Name: "c", Image: "none"}},
+			}}
+			pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			}}}
+			_, err := s.client.CoreV1().Pods(space).Create(ctx, pod, metav1.CreateOptions{})
+			return err
+		},
+	}
 }
 
 func newClass(name string, mode storagev1.VolumeBindingMode) op {
@@ -228,33 +250,40 @@ func deletePod(name string) op {
 
 func changeVolume(name, what, patch string) op {
 	return op{text: "change volume " + name + ": " + what, do: func(ctx context.Context, s side, space string) error {
-		_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err := s.client.CoreV1().PersistentVolumes().Patch(ctx, space+"-"+name, types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{})
 		return err
 	}}
 }
 
 // reserve does what the scheduler does for a claim that binds late.
 func reserve(v, claim string) op {
-	return op{text: "reserve volume " + v + " for claim " + claim, do: func(ctx context.Context, s side, space string) error {
-		pvc, err := s.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, claim, metav1.GetOptions{})
-		if err != nil {
+	return op{
+		text: "reserve volume " + v + " for claim " + claim,
+		do: func(ctx context.Context, s side, space string) error {
+			pvc, err := s.client.CoreV1().PersistentVolumeClaims(space).Get(ctx, claim, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			pv, err := s.client.CoreV1().PersistentVolumes().Get(ctx, space+"-"+v, metav1.GetOptions{})
+			if err != nil || pv.Spec.ClaimRef != nil || pvc.Spec.VolumeName != "" {
+				return err
+			}
+			pv.Spec.ClaimRef = &corev1.ObjectReference{
+				Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: space, Name: claim, UID: pvc.UID,
+			}
+			metav1.SetMetaDataAnnotation(&pv.ObjectMeta, volume.AnnBoundByController, "yes")
+			_, err = s.client.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{})
 			return err
-		}
-		pv, err := s.client.CoreV1().PersistentVolumes().Get(ctx, space+"-"+v, metav1.GetOptions{})
-		if err != nil || pv.Spec.ClaimRef != nil || pvc.Spec.VolumeName != "" {
-			return err
-		}
-		pv.Spec.ClaimRef = &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: space, Name: claim, UID: pvc.UID}
-		metav1.SetMetaDataAnnotation(&pv.ObjectMeta, volume.AnnBoundByController, "yes")
-		_, err = s.client.CoreV1().PersistentVolumes().Update(ctx, pv, metav1.UpdateOptions{})
-		return err
-	}}
+		},
+	}
 }
 
 // refused says whether the API may refuse what a user does: it does so for
 // good reasons, and then at both sides.
 func refused(err error) bool {
-	return apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err)
+	return apierrors.IsNotFound(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) ||
+		apierrors.IsForbidden(err)
 }
 
 func conflict(err error) bool { return apierrors.IsConflict(err) }

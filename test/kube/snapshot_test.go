@@ -23,7 +23,9 @@ func snapshots() schema.GroupVersionResource {
 }
 
 func snapshotContents() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: volume.GroupSnapshot, Version: "v1", Resource: volume.ResourceSnapshotContents}
+	return schema.GroupVersionResource{
+		Group: volume.GroupSnapshot, Version: "v1", Resource: volume.ResourceSnapshotContents,
+	}
 }
 
 // snapshot is one that a snapshotter has made of a volume, or makes still.
@@ -42,8 +44,9 @@ func (d *dice) snapshotName() string { return fmt.Sprint("s", d.IntN(3)) }
 func (d *dice) newSnapshot() op {
 	name, mark := d.snapshotName(), d.Int()
 	one := snapshot{
-		ready: d.IntN(4) > 0, size: pick(d, "", "1Gi", "3Gi"), content: pick(d, "", "", "", "", "none", "another's", "without a handle", "of another driver"),
-		mode: pick(d, "", corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock),
+		ready: d.IntN(4) > 0, size: pick(d, "", "1Gi", "3Gi"),
+		content: pick(d, "", "", "", "", "none", "another's", "without a handle", "of another driver"),
+		mode:    pick(d, "", corev1.PersistentVolumeFilesystem, corev1.PersistentVolumeBlock),
 	}
 	text := fmt.Sprintf("make snapshot %s, ready: %v, size %q, mode %q", name, one.ready, one.size, one.mode)
 	if one.content != "" {
@@ -58,9 +61,10 @@ func (d *dice) newSnapshot() op {
 }
 
 func (s side) makeSnapshot(ctx context.Context, space, name string, one snapshot) error {
-	made, err := s.dynamic.Resource(snapshots()).Namespace(space).Create(ctx, object("VolumeSnapshot", name, map[string]any{
-		"source": map[string]any{"persistentVolumeClaimName": "c0"},
-	}), metav1.CreateOptions{})
+	made, err := s.dynamic.Resource(snapshots()).Namespace(space).Create(ctx,
+		object("VolumeSnapshot", name, map[string]any{
+			"source": map[string]any{"persistentVolumeClaimName": "c0"},
+		}), metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -83,8 +87,13 @@ func contentName(snapshot *unstructured.Unstructured) string {
 }
 
 func (s side) makeContent(ctx context.Context, of *unstructured.Unstructured, one snapshot) error {
-	ref := map[string]any{"kind": "VolumeSnapshot", "namespace": of.GetNamespace(), "name": of.GetName(), "uid": string(of.GetUID())}
-	spec := map[string]any{"driver": driverName, "deletionPolicy": "Retain", "source": map[string]any{"volumeHandle": "source"}, "volumeSnapshotRef": ref}
+	ref := map[string]any{
+		"kind": "VolumeSnapshot", "namespace": of.GetNamespace(), "name": of.GetName(), "uid": string(of.GetUID()),
+	}
+	spec := map[string]any{
+		"driver": driverName, "deletionPolicy": "Retain", "source": map[string]any{"volumeHandle": "source"},
+		"volumeSnapshotRef": ref,
+	}
 	switch one.content {
 	case "another's":
 		ref["uid"] = "11111111-2222-3333-4444-555555555555"
@@ -94,7 +103,8 @@ func (s side) makeContent(ctx context.Context, of *unstructured.Unstructured, on
 	if one.mode != "" {
 		spec["sourceVolumeMode"] = string(one.mode)
 	}
-	made, err := s.dynamic.Resource(snapshotContents()).Create(ctx, object("VolumeSnapshotContent", contentName(of), spec), metav1.CreateOptions{})
+	made, err := s.dynamic.Resource(snapshotContents()).Create(ctx, object("VolumeSnapshotContent", contentName(of), spec),
+		metav1.CreateOptions{})
 	if err != nil || one.content == "without a handle" {
 		return err
 	}
@@ -117,13 +127,17 @@ func (d *dice) changeSnapshot() op {
 			return s.dynamic.Resource(snapshots()).Namespace(space).Delete(ctx, name, metav1.DeleteOptions{})
 		}}
 	}
-	return op{text: "let snapshot " + name + " be ready, touch the claims", do: func(ctx context.Context, s side, space string) error {
-		patch := []byte(`{"status":{"readyToUse":true}}`)
-		if _, err := s.dynamic.Resource(snapshots()).Namespace(space).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
-			return err
-		}
-		return s.touch(ctx, space, mark)
-	}}
+	return op{
+		text: "let snapshot " + name + " be ready, touch the claims",
+		do: func(ctx context.Context, s side, space string) error {
+			patch := []byte(`{"status":{"readyToUse":true}}`)
+			if _, err := s.dynamic.Resource(snapshots()).Namespace(space).Patch(ctx, name, types.MergePatchType, patch,
+				metav1.PatchOptions{}, "status"); err != nil {
+				return err
+			}
+			return s.touch(ctx, space, mark)
+		},
+	}
 }
 
 // snapshotted adds a line for each snapshot.
@@ -138,7 +152,8 @@ func (s side) snapshotted(ctx context.Context, out state) error {
 	}
 	for i := range all.Items {
 		o := &all.Items[i]
-		out[o.GetNamespace()] = append(out[o.GetNamespace()], fmt.Sprintf("snapshot %s finalizers=%v going=%v", o.GetName(), sorted(o.GetFinalizers()), o.GetDeletionTimestamp() != nil))
+		out[o.GetNamespace()] = append(out[o.GetNamespace()], fmt.Sprintf("snapshot %s finalizers=%v going=%v", o.GetName(),
+			sorted(o.GetFinalizers()), o.GetDeletionTimestamp() != nil))
 	}
 	return nil
 }
@@ -154,7 +169,8 @@ func (s side) removeSnapshots(ctx context.Context) error {
 		if err := of.Delete(ctx, o.GetName(), metav1.DeleteOptions{}); err != nil && !refused(err) {
 			return err
 		}
-		if _, err := of.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil && !refused(err) {
+		if _, err := of.Patch(ctx, o.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+			metav1.PatchOptions{}); err != nil && !refused(err) {
 			return err
 		}
 	}

@@ -138,7 +138,8 @@ func (s side) parameters(ctx context.Context, out state) error {
 			return err
 		}
 		if space := c.Parameters[parameterSpace]; space != "" {
-			out[space] = append(out[space], fmt.Sprintf("class %s of %s parameters %s", strings.TrimPrefix(c.Name, space+"-"), c.Provisioner, text))
+			out[space] = append(out[space],
+				fmt.Sprintf("class %s of %s parameters %s", strings.TrimPrefix(c.Name, space+"-"), c.Provisioner, text))
 		}
 	}
 	return nil
@@ -158,7 +159,8 @@ func claimLine(c *corev1.PersistentVolumeClaim) string {
 		delete(notes, volume.AnnBetaStorageProvisioner)
 	}
 	return fmt.Sprintf("claim %s %s class=%s volume=%q capacity=%s modes=%v annotations=%v finalizers=%v going=%v%s%s",
-		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes, annotations(notes), sorted(c.Finalizers), c.DeletionTimestamp != nil, sourceOf(c), attributesOf(c))
+		c.Name, c.Status.Phase, class, c.Spec.VolumeName, c.Status.Capacity.Storage(), c.Status.AccessModes,
+		annotations(notes), sorted(c.Finalizers), c.DeletionTimestamp != nil, sourceOf(c), attributesOf(c))
 }
 
 // attributesOf tells of the attributes that a claim wants and has.
@@ -167,7 +169,8 @@ func attributesOf(c *corev1.PersistentVolumeClaim) string {
 		return ""
 	}
 	name := func(class *string) string { return strings.TrimPrefix(ptr.Deref(class, "none"), c.Namespace+"-") }
-	return " attributes=" + name(c.Spec.VolumeAttributesClassName) + " has=" + name(c.Status.CurrentVolumeAttributesClassName)
+	return " attributes=" + name(c.Spec.VolumeAttributesClassName) + " has=" +
+		name(c.Status.CurrentVolumeAttributesClassName)
 }
 
 // sourceOf tells what a claim's data come from.
@@ -197,11 +200,14 @@ func volumeLine(v *corev1.PersistentVolume, name string, claims map[types.UID]st
 	if spec.NodeAffinity != nil && spec.NodeAffinity.Required != nil {
 		// Kubernetes writes the keys of a segment in any order.
 		for _, term := range spec.NodeAffinity.Required.NodeSelectorTerms {
-			slices.SortFunc(term.MatchExpressions, func(a, b corev1.NodeSelectorRequirement) int { return strings.Compare(a.Key, b.Key) })
+			slices.SortFunc(term.MatchExpressions, func(a, b corev1.NodeSelectorRequirement) int {
+				return strings.Compare(a.Key, b.Key)
+			})
 		}
 	}
 	text, err := json.Marshal(spec)
-	return fmt.Sprintf("volume %s %s for %s annotations=%v finalizers=%v going=%v spec=%s", name, v.Status.Phase, ref, annotations(v.Annotations), sorted(v.Finalizers), v.DeletionTimestamp != nil, text), err
+	return fmt.Sprintf("volume %s %s for %s annotations=%v finalizers=%v going=%v spec=%s", name, v.Status.Phase, ref,
+		annotations(v.Annotations), sorted(v.Finalizers), v.DeletionTimestamp != nil, text), err
 }
 
 // annotations returns all but that of the disturber, those by which Kubernetes' provisioner says that

@@ -71,7 +71,8 @@ func newStorage() *storage {
 // start starts the driver.
 func (s *storage) start(t *testing.T, change func(*csitest.Config)) *csi.Set {
 	t.Helper()
-	driver, drivers := startDriver(t, change, func(c *csitest.Config) { c.Controller.Snapshot, c.Snapshots = true, []string{shot} })
+	driver, drivers := startDriver(t, change,
+		func(c *csitest.Config) { c.Controller.Snapshot, c.Snapshots = true, []string{shot} })
 	s.driver = driver
 	driver.OnCall("CreateVolume", func(_ int, req any) csitest.Action {
 		r := req.(*csipb.CreateVolumeRequest)
@@ -136,7 +137,8 @@ func (s *storage) action(space, method, volume string) (csitest.Action, told) {
 func (s *storage) keptBack(method, volume, node string, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	note(s.answers, newMemory().space.FindString(volume), fmt.Sprintf("%s%s of %s at %s, done: %v", unanswered, method, volume, node, done))
+	note(s.answers, newMemory().space.FindString(volume),
+		fmt.Sprintf("%s%s of %s at %s, done: %v", unanswered, method, volume, node, done))
 }
 
 // answer returns what the driver says of a volume that it has made.
@@ -144,7 +146,8 @@ func (s *storage) answer(r *csipb.CreateVolumeRequest, size told) *csipb.CreateV
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{
-		VolumeId: "id-" + r.GetName(), CapacityBytes: size.of(r.GetCapacityRange().GetRequiredBytes()), ContentSource: r.GetVolumeContentSource(),
+		VolumeId: "id-" + r.GetName(), CapacityBytes: size.of(r.GetCapacityRange().GetRequiredBytes()),
+		ContentSource: r.GetVolumeContentSource(),
 		VolumeContext: map[string]string{"name": r.GetName()}, AccessibleTopology: s.placed(r),
 	}}
 }
@@ -240,7 +243,8 @@ func (s side) stored(out state) error {
 	}
 	calls := s.storage.driver.Calls()
 	for _, c := range calls[s.memory.calls:] {
-		if !slices.Contains([]string{"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume"}, c.Method) {
+		if !slices.Contains([]string{"CreateVolume", "DeleteVolume", "ControllerPublishVolume", "ControllerUnpublishVolume"},
+			c.Method) {
 			continue
 		}
 		text, err := json.Marshal(c.Request)

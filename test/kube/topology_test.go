@@ -56,7 +56,8 @@ func places() []place {
 func (s side) zones(t *testing.T) {
 	t.Helper()
 	for _, p := range places() {
-		if _, err := s.client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: p.labels}}, metav1.CreateOptions{}); err != nil {
+		if _, err := s.client.CoreV1().Nodes().Create(t.Context(),
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: p.name, Labels: p.labels}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: p.name}}
@@ -130,7 +131,8 @@ func unselected(line string, with, without []string, which string) bool {
 	node := regexp.MustCompile(` ?volume\.kubernetes\.io/selected-node=` + which + `\b`)
 	name := claimIn(line)
 	for _, l := range with {
-		if strings.HasPrefix(l, "claim "+name+" Pending ") && node.MatchString(l) && slices.Contains(without, node.ReplaceAllString(l, "")) {
+		if strings.HasPrefix(l, "claim "+name+" Pending ") && node.MatchString(l) &&
+			slices.Contains(without, node.ReplaceAllString(l, "")) {
 			return true
 		}
 	}

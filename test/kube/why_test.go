@@ -409,7 +409,8 @@ func (w *inquiry) registration() {
 	w.tells(w.reader, 0, "pod/p5", "is healthy")
 	w.end("p7", true)
 	w.end("p6", false)
-	w.tells(w.reader, 2, "pvc/c6", "is still mounted on node n1, and driver test.csi.example.com, which unmounts it, has not registered there",
+	w.tells(w.reader, 2, "pvc/c6",
+		"is still mounted on node n1, and driver test.csi.example.com, which unmounts it, has not registered there",
 		"Next: test.csi.example.com.")
 }
 

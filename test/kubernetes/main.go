@@ -45,7 +45,8 @@ func main() {
 	case command != nil:
 		os.Exit(cli.Run(command()))
 	default:
-		fmt.Fprintf(os.Stderr, "error: no program of Kubernetes is %q: run this as etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or kubectl\n", name)
+		fmt.Fprintf(os.Stderr, "error: no program of Kubernetes is %q: run this as etcd, kube-apiserver, "+
+			"kube-controller-manager, kube-scheduler, kubelet or kubectl\n", name)
 		os.Exit(2)
 	}
 }

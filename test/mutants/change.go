@@ -66,7 +66,8 @@ func (f *finder) add(n ast.Node, before, after, change string, more ...edit) {
 	}
 	number := func(s string) string { return strings.ReplaceAll(s, "#", fmt.Sprint(m.number)) }
 	begin, end := f.offset(n.Pos()), f.offset(n.End())
-	m.edits = append(m.edits, edit{at: begin, end: begin, text: number(before)}, edit{at: end, end: end, text: number(after), closes: true})
+	m.edits = append(m.edits, edit{at: begin, end: begin, text: number(before)},
+		edit{at: end, end: end, text: number(after), closes: true})
 	m.edits = append(m.edits, more...)
 	f.found = append(f.found, m)
 }
@@ -222,7 +223,8 @@ func (f *finder) harmless(e ast.Expr) bool {
 		return slices.Contains([]string{"panic", "cancel", "stop"}, fun.Name)
 	case *ast.SelectorExpr:
 		on := strings.ToLower(f.text(fun.X))
-		return slices.Contains([]string{"Lock", "Unlock", "RLock", "RUnlock", "Close"}, fun.Sel.Name) || on == "log" || on == "slog" || strings.HasSuffix(on, ".log")
+		return slices.Contains([]string{"Lock", "Unlock", "RLock", "RUnlock", "Close"}, fun.Sel.Name) || on == "log" ||
+			on == "slog" || strings.HasSuffix(on, ".log")
 	}
 	return false
 }

@@ -106,7 +106,8 @@ func tryPackage(ctx context.Context, o options, p listed) (tally, []string, erro
 		}
 	}
 	t := m.tally("")
-	fmt.Fprintf(o.out, "%4.0f%%  %4d of %4d  %s (%d more do not build)\n", t.rate(), t.killed, t.all, p.ImportPath, m.unbuilt())
+	fmt.Fprintf(o.out, "%4.0f%%  %4d of %4d  %s (%d more do not build)\n", t.rate(), t.killed, t.all,
+		p.ImportPath, m.unbuilt())
 	return t, m.below(o.bounds), nil
 }
 
@@ -118,7 +119,8 @@ func (m *trial) below(bounds []bound) []string {
 			continue
 		}
 		if t := m.tally(b.file); t.rate() < b.percent {
-			low = append(low, fmt.Sprintf("%s %.0f%%, wanted %.0f%%", strings.TrimSuffix(m.ImportPath+"/"+b.file, "/"), t.rate(), b.percent))
+			low = append(low, fmt.Sprintf("%s %.0f%%, wanted %.0f%%", strings.TrimSuffix(m.ImportPath+"/"+b.file, "/"),
+				t.rate(), b.percent))
 		}
 	}
 	return low

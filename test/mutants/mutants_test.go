@@ -29,12 +29,15 @@ func TestMutants(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	o := options{dir: dir, parallel: 2, out: &out, bounds: []bound{{"example.org/made", "", 10}, {"example.org/made", "made.go", 100}, {"example.org/none", "", 100}}}
+	o := options{dir: dir, parallel: 2, out: &out, bounds: []bound{
+		{"example.org/made", "", 10}, {"example.org/made", "made.go", 100}, {"example.org/none", "", 100},
+	}}
 	err = run(t.Context(), o, []string{"./..."})
 	if diff := cmp.Diff(string(want), out.String()); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
-	if err == nil || !strings.HasPrefix(err.Error(), "below the bound: example.org/made/made.go ") || strings.Contains(err.Error(), ", example") {
+	if err == nil || !strings.HasPrefix(err.Error(), "below the bound: example.org/made/made.go ") ||
+		strings.Contains(err.Error(), ", example") {
 		t.Errorf("ends with: %v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(left) != 3 {
@@ -46,9 +49,10 @@ func TestMutants(t *testing.T) {
 func TestFailingTests(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"go.mod":    "module example.org/red\n\ngo 1.26\n",
-		"a.go":      "package red\n\nfunc one() int { return 1 }\n",
-		"a_test.go": "package red\n\nimport \"testing\"\n\nfunc TestOne(t *testing.T) {\n\tif one() != 2 {\n\t\tt.Fatal(\"one is not two\")\n\t}\n}\n",
+		"go.mod": "module example.org/red\n\ngo 1.26\n",
+		"a.go":   "package red\n\nfunc one() int { return 1 }\n",
+		"a_test.go": "package red\n\nimport \"testing\"\n\nfunc TestOne(t *testing.T) {\n\tif one() != 2 " +
+			"{\n\t\tt.Fatal(\"one is not two\")\n\t}\n}\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -41,7 +41,8 @@ func (p listed) relative(dir, file string) string {
 }
 
 func list(ctx context.Context, dir string, patterns []string) ([]listed, error) {
-	c := exec.CommandContext(ctx, "go", append([]string{"list", "-json=Dir,ImportPath,Name,GoFiles,TestGoFiles,XTestGoFiles", "--"}, patterns...)...)
+	c := exec.CommandContext(ctx, "go",
+		append([]string{"list", "-json=Dir,ImportPath,Name,GoFiles,TestGoFiles,XTestGoFiles", "--"}, patterns...)...)
 	c.Dir, c.Stderr = dir, os.Stderr
 	out, err := c.Output()
 	if err != nil {

@@ -38,14 +38,16 @@ func TestSanity(t *testing.T) {
 	must(t, err)
 	// The suite's names of volumes are long and have capitals, and what is mounted
 	// grows only with more rights than a test may have.
-	script := strings.NewReplacer("/var/lib/lofs", filepath.Join(dir, "pool"), "[a-z0-9.-]", "[a-zA-Z0-9.-]", "[!a-z0-9.-]", "[!a-zA-Z0-9.-]", `"$name" 63`, `"$name" 250`, "said=$(resize2fs", "said=$(true").Replace(string(text))
+	script := strings.NewReplacer("/var/lib/lofs", filepath.Join(dir, "pool"), "[a-z0-9.-]", "[a-zA-Z0-9.-]",
+		"[!a-z0-9.-]", "[!a-zA-Z0-9.-]", `"$name" 63`, `"$name" 250`, "said=$(resize2fs", "said=$(true").Replace(string(text))
 	must(t, os.WriteFile(filepath.Join(dir, "plugins/example.com~lofs/lofs"), []byte(script), 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "config"), []byte(config), 0o600))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		ended <- flex.Bridge(ctx, flex.BridgeOptions{
-			Node: "node", PluginDir: filepath.Join(dir, "plugins"), RootDir: filepath.Join(dir, "root"), SocketDir: filepath.Join(dir, "s"),
+			Node: "node", PluginDir: filepath.Join(dir, "plugins"), RootDir: filepath.Join(dir, "root"),
+			SocketDir:  filepath.Join(dir, "s"),
 			ConfigFile: filepath.Join(dir, "config"), Log: slog.New(slog.DiscardHandler),
 		})
 	}()

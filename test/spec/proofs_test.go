@@ -93,12 +93,14 @@ func TestProofs(t *testing.T) {
 		"test/integration.TestProvision":                                        "",
 		"TestProvision":                                                         "is no FOLDER.TestName",
 		"test/integration.TestProvisioning":                                     "does not exist",
-		"internal/cli.TestScripts":                                              "is a table: name the row, or /* if the proof is the whole of it",
-		"internal/decide/attach.TestAttachments":                                "is a table: name the row, or /* if the proof is the whole of it",
-		"test/integration.TestProvision/*":                                      "is no table",
-		"internal/cli.TestScripts/renamed":                                      "has no such row",
-		"test/kube.TestFlexCalls/nothing_but_init/renamed":                      "has no such row",
-		"internal/decide/attach.TestAttachments/a_wanted_volume_is_attached":    "has no such row",
+		"internal/cli.TestScripts": "is a table: name the row, or /* if the proof is the " +
+			"whole of it",
+		"internal/decide/attach.TestAttachments": "is a table: name the row, or /* if the proof is the " +
+			"whole of it",
+		"test/integration.TestProvision/*":                                   "is no table",
+		"internal/cli.TestScripts/renamed":                                   "has no such row",
+		"test/kube.TestFlexCalls/nothing_but_init/renamed":                   "has no such row",
+		"internal/decide/attach.TestAttachments/a_wanted_volume_is_attached": "has no such row",
 	} {
 		if got := all.wrong(proof); got != want {
 			t.Errorf("%s %q, want %q", proof, got, want)
@@ -181,7 +183,8 @@ func makesTable(call *ast.CallExpr) bool {
 		return false
 	}
 	x, ok := f.X.(*ast.Ident)
-	return ok && len(call.Args) > 1 && slices.Contains([]string{"t.Run", "testscript.Run", "golden.Equal"}, x.Name+"."+f.Sel.Name)
+	return ok && len(call.Args) > 1 &&
+		slices.Contains([]string{"t.Run", "testscript.Run", "golden.Equal"}, x.Name+"."+f.Sel.Name)
 }
 
 // has tells whether a row has the name: it is a word of the test, or a file of its

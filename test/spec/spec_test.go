@@ -161,7 +161,8 @@ func TestWhoCallsDrivers(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, i := range file.Imports {
-			if strings.HasPrefix(i.Path.Value, `"volplane.dev/volplane/internal/csi`) || strings.Contains(i.Path.Value, "container-storage-interface") {
+			if strings.HasPrefix(i.Path.Value, `"volplane.dev/volplane/internal/csi`) ||
+				strings.Contains(i.Path.Value, "container-storage-interface") {
 				t.Errorf("%s imports %s", path, i.Path.Value)
 			}
 		}
@@ -195,7 +196,10 @@ func TestNoLibrary(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for folder, want := range map[string]string{"./attach": "use of internal package " + module + "internal/controller/attacher not allowed", "./main": "is a program, not an importable package"} {
+	for folder, want := range map[string]string{
+		"./attach": "use of internal package " + module + "internal/controller/attacher not allowed",
+		"./main":   "is a program, not an importable package",
+	} {
 		list := exec.CommandContext(t.Context(), "go", "list", "-e", "-deps", "-f", "{{with .Error}}{{.}}{{end}}", folder)
 		list.Dir, list.Env = dir, append(os.Environ(), "GOWORK="+filepath.Join(dir, "go.work"), "GOFLAGS=-buildvcs=false")
 		if out, err := list.CombinedOutput(); err != nil || !strings.Contains(string(out), want) {

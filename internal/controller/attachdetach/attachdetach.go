@@ -67,8 +67,9 @@ func New(env controller.Env, o Options) *controller.Controller { return build(en
 
 func build(env controller.Env, o Options) *attachDetach {
 	c := &attachDetach{
-		Env: env, Options: o, memory: newMemory(), nodes: env.Caches.WriteNodes(env.Client), attachments: env.Caches.WriteAttachments(env.Client),
-		Controller: &controller.Controller{Declaration: Declaration(), Workers: 32, Log: env.Log},
+		Env: env, Options: o, memory: newMemory(), nodes: env.Caches.WriteNodes(env.Client),
+		attachments: env.Caches.WriteAttachments(env.Client),
+		Controller:  &controller.Controller{Declaration: Declaration(), Workers: 32, Log: env.Log},
 		view: cluster.View{
 			Claims: env.Caches.Claims(), Volumes: env.Caches.Volumes(), Pods: env.Caches.Pods(), Nodes: env.Caches.Nodes(),
 			Attachments: env.Caches.Attachments(), Drivers: env.Caches.CSIDrivers(), CSINodes: env.Caches.CSINodes(),
@@ -113,7 +114,8 @@ func latest[T any](before, after *T) *T {
 }
 
 func (c *attachDetach) podChanged(before, after *corev1.Pod) {
-	if before != nil && after != nil && before.Spec.NodeName == after.Spec.NodeName && cluster.Finished(before) == cluster.Finished(after) {
+	if before != nil && after != nil && before.Spec.NodeName == after.Spec.NodeName &&
+		cluster.Finished(before) == cluster.Finished(after) {
 		return
 	}
 	if after == nil {

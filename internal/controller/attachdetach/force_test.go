@@ -87,7 +87,8 @@ func TestForceDetachIsForbidden(t *testing.T) {
 	for range 2 {
 		e := within(t, told)
 		kinds[e.InvolvedObject.Kind]++
-		if e.Type != corev1.EventTypeWarning || !strings.Contains(e.Message, "--disable-force-detach-on-timeout") || !strings.Contains(e.Message, corev1.TaintNodeOutOfService) {
+		if e.Type != corev1.EventTypeWarning || !strings.Contains(e.Message, "--disable-force-detach-on-timeout") ||
+			!strings.Contains(e.Message, corev1.TaintNodeOutOfService) {
 			t.Errorf("told: %+v", e)
 		}
 	}
@@ -111,7 +112,9 @@ func within[T any](t *testing.T, from <-chan T) T {
 // unwanted is a node that says that it uses a volume which no Pod wants. It
 // returns a look at the node, which tells when the next one is due, and whether
 // the attachment is there.
-func unwanted(t *testing.T, ready corev1.ConditionStatus, now func() time.Time) (reconcile func() time.Duration, exists func() bool) {
+func unwanted(
+	t *testing.T, ready corev1.ConditionStatus, now func() time.Time,
+) (reconcile func() time.Duration, exists func() bool) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
@@ -129,7 +132,9 @@ func attachment() *storagev1.VolumeAttachment {
 	name := "pv"
 	return &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf("d", "h", "n1"), UID: "u", ResourceVersion: "7"},
-		Spec:       storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name},
+		},
 	}
 }
 
@@ -154,7 +159,9 @@ func built(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset,
 	caches := kube.NewCaches(client)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	c := build(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)}, o)
+	c := build(controller.Env{
+		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler),
+	}, o)
 	followed := kubetest.Follow(t, client)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
@@ -190,7 +197,8 @@ func TestDeletionOfAVersion(t *testing.T) {
 				got = append(got, d.DeleteOptions)
 			}
 		}
-		if len(got) != 1 || ptr.Deref(got[0].Preconditions.UID, "") != "u" || ptr.Deref(got[0].Preconditions.ResourceVersion, "") != name {
+		if len(got) != 1 || ptr.Deref(got[0].Preconditions.UID, "") != "u" ||
+			ptr.Deref(got[0].Preconditions.ResourceVersion, "") != name {
 			t.Errorf("finalizers %v: deleted by %v", finalizers, got)
 		}
 	}
@@ -200,11 +208,20 @@ func TestDeletionOfAVersion(t *testing.T) {
 func used(pv, handle, node string) []runtime.Object {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv}}
 	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	v.Spec.CSI, v.Spec.ClaimRef = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: handle}, &corev1.ObjectReference{Namespace: "ns", Name: pv, UID: "c"}
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pv, UID: "c"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: pv}}
+	v.Spec.CSI, v.Spec.ClaimRef = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: handle},
+		&corev1.ObjectReference{Namespace: "ns", Name: pv, UID: "c"}
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: pv, UID: "c"},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: pv},
+	}
 	claim.Status.Phase = corev1.ClaimBound
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod-" + pv, UID: types.UID("p-" + pv)}, Spec: corev1.PodSpec{NodeName: node}}
-	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pv}}}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pod-" + pv, UID: types.UID("p-" + pv)},
+		Spec:       corev1.PodSpec{NodeName: node},
+	}
+	pod.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pv},
+	}}}
 	return []runtime.Object{v, claim, pod}
 }
 
@@ -225,7 +242,8 @@ func TestTwoObjectsOfOneVolume(t *testing.T) {
 				}
 			}
 			for _, node := range []string{"n1", "n2"} {
-				if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindAttach, Name: attach.NameOf("d", "h", node)}); err != nil {
+				if _, err := c.Reconcile(t.Context(),
+					controller.Key{Kind: kindAttach, Name: attach.NameOf("d", "h", node)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -240,7 +258,8 @@ func TestTwoObjectsOfOneVolume(t *testing.T) {
 // TestAttachmentThatIsThere: a creation whose answer got lost, or that somebody
 // was quicker with, is done: the attachment's name says that it is the same.
 func TestAttachmentThatIsThere(t *testing.T) {
-	client, c := started(t, Options{Now: time.Now}, append(used("pv", "h", "n1"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})...)
+	client, c := started(t, Options{Now: time.Now},
+		append(used("pv", "h", "n1"), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})...)
 	creations := 0
 	client.PrependReactor("create", "volumeattachments", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		creations++
@@ -253,7 +272,8 @@ func TestAttachmentThatIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := c.Reconcile(t.Context(), controller.Key{Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")}); err != nil {
+		if _, err := c.Reconcile(t.Context(),
+			controller.Key{Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -351,8 +371,10 @@ func creationOf(handle string) attach.Attachable {
 	v := &corev1.PersistentVolume{}
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: handle}
 	return attach.Attachable{
-		Attachment: &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va"}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1"}},
-		Volume:     v,
+		Attachment: &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: "va"}, Spec: storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1"},
+		},
+		Volume: v,
 	}
 }
 

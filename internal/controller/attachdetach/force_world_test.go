@@ -35,7 +35,9 @@ func TestPatience(t *testing.T) {
 		"it is out of service": {func(w *world) { change(w, w.nodes(), "n1", outOfService) }, soon, forced},
 		"its object is gone":   {func(w *world) { gone(w, w.nodes(), "n1") }, soon, nil},
 		"it was silent":        {func(w *world) { change(w, w.nodes(), "n1", down); change(w, w.nodes(), "n1", up) }, 0, nil},
-		"it is wanted again":   {func(w *world) { change(w, w.nodes(), "n1", down); w.add(pod("q", "n1", "a")) }, 0, []string{again}},
+		"it is wanted again": {
+			func(w *world) { change(w, w.nodes(), "n1", down); w.add(pod("q", "n1", "a")) }, 0, []string{again},
+		},
 		"it was, and is silent": {func(w *world) {
 			change(w, w.nodes(), "n1", down)
 			w.pass(5 * time.Minute)
@@ -43,7 +45,8 @@ func TestPatience(t *testing.T) {
 			w.pass(soon)
 			gone(w, w.pods(), "q")
 		}, 5*time.Minute + patience, append([]string{again}, forced...)},
-		"we restart":   {func(w *world) { change(w, w.nodes(), "n1", down); w.pass(5 * time.Minute); w.restart() }, 5*time.Minute + patience, forced},
+		"we restart": {func(w *world) { change(w, w.nodes(), "n1", down); w.pass(5 * time.Minute); w.restart() }, 5*
+			time.Minute + patience, forced},
 		"it dies late": {func(w *world) { w.pass(2 * patience); change(w, w.nodes(), "n1", down) }, 2 * patience, forced},
 		"it unmounts":  {func(w *world) { w.pass(time.Minute); w.uses("n1") }, time.Minute, nil},
 	} {
@@ -57,10 +60,12 @@ func TestPatience(t *testing.T) {
 				c.then(w)
 				for w.pass(soon); !w.going("a", "n1") && time.Since(begin) < time.Hour; w.pass(soon) {
 				}
-				if took := time.Since(begin); c.after == 0 && took < time.Hour || c.after > 0 && (took < c.after || took > c.after+10*soon) {
+				if took := time.Since(begin); c.after == 0 && took < time.Hour ||
+					c.after > 0 && (took < c.after || took > c.after+10*soon) {
 					w.Errorf("detached after %s, want %s", took, c.after)
 				}
-				w.heard(append([]string{`Pod p Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`}, c.heard...)...)
+				w.heard(append([]string{`Pod p Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`},
+					c.heard...)...)
 			}, append(bound("a"), node("n1"), pod("p", "n1", "a"))...)
 		})
 	}
@@ -80,7 +85,9 @@ func TestForceIsForbidden(t *testing.T) {
 		w.pass(patience - 5*soon)
 		w.heard(heard...)
 		w.pass(24 * time.Hour)
-		change(w, w.nodes(), "n1", func(n *corev1.Node) { n.Status.VolumesInUse = append(n.Status.VolumesInUse, unique("b")) })
+		change(w, w.nodes(), "n1", func(n *corev1.Node) {
+			n.Status.VolumesInUse = append(n.Status.VolumesInUse, unique("b"))
+		})
 		heard = append(heard, "Node n1"+stuck, "VolumeAttachment a>n1"+stuck)
 		w.heard(heard...)
 		w.are(attachment("a", "n1", attached))

@@ -24,7 +24,8 @@ func TestUsedElsewhere(t *testing.T) {
 		return corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: kind, Status: status}}}}
 	}
 	mounted, waits := with(volume.ConditionVolumesMounted, corev1.ConditionTrue), corev1.Pod{}
-	ended, going := corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}}, corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: time.Unix(1e9, 0)}}}
+	ended, going := corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodSucceeded}},
+		corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: time.Unix(1e9, 0)}}}
 	away := *mounted.DeepCopy()
 	away.Spec.NodeName = "n3"
 	for name, c := range map[string]struct {
@@ -57,7 +58,9 @@ func TestUsedElsewhere(t *testing.T) {
 				objects = append(objects, &p)
 			}
 			client, c2 := started(t, Options{Now: time.Now}, objects...)
-			for _, key := range []controller.Key{{Kind: kindNode, Name: "n1"}, {Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")}} {
+			for _, key := range []controller.Key{
+				{Kind: kindNode, Name: "n1"}, {Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")},
+			} {
 				if _, err := c2.Reconcile(t.Context(), key); err != nil {
 					t.Fatal(err)
 				}

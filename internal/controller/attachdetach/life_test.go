@@ -98,7 +98,10 @@ func (w *world) meets(number int, f fate) (killed func() bool) {
 // TestInterrupted: each write is refused once, or done without an answer, or the
 // process ends before or after it. What comes of it is the same.
 func TestInterrupted(t *testing.T) {
-	for name, f := range map[string]fate{"refused": {}, "unanswered": {done: true}, "killed before": {killed: true}, "killed after": {done: true, killed: true}} {
+	for name, f := range map[string]fate{
+		"refused": {}, "unanswered": {done: true}, "killed before": {killed: true},
+		"killed after": {done: true, killed: true},
+	} {
 		for number := range 4 {
 			t.Run(fmt.Sprintf("%s %d", name, number+1), func(t *testing.T) {
 				inWorld(t, attachdetach.Options{}, func(w *world) {
@@ -150,7 +153,8 @@ func TestAttacherIsQuicker(t *testing.T) {
 		if all := w.all(); len(all) != 1 || all[0].DeletionTimestamp == nil || len(all[0].Finalizers) != 1 {
 			w.Errorf("attachments: %v; want the one, on its way out and kept by the attacher", all)
 		}
-		w.writes("create volumeattachments a>n1", "delete volumeattachments a>n1 uid version", "delete volumeattachments a>n1 uid")
+		w.writes("create volumeattachments a>n1", "delete volumeattachments a>n1 uid version",
+			"delete volumeattachments a>n1 uid")
 	}, alone()...)
 }
 
@@ -203,7 +207,8 @@ func TestGoneBeforeTheAnswer(t *testing.T) {
 			}
 			o, err := w.users.Invokes(a, nil)
 			if err == nil {
-				err = w.users.StorageV1().VolumeAttachments().Delete(w.Context(), attachment("a", "n1").Name, metav1.DeleteOptions{})
+				err = w.users.StorageV1().VolumeAttachments().Delete(w.Context(), attachment("a", "n1").Name,
+					metav1.DeleteOptions{})
 			}
 			return true, o, err
 		})
@@ -242,7 +247,8 @@ func TestLimit(t *testing.T) {
 	limited.Spec.Drivers[1].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}
 	for name, ends := range map[string]func(*world){
 		"the limit is higher": func(w *world) {
-			change(w, w.users.StorageV1().CSINodes(), "n1", func(n *storagev1.CSINode) { n.Spec.Drivers[1].Allocatable.Count = ptr.To[int32](2) })
+			change(w, w.users.StorageV1().CSINodes(), "n1",
+				func(n *storagev1.CSINode) { n.Spec.Drivers[1].Allocatable.Count = ptr.To[int32](2) })
 			w.are(attachment("a", "n1", attached), attachment("b", "n1"))
 		},
 		"there is none": func(w *world) {

@@ -21,7 +21,9 @@ func pair() []runtime.Object { return append(bound("a"), node("n1"), node("n2"))
 
 // gets says whether an attachment to a node is to be made, or was.
 func (w *world) gets(v, node string) bool {
-	return slices.ContainsFunc(w.all(), func(a storagev1.VolumeAttachment) bool { return a.Name == attachment(v, node).Name })
+	return slices.ContainsFunc(w.all(), func(a storagev1.VolumeAttachment) bool {
+		return a.Name == attachment(v, node).Name
+	})
 }
 
 // TestMove: a Pod is replaced by one on another node, which waits until the volume
@@ -55,11 +57,14 @@ func TestMove(t *testing.T) {
 				w.are(attachment("a", "n2", attached))
 				w.knows("n1")
 				w.knows("n2", "a")
-				w.writes("create volumeattachments a>n1", tells("n1", "a"), tells("n1"), "delete volumeattachments a>n1 uid", "create volumeattachments a>n2", tells("n2", "a"))
+				w.writes("create volumeattachments a>n1", tells("n1", "a"), tells("n1"), "delete volumeattachments a>n1 uid",
+					"create volumeattachments a>n2", tells("n2", "a"))
 				if !restarts {
 					const multi = `Pod q Warning: FailedAttachVolume "Multi-Attach error for volume \"a\": it can be on one node at a time and is still attached to node n1`
-					w.heard(`Pod p Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`, multi+`, used there by pod p", next pod p (1)`,
-						multi+`", next node n1 (1)`, `Pod q Normal: SuccessfulAttachVolume "volume a is attached to node n2", next node n2 (1)`)
+					w.heard(`Pod p Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`,
+						multi+`, used there by pod p", next pod p (1)`,
+						multi+`", next node n1 (1)`,
+						`Pod q Normal: SuccessfulAttachVolume "volume a is attached to node n2", next node n2 (1)`)
 				}
 			}, pair()...)
 		})
@@ -138,7 +143,9 @@ func TestOneOfTwo(t *testing.T) {
 // TestShared: a volume for many nodes, or that says nothing of them, goes to each of
 // them at once.
 func TestShared(t *testing.T) {
-	for name, modes := range map[string][]corev1.PersistentVolumeAccessMode{"many": {corev1.ReadWriteOnce, corev1.ReadWriteMany}, "readers": {corev1.ReadOnlyMany}, "says nothing": nil} {
+	for name, modes := range map[string][]corev1.PersistentVolumeAccessMode{
+		"many": {corev1.ReadWriteOnce, corev1.ReadWriteMany}, "readers": {corev1.ReadOnlyMany}, "says nothing": nil,
+	} {
 		t.Run(name, func(t *testing.T) {
 			o := append(pair(), pod("p", "n1", "a"), pod("q", "n2", "a"))
 			o[0].(*corev1.PersistentVolume).Spec.AccessModes = modes
@@ -192,7 +199,9 @@ func TestRefused(t *testing.T) {
 		lets bool
 	}{
 		"forbidden": {apierrors.NewForbidden(resource, "x", nil), true},
-		"invalid":   {apierrors.NewInvalid(storagev1.SchemeGroupVersion.WithKind("VolumeAttachment").GroupKind(), "x", nil), true},
+		"invalid": {
+			apierrors.NewInvalid(storagev1.SchemeGroupVersion.WithKind("VolumeAttachment").GroupKind(), "x", nil), true,
+		},
 		"bad":       {apierrors.NewBadRequest("no"), true},
 		"unknown":   {apierrors.NewNotFound(resource, "x"), true},
 		"no answer": {errors.New("connection reset"), false},
@@ -224,7 +233,8 @@ func TestRefused(t *testing.T) {
 				failing = false
 				w.pass(10 * time.Minute)
 				w.are(attachment("a", "n2"))
-				w.writes(append(slices.Repeat([]string{"create volumeattachments a>n1"}, len(tries)+1), "delete volumeattachments a>n1 uid version", "create volumeattachments a>n2")...)
+				w.writes(append(slices.Repeat([]string{"create volumeattachments a>n1"}, len(tries)+1),
+					"delete volumeattachments a>n1 uid version", "create volumeattachments a>n2")...)
 			}, pair()...)
 		})
 	}

@@ -49,14 +49,17 @@ func (c *attachDetach) gather(node string) attach.NodeFacts {
 	// What is remembered until the caches show it comes before what they show.
 	making := c.beingMade(node)
 	return attach.FactsOf(c.view, node, attach.Memory{
-		Making: making, Going: c.allGoing(), Overdue: func(a types.UID) bool { return c.overdue(a, c.Now()) }, Had: c.had.has, Near: c.Near,
+		Making: making, Going: c.allGoing(), Overdue: func(a types.UID) bool { return c.overdue(a, c.Now()) },
+		Had: c.had.has, Near: c.Near,
 		DisableForceDetachOnTimeout: c.DisableForceDetachOnTimeout,
 	})
 }
 
 // apply tells the node, and leaves the rest to keys of their own: they are many
 // and do not wait for each other.
-func (c *attachDetach) apply(ctx context.Context, f attach.NodeFacts, p attach.NodePlan) (result controller.Result, err error) {
+func (c *attachDetach) apply(
+	ctx context.Context, f attach.NodeFacts, p attach.NodePlan,
+) (result controller.Result, err error) {
 	c.remember(f, p)
 	node := f.Node
 	if p.Publish {
@@ -102,11 +105,14 @@ func (c *attachDetach) remember(f attach.NodeFacts, p attach.NodePlan) {
 
 // publish tells the node which volumes it may mount. The answer is the node as
 // it is now, newer than any cache.
-func (c *attachDetach) publish(ctx context.Context, node *corev1.Node, attached []corev1.AttachedVolume) (*corev1.Node, error) {
+func (c *attachDetach) publish(
+	ctx context.Context, node *corev1.Node, attached []corev1.AttachedVolume,
+) (*corev1.Node, error) {
 	if attached == nil {
 		attached = []corev1.AttachedVolume{}
 	}
-	return c.nodes.Patch(ctx, node, types.MergePatchType, map[string]any{"status": map[string]any{"volumesAttached": attached}}, "status")
+	return c.nodes.Patch(ctx, node, types.MergePatchType,
+		map[string]any{"status": map[string]any{"volumesAttached": attached}}, "status")
 }
 
 // tell writes what Pods have not been told yet.
@@ -174,7 +180,8 @@ func (c *attachDetach) attach(ctx context.Context, name string) error {
 		return nil
 	}
 	node, v := a.Attachment.Spec.NodeName, a.Volume
-	if !attach.Shareable(v) && !c.take(attach.Key(v), node, func() bool { return attach.Away(c.view, v, node, c.had.has) }) {
+	if !attach.Shareable(v) &&
+		!c.take(attach.Key(v), node, func() bool { return attach.Away(c.view, v, node, c.had.has) }) {
 		c.unmake(name)
 		return nil
 	}
@@ -191,5 +198,6 @@ func (c *attachDetach) attach(ctx context.Context, name string) error {
 
 // refused says that the API server did not, and will not, do what it was asked.
 func refused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err)
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsNotFound(err)
 }

@@ -16,7 +16,9 @@ import (
 // TestWhateverComesLast: a volume is attached as soon as all is there that it takes,
 // in whatever order that comes.
 func TestWhateverComesLast(t *testing.T) {
-	needless := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}
+	needless := &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
+	}
 	all := func() []runtime.Object { return append(bound("a"), node("n1"), pod("p", "n1", "a")) }
 	type objects []runtime.Object
 	for name, c := range map[string]struct {
@@ -24,9 +26,13 @@ func TestWhateverComesLast(t *testing.T) {
 		last   func(*world)
 	}{
 		"the volume": {func(o objects) []runtime.Object { return o[1:] }, func(w *world) { w.add(bound("a")[0]) }},
-		"the claim":  {func(o objects) []runtime.Object { return slices.Delete(o, 1, 2) }, func(w *world) { w.add(bound("a")[1]) }},
-		"the node":   {func(o objects) []runtime.Object { return slices.Delete(o, 2, 3) }, func(w *world) { w.add(node("n1")) }},
-		"the Pod":    {func(o objects) []runtime.Object { return o[:3] }, func(w *world) { w.add(pod("p", "n1", "a")) }},
+		"the claim": {
+			func(o objects) []runtime.Object { return slices.Delete(o, 1, 2) }, func(w *world) { w.add(bound("a")[1]) },
+		},
+		"the node": {
+			func(o objects) []runtime.Object { return slices.Delete(o, 2, 3) }, func(w *world) { w.add(node("n1")) },
+		},
+		"the Pod": {func(o objects) []runtime.Object { return o[:3] }, func(w *world) { w.add(pod("p", "n1", "a")) }},
 		"the Pod's node": {func(o objects) []runtime.Object { return append(o[:3], pod("p", "", "a")) }, func(w *world) {
 			change(w, w.pods(), "p", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
 		}},
@@ -43,7 +49,8 @@ func TestWhateverComesLast(t *testing.T) {
 			change(w, w.volumes(), "a", func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = volumeOf("a").Spec.ClaimRef })
 		}},
 		"that the driver needs it": {func(o objects) []runtime.Object { return append(o, needless) }, func(w *world) {
-			change(w, w.users.StorageV1().CSIDrivers(), driver, func(d *storagev1.CSIDriver) { d.Spec.AttachRequired = ptr.To(true) })
+			change(w, w.users.StorageV1().CSIDrivers(), driver,
+				func(d *storagev1.CSIDriver) { d.Spec.AttachRequired = ptr.To(true) })
 		}},
 		"that nobody says it does not": {func(o objects) []runtime.Object { return append(o, needless) }, func(w *world) {
 			gone(w, w.users.StorageV1().CSIDrivers(), driver)
@@ -85,7 +92,9 @@ func TestWhateverEndsIt(t *testing.T) {
 		"the claim is gone":  {func(w *world) { gone(w, w.claims(), "a") }, false},
 		"the volume is gone": {func(w *world) { gone(w, w.volumes(), "a") }, false},
 		"the driver changes its mind": {func(w *world) {
-			w.add(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}})
+			w.add(&storagev1.CSIDriver{
+				ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
+			})
 		}, true},
 		"the node looks otherwise": {func(w *world) {
 			change(w, w.nodes(), "n1", func(n *corev1.Node) { n.Labels = map[string]string{"a": "b"} })

@@ -42,7 +42,10 @@ func TestWalks(t *testing.T) {
 			o := slices.Concat(bound("a"), bound("b"), objects(node("n1"), node("n2")))
 			o[2].(*corev1.PersistentVolume).Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 			inWorld(t, attachdetach.Options{}, func(w *world) {
-				k := &walk{world: w, Rand: rand.New(rand.NewPCG(seed, 1)), mounted: map[string]bool{}, silent: map[string]bool{}, seen: map[string]bool{}}
+				k := &walk{
+					world: w, Rand: rand.New(rand.NewPCG(seed, 1)), mounted: map[string]bool{}, silent: map[string]bool{},
+					seen: map[string]bool{},
+				}
 				for range 25 {
 					k.step()
 					k.holds()
@@ -66,7 +69,9 @@ func (k *walk) step() {
 	restart := step{"restart", func(string, string) { clear(k.seen); k.restart() }}
 	time := step{"time", func(string, string) { k.pass(patience) }}
 	comes, agent, revives := step{"comes", k.comes}, step{"agent", k.agent}, step{"revives", k.revives}
-	steps := []step{comes, comes, {"goes", k.goes}, {"is lost", k.lost}, {"dies", k.dies}, revives, revives, agent, agent, attacher, attacher, restart, time}
+	steps := []step{comes, comes, {
+		"goes", k.goes,
+	}, {"is lost", k.lost}, {"dies", k.dies}, revives, revives, agent, agent, attacher, attacher, restart, time}
 	s := steps[k.IntN(len(steps))]
 	k.diary = append(k.diary, s.name+" "+n+" "+v)
 	s.do(n, v)
@@ -128,7 +133,8 @@ func (k *walk) agent(n, _ string) {
 		k.Fatal(err)
 	}
 	for _, v := range use {
-		if slices.ContainsFunc(told.Status.VolumesAttached, func(a corev1.AttachedVolume) bool { return a.Name == unique(v) }) {
+		if slices.ContainsFunc(told.Status.VolumesAttached,
+			func(a corev1.AttachedVolume) bool { return a.Name == unique(v) }) {
 			k.mounted[v+">"+n] = true
 			change(k.world, k.pods(), v+"-"+n, func(p *corev1.Pod) {
 				p.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}}

@@ -35,18 +35,23 @@ func TestWholeAttachment(t *testing.T) {
 		secret   *corev1.SecretReference
 		recorded bool
 	}{
-		"far": {nil, nil, false}, "near": {near, nil, true}, "near with a secret": {near, &corev1.SecretReference{Name: "s", Namespace: "secrets"}, false},
+		"far": {nil, nil, false}, "near": {near, nil, true},
+		"near with a secret": {near, &corev1.SecretReference{Name: "s", Namespace: "secrets"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, controls := started(t, Options{Now: time.Now, Near: c.near}, objects(c.secret)...)
-			for _, key := range []controller.Key{{Kind: kindNode, Name: "n1"}, {Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")}} {
+			for _, key := range []controller.Key{
+				{Kind: kindNode, Name: "n1"}, {Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")},
+			} {
 				if _, err := controls.Reconcile(t.Context(), key); err != nil {
 					t.Fatal(err)
 				}
 			}
 			want := &storagev1.VolumeAttachment{
 				ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf("d", "h", "n1")},
-				Spec:       storagev1.VolumeAttachmentSpec{Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv")}},
+				Spec: storagev1.VolumeAttachmentSpec{
+					Attacher: "d", NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("pv")},
+				},
 			}
 			if c.recorded {
 				want.Finalizers = []string{volume.AttacherFinalizer("d")}
@@ -56,7 +61,8 @@ func TestWholeAttachment(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{})); diff != "" {
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"),
+				cmpopts.IgnoreTypes(metav1.TypeMeta{})); diff != "" {
 				t.Errorf("attachment (-want +got):\n%s", diff)
 			}
 		})
@@ -97,15 +103,23 @@ func TestWhatIsNotAttached(t *testing.T) {
 		"the Pod's own claim": func(o *objects) {
 			o.c.Name, o.v.Spec.ClaimRef.Name, o.got = "pod-pv-v", "pod-pv-v", true
 			o.p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}
-			o.c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: o.p.Name, UID: o.p.UID, Controller: ptr.To(true)}}
+			o.c.OwnerReferences = []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Pod", Name: o.p.Name, UID: o.p.UID, Controller: ptr.To(true)},
+			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := used("pv", "h", "n1")
-			o := &objects{v: all[0].(*corev1.PersistentVolume), c: all[1].(*corev1.PersistentVolumeClaim), p: all[2].(*corev1.Pod), d: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d"}}}
+			o := &objects{
+				v: all[0].(*corev1.PersistentVolume), c: all[1].(*corev1.PersistentVolumeClaim), p: all[2].(*corev1.Pod),
+				d: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d"}},
+			}
 			change(o)
-			client, c := started(t, Options{Now: time.Now}, append(all, o.d, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})...)
-			for _, key := range []controller.Key{{Kind: kindNode, Name: "n1"}, {Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")}} {
+			client, c := started(t, Options{Now: time.Now},
+				append(all, o.d, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})...)
+			for _, key := range []controller.Key{
+				{Kind: kindNode, Name: "n1"}, {Kind: kindAttach, Name: attach.NameOf("d", "h", "n1")},
+			} {
 				if _, err := c.Reconcile(t.Context(), key); err != nil {
 					t.Fatal(err)
 				}

@@ -70,7 +70,9 @@ func (w *world) start() {
 	p := w.server.Begin(w, "attachdetach", attachdetach.Declaration().Rights())
 	w.own = p.Client
 	w.onClient(w.own)
-	p.Run(attachdetach.New(controller.Env{Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler)}, w.options).Run)
+	p.Run(attachdetach.New(controller.Env{
+		Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler),
+	}, w.options).Run)
 	w.stop = func() {
 		p.Stop()
 		w.wrote = append(w.wrote, kubetest.Writes(p.Client)...)
@@ -191,7 +193,8 @@ func (w *world) heard(want ...string) {
 	}
 	got := []string{}
 	for _, e := range list.Items {
-		got = append(got, fmt.Sprintf("%s %s %s: %s %q, next %s (%d)", e.InvolvedObject.Kind, readable(e.InvolvedObject.Name), e.Type, e.Reason, e.Message, e.Annotations[volume.AnnNext], e.Count))
+		got = append(got, fmt.Sprintf("%s %s %s: %s %q, next %s (%d)", e.InvolvedObject.Kind, readable(e.InvolvedObject.Name),
+			e.Type, e.Reason, e.Message, e.Annotations[volume.AnnNext], e.Count))
 	}
 	slices.Sort(got)
 	slices.Sort(want)
@@ -236,7 +239,9 @@ func unique(v string) corev1.UniqueVolumeName {
 func attachment(v, node string, change ...func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driver, "h-"+v, node)},
-		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v}},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: driver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v},
+		},
 	}
 	for _, f := range change {
 		f(a)
@@ -281,7 +286,9 @@ func bound(name string, change ...func(*corev1.PersistentVolume, *corev1.Persist
 	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h-" + name}
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: name, UID: types.UID("c-" + name)}
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("c-" + name)}}
+	c := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("c-" + name)},
+	}
 	c.Spec.VolumeName, c.Status.Phase = name, corev1.ClaimBound
 	for _, f := range change {
 		f(v, c)
@@ -291,10 +298,15 @@ func bound(name string, change ...func(*corev1.PersistentVolume, *corev1.Persist
 
 // pod is a Pod of a node that uses claims.
 func pod(name, node string, claims ...string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("p-" + name)}, Spec: corev1.PodSpec{NodeName: node}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("p-" + name)},
+		Spec:       corev1.PodSpec{NodeName: node},
+	}
 	for _, c := range claims {
 		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{
-			Name: c, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c}},
+			Name: c, VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c},
+			},
 		})
 	}
 	return p
@@ -340,5 +352,6 @@ func (w *world) patches(want ...string) {
 
 // recorded is an attachment on which stands what it is for.
 func recorded(a *storagev1.VolumeAttachment) {
-	a.Annotations = map[string]string{volume.AnnNodeID: "id-" + a.Spec.NodeName, volume.AnnDetach: `{"handle":"h-` + *a.Spec.Source.PersistentVolumeName + `"}`}
+	a.Annotations = map[string]string{volume.AnnNodeID: "id-" + a.Spec.NodeName, volume.AnnDetach: `{"handle":"h-` +
+		*a.Spec.Source.PersistentVolumeName + `"}`}
 }

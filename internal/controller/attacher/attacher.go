@@ -28,10 +28,12 @@ const places = 200
 // Declaration is what the attacher reads and writes.
 func Declaration() controller.Declaration {
 	return controller.Declaration{
-		Name:   "attacher",
-		Inputs: append(kube.Read("", "persistentvolumes", "nodes"), kube.Read("storage.k8s.io", "volumeattachments", "csinodes", "csidrivers")...),
+		Name: "attacher",
+		Inputs: append(kube.Read("", "persistentvolumes", "nodes"),
+			kube.Read("storage.k8s.io", "volumeattachments", "csinodes", "csidrivers")...),
 		Outputs: []kube.Access{
-			kube.Write("storage.k8s.io", "volumeattachments", "update"), kube.Write("storage.k8s.io", "volumeattachments/status", "patch"),
+			kube.Write("storage.k8s.io", "volumeattachments", "update"),
+			kube.Write("storage.k8s.io", "volumeattachments/status", "patch"),
 			kube.Write("", "persistentvolumes", "update"), kube.Write("", "secrets", "get"),
 		},
 	}
@@ -72,8 +74,10 @@ func build(env controller.Env, o Options) *attacher {
 	}
 	a := &attacher{
 		Env: env, Options: o, known: newKnown(),
-		Controller: &controller.Controller{Declaration: Declaration(), Workers: 100, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log},
-		volumes:    env.Caches.WriteVolumes(env.Client), attachments: env.Caches.WriteAttachments(env.Client),
+		Controller: &controller.Controller{
+			Declaration: Declaration(), Workers: 100, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log,
+		},
+		volumes: env.Caches.WriteVolumes(env.Client), attachments: env.Caches.WriteAttachments(env.Client),
 		csiNodes: env.Caches.CSINodes(), nodes: env.Caches.Nodes(), csiDrivers: env.Caches.CSIDrivers(),
 	}
 	a.view = cluster.View{Volumes: a.volumes, CSINodes: a.csiNodes, Nodes: a.nodes}
@@ -134,7 +138,8 @@ func (a *attacher) attachmentChanged(before, after *storagev1.VolumeAttachment) 
 		}
 		a.known.forget(before.UID)
 		a.Add(controller.Key{Kind: kindAttachment, Name: before.Name})
-	case before == nil || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) || before.Status.Attached && !after.Status.Attached || attach.Bared(before, after):
+	case before == nil || !before.DeletionTimestamp.Equal(after.DeletionTimestamp) ||
+		before.Status.Attached && !after.Status.Attached || attach.Bared(before, after):
 		a.Add(controller.Key{Kind: kindAttachment, Name: after.Name})
 	}
 }
@@ -180,7 +185,8 @@ func (a *attacher) turn(f attach.Facts, p attach.Plan) time.Duration {
 	if f.Volume != nil && f.Volume.Spec.ClaimRef != nil {
 		lane.Namespace = f.Volume.Spec.ClaimRef.Namespace
 	}
-	return a.Turn(controller.Key{Kind: kindAttachment, Name: va.Name}, lane, func(b volume.Because) { a.Events.Warn(va, b) })
+	return a.Turn(controller.Key{Kind: kindAttachment, Name: va.Name}, lane,
+		func(b volume.Because) { a.Events.Warn(va, b) })
 }
 
 func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {

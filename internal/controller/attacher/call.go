@@ -57,7 +57,9 @@ func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) er
 
 // request resolves all that can fail before the finalizers are written, for
 // they delay the deletion of what they are on.
-func (a *attacher) request(ctx context.Context, v *corev1.PersistentVolume, p attach.Plan) (*csipb.ControllerPublishVolumeRequest, error) {
+func (a *attacher) request(
+	ctx context.Context, v *corev1.PersistentVolume, p attach.Plan,
+) (*csipb.ControllerPublishVolumeRequest, error) {
 	d, ok := a.Drivers.Get(v.Spec.CSI.Driver)
 	if !ok {
 		return nil, fmt.Errorf("driver %s has gone", v.Spec.CSI.Driver)
@@ -158,7 +160,9 @@ func says(va *storagev1.VolumeAttachment, message string) bool {
 
 // writeError records an error in the status (S1-059, S1-066) and, when it is
 // news, as an event (S1-060, S1-067): a call that fails is repeated many times.
-func (a *attacher) writeError(ctx context.Context, va *storagev1.VolumeAttachment, why volume.Because, e storagev1.VolumeError) error {
+func (a *attacher) writeError(
+	ctx context.Context, va *storagev1.VolumeAttachment, why volume.Because, e storagev1.VolumeError,
+) error {
 	if !says(va, e.Message) {
 		a.Events.Warn(va, why)
 	}
@@ -167,7 +171,9 @@ func (a *attacher) writeError(ctx context.Context, va *storagev1.VolumeAttachmen
 		field = "detachError"
 	}
 	// A null takes away the code of an earlier error.
-	return a.patchStatus(ctx, va, map[string]any{field: map[string]any{"time": metav1.Now(), "message": e.Message, "errorCode": e.ErrorCode}})
+	return a.patchStatus(ctx, va, map[string]any{
+		field: map[string]any{"time": metav1.Now(), "message": e.Message, "errorCode": e.ErrorCode},
+	})
 }
 
 // patchStatus writes fields of the status; an attachment that is gone needs

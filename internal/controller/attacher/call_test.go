@@ -22,7 +22,9 @@ func TestReadOnlyAttach(t *testing.T) {
 		d := &csi.Driver{Name: "d", Controller: csi.ControllerCapabilities{PublishUnpublish: true, PublishReadonly: c.can}}
 		a := &attacher{Options: Options{Drivers: csi.NewSet()}}
 		a.Drivers.Put(d)
-		v := &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}}}
+		v := &corev1.PersistentVolume{
+			Spec: corev1.PersistentVolumeSpec{AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}},
+		}
 		v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h", ReadOnly: c.readOnly}
 		request, err := a.request(t.Context(), v, attach.Plan{Record: attach.Record{Handle: "h"}, NodeID: "id"})
 		if err != nil {

@@ -138,7 +138,9 @@ func (a *attacher) attachmentsOf(driver string) []*storagev1.VolumeAttachment {
 	return out
 }
 
-func (a *attacher) publishedFacts(driver string, published map[attach.Pair]bool, settled map[types.UID]bool) attach.PublishedFacts {
+func (a *attacher) publishedFacts(
+	driver string, published map[attach.Pair]bool, settled map[types.UID]bool,
+) attach.PublishedFacts {
 	f := attach.PublishedFacts{
 		Driver: driver, Published: published, Settled: settled, Attachments: a.attachmentsOf(driver),
 		Nodes: map[string]*corev1.Node{}, Suspects: a.known.suspected(driver),
@@ -178,6 +180,7 @@ func (a *attacher) correct(driver string, p attach.PublishedPlan) {
 		a.Add(controller.Key{Kind: kindAttachment, Name: c.Attachment.Name})
 	}
 	if p.Because.Reason != volume.ReasonNothingToDo {
-		a.Env.Log.Warn("driver and attachments differ", "driver", driver, "reason", p.Because.Reason, "again", len(p.Again), "undone", len(p.Undo))
+		a.Env.Log.Warn("driver and attachments differ", "driver", driver, "reason", p.Because.Reason, "again", len(p.Again),
+			"undone", len(p.Undo))
 	}
 }

@@ -24,7 +24,8 @@ func listed(pairs ...string) func(int, any) csitest.Action {
 	r := &csipb.ListVolumesResponse{}
 	for i := 0; i < len(pairs); i += 2 {
 		r.Entries = append(r.Entries, &csipb.ListVolumesResponse_Entry{
-			Volume: &csipb.Volume{VolumeId: pairs[i]}, Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{pairs[i+1]}},
+			Volume: &csipb.Volume{VolumeId: pairs[i]},
+			Status: &csipb.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{pairs[i+1]}},
 		})
 	}
 	return func(int, any) csitest.Action { return csitest.Action{Answer: r} }
@@ -44,7 +45,8 @@ func TestDriverForgot(t *testing.T) {
 	w.works(kindAttachment, "va")
 	w.called(list, publishRequest())
 	w.attachment(va(recorded, attached))
-	w.told("Warning VolumeAttachment va AttachmentVanished: driver d.example says that volume pv is not attached to node n1: it is attached again (1)")
+	w.told("Warning VolumeAttachment va AttachmentVanished: driver d.example says that volume pv is not attached to " +
+		"node n1: it is attached again (1)")
 }
 
 // TestDriverHasMore: what is attached for no attachment is detached when it is
@@ -79,8 +81,10 @@ func TestDriverHasMore(t *testing.T) {
 	list := &csipb.ListVolumesRequest{MaxEntries: pageSize}
 	w.called(list, list, unpublish, list, unpublish)
 	w.attachment(va(recorded, attached))
-	w.told("Warning PersistentVolume pv-2 UnaskedAttachment: driver d.example says that volume pv-2 is attached to node n1, which nobody asked for: it is detached (1)",
-		"Warning VolumeAttachment "+unasked+" FailedDetachVolume: volume pv-2 is not detached from node n1: Internal: busy (1)")
+	w.told("Warning PersistentVolume pv-2 UnaskedAttachment: driver d.example says that volume pv-2 is attached to node "+
+		"n1, which nobody asked for: it is detached (1)",
+		"Warning VolumeAttachment "+unasked+
+			" FailedDetachVolume: volume pv-2 is not detached from node n1: Internal: busy (1)")
 }
 
 // other is a second volume, which is being deleted.
@@ -181,7 +185,9 @@ func TestPages(t *testing.T) {
 	w.works(kindDriver, driverName)
 	w.works(kindAttachment, "va")
 	w.works(kindAttachment, attach.NameOf(driverName, "h2", "n1"))
-	one, two, three := &csipb.ListVolumesRequest{MaxEntries: pageSize}, &csipb.ListVolumesRequest{MaxEntries: pageSize, StartingToken: "two"}, &csipb.ListVolumesRequest{MaxEntries: pageSize, StartingToken: "three"}
+	one, two, three := &csipb.ListVolumesRequest{MaxEntries: pageSize},
+		&csipb.ListVolumesRequest{MaxEntries: pageSize, StartingToken: "two"},
+		&csipb.ListVolumesRequest{MaxEntries: pageSize, StartingToken: "three"}
 	unpublish := unpublishRequest()
 	unpublish.VolumeId = "h2"
 	w.called(one, two, three, one, two, three, unpublish)
@@ -191,9 +197,11 @@ func TestPages(t *testing.T) {
 // is no answer; nothing is attached again for what is missing, and it is asked again.
 func TestHalfAnAnswer(t *testing.T) {
 	for name, second := range map[string]csitest.Action{
-		"it fails":             {Err: status.Error(codes.Internal, "broken")},
-		"the list has no end":  {Answer: &csipb.ListVolumesResponse{NextToken: "two"}},
-		"it breaks its answer": {Answer: &csipb.ListVolumesResponse{Entries: []*csipb.ListVolumesResponse_Entry{{Volume: &csipb.Volume{VolumeId: "a\nb"}}}}},
+		"it fails":            {Err: status.Error(codes.Internal, "broken")},
+		"the list has no end": {Answer: &csipb.ListVolumesResponse{NextToken: "two"}},
+		"it breaks its answer": {Answer: &csipb.ListVolumesResponse{
+			Entries: []*csipb.ListVolumesResponse_Entry{{Volume: &csipb.Volume{VolumeId: "a\nb"}}},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, Options{}, pv(), other(), va(recorded, attached), csiNode(), secret())
@@ -212,7 +220,8 @@ func TestHalfAnAnswer(t *testing.T) {
 			}
 			w.works(kindAttachment, "va")
 			w.works(kindAttachment, attach.NameOf(driverName, "h2", "n1"))
-			one, two := &csipb.ListVolumesRequest{MaxEntries: pageSize}, &csipb.ListVolumesRequest{MaxEntries: pageSize, StartingToken: "two"}
+			one, two := &csipb.ListVolumesRequest{MaxEntries: pageSize},
+				&csipb.ListVolumesRequest{MaxEntries: pageSize, StartingToken: "two"}
 			w.called(one, two, one, two)
 			w.written()
 		})
@@ -229,7 +238,9 @@ func TestDriversThatCannotTell(t *testing.T) {
 		return c
 	}
 	required := func(is *bool) *storagev1.CSIDriver {
-		return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: is}}
+		return &storagev1.CSIDriver{
+			ObjectMeta: metav1.ObjectMeta{Name: driverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: is},
+		}
 	}
 	for name, c := range map[string]struct {
 		can     csi.ControllerCapabilities
@@ -237,9 +248,15 @@ func TestDriversThatCannotTell(t *testing.T) {
 		asked   bool
 		comesAt time.Duration
 	}{
-		"it attaches nothing":     {without(func(c *csi.ControllerCapabilities) { c.PublishUnpublish = false }), required(nil), false, 0},
-		"it lists no volumes":     {without(func(c *csi.ControllerCapabilities) { c.ListVolumes = false }), required(nil), false, 0},
-		"it does not list nodes":  {without(func(c *csi.ControllerCapabilities) { c.ListVolumesPublishedNodes = false }), required(nil), false, 0},
+		"it attaches nothing": {
+			without(func(c *csi.ControllerCapabilities) { c.PublishUnpublish = false }), required(nil), false, 0,
+		},
+		"it lists no volumes": {
+			without(func(c *csi.ControllerCapabilities) { c.ListVolumes = false }), required(nil), false, 0,
+		},
+		"it does not list nodes": {
+			without(func(c *csi.ControllerCapabilities) { c.ListVolumesPublishedNodes = false }), required(nil), false, 0,
+		},
 		"nothing is to be known":  {all, required(ptr.To(false)), false, time.Minute},
 		"its object does not say": {all, required(nil), true, time.Minute},
 		"its object says so":      {all, required(ptr.To(true)), true, time.Minute},

@@ -40,22 +40,26 @@ func TestNotAsked(t *testing.T) {
 	}{
 		"its Secret is missing": {
 			volume: pv(), secret: otherSecret(), says: "read secret ns/s",
-			want: va(failed(`Unknown: read secret ns/s: secrets "s" not found`, nil)), written: []string{"patch volumeattachments"},
+			want:    va(failed(`Unknown: read secret ns/s: secrets "s" not found`, nil)),
+			written: []string{"patch volumeattachments"},
 		},
 		"its access modes fit nothing": {
 			volume: mixed, secret: secret(), says: "access modes cannot be combined",
-			want: va(failed("Unknown: volume pv: access modes cannot be combined", nil)), written: []string{"patch volumeattachments"},
+			want:    va(failed("Unknown: volume pv: access modes cannot be combined", nil)),
+			written: []string{"patch volumeattachments"},
 		},
 		"its volume cannot be kept": {
 			volume: pv(), secret: secret(), refuses: [2]string{"update", "persistentvolumes"}, says: "update volume pv: not now",
 			want: va(), written: []string{"update persistentvolumes"},
 		},
 		"it cannot be recorded": {
-			volume: pv(), secret: secret(), refuses: [2]string{"update", "volumeattachments"}, says: "update attachment va: not now",
+			volume: pv(), secret: secret(), refuses: [2]string{"update", "volumeattachments"},
+			says: "update attachment va: not now",
 			want: va(), written: []string{"update persistentvolumes", "update volumeattachments"},
 		},
 		"its error cannot be written": {
-			volume: mixed, secret: secret(), refuses: [2]string{"patch", "volumeattachments"}, says: "patch attachment va: not now",
+			volume: mixed, secret: secret(), refuses: [2]string{"patch", "volumeattachments"},
+			says: "patch attachment va: not now",
 			want: va(), written: []string{"patch volumeattachments"},
 		},
 	} {
@@ -96,10 +100,15 @@ func TestAnswerOfTheDriverIsLost(t *testing.T) {
 // that has no code takes the code of an earlier one away, and a success all of it.
 func TestErrorIsTold(t *testing.T) {
 	w := newWorld(t, Options{}, pv(), va(), csiNode(), secret())
-	answers := []error{status.Error(codes.ResourceExhausted, "full"), status.Error(codes.ResourceExhausted, "full"), status.Error(codes.Internal, "broken")}
+	answers := []error{
+		status.Error(codes.ResourceExhausted, "full"), status.Error(codes.ResourceExhausted, "full"),
+		status.Error(codes.Internal, "broken"),
+	}
 	w.driver.OnCall("ControllerPublishVolume", func(n int, _ any) csitest.Action {
 		if n > len(answers) {
-			return csitest.Action{Answer: &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}}}
+			return csitest.Action{
+				Answer: &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}},
+			}
 		}
 		return csitest.Action{Err: answers[n-1]}
 	})
@@ -108,7 +117,8 @@ func TestErrorIsTold(t *testing.T) {
 	w.attachment(va(recorded, failed("ResourceExhausted: full", ptr.To(int32(codes.ResourceExhausted)))))
 	w.fails(kindAttachment, "va", "broken")
 	w.attachment(va(recorded, failed("Internal: broken", ptr.To(int32(codes.Internal)))))
-	w.told("Warning VolumeAttachment va FailedAttachVolume: volume pv is not attached to node n1: ResourceExhausted: full (1)",
+	w.told("Warning VolumeAttachment va FailedAttachVolume: volume pv is not attached to node n1: "+
+		"ResourceExhausted: full (1)",
 		"Warning VolumeAttachment va FailedAttachVolume: volume pv is not attached to node n1: Internal: broken (1)")
 	if err := w.client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("secrets"), "ns", "s"); err != nil {
 		t.Fatal(err)
@@ -166,7 +176,9 @@ func TestDetachWithoutAnySecret(t *testing.T) {
 	request := unpublishRequest()
 	request.Secrets = nil
 	w.called(request)
-	w.attachment(va(recorded, bare, attached, going, func(a *storagev1.VolumeAttachment) { a.Finalizers = []string{foreign} }))
+	w.attachment(va(recorded, bare, attached, going, func(a *storagev1.VolumeAttachment) {
+		a.Finalizers = []string{foreign}
+	}))
 }
 
 // TestDetachWithoutSecretGoesWell: what a driver does without a Secret is done.
@@ -232,10 +244,12 @@ func TestLettingGo(t *testing.T) {
 		"somebody was first": {apierrors.NewConflict(corev1.Resource("any"), "any", errNotNow), "not now"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, Options{}, pv(func(v *corev1.PersistentVolume) { v.Name = "free" }, dying, kept), va(recorded, attached, going), secret())
+			w := newWorld(t, Options{}, pv(func(v *corev1.PersistentVolume) { v.Name = "free" }, dying, kept),
+				va(recorded, attached, going), secret())
 			w.refuses("update", "*", c.err)
 			for kind, key := range map[string]string{kindAttachment: "va", kindVolume: "free"} {
-				if _, err := w.reconcile(kind, key); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+				if _, err := w.reconcile(kind, key); (err == nil) != (c.says == "") ||
+					err != nil && !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%s ends with %v", kind, err)
 				}
 			}
@@ -277,7 +291,9 @@ func TestDriverGoes(t *testing.T) {
 // TestNoDriver: without its driver nothing is done with an attachment, and nothing
 // is let go.
 func TestNoDriver(t *testing.T) {
-	for name, a := range map[string]*storagev1.VolumeAttachment{"to attach": va(), "to detach": va(recorded, attached, going)} {
+	for name, a := range map[string]*storagev1.VolumeAttachment{
+		"to attach": va(), "to detach": va(recorded, attached, going),
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, Options{}, pv(), a, csiNode(), secret())
 			w.drivers.Remove(w.served)
@@ -314,7 +330,8 @@ func TestDriverThatDoesNotAttach(t *testing.T) {
 	config := csitest.Full()
 	config.Controller = csi.ControllerCapabilities{}
 	theirs := func(a *storagev1.VolumeAttachment) { a.Finalizers = append(a.Finalizers, ours) }
-	w := newWorldWith(t, config, Options{}, va(), va(theirs, going, func(a *storagev1.VolumeAttachment) { a.Name = "old" }))
+	w := newWorldWith(t, config, Options{}, va(),
+		va(theirs, going, func(a *storagev1.VolumeAttachment) { a.Name = "old" }))
 	w.works(kindAttachment, "va")
 	w.works(kindAttachment, "old")
 	w.attachment(va(func(a *storagev1.VolumeAttachment) { a.Status.Attached = true }))
@@ -328,7 +345,8 @@ func TestDriverThatDoesNotAttach(t *testing.T) {
 func TestAnotherOfItsName(t *testing.T) {
 	w := newWorld(t, Options{}, pv(kept), va(recorded), csiNode(), secret())
 	another := va(func(a *storagev1.VolumeAttachment) { a.UID = "new" })
-	if err := errors.Join(w.client.Tracker().Delete(attachments(), "", "va"), w.client.Tracker().Add(another)); err != nil {
+	if err := errors.Join(w.client.Tracker().Delete(attachments(), "", "va"),
+		w.client.Tracker().Add(another)); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.fails(kindAttachment, "va", "patch attachment va"); !apierrors.IsConflict(errors.Unwrap(err)) {

@@ -35,7 +35,10 @@ func newLooks(t *testing.T, drivers []string, objects ...runtime.Object) *looks 
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	caches := kube.NewCaches(l.client)
-	c := New(controller.Env{Client: l.client, Caches: caches, Events: kube.NewRecorder(ctx, l.client, "attacher"), Log: slog.New(slog.DiscardHandler)}, Options{Drivers: l.drivers})
+	c := New(controller.Env{
+		Client: l.client, Caches: caches, Events: kube.NewRecorder(ctx, l.client, "attacher"),
+		Log: slog.New(slog.DiscardHandler),
+	}, Options{Drivers: l.drivers})
 	c.Reconcile = func(_ context.Context, key controller.Key) (controller.Result, error) {
 		l.keys.Add(key.String())
 		return controller.Result{}, nil
@@ -72,7 +75,8 @@ func (l *looks) ok(_ any, err error) {
 // another is an attachment of another driver's volume to another node.
 func another(a *storagev1.VolumeAttachment) {
 	name := "pv-2"
-	a.Name, a.UID, a.Spec.Attacher, a.Spec.NodeName, a.Spec.Source.PersistentVolumeName = "va-2", "va-2-uid", "e.example", "n2", &name
+	a.Name, a.UID, a.Spec.Attacher, a.Spec.NodeName, a.Spec.Source.PersistentVolumeName = "va-2", "va-2-uid",
+		"e.example", "n2", &name
 }
 
 // inline is an attachment that says itself what its volume is.
@@ -97,8 +101,10 @@ func TestAttachmentWakes(t *testing.T) {
 		before, after *storagev1.VolumeAttachment
 		want          []string
 	}{
-		"it comes":                       {nil, va(), []string{"attachment/va"}},
-		"an error is written":            {va(recorded), va(recorded, func(a *storagev1.VolumeAttachment) { a.Status.AttachError = &storagev1.VolumeError{Message: "no"} }), nil},
+		"it comes": {nil, va(), []string{"attachment/va"}},
+		"an error is written": {va(recorded), va(recorded, func(a *storagev1.VolumeAttachment) {
+			a.Status.AttachError = &storagev1.VolumeError{Message: "no"}
+		}), nil},
 		"it is recorded":                 {va(), va(recorded), nil},
 		"it is attached":                 {va(recorded), va(recorded, attached), nil},
 		"somebody says it is not":        {va(recorded, attached), va(recorded), []string{"attachment/va"}},
@@ -109,7 +115,9 @@ func TestAttachmentWakes(t *testing.T) {
 		"it goes before it was attached": {va(), nil, []string{"attachment/va", "volume/pv"}},
 		"it goes without a detach":       {va(recorded, attached), nil, []string{"attachment/va", "volume/pv"}},
 		"one without an object goes":     {va(inline, recorded), nil, []string{"attachment/va"}},
-		"another one takes its name":     {va(recorded), va(func(a *storagev1.VolumeAttachment) { a.UID = "new" }), []string{"attachment/va", "volume/pv"}},
+		"another one takes its name": {
+			va(recorded), va(func(a *storagev1.VolumeAttachment) { a.UID = "new" }), []string{"attachment/va", "volume/pv"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -154,7 +162,9 @@ func TestOthersWake(t *testing.T) {
 		l.at("attachment/va")
 		l.ok(volumes.Update(ctx, pv(func(v *corev1.PersistentVolume) { v.Labels = nil }), metav1.UpdateOptions{}))
 		l.at()
-		l.ok(volumes.Update(ctx, pv(func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{Time: time.Now()} }), metav1.UpdateOptions{}))
+		l.ok(volumes.Update(ctx, pv(func(v *corev1.PersistentVolume) {
+			v.DeletionTimestamp = &metav1.Time{Time: time.Now()}
+		}), metav1.UpdateOptions{}))
 		l.at("volume/pv")
 		l.ok(nil, volumes.Delete(ctx, "pv", metav1.DeleteOptions{}))
 		l.at()

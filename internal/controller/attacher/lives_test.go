@@ -38,7 +38,8 @@ func TestAttachByMode(t *testing.T) {
 		if mode == corev1.PersistentVolumeBlock {
 			want.VolumeCapability.AccessType = &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}
 		}
-		w := newWorld(t, Options{}, pv(func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = &mode }), va(), csiNode(), secret())
+		w := newWorld(t, Options{}, pv(func(v *corev1.PersistentVolume) { v.Spec.VolumeMode = &mode }), va(),
+			csiNode(), secret())
 		w.works(kindAttachment, "va")
 		w.called(want)
 	}
@@ -55,7 +56,9 @@ func TestAttachFails(t *testing.T) {
 		t.Errorf("ends with %v", err)
 	}
 	w.attachment(va(recorded, func(a *storagev1.VolumeAttachment) {
-		a.Status.AttachError = &storagev1.VolumeError{Message: "ResourceExhausted: full", ErrorCode: ptr.To(int32(codes.ResourceExhausted))}
+		a.Status.AttachError = &storagev1.VolumeError{
+			Message: "ResourceExhausted: full", ErrorCode: ptr.To(int32(codes.ResourceExhausted)),
+		}
 	}))
 }
 
@@ -67,9 +70,12 @@ func TestRefusedAttach(t *testing.T) {
 		node         *storagev1.CSINode
 		reason, says string
 	}{
-		"no node":      {pv(), &storagev1.CSINode{}, "DriverMissing", "driver d.example has not registered on node n1"},
-		"other driver": {pv(func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "e.example" }), csiNode(), "NotMine", "volume pv is of driver e.example, not d.example"},
-		"no volume":    {&corev1.PersistentVolume{}, csiNode(), "VolumeMissing", "volume pv does not exist or is no CSI volume"},
+		"no node": {pv(), &storagev1.CSINode{}, "DriverMissing", "driver d.example has not registered on node n1"},
+		"other driver": {
+			pv(func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "e.example" }), csiNode(), "NotMine",
+			"volume pv is of driver e.example, not d.example",
+		},
+		"no volume": {&corev1.PersistentVolume{}, csiNode(), "VolumeMissing", "volume pv does not exist or is no CSI volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.node.Name = "n1"
@@ -139,7 +145,9 @@ func TestDetachWithoutNode(t *testing.T) {
 	w.works(kindAttachment, "va")
 	w.called()
 	w.attachment(va(recorded, nameless, attached, going, func(a *storagev1.VolumeAttachment) {
-		a.Status.DetachError = &storagev1.VolumeError{Message: "driver d.example is not known on node n1 and attachment va does not say from where to detach"}
+		a.Status.DetachError = &storagev1.VolumeError{
+			Message: "driver d.example is not known on node n1 and attachment va does not say from where to detach",
+		}
 	}))
 }
 

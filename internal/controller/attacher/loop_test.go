@@ -51,7 +51,8 @@ func newLoopWith(t *testing.T, o Options, objects ...runtime.Object) *loop {
 	ctx, cancel := context.WithCancel(context.Background())
 	caches := kube.NewCaches(w.client)
 	c := New(controller.Env{
-		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "attacher"), Log: slog.New(slog.DiscardHandler),
+		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "attacher"),
+		Log: slog.New(slog.DiscardHandler),
 	}, o)
 	followed := kubetest.Follow(t, w.client)
 	if err := caches.Start(ctx); err != nil {
@@ -110,12 +111,16 @@ func attachmentOf(volumeName, node string) *storagev1.VolumeAttachment {
 	name := attach.NameOf(loopDriver, "h-"+volumeName, node)
 	return &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("u-" + name)},
-		Spec:       storagev1.VolumeAttachmentSpec{Attacher: loopDriver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volumeName}},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: loopDriver, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volumeName},
+		},
 	}
 }
 
 func nodeOf(name string) *storagev1.CSINode {
-	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: loopDriver, NodeID: "id-" + name}}}}
+	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
+		Drivers: []storagev1.CSINodeDriver{{Name: loopDriver, NodeID: "id-" + name}},
+	}}
 }
 
 // is waits until an attachment has a status.
@@ -139,10 +144,12 @@ func TestNodeWithoutItsObject(t *testing.T) {
 	drivers, _ := serving(t, func(*csipb.ControllerPublishVolumeRequest) {})
 	w := newLoop(t, drivers, volumeOf("a"), volumeOf("b"), bare, other, nodeOf("n2"))
 	w.is(bare, "the error", func(s storagev1.VolumeAttachmentStatus) bool {
-		return !s.Attached && s.AttachError != nil && s.AttachError.Message == "driver "+loopDriver+" has not registered on node n1"
+		return !s.Attached && s.AttachError != nil &&
+			s.AttachError.Message == "driver "+loopDriver+" has not registered on node n1"
 	})
 	w.is(other, "attached", isAttached)
-	if _, err := w.client.StorageV1().CSINodes().Create(context.Background(), nodeOf("n1"), metav1.CreateOptions{}); err != nil {
+	if _, err := w.client.StorageV1().CSINodes().Create(context.Background(), nodeOf("n1"),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.is(bare, "attached", isAttached)
@@ -171,7 +178,8 @@ func TestVolumesBesideAttachments(t *testing.T) {
 	}
 	w.is(quick, "attached", isAttached)
 	kubetest.Eventually(w, func() string {
-		if v, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "old", metav1.GetOptions{}); err == nil && len(v.Finalizers) > 0 {
+		if v, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "old", metav1.GetOptions{}); err == nil &&
+			len(v.Finalizers) > 0 {
 			return fmt.Sprint("the volume object has ", v.Finalizers)
 		}
 		return ""
@@ -209,7 +217,9 @@ func TestGoneWithoutDetach(t *testing.T) {
 		}
 		return ""
 	})
-	want := []csitest.Call{{Method: "ControllerUnpublishVolume", Request: &csipb.ControllerUnpublishVolumeRequest{VolumeId: "h-a", NodeId: "id-of-then"}}}
+	want := []csitest.Call{{Method: "ControllerUnpublishVolume", Request: &csipb.ControllerUnpublishVolumeRequest{
+		VolumeId: "h-a", NodeId: "id-of-then",
+	}}}
 	if diff := cmp.Diff(want, d.Calls(), protocmp.Transform()); diff != "" {
 		t.Errorf("calls (-want +got):\n%s", diff)
 	}
@@ -253,7 +263,8 @@ func TestDifferences(t *testing.T) {
 	forgotten.Finalizers = []string{volume.AttacherFinalizer(loopDriver)}
 	forgotten.Annotations = map[string]string{volume.AnnNodeID: "id-n1", volume.AnnDetach: `{"handle":"h-forgotten"}`}
 	forgotten.Status.Attached = true
-	newLoopWith(t, Options{Drivers: drivers, ReconcileSync: time.Millisecond}, volumeOf("forgotten"), volumeOf("unasked"), forgotten, nodeOf("n1"))
+	newLoopWith(t, Options{Drivers: drivers, ReconcileSync: time.Millisecond}, volumeOf("forgotten"), volumeOf("unasked"),
+		forgotten, nodeOf("n1"))
 	kubetest.Eventually(t, func() string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -279,7 +290,10 @@ func TestVolumeObjectComesBack(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		caches := kube.NewCaches(client)
-		c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"), Log: slog.New(slog.DiscardHandler)}, Options{Drivers: csi.NewSet()})
+		c := New(controller.Env{
+			Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"),
+			Log: slog.New(slog.DiscardHandler),
+		}, Options{Drivers: csi.NewSet()})
 		if err := caches.Start(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -297,7 +311,10 @@ func TestVolumeObjectComesBack(t *testing.T) {
 		for i := range at[1:] {
 			pauses = append(pauses, at[i+1].Sub(at[i]))
 		}
-		want := []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond}
+		want := []time.Duration{
+			100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond,
+			1600 * time.Millisecond,
+		}
 		if !slices.Equal(pauses, want) {
 			t.Errorf("pauses between the tries: %v", pauses)
 		}

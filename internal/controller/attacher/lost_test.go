@@ -76,7 +76,8 @@ func TestLostOf(t *testing.T) {
 func TestLostAndMadeAgain(t *testing.T) {
 	var l lost
 	l.put(va(recorded))
-	if volume := l.found(va(recorded, going, func(a *storagev1.VolumeAttachment) { a.UID = "new" })); volume != "" || l.of("pv") {
+	if volume := l.found(va(recorded, going, func(a *storagev1.VolumeAttachment) { a.UID = "new" })); volume != "" ||
+		l.of("pv") {
 		t.Errorf("the new attachment is %q's lost one", volume)
 	}
 }
@@ -87,7 +88,10 @@ func TestLostAndMadeAgain(t *testing.T) {
 func TestLostBeforeItIsGone(t *testing.T) {
 	client := kubetest.NewClient(t, pv(dying, kept), va(recorded, attached))
 	caches := kube.NewCaches(client)
-	a := build(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(t.Context(), client, "attacher"), Log: slog.New(slog.DiscardHandler)}, Options{Drivers: csi.NewSet()})
+	a := build(controller.Env{
+		Client: client, Caches: caches, Events: kube.NewRecorder(t.Context(), client, "attacher"),
+		Log: slog.New(slog.DiscardHandler),
+	}, Options{Drivers: csi.NewSet()})
 	// Whoever hears of it after the attacher does so before anybody can read it.
 	lost := make(chan bool, 1)
 	caches.Attachments().BeforeGone(func(*storagev1.VolumeAttachment) { lost <- a.lost.of("pv") })
@@ -96,7 +100,8 @@ func TestLostBeforeItIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	followed()
-	if err := client.Tracker().Delete(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), "", "va"); err != nil {
+	if err := client.Tracker().Delete(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), "",
+		"va"); err != nil {
 		t.Fatal(err)
 	}
 	if !<-lost {

@@ -40,23 +40,25 @@ type life struct {
 
 func newLife(t *testing.T, at int, done bool) *life {
 	l := &life{world: newWorld(t, Options{}, pv(), va(), csiNode(), secret()), at: at, done: done}
-	kubetest.Around(l.client, func(a clienttesting.Action, do func() (runtime.Object, error)) (o runtime.Object, err error) {
-		switch {
-		case kubetest.IsWrite(a):
-			return o, l.step(a.GetVerb()+" "+a.GetResource().Resource, func() error {
-				o, err = do()
-				return err
-			})
-		case a.GetResource().Resource != "events" && l.dead:
-			return nil, errKilled
-		}
-		return do()
-	})
+	kubetest.Around(l.client,
+		func(a clienttesting.Action, do func() (runtime.Object, error)) (o runtime.Object, err error) {
+			switch {
+			case kubetest.IsWrite(a):
+				return o, l.step(a.GetVerb()+" "+a.GetResource().Resource, func() error {
+					o, err = do()
+					return err
+				})
+			case a.GetResource().Resource != "events" && l.dead:
+				return nil, errKilled
+			}
+			return do()
+		})
 	l.driver.OnCall("ControllerPublishVolume", func(_ int, r any) csitest.Action {
 		if diff := cmp.Diff(publishRequest().String(), r.(*csipb.ControllerPublishVolumeRequest).String()); diff != "" {
 			t.Errorf("asked to attach (-want +got):\n%s", diff)
 		}
-		return l.call("attach", &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}}, func() { l.has = true })
+		return l.call("attach", &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}},
+			func() { l.has = true })
 	})
 	l.driver.OnCall("ControllerUnpublishVolume", func(_ int, r any) csitest.Action {
 		if diff := cmp.Diff(unpublishRequest().String(), r.(*csipb.ControllerUnpublishVolumeRequest).String()); diff != "" {
@@ -113,7 +115,8 @@ func (l *life) kept() {
 		l.t.Fatal(err)
 	}
 	got := a.(*storagev1.VolumeAttachment)
-	if !slices.Contains(got.Finalizers, ours) || !cmp.Equal(got.Annotations, va(recorded).Annotations) || !slices.Contains(v.(*corev1.PersistentVolume).Finalizers, ours) {
+	if !slices.Contains(got.Finalizers, ours) || !cmp.Equal(got.Annotations, va(recorded).Annotations) ||
+		!slices.Contains(v.(*corev1.PersistentVolume).Finalizers, ours) {
 		l.t.Errorf("attached, and not kept: %+v of %+v", got, v)
 	}
 }
@@ -162,7 +165,8 @@ func volumes() schema.GroupVersionResource {
 // be detached, and the next one ends where this one would have ended.
 func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 	want := []string{
-		"update persistentvolumes", "update volumeattachments", "attach", "patch volumeattachments", "detach", "update volumeattachments", "update persistentvolumes",
+		"update persistentvolumes", "update volumeattachments", "attach", "patch volumeattachments", "detach",
+		"update volumeattachments", "update persistentvolumes",
 	}
 	calls := []int{3, 5}
 	for at := range len(want) + 1 {
@@ -177,7 +181,9 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 				}
 				l.deleted(attachments(), "va")
 				l.rests(kindAttachment, "va")
-				l.attachment(va(recorded, attached, going, func(a *storagev1.VolumeAttachment) { a.Finalizers = []string{foreign} }))
+				l.attachment(va(recorded, attached, going, func(a *storagev1.VolumeAttachment) {
+					a.Finalizers = []string{foreign}
+				}))
 				if l.has {
 					t.Error("it is attached")
 				}

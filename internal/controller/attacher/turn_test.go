@@ -37,11 +37,15 @@ func TestTurn(t *testing.T) {
 	}{
 		"its own namespace attaches as much as it may": {places / 2, attach, true, true},
 		"its own namespace attaches a little less":     {places/2 - 1, attach, true, false},
-		"another namespace attaches":                   {places / 2, controller.Lane{Driver: driverName, Call: "attach", Namespace: "other"}, true, false},
-		"another driver attaches":                      {places / 2, controller.Lane{Driver: "e.example", Call: "attach", Namespace: "ns"}, true, false},
-		"its own namespace detaches":                   {places / 2, detach, true, false},
-		"to detach while others detach":                {places / 2, detach, false, true},
-		"to detach while others attach":                {places / 2, attach, false, false},
+		"another namespace attaches": {
+			places / 2, controller.Lane{Driver: driverName, Call: "attach", Namespace: "other"}, true, false,
+		},
+		"another driver attaches": {
+			places / 2, controller.Lane{Driver: "e.example", Call: "attach", Namespace: "ns"}, true, false,
+		},
+		"its own namespace detaches":    {places / 2, detach, true, false},
+		"to detach while others detach": {places / 2, detach, false, true},
+		"to detach while others attach": {places / 2, attach, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := va()
@@ -72,7 +76,8 @@ func TestPlaceIsTheAttachments(t *testing.T) {
 	busy(w.c, places/2-1, lane)
 	w.works(kindAttachment, "va")
 	for name, waits := range map[string]bool{"va": false, "va-2": true} {
-		if pause := w.c.Turn(controller.Key{Kind: kindAttachment, Name: name}, lane, func(volume.Because) {}); (pause > 0) != waits {
+		if pause := w.c.Turn(controller.Key{Kind: kindAttachment, Name: name}, lane,
+			func(volume.Because) {}); (pause > 0) != waits {
 			t.Errorf("attachment %s waits for %s", name, pause)
 		}
 	}
@@ -97,7 +102,10 @@ func TestLongWait(t *testing.T) {
 		client, drivers := kubetest.NewClient(t, pv(), va(), csiNode()), csi.NewSet()
 		drivers.Put(&csi.Driver{Name: driverName, Controller: csi.ControllerCapabilities{PublishUnpublish: true}})
 		caches := kube.NewCaches(client)
-		c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"), Log: slog.New(slog.DiscardHandler)}, Options{Drivers: drivers})
+		c := New(controller.Env{
+			Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"),
+			Log: slog.New(slog.DiscardHandler),
+		}, Options{Drivers: drivers})
 		if err := caches.Start(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +118,8 @@ func TestLongWait(t *testing.T) {
 		if again := w.works(kindAttachment, "va"); again <= first {
 			t.Errorf("looked at again after %s, before after %s", again, first)
 		}
-		w.told("Warning VolumeAttachment va DriverBusy: driver d.example works on as many calls to attach volumes as may be under way at once; this one waits for its turn (1)")
+		w.told("Warning VolumeAttachment va DriverBusy: driver d.example works on as many calls to attach volumes as may " +
+			"be under way at once; this one waits for its turn (1)")
 		w.attachment(va())
 	})
 }
@@ -127,5 +136,7 @@ func TestInline(t *testing.T) {
 	w = newWorld(t, Options{}, va(inline, recorded, attached, going), secret())
 	w.works(kindAttachment, "va")
 	w.called(unpublishRequest())
-	w.attachment(va(inline, recorded, attached, going, func(a *storagev1.VolumeAttachment) { a.Finalizers = []string{foreign} }))
+	w.attachment(va(inline, recorded, attached, going, func(a *storagev1.VolumeAttachment) {
+		a.Finalizers = []string{foreign}
+	}))
 }

@@ -58,7 +58,9 @@ func newWorldWith(t *testing.T, config csitest.Config, o Options, objects ...run
 	w := &world{t: t, client: kubetest.NewClient(t, objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
 	kubetest.Silence(w.client)
 	w.driver.OnCall("ControllerPublishVolume", func(int, any) csitest.Action {
-		return csitest.Action{Answer: &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}}}
+		return csitest.Action{
+			Answer: &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}},
+		}
 	})
 	w.driver.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
 		return csitest.Action{Answer: &csipb.ControllerUnpublishVolumeResponse{}}
@@ -82,7 +84,9 @@ func (w *world) start(o Options) {
 	var c *controller.Controller
 	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return c.Rights() })
 	caches := kube.NewCaches(client)
-	c = New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"), Log: slog.New(slog.DiscardHandler)}, o)
+	c = New(controller.Env{
+		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"), Log: slog.New(slog.DiscardHandler),
+	}, o)
 	w.c = c
 	if err := caches.Start(ctx); err != nil {
 		w.t.Fatal(err)
@@ -91,7 +95,8 @@ func (w *world) start(o Options) {
 
 // refuses has the API answer one kind of request with an error.
 func (w *world) refuses(verb, resource string, err error) {
-	w.client.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+	w.client.PrependReactor(verb, resource,
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
 }
 
 // fails has it look at a key, which must not go well, and returns the error.
@@ -176,7 +181,9 @@ func (w *world) told(want ...string) {
 func secretRef() *corev1.SecretReference { return &corev1.SecretReference{Name: "s", Namespace: "ns"} }
 
 func secret() *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "ns"}, Data: map[string][]byte{"key": []byte("value")}}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "ns"}, Data: map[string][]byte{"key": []byte("value")},
+	}
 }
 
 func otherSecret() *corev1.Secret {
@@ -186,12 +193,15 @@ func otherSecret() *corev1.Secret {
 }
 
 func pv(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "pv-uid", Finalizers: []string{foreign}, Labels: map[string]string{"a": "b"}}}
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{
+		Name: "pv", UID: "pv-uid", Finalizers: []string{foreign}, Labels: map[string]string{"a": "b"},
+	}}
 	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	v.Spec.MountOptions = []string{"noatime"}
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "claim", UID: "c"}
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
-		Driver: driverName, VolumeHandle: "h", FSType: "xfs", VolumeAttributes: map[string]string{"pool": "p"}, ControllerPublishSecretRef: secretRef(),
+		Driver: driverName, VolumeHandle: "h", FSType: "xfs", VolumeAttributes: map[string]string{"pool": "p"},
+		ControllerPublishSecretRef: secretRef(),
 	}
 	for _, f := range change {
 		f(v)
@@ -202,8 +212,12 @@ func pv(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 func va(change ...func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
 	name := "pv"
 	a := &storagev1.VolumeAttachment{
-		ObjectMeta: metav1.ObjectMeta{Name: "va", UID: "va-uid", Finalizers: []string{foreign}, Annotations: map[string]string{"a": "b"}},
-		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driverName, NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "va", UID: "va-uid", Finalizers: []string{foreign}, Annotations: map[string]string{"a": "b"},
+		},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: driverName, NodeName: "n1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &name},
+		},
 	}
 	for _, f := range change {
 		f(a)
@@ -244,7 +258,9 @@ func dying(v *corev1.PersistentVolume) { v.DeletionTimestamp = va(going).Deletio
 
 func csiNode() *storagev1.CSINode {
 	n := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
-	n.Spec.Drivers = []storagev1.CSINodeDriver{{Name: "other.example", NodeID: "wrong"}, {Name: driverName, NodeID: "id-n1"}}
+	n.Spec.Drivers = []storagev1.CSINodeDriver{
+		{Name: "other.example", NodeID: "wrong"}, {Name: driverName, NodeID: "id-n1"},
+	}
 	return n
 }
 
@@ -253,7 +269,8 @@ func node() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Nam
 func publishRequest() *csipb.ControllerPublishVolumeRequest {
 	mount := &csipb.VolumeCapability_MountVolume{FsType: "xfs", MountFlags: []string{"noatime"}}
 	return &csipb.ControllerPublishVolumeRequest{
-		VolumeId: "h", NodeId: "id-n1", Secrets: map[string]string{"key": "value"}, VolumeContext: map[string]string{"pool": "p"},
+		VolumeId: "h", NodeId: "id-n1", Secrets: map[string]string{"key": "value"},
+		VolumeContext: map[string]string{"pool": "p"},
 		VolumeCapability: &csipb.VolumeCapability{
 			AccessType: &csipb.VolumeCapability_Mount{Mount: mount},
 			AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
@@ -262,5 +279,7 @@ func publishRequest() *csipb.ControllerPublishVolumeRequest {
 }
 
 func unpublishRequest() *csipb.ControllerUnpublishVolumeRequest {
-	return &csipb.ControllerUnpublishVolumeRequest{VolumeId: "h", NodeId: "id-n1", Secrets: map[string]string{"key": "value"}}
+	return &csipb.ControllerUnpublishVolumeRequest{
+		VolumeId: "h", NodeId: "id-n1", Secrets: map[string]string{"key": "value"},
+	}
 }

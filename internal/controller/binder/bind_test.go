@@ -21,13 +21,27 @@ func TestWholeBind(t *testing.T) {
 	all := []string{linkVolume, volumePhase, linkClaim, claimStatus}
 	isBound := phase(corev1.VolumeBound)
 	for _, s := range []scene{
-		{"a free volume", []runtime.Object{claim(), pv()}, []runtime.Object{claim(chosen, bound), pv(linked, isBound)}, all, nil},
-		{"a volume that a user keeps for the claim", []runtime.Object{claim(), pv(keptFor("ns", "c", ""))}, []runtime.Object{claim(chosen, bound), pv(referring, isBound)}, all, nil},
-		{"a volume made for the claim", []runtime.Object{claim(), pv(made)}, []runtime.Object{claim(chosen, asked, bound), pv(made, isBound)}, all[1:], nil},
-		{"a volume that is new", []runtime.Object{claim(), pv(made, phase(""))}, []runtime.Object{claim(chosen, asked, bound), pv(made, isBound)}, all[1:], nil},
-		{"only the volume says so", []runtime.Object{claim(), pv(linked, isBound)}, []runtime.Object{claim(chosen, bound), pv(linked, isBound)}, all[2:], nil},
-		{"both say so", []runtime.Object{claim(chosen, bound), pv(linked, isBound)}, []runtime.Object{claim(chosen, bound), pv(linked, isBound)}, nil, nil},
-		{"a lost claim whose volume is there again", []runtime.Object{claim(chosen, bound, lost), pv(linked, isBound)}, []runtime.Object{claim(chosen, bound), pv(linked, isBound)}, all[3:], nil},
+		{"a free volume", []runtime.Object{claim(), pv()}, []runtime.Object{
+			claim(chosen, bound), pv(linked, isBound),
+		}, all, nil},
+		{"a volume that a user keeps for the claim", []runtime.Object{
+			claim(), pv(keptFor("ns", "c", "")),
+		}, []runtime.Object{claim(chosen, bound), pv(referring, isBound)}, all, nil},
+		{"a volume made for the claim", []runtime.Object{claim(), pv(made)}, []runtime.Object{
+			claim(chosen, asked, bound), pv(made, isBound),
+		}, all[1:], nil},
+		{"a volume that is new", []runtime.Object{claim(), pv(made, phase(""))}, []runtime.Object{
+			claim(chosen, asked, bound), pv(made, isBound),
+		}, all[1:], nil},
+		{"only the volume says so", []runtime.Object{claim(), pv(linked, isBound)}, []runtime.Object{
+			claim(chosen, bound), pv(linked, isBound),
+		}, all[2:], nil},
+		{"both say so", []runtime.Object{
+			claim(chosen, bound), pv(linked, isBound),
+		}, []runtime.Object{claim(chosen, bound), pv(linked, isBound)}, nil, nil},
+		{"a lost claim whose volume is there again", []runtime.Object{
+			claim(chosen, bound, lost), pv(linked, isBound),
+		}, []runtime.Object{claim(chosen, bound), pv(linked, isBound)}, all[3:], nil},
 	} {
 		s.play(t)
 	}
@@ -37,7 +51,8 @@ func TestWholeBind(t *testing.T) {
 // volume Bound; it is done once in any case.
 func TestNamedBind(t *testing.T) {
 	for name, v := range map[string][2]*corev1.PersistentVolume{
-		"a free volume": {pv(), pv(linked, phase(corev1.VolumeBound))}, "a volume that is kept for it": {pv(keptFor("ns", "c", "")), pv(referring, phase(corev1.VolumeBound))},
+		"a free volume":                {pv(), pv(linked, phase(corev1.VolumeBound))},
+		"a volume that is kept for it": {pv(keptFor("ns", "c", "")), pv(referring, phase(corev1.VolumeBound))},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			a := kubetest.NewAPI(t, claim(named), v[0])
@@ -60,13 +75,15 @@ func TestOthersVolumes(t *testing.T) {
 		"another name, without uid":      {"ns", "theirs", ""},
 	} {
 		// With a uid it is bound to that claim already, without one it waits for it.
-		theirs, kept := claim(in(ref[0], ref[1], ref[2]), chosen, bound), pv(keptFor(ref[0], ref[1], ref[2]), phase(corev1.VolumeBound))
+		theirs, kept := claim(in(ref[0], ref[1], ref[2]), chosen, bound),
+			pv(keptFor(ref[0], ref[1], ref[2]), phase(corev1.VolumeBound))
 		with := func(c *corev1.PersistentVolumeClaim) []runtime.Object { return []runtime.Object{theirs, kept, c} }
 		if ref[2] == "" {
 			kept.Status.Phase = corev1.VolumeAvailable
 			with = func(c *corev1.PersistentVolumeClaim) []runtime.Object { return []runtime.Object{kept, c} }
 		}
-		says := "Warning ns/c FailedBinding: volume pv already bound to a different claim: " + ref[0] + "/" + ref[1] + " (user)"
+		says := "Warning ns/c FailedBinding: volume pv already bound to a different claim: " + ref[0] + "/" +
+			ref[1] + " (user)"
 		scene{name + " has it", with(claim()), with(claim()), nil, []string{nothingFits}}.play(t)
 		scene{name + " has what it names", with(claim(named)), with(claim(named)), nil, []string{says}}.play(t)
 		scene{name + " has what was chosen", with(claim(chosen)), with(claim(chosen)), nil, []string{says}}.play(t)
@@ -82,7 +99,9 @@ func TestOthersVolumes(t *testing.T) {
 // its name now.
 func TestClaimMadeAnew(t *testing.T) {
 	before := pv(keptFor("ns", "c", "gone"), phase(corev1.VolumeBound))
-	scene{"it does not name the volume", []runtime.Object{claim(), before}, []runtime.Object{claim(), pv(keptFor("ns", "c", "gone"), phase(corev1.VolumeReleased))}, []string{volumePhase}, []string{nothingFits}}.play(t)
+	scene{"it does not name the volume", []runtime.Object{claim(), before}, []runtime.Object{
+		claim(), pv(keptFor("ns", "c", "gone"), phase(corev1.VolumeReleased)),
+	}, []string{volumePhase}, []string{nothingFits}}.play(t)
 	scene{
 		"it names the volume",
 		[]runtime.Object{claim(named), before},
@@ -91,7 +110,8 @@ func TestClaimMadeAnew(t *testing.T) {
 		[]string{"Warning ns/c FailedBinding: volume pv already bound to a different claim: ns/c (user)"},
 	}.play(t)
 	remade := pv(keptFor("ns", "c", "gone"), phase(corev1.VolumeBound), policy(corev1.PersistentVolumeReclaimDelete))
-	why := "ClaimUIDMismatch: volume pv is kept: claim ns/c names it and has uid c, its claimRef has uid gone; write the claim's uid there, or delete the claim (user)"
+	why := "ClaimUIDMismatch: volume pv is kept: claim ns/c names it and has uid c, its claimRef has uid gone; write " +
+		"the claim's uid there, or delete the claim (user)"
 	scene{
 		"it was restored as it was",
 		[]runtime.Object{claim(chosen, bound), remade},
@@ -110,7 +130,9 @@ func TestUnfit(t *testing.T) {
 			v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 		},
 	} {
-		scene{name, []runtime.Object{claim(), pv(change)}, []runtime.Object{claim(), pv(change)}, nil, []string{nothingFits}}.play(t)
+		scene{
+			name, []runtime.Object{claim(), pv(change)}, []runtime.Object{claim(), pv(change)}, nil, []string{nothingFits},
+		}.play(t)
 	}
 	scene{
 		"named and too small",
@@ -133,7 +155,8 @@ func TestBindGoesOn(t *testing.T) {
 			restart bool
 		}{
 			"refused": {false, conflict, false}, "not answered": {true, apierrors.NewInternalError(fmt.Errorf("lost")), false},
-			"last before": {false, apierrors.NewInternalError(fmt.Errorf("killed")), true}, "last": {true, apierrors.NewInternalError(fmt.Errorf("killed")), true},
+			"last before": {false, apierrors.NewInternalError(fmt.Errorf("killed")), true},
+			"last":        {true, apierrors.NewInternalError(fmt.Errorf("killed")), true},
 		} {
 			bubble(t, fmt.Sprint(all[i], " is ", name), func(t *testing.T) {
 				a := kubetest.NewAPI(t, claim(), pv(), class(byHand, volume.NoProvisioner))

@@ -57,9 +57,11 @@ type binder struct {
 // New returns the binder. It must be made before the caches start.
 func New(env controller.Env, requests *controller.Requests) *controller.Controller {
 	b := &binder{
-		Env: env, requests: requests, Controller: &controller.Controller{Declaration: Declaration(), Workers: 50, Log: env.Log},
-		free:   free{volumes: bind.NewFree()},
-		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client), classes: env.Caches.Classes(), pods: env.Caches.Pods(),
+		Env: env, requests: requests,
+		Controller: &controller.Controller{Declaration: Declaration(), Workers: 50, Log: env.Log},
+		free:       free{volumes: bind.NewFree()},
+		claims:     env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
+		classes: env.Caches.Classes(), pods: env.Caches.Pods(),
 	}
 	b.view = cluster.View{Claims: b.claims, Volumes: b.volumes, Classes: b.classes, Pods: b.pods}
 	b.Controller.Reconcile = b.reconcile
@@ -234,7 +236,8 @@ func (b *binder) gatherClaim(claim *corev1.PersistentVolumeClaim) bind.ClaimFact
 // gone: to release a volume is the first step of deleting its data.
 func (b *binder) gatherVolume(ctx context.Context, v *corev1.PersistentVolume) (bind.VolumeFacts, error) {
 	f := bind.VolumeFactsOf(b.view, v)
-	if ref := v.Spec.ClaimRef; ref == nil || ref.UID == "" || f.Claim != nil || v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed {
+	if ref := v.Spec.ClaimRef; ref == nil || ref.UID == "" || f.Claim != nil || v.Status.Phase == corev1.VolumeReleased ||
+		v.Status.Phase == corev1.VolumeFailed {
 		return f, nil
 	}
 	ref := v.Spec.ClaimRef
@@ -274,7 +277,9 @@ func (b *binder) apply(ctx context.Context, about runtime.Object, p bind.Plan) e
 
 // write writes an object over a version, if that is not its own, and returns the
 // version that it has then.
-func write[T kube.Object](ctx context.Context, do func(context.Context, T) (T, error), o T, version string) (string, error) {
+func write[T kube.Object](
+	ctx context.Context, do func(context.Context, T) (T, error), o T, version string,
+) (string, error) {
 	if version != "" {
 		o.SetResourceVersion(version)
 	}

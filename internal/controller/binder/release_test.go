@@ -17,7 +17,8 @@ import (
 // TestRelease: what becomes of a volume whose claim is gone is what its policy
 // says, and its data's way back, the reference, stays.
 func TestRelease(t *testing.T) {
-	const recycle, unknown = "volume pv is released, and nobody recycles it: delete its data and its claimRef, or the volume", `volume pv is released, and its reclaim policy "Shred" is not known`
+	const recycle, unknown = "volume pv is released, and nobody recycles it: delete its data and its claimRef, or " +
+		"the volume", `volume pv is released, and its reclaim policy "Shred" is not known`
 	for _, c := range []struct {
 		policy  corev1.PersistentVolumeReclaimPolicy
 		want    corev1.PersistentVolumePhase
@@ -26,7 +27,9 @@ func TestRelease(t *testing.T) {
 	}{
 		{corev1.PersistentVolumeReclaimRetain, corev1.VolumeReleased, "", nil},
 		{corev1.PersistentVolumeReclaimDelete, corev1.VolumeReleased, "", nil},
-		{corev1.PersistentVolumeReclaimRecycle, corev1.VolumeFailed, recycle, []string{"Warning pv VolumeFailedRecycle: " + recycle + " (user)"}},
+		{corev1.PersistentVolumeReclaimRecycle, corev1.VolumeFailed, recycle, []string{
+			"Warning pv VolumeFailedRecycle: " + recycle + " (user)",
+		}},
 		{"Shred", corev1.VolumeFailed, unknown, []string{"Warning pv VolumeUnknownReclaimPolicy: " + unknown + " (user)"}},
 	} {
 		bubble(t, string(c.policy), func(t *testing.T) {
@@ -48,7 +51,9 @@ func TestRelease(t *testing.T) {
 // and as long as that does not answer the volume stays bound.
 func TestReleaseAsksFirst(t *testing.T) {
 	isBound := pv(linked, phase(corev1.VolumeBound), policy(corev1.PersistentVolumeReclaimDelete))
-	for name, known := range map[string][]runtime.Object{"the cache has none": nil, "the cache has an older one": {claim(in("ns", "c", "older"))}} {
+	for name, known := range map[string][]runtime.Object{
+		"the cache has none": nil, "the cache has an older one": {claim(in("ns", "c", "older"))},
+	} {
 		bubble(t, name, func(t *testing.T) {
 			a := kubetest.NewAPI(t, append(known, isBound, class(byHand, volume.NoProvisioner))...)
 			later := time.Now().Add(time.Minute)
@@ -86,7 +91,8 @@ func TestReleaseComesBack(t *testing.T) {
 // TestNotAskedFor: the API server is not asked about the claim of a volume that is
 // released, or bound as the cache shows, or only kept for it.
 func TestNotAskedFor(t *testing.T) {
-	const nobody = "Warning pv VolumeFailedRecycle: volume pv is released, and nobody recycles it: delete its data and its claimRef, or the volume (user)"
+	const nobody = "Warning pv VolumeFailedRecycle: volume pv is released, and nobody recycles it: delete its data and " +
+		"its claimRef, or the volume (user)"
 	recycled := pv(linked, phase(corev1.VolumeFailed), policy(corev1.PersistentVolumeReclaimRecycle))
 	for name, c := range map[string]struct {
 		objects []runtime.Object
@@ -124,8 +130,12 @@ func TestClaimElsewhere(t *testing.T) {
 	isBound, free := phase(corev1.VolumeBound), phase(corev1.VolumeAvailable)
 	for _, s := range []scene{
 		{"our link", objects(pv(linked, isBound)), objects(pv(free)), []string{linkVolume, volumePhase}, nil},
-		{"a user's link", objects(pv(keptFor("ns", "c", "c"), isBound)), objects(pv(keptFor("ns", "c", ""), free)), []string{linkVolume, volumePhase}, nil},
-		{"made for it", objects(pv(made, isBound)), objects(pv(made, phase(corev1.VolumeReleased))), []string{volumePhase}, nil},
+		{"a user's link", objects(pv(keptFor("ns", "c", "c"), isBound)), objects(pv(keptFor("ns", "c", ""), free)), []string{
+			linkVolume, volumePhase,
+		}, nil},
+		{"made for it", objects(pv(made, isBound)), objects(pv(made, phase(corev1.VolumeReleased))), []string{
+			volumePhase,
+		}, nil},
 	} {
 		s.play(t)
 	}

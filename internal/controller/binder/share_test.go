@@ -46,7 +46,8 @@ func linkedToSecond(v *corev1.PersistentVolume) {
 // own, and the next one when there is one more.
 func TestEachItsOwn(t *testing.T) {
 	bubble(t, "two, and a third", func(t *testing.T) {
-		a := kubetest.NewAPI(t, claim(), second(), claim(in("other", "c", "c3")), pv(), pv(volumeNamed("pv2")), class(byHand, volume.NoProvisioner))
+		a := kubetest.NewAPI(t, claim(), second(), claim(in("other", "c", "c3")), pv(), pv(volumeNamed("pv2")),
+			class(byHand, volume.NoProvisioner))
 		defer begin(a, controller.NewRequests())()
 		owned(t, a, 2)
 		a.Put(pv(volumeNamed("pv3")))
@@ -69,7 +70,8 @@ func owned(t *testing.T, a *kubetest.API, want int) {
 			t.Fatalf("%s is nobody's", v.Name)
 		}
 		owners[ref.UID] = true
-		a.Has(claim(in(ref.Namespace, ref.Name, string(ref.UID)), chosen, bound, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = v.Name }))
+		a.Has(claim(in(ref.Namespace, ref.Name, string(ref.UID)), chosen, bound,
+			func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = v.Name }))
 	}
 	if len(owners) != want {
 		t.Errorf("%d volumes have the owners %v", want, owners)
@@ -86,7 +88,8 @@ func TestPutBack(t *testing.T) {
 		fails  error
 		pause  time.Duration
 	}{
-		"its write failed": {nil, errors.New("not now"), offerPause}, "its claim had another one": {[]runtime.Object{mine}, nil, 0},
+		"its write failed":          {nil, errors.New("not now"), offerPause},
+		"its claim had another one": {[]runtime.Object{mine}, nil, 0},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			a := kubetest.NewAPI(t, append(c.before, pv(), second(choosy), class(byHand, volume.NoProvisioner))...)
@@ -103,7 +106,8 @@ func TestPutBack(t *testing.T) {
 				}
 				// Now the other claim would take it, and looks for it.
 				claims.Wrote(second(newer))
-				if _, err := binder.Reconcile(t.Context(), controller.Key{Kind: kindClaim, Namespace: "ns", Name: "c2"}); err != nil {
+				if _, err := binder.Reconcile(t.Context(),
+					controller.Key{Kind: kindClaim, Namespace: "ns", Name: "c2"}); err != nil {
 					t.Error(err)
 				}
 				if c.fails != nil {
@@ -134,7 +138,9 @@ func TestWatchIsBehind(t *testing.T) {
 		spare := pv(volumeNamed("spare"), func(v *corev1.PersistentVolume) { v.Spec.Capacity = storage("3Gi") })
 		large := func(v *corev1.PersistentVolume) { volumeNamed("large")(v); v.Spec.Capacity = storage("4Gi") }
 		a := kubetest.NewAPI(t, claim(), pv(), spare, pv(large), second(choosy), class(byHand, volume.NoProvisioner))
-		a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
+		a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+			return true, watch.NewFake(), nil
+		})
 		var caches *kube.Caches
 		binder, stop := a.Run(func(env controller.Env) *controller.Controller {
 			caches = env.Caches
@@ -154,10 +160,12 @@ func TestWatchIsBehind(t *testing.T) {
 		a.Has(claim(chosen, bound), pv(linked, phase(corev1.VolumeBound)))
 
 		// Another controller of the process keeps the volume for another claim.
-		caches.Volumes().Wrote(pv(volumeNamed("spare"), keptFor("ns", "theirs", ""), func(v *corev1.PersistentVolume) { v.ResourceVersion = "1000" }))
+		caches.Volumes().Wrote(pv(volumeNamed("spare"), keptFor("ns", "theirs", ""),
+			func(v *corev1.PersistentVolume) { v.ResourceVersion = "1000" }))
 		caches.Claims().Wrote(second(newer))
 		// What was laid over the other claim is no version of it.
-		if _, err := binder.Reconcile(t.Context(), controller.Key{Kind: kindClaim, Namespace: "ns", Name: "c2"}); !apierrors.IsConflict(err) {
+		if _, err := binder.Reconcile(t.Context(),
+			controller.Key{Kind: kindClaim, Namespace: "ns", Name: "c2"}); !apierrors.IsConflict(err) {
 			t.Error(err)
 		}
 		a.Has(spare, pv(large, linkedToSecond, phase(corev1.VolumeBound)))

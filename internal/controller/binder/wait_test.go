@@ -15,14 +15,16 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-const elsewhereAsked = "Normal ns/c ExternalProvisioning: waiting for a volume to be created by the external provisioner 'd.example' (d.example)"
+const elsewhereAsked = "Normal ns/c ExternalProvisioning: waiting for a volume to be created by the external " +
+	"provisioner 'd.example' (d.example)"
 
 // TestConsumer: a claim of a class that binds late waits for a Pod, then for the
 // Pod's node, and only then is a volume asked for, of this process or of another
 // one.
 func TestConsumer(t *testing.T) {
 	waitsForPod := "Normal ns/c WaitForPodScheduled: waiting for pod p to be scheduled (placement)"
-	waitsForNode := "Normal ns/c WaitForPodScheduled: waiting for the node of pod here to be written on the claim (placement)"
+	waitsForNode := "Normal ns/c WaitForPodScheduled: waiting for the node of pod here to be written on the " +
+		"claim (placement)"
 	for _, near := range []bool{true, false} {
 		bubble(t, map[bool]string{true: "near", false: "far"}[near], func(t *testing.T) {
 			requests := controller.NewRequests()
@@ -86,16 +88,32 @@ func TestWakes(t *testing.T) {
 	}{
 		{"the claim", []runtime.Object{pv(), hand}, []runtime.Object{claim()}, whole},
 		{"a free volume", []runtime.Object{claim(), hand}, []runtime.Object{pv()}, whole},
-		{"a volume that is freed", []runtime.Object{claim(), hand, pv(keptFor("ns", "c2", ""))}, []runtime.Object{pv()}, whole},
+		{"a volume that is freed", []runtime.Object{
+			claim(), hand, pv(keptFor("ns", "c2", "")),
+		}, []runtime.Object{pv()}, whole},
 		{"a volume that is new", []runtime.Object{claim(), hand}, []runtime.Object{pv(phase(""))}, whole},
-		{"a volume kept for it", []runtime.Object{claim(), hand}, []runtime.Object{pv(keptFor("ns", "c", ""))}, []runtime.Object{claim(chosen, bound), pv(referring, isBound)}},
-		{"a volume made for it", []runtime.Object{claim(of("fast")), class("fast", driver)}, []runtime.Object{pv(made)}, []runtime.Object{claim(of("fast"), chosen, asked, bound), pv(made, isBound)}},
-		{"the volume that it names", []runtime.Object{claim(named), hand}, []runtime.Object{pv()}, []runtime.Object{claim(named, bound), pv(linked, isBound)}},
+		{"a volume kept for it", []runtime.Object{
+			claim(), hand,
+		}, []runtime.Object{pv(keptFor("ns", "c", ""))}, []runtime.Object{claim(chosen, bound), pv(referring, isBound)}},
+		{"a volume made for it", []runtime.Object{
+			claim(of("fast")), class("fast", driver),
+		}, []runtime.Object{pv(made)}, []runtime.Object{claim(of("fast"), chosen, asked, bound), pv(made, isBound)}},
+		{"the volume that it names", []runtime.Object{claim(named), hand}, []runtime.Object{pv()}, []runtime.Object{
+			claim(named, bound), pv(linked, isBound),
+		}},
 		{"its wish", []runtime.Object{claim(of("other")), pv(), hand}, []runtime.Object{claim()}, whole},
-		{"a reference that was taken away", []runtime.Object{claim(chosen, bound), pv(linked, isBound)}, []runtime.Object{pv(isBound)}, whole},
-		{"the class", []runtime.Object{claim(of("fast"))}, []runtime.Object{class("fast", driver)}, []runtime.Object{claim(of("fast"), asked)}},
-		{"a default class", []runtime.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil })}, []runtime.Object{class("fast", driver, byDefault)}, []runtime.Object{claim(of("fast"), asked)}},
-		{"a class that becomes the default", []runtime.Object{claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }), class("fast", driver)}, []runtime.Object{class("fast", driver, byDefault)}, []runtime.Object{claim(of("fast"), asked)}},
+		{"a reference that was taken away", []runtime.Object{
+			claim(chosen, bound), pv(linked, isBound),
+		}, []runtime.Object{pv(isBound)}, whole},
+		{"the class", []runtime.Object{claim(of("fast"))}, []runtime.Object{class("fast", driver)}, []runtime.Object{
+			claim(of("fast"), asked),
+		}},
+		{"a default class", []runtime.Object{
+			claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }),
+		}, []runtime.Object{class("fast", driver, byDefault)}, []runtime.Object{claim(of("fast"), asked)}},
+		{"a class that becomes the default", []runtime.Object{
+			claim(func(c *corev1.PersistentVolumeClaim) { c.Spec.StorageClassName = nil }), class("fast", driver),
+		}, []runtime.Object{class("fast", driver, byDefault)}, []runtime.Object{claim(of("fast"), asked)}},
 	} {
 		bubble(t, c.name, func(t *testing.T) {
 			a := kubetest.NewAPI(t, c.before...)
@@ -128,9 +146,15 @@ func versionSeen(last []runtime.Object) string {
 func TestNoClass(t *testing.T) {
 	fresh := func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = "" }
 	for _, s := range []scene{
-		{"no such class", []runtime.Object{claim(of("gone"), fresh)}, []runtime.Object{claim(of("gone"))}, []string{claimStatus}, []string{`Warning ns/c ProvisioningFailed: storageclass.storage.k8s.io "gone" not found (user)`}},
-		{"none", []runtime.Object{claim(of(""), fresh)}, []runtime.Object{claim(of(""))}, []string{claimStatus}, []string{"Normal ns/c FailedBinding: no persistent volumes available for this claim and no storage class is set (user)"}},
-		{"no volume of the name", []runtime.Object{claim(named, fresh)}, []runtime.Object{claim(named)}, []string{claimStatus}, []string{"Normal ns/c VolumeMissing: volume pv does not exist (user)"}},
+		{"no such class", []runtime.Object{claim(of("gone"), fresh)}, []runtime.Object{claim(of("gone"))}, []string{
+			claimStatus,
+		}, []string{`Warning ns/c ProvisioningFailed: storageclass.storage.k8s.io "gone" not found (user)`}},
+		{"none", []runtime.Object{claim(of(""), fresh)}, []runtime.Object{claim(of(""))}, []string{claimStatus}, []string{
+			"Normal ns/c FailedBinding: no persistent volumes available for this claim and no storage class is set (user)",
+		}},
+		{"no volume of the name", []runtime.Object{claim(named, fresh)}, []runtime.Object{
+			claim(named),
+		}, []string{claimStatus}, []string{"Normal ns/c VolumeMissing: volume pv does not exist (user)"}},
 	} {
 		s.play(t)
 	}
@@ -144,7 +168,9 @@ func TestComesBack(t *testing.T) {
 		before, after runtime.Object
 		told          []string
 	}{
-		"a claim's":  {claim(of(""), fresh), claim(of("")), []string{"Normal ns/c FailedBinding: no persistent volumes available for this claim and no storage class is set (user)"}},
+		"a claim's": {claim(of(""), fresh), claim(of("")), []string{
+			"Normal ns/c FailedBinding: no persistent volumes available for this claim and no storage class is set (user)",
+		}},
 		"a volume's": {pv(phase("")), pv(), nil},
 	} {
 		bubble(t, name, func(t *testing.T) {
@@ -180,7 +206,9 @@ func TestDefaultClass(t *testing.T) {
 // TestVolumeObject: a volume for nobody is Available, and that it is kept for
 // somebody does not change it.
 func TestVolumeObject(t *testing.T) {
-	for name, change := range map[string]func(*corev1.PersistentVolume){"free": func(*corev1.PersistentVolume) {}, "kept": keptFor("other", "c", "")} {
+	for name, change := range map[string]func(*corev1.PersistentVolume){
+		"free": func(*corev1.PersistentVolume) {}, "kept": keptFor("other", "c", ""),
+	} {
 		failed := pv(change, phase(corev1.VolumePending))
 		failed.Status.Message = "old"
 		scene{name, []runtime.Object{failed}, []runtime.Object{pv(change)}, []string{volumePhase}, nil}.play(t)

@@ -83,13 +83,16 @@ func byDefault(c *storagev1.StorageClass) {
 // claim is one of 1Gi that somebody has made and others have written to.
 func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: "c", UID: "c", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{foreign: "theirs"},
-		Finalizers: []string{foreign, volume.FinalizerClaimProtection}, ResourceVersion: "1",
+		Namespace: "ns", Name: "c", UID: "c", Labels: map[string]string{"a": "b"},
+		Annotations: map[string]string{foreign: "theirs"},
+		Finalizers:  []string{foreign, volume.FinalizerClaimProtection}, ResourceVersion: "1",
 	}}
 	c.Spec.StorageClassName, c.Spec.Resources.Requests = ptr.To(byHand), storage("1Gi")
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	c.Status.Phase = corev1.ClaimPending
-	c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: foreign, Status: corev1.ConditionTrue, Message: "theirs"}}
+	c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+		{Type: foreign, Status: corev1.ConditionTrue, Message: "theirs"},
+	}
 	for _, f := range change {
 		f(c)
 	}
@@ -146,9 +149,13 @@ func pv(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 		Driver: driver, VolumeHandle: "h", FSType: "xfs", VolumeAttributes: map[string]string{"pool": "p"},
 		NodePublishSecretRef: &corev1.SecretReference{Namespace: "secrets", Name: "s"},
 	}
-	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z"}}},
-	}}}}
+	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{
+		Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"z"}},
+			},
+		}}},
+	}
 	v.Status.Phase = corev1.VolumeAvailable
 	for _, f := range change {
 		f(v)
@@ -175,7 +182,9 @@ func keptFor(namespace, name, uid string) func(*corev1.PersistentVolume) {
 
 // referring is the reference that the binder writes.
 func referring(v *corev1.PersistentVolume) {
-	v.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "c", UID: "c", ResourceVersion: "1"}
+	v.Spec.ClaimRef = &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "c", UID: "c", ResourceVersion: "1",
+	}
 }
 
 // linked is a volume that the binder has chosen for the claim.
@@ -187,12 +196,15 @@ func linked(v *corev1.PersistentVolume) {
 // made has a volume be a provisioner's for the claim.
 func made(v *corev1.PersistentVolume) {
 	keptFor("ns", "c", "c")(v)
-	v.Annotations[volume.AnnProvisionedBy], v.Spec.PersistentVolumeReclaimPolicy = driver, corev1.PersistentVolumeReclaimDelete
+	v.Annotations[volume.AnnProvisionedBy], v.Spec.PersistentVolumeReclaimPolicy = driver,
+		corev1.PersistentVolumeReclaimDelete
 }
 
 func pod(name, node string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}}
 	p.Spec.NodeName = node
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+	}}}
 	return p
 }

@@ -24,7 +24,8 @@ func (t *tracker) reconcileDriver(ctx context.Context, name string) error {
 		t.Add(itemKey(f.Driver, name))
 	}
 	for _, r := range plan.Delete {
-		t.Env.Log.Info("capacity object is obsolete", "driver", f.Driver, "object", cluster.Key(r.Object), "reason", r.Because.Message)
+		t.Env.Log.Info("capacity object is obsolete", "driver", f.Driver, "object", cluster.Key(r.Object), "reason",
+			r.Because.Message)
 		if err := t.objects.Delete(ctx, r.Object, metav1.DeleteOptions{}); err != nil {
 			return err
 		}
@@ -64,8 +65,10 @@ func (t *tracker) reconcileItem(ctx context.Context, key controller.Key) (contro
 // as they are, and a capability of no mode, which stands for all.
 func ask(ctx context.Context, d *csi.Driver, i capacity.Item) (capacity.Answer, error) {
 	r := &csipb.GetCapacityRequest{
-		Parameters:         i.Class.Parameters,
-		VolumeCapabilities: []*csipb.VolumeCapability{csi.Capability(csipb.VolumeCapability_AccessMode_UNKNOWN, false, "", nil)},
+		Parameters: i.Class.Parameters,
+		VolumeCapabilities: []*csipb.VolumeCapability{
+			csi.Capability(csipb.VolumeCapability_AccessMode_UNKNOWN, false, "", nil),
+		},
 	}
 	if len(i.Segment) > 0 {
 		r.AccessibleTopology = &csipb.Topology{Segments: i.Segment}
@@ -83,7 +86,9 @@ func ask(ctx context.Context, d *csi.Driver, i capacity.Item) (capacity.Answer, 
 
 // tell writes an answer if it is news. An object that the cache does not show
 // yet, because a crash came between, is found by its name.
-func (t *tracker) tell(ctx context.Context, item capacity.Item, now *storagev1.CSIStorageCapacity, a capacity.Answer) error {
+func (t *tracker) tell(
+	ctx context.Context, item capacity.Item, now *storagev1.CSIStorageCapacity, a capacity.Answer,
+) error {
 	told := capacity.Told(item, now, a)
 	if told.Refused {
 		t.Events.Warn(item.Class, told.Because)

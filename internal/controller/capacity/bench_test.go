@@ -84,12 +84,15 @@ func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *ben
 	}
 	caches := kube.NewCaches(b.client)
 	b.c = New(controller.Env{
-		Client: b.client, Caches: caches, Events: kube.NewRecorder(ctx, b.client, "capacity"), Log: slog.New(slog.DiscardHandler),
+		Client: b.client, Caches: caches, Events: kube.NewRecorder(ctx, b.client, "capacity"),
+		Log: slog.New(slog.DiscardHandler),
 	}, s.Options)
 	b.step, b.c.Reconcile, b.c.Workers = b.c.Reconcile, b.note, 1
 	followed := func() {}
 	if s.deaf {
-		b.client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
+		b.client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+			return true, watch.NewFake(), nil
+		})
 	} else {
 		followed = kubetest.Follow(t, b.client)
 	}
@@ -195,7 +198,8 @@ func asks(class, zone string) *csipb.GetCapacityRequest {
 	return &csipb.GetCapacityRequest{
 		Parameters: late(class).Parameters, AccessibleTopology: &csipb.Topology{Segments: map[string]string{"zone": zone}},
 		VolumeCapabilities: []*csipb.VolumeCapability{{
-			AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{}}, AccessMode: &csipb.VolumeCapability_AccessMode{},
+			AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{}},
+			AccessMode: &csipb.VolumeCapability_AccessMode{},
 		}},
 	}
 }
@@ -223,7 +227,8 @@ func (b *bench) objectsAre(want ...*storagev1.CSIStorageCapacity) {
 		got = append(got, &all.Items[i])
 	}
 	order := func(a, b *storagev1.CSIStorageCapacity) bool { return cluster.Key(a) < cluster.Key(b) }
-	if diff := cmp.Diff(want, got, kubetest.Whole(), cmpopts.SortSlices(order), cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })); diff != "" {
+	if diff := cmp.Diff(want, got, kubetest.Whole(), cmpopts.SortSlices(order),
+		cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })); diff != "" {
 		b.t.Errorf("objects (-want +got):\n%s", diff)
 	}
 }
@@ -237,8 +242,10 @@ func (b *bench) told(class, next, words string) {
 			return fmt.Sprintf("one event, not %d, %v", len(all.Items), err)
 		}
 		e := all.Items[0]
-		if e.Type != "Warning" || e.Reason != "CapacityUnknown" || e.InvolvedObject.Name != class || e.Annotations[volume.AnnNext] != next || !strings.Contains(e.Message, words) {
-			return fmt.Sprintf("event %s %s, not %s %s %s %s", next, words, e.Reason, e.InvolvedObject.Name, e.Annotations[volume.AnnNext], e.Message)
+		if e.Type != "Warning" || e.Reason != "CapacityUnknown" || e.InvolvedObject.Name != class ||
+			e.Annotations[volume.AnnNext] != next || !strings.Contains(e.Message, words) {
+			return fmt.Sprintf("event %s %s, not %s %s %s %s", next, words, e.Reason, e.InvolvedObject.Name,
+				e.Annotations[volume.AnnNext], e.Message)
 		}
 		return ""
 	})

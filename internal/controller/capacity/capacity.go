@@ -83,7 +83,8 @@ func New(env controller.Env, o Options) *controller.Controller {
 		Controller: &controller.Controller{
 			Declaration: Declaration(), Workers: workers, RetryMin: min(firstPause, o.Poll), RetryMax: o.Poll, Log: env.Log,
 		},
-		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), classes: env.Caches.Classes(), objects: env.Caches.WriteCapacities(env.Client),
+		nodes: env.Caches.Nodes(), csiNodes: env.Caches.CSINodes(), classes: env.Caches.Classes(),
+		objects: env.Caches.WriteCapacities(env.Client),
 	}
 	t.Controller.Reconcile = t.reconcile
 	t.watch()
@@ -159,7 +160,8 @@ func (t *tracker) volumeChanged(before, after *corev1.PersistentVolume) {
 // claimChanged has the storage asked about when a node was taken back from a
 // claim: its driver had no room there.
 func (t *tracker) claimChanged(before, after *corev1.PersistentVolumeClaim) {
-	if before == nil || after == nil || before.Annotations[volume.AnnSelectedNode] == "" || after.Annotations[volume.AnnSelectedNode] != "" {
+	if before == nil || after == nil || before.Annotations[volume.AnnSelectedNode] == "" ||
+		after.Annotations[volume.AnnSelectedNode] != "" {
 		return
 	}
 	name, _ := bind.ClassOf(after)
@@ -207,7 +209,8 @@ func (t *tracker) reconcile(ctx context.Context, key controller.Key) (controller
 
 func (t *tracker) gather(driver string) capacity.Facts {
 	f := capacity.Facts{
-		Driver: driver, Immediate: t.Immediate, Classes: t.classes.List(), Objects: t.objects.By(cluster.CapacitiesByDriver, driver),
+		Driver: driver, Immediate: t.Immediate, Classes: t.classes.List(),
+		Objects:  t.objects.By(cluster.CapacitiesByDriver, driver),
 		Segments: topology.Places(driver, t.nodes.List(), t.csiNodes.List()),
 	}
 	if d, ok := t.Drivers.Get(driver); ok {

@@ -20,7 +20,8 @@ import (
 var errLost = errors.New("the answer is lost")
 
 func (b *bench) fails(verb string, err error) {
-	b.client.PrependReactor(verb, "csistoragecapacities", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+	b.client.PrependReactor(verb, "csistoragecapacities",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
 }
 
 // TestWhatADriverSays is asked for each class and segment, told in an object that
@@ -100,7 +101,9 @@ func TestWhatCannotBeTold(t *testing.T) {
 		words string
 	}{
 		"no answer": {func(b *bench) {
-			b.driver.OnCall("GetCapacity", func(int, any) csitest.Action { return csitest.Action{Err: status.Error(codes.Internal, "no")} })
+			b.driver.OnCall("GetCapacity", func(int, any) csitest.Action {
+				return csitest.Action{Err: status.Error(codes.Internal, "no")}
+			})
 		}, driverName, "Internal"},
 		"nonsense": {func(b *bench) { b.answers(-1, 0) }, driverName, "negative"},
 	} {
@@ -129,7 +132,8 @@ func TestAnObjectThatIsNotSeenYet(t *testing.T) {
 	unseen := func() *bench {
 		b := newBench(t, func(s *setup) { s.deaf = true }, places(late("fast"))...)
 		made := object("fast", "a", "1Gi", "")
-		if _, err := b.client.StorageV1().CSIStorageCapacities(made.Namespace).Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
+		if _, err := b.client.StorageV1().CSIStorageCapacities(made.Namespace).Create(t.Context(), made,
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		b.works(theDriver())
@@ -145,9 +149,11 @@ func TestAnObjectThatIsNotSeenYet(t *testing.T) {
 	b.objectsAre(object("fast", "a", "6Gi", ""))
 	b = unseen()
 	b.fails("get", errLost)
-	b.errs(item("fast", "a"), "look at capacity object "+volume.NamespaceSystem+"/"+nameIn("fast", "a")+": the answer is lost")
+	b.errs(item("fast", "a"), "look at capacity object "+volume.NamespaceSystem+"/"+nameIn("fast", "a")+
+		": the answer is lost")
 	b.fails("create", errLost)
-	b.errs(item("fast", "a"), "create capacity object "+volume.NamespaceSystem+"/"+nameIn("fast", "a")+": the answer is lost")
+	b.errs(item("fast", "a"), "create capacity object "+volume.NamespaceSystem+"/"+nameIn("fast", "a")+
+		": the answer is lost")
 }
 
 // TestWhatIsObsolete goes, of the driver's own, and only the object that was looked
@@ -164,7 +170,8 @@ func TestWhatIsObsolete(t *testing.T) {
 	b.works(theDriver())
 	b.objectsAre(kept, others)
 	for _, a := range b.client.Actions() {
-		if d, ok := a.(clienttesting.DeleteActionImpl); ok && (d.DeleteOptions.Preconditions == nil || *d.DeleteOptions.Preconditions.UID != "u-gone") {
+		if d, ok := a.(clienttesting.DeleteActionImpl); ok &&
+			(d.DeleteOptions.Preconditions == nil || *d.DeleteOptions.Preconditions.UID != "u-gone") {
 			t.Errorf("deleted whatever has the name: %+v", d.DeleteOptions)
 		}
 	}
@@ -202,7 +209,9 @@ func TestADriverThatIsAway(t *testing.T) {
 	sidecars.Name = "csisc-random"
 	b := newBench(t, func(s *setup) { s.late = true })
 	b.begins(late("fast"))
-	b.play(event{storagev1.SchemeGroupVersion.WithResource("csistoragecapacities"), "", sidecars, []string{"driver/" + driverName}})
+	b.play(event{
+		storagev1.SchemeGroupVersion.WithResource("csistoragecapacities"), "", sidecars, []string{"driver/" + driverName},
+	})
 	b.works(theDriver())
 	b.works(item("fast", "a"))
 	b.objectsAre(sidecars)
@@ -224,7 +233,9 @@ func TestADriverThatIsAway(t *testing.T) {
 
 // TestPauses: a driver is not asked more often because it fails.
 func TestPauses(t *testing.T) {
-	for _, one := range []struct{ poll, first, last time.Duration }{{0, firstPause, time.Minute}, {time.Millisecond, time.Millisecond, time.Millisecond}} {
+	for _, one := range []struct{ poll, first, last time.Duration }{
+		{0, firstPause, time.Minute}, {time.Millisecond, time.Millisecond, time.Millisecond},
+	} {
 		c := newBench(t, func(s *setup) { s.Poll = one.poll }).c
 		if c.RetryMin != one.first || c.RetryMax != one.last || c.Name != "capacity" {
 			t.Errorf("%s: pauses from %v to %v", c.Name, c.RetryMin, c.RetryMax)

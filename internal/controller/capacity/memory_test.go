@@ -55,7 +55,9 @@ func TestTurns(t *testing.T) {
 // is new.
 func TestRemember(t *testing.T) {
 	item := func(uid types.UID) capacity.Item {
-		return capacity.Item{Class: &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: uid}, Provisioner: "d"}}
+		return capacity.Item{
+			Class: &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: uid}, Provisioner: "d"},
+		}
 	}
 	m := newMemory()
 	for _, step := range []struct {

@@ -45,7 +45,8 @@ func (b *bench) play(e event) {
 // begins has the nodes and classes come, one after the other.
 func (b *bench) begins(classes ...*storagev1.StorageClass) {
 	b.t.Helper()
-	nodes, csiNodes := corev1.SchemeGroupVersion.WithResource("nodes"), storagev1.SchemeGroupVersion.WithResource("csinodes")
+	nodes, csiNodes := corev1.SchemeGroupVersion.WithResource("nodes"),
+		storagev1.SchemeGroupVersion.WithResource("csinodes")
 	for _, zone := range []string{"a", "b"} {
 		n, csi := node("n-"+zone, zone)
 		b.play(event{csiNodes, "", csi, []string{"driver/" + driverName}})
@@ -58,7 +59,8 @@ func (b *bench) begins(classes ...*storagev1.StorageClass) {
 
 func pv(size string, change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
-	v.Spec.StorageClassName, v.Spec.Capacity = "fast", corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+	v.Spec.StorageClassName, v.Spec.Capacity = "fast",
+		corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "h"}
 	for _, f := range change {
 		f(v)
@@ -69,12 +71,16 @@ func pv(size string, change ...func(*corev1.PersistentVolume)) *corev1.Persisten
 // inB is within reach of zone b only.
 func inB(v *corev1.PersistentVolume) {
 	in := corev1.NodeSelectorRequirement{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}
-	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{in}}}}}
+	v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{in}}},
+	}}
 }
 
 func selected(node string) *corev1.PersistentVolumeClaim {
 	fast := "fast"
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", Annotations: map[string]string{}}}
+	c := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", Annotations: map[string]string{}},
+	}
 	if c.Spec.StorageClassName = &fast; node != "" {
 		c.Annotations[volume.AnnSelectedNode] = node
 	}
@@ -85,8 +91,10 @@ func selected(node string) *corev1.PersistentVolumeClaim {
 // has just that looked at.
 func TestWhoIsAsked(t *testing.T) {
 	core, store := corev1.SchemeGroupVersion, storagev1.SchemeGroupVersion
-	nodes, csiNodes, classes := core.WithResource("nodes"), store.WithResource("csinodes"), store.WithResource("storageclasses")
-	volumes, claims, objects := core.WithResource("persistentvolumes"), core.WithResource("persistentvolumeclaims"), store.WithResource("csistoragecapacities")
+	nodes, csiNodes, classes := core.WithResource("nodes"), store.WithResource("csinodes"),
+		store.WithResource("storageclasses")
+	volumes, claims, objects := core.WithResource("persistentvolumes"), core.WithResource("persistentvolumeclaims"),
+		store.WithResource("csistoragecapacities")
 	it, a, b := "driver/"+driverName, item("fast", "a").String(), item("fast", "b").String()
 	moved, csi := node("n-a", "c")
 	same, _ := node("n-a", "a")
@@ -96,7 +104,8 @@ func TestWhoIsAsked(t *testing.T) {
 	other.Spec.Drivers[0].Name = "other.example"
 	labelled := csi.DeepCopy()
 	labelled.Labels = map[string]string{"a": "b"}
-	told, richer, anothers := object("fast", "a", "1Gi", ""), object("fast", "a", "2Gi", ""), object("fast", "a", "2Gi", "")
+	told, richer, anothers := object("fast", "a", "1Gi", ""), object("fast", "a", "2Gi", ""),
+		object("fast", "a", "2Gi", "")
 	anothers.Labels[volume.LabelDriver] = "other.example"
 	for name, events := range map[string][]event{
 		"a node moves":          {{nodes, "", moved, []string{it}}},
@@ -120,10 +129,16 @@ func TestWhoIsAsked(t *testing.T) {
 			{volumes, "", pv("2Gi", inB), []string{b}},
 			{volumes, "pv", nil, []string{b}},
 		},
-		"a volume of another class":  {{volumes, "", pv("1Gi", func(v *corev1.PersistentVolume) { v.Spec.StorageClassName = "slow" }), nil}},
-		"a volume of another driver": {{volumes, "", pv("1Gi", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "other.example" }), nil}},
-		"a volume of no driver":      {{volumes, "", pv("1Gi", func(v *corev1.PersistentVolume) { v.Spec.CSI = nil }), nil}},
-		"a claim loses its node":     {{claims, "", selected("n-a"), nil}, {claims, "", selected("n-b"), nil}, {claims, "", selected(""), []string{a, b}}, {claims, "", selected("n-a"), nil}},
+		"a volume of another class": {
+			{volumes, "", pv("1Gi", func(v *corev1.PersistentVolume) { v.Spec.StorageClassName = "slow" }), nil},
+		},
+		"a volume of another driver": {
+			{volumes, "", pv("1Gi", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "other.example" }), nil},
+		},
+		"a volume of no driver": {{volumes, "", pv("1Gi", func(v *corev1.PersistentVolume) { v.Spec.CSI = nil }), nil}},
+		"a claim loses its node": {{claims, "", selected("n-a"), nil}, {
+			claims, "", selected("n-b"), nil,
+		}, {claims, "", selected(""), []string{a, b}}, {claims, "", selected("n-a"), nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

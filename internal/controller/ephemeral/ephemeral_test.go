@@ -33,13 +33,16 @@ func bubble(t *testing.T, name string, f func(t *testing.T)) {
 func spec() corev1.PersistentVolumeClaimSpec {
 	return corev1.PersistentVolumeClaimSpec{
 		StorageClassName: ptr.To("fast"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+		},
 	}
 }
 
 func template() *corev1.EphemeralVolumeSource {
 	return &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}}, Spec: spec(),
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}},
+		Spec:       spec(),
 	}}
 }
 
@@ -49,7 +52,9 @@ func pod(change ...func(*corev1.Pod)) *corev1.Pod {
 	p.Spec.Volumes = []corev1.Volume{
 		{Name: "empty", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: "data", VolumeSource: corev1.VolumeSource{Ephemeral: template()}},
-		{Name: "claimed", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}},
+		{Name: "claimed", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"},
+		}},
 	}
 	for _, f := range change {
 		f(p)
@@ -65,7 +70,9 @@ func bare(p *corev1.Pod) { p.Spec.Volumes = p.Spec.Volumes[1:2] }
 
 // two gives a Pod one more volume of its own.
 func two(p *corev1.Pod) {
-	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "more", VolumeSource: corev1.VolumeSource{Ephemeral: template()}})
+	p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{
+		Name: "more", VolumeSource: corev1.VolumeSource{Ephemeral: template()},
+	})
 }
 
 // claim is the one that is made for a volume of the Pod.
@@ -73,7 +80,9 @@ func claim(name string, change ...func(*corev1.PersistentVolumeClaim)) *corev1.P
 	c := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: name, Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "p", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}},
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "p", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)},
+			},
 		},
 		Spec: spec(),
 	}
@@ -102,9 +111,15 @@ func TestWholeClaim(t *testing.T) {
 		before, last, after []runtime.Object
 		writes, told        []string
 	}{
-		{"a Pod that is there", []runtime.Object{pod(), unknown}, nil, []runtime.Object{claim("p-data"), unknown}, []string{makeData}, []string{toldOfData}},
-		{"a Pod with nothing else", []runtime.Object{pod(bare)}, nil, []runtime.Object{claim("p-data")}, []string{makeData}, []string{toldOfData}},
-		{"a Pod that comes", nil, []runtime.Object{pod()}, []runtime.Object{claim("p-data")}, []string{makeData}, []string{toldOfData}},
+		{"a Pod that is there", []runtime.Object{
+			pod(), unknown,
+		}, nil, []runtime.Object{claim("p-data"), unknown}, []string{makeData}, []string{toldOfData}},
+		{"a Pod with nothing else", []runtime.Object{
+			pod(bare),
+		}, nil, []runtime.Object{claim("p-data")}, []string{makeData}, []string{toldOfData}},
+		{"a Pod that comes", nil, []runtime.Object{pod()}, []runtime.Object{claim("p-data")}, []string{makeData}, []string{
+			toldOfData,
+		}},
 		{"a Pod that goes", []runtime.Object{pod(going)}, nil, nil, nil, nil},
 		{"a Pod with its claim", []runtime.Object{pod(), claim("p-data")}, nil, []runtime.Object{claim("p-data")}, nil, nil},
 		{
@@ -113,7 +128,8 @@ func TestWholeClaim(t *testing.T) {
 			nil,
 			[]runtime.Object{claim("p-data", users)},
 			nil,
-			[]string{"Warning ns/p ClaimMisbound: there is a claim p-data already, which was not made for volume data of this Pod (user)"},
+			[]string{"Warning ns/p ClaimMisbound: there is a claim p-data already, which was not made for volume data of this " +
+				"Pod (user)"},
 		},
 	} {
 		bubble(t, c.name, func(t *testing.T) {
@@ -131,7 +147,9 @@ func TestWholeClaim(t *testing.T) {
 // TestClaimComesBack: what a user has deleted, or what was in the way, is made when
 // it is gone.
 func TestClaimComesBack(t *testing.T) {
-	for name, first := range map[string]*corev1.PersistentVolumeClaim{"its own": claim("p-data"), "a user's": claim("p-data", users)} {
+	for name, first := range map[string]*corev1.PersistentVolumeClaim{
+		"its own": claim("p-data"), "a user's": claim("p-data", users),
+	} {
 		bubble(t, name, func(t *testing.T) {
 			a := kubetest.NewAPI(t, pod(), first)
 			defer begin(a)()
@@ -156,7 +174,8 @@ func TestInTheWay(t *testing.T) {
 		defer begin(a)()
 		<-time.After(time.Hour)
 		a.Wrote(makeData)
-		a.Told("Warning ns/p ClaimMisbound: there is a claim p-data already, which was not made for volume data of this Pod (user)")
+		a.Told("Warning ns/p ClaimMisbound: there is a claim p-data already, which was not made for volume data of " +
+			"this Pod (user)")
 		a.Has(claim("p-data", users))
 	})
 }
@@ -175,7 +194,8 @@ func TestOneFails(t *testing.T) {
 		}
 		defer begin(a)()
 		a.Has(claim("p-more"))
-		a.Told("Normal ns/p SuccessfulCreate: claim p-more is made for volume more of pod p", "Warning ns/p FailedCreate: claim p-data cannot be made: the quota is used up (user)")
+		a.Told("Normal ns/p SuccessfulCreate: claim p-more is made for volume more of pod p",
+			"Warning ns/p FailedCreate: claim p-data cannot be made: the quota is used up (user)")
 		<-time.After(time.Minute)
 		a.Has(claim("p-data"), claim("p-more"))
 		a.Did("create persistentvolumeclaims ns/p-more", makeData)
@@ -186,7 +206,8 @@ func TestOneFails(t *testing.T) {
 // nobody's or another's stays.
 func TestLeft(t *testing.T) {
 	shared := func(c *corev1.PersistentVolumeClaim) {
-		c.OwnerReferences = append(c.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "m", UID: "m"})
+		c.OwnerReferences = append(c.OwnerReferences,
+			metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "m", UID: "m"})
 	}
 	for _, c := range []struct {
 		name   string

@@ -25,7 +25,9 @@ func TestOutOfServiceDeletesPods(t *testing.T) {
 		return n
 	}
 	pod := func(name, node string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node}}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node},
+		}
 	}
 	off := corev1.Taint{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}
 	client := fake.NewClientset(
@@ -36,12 +38,15 @@ func TestOutOfServiceDeletesPods(t *testing.T) {
 	)
 	caches := kube.NewCaches(client)
 	ctx := t.Context()
-	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)}, time.Now)
+	c := New(controller.Env{
+		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler),
+	}, time.Now)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	// Of this one the cache has not heard, or hears now.
-	if _, err := client.CoreV1().Nodes().Update(ctx, node("back", corev1.ConditionTrue, off), metav1.UpdateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Update(ctx, node("back", corev1.ConditionTrue, off),
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"off", "silent", "alive", "back", "none"} {
@@ -68,12 +73,16 @@ func TestOutOfServiceDeletesPods(t *testing.T) {
 func TestTaintIsHeard(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	pod := func(name string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: "n1"}}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: "n1"},
+		}
 	}
 	client := fake.NewClientset(node, pod("early"))
 	caches := kube.NewCaches(client)
 	ctx, cancel := context.WithCancel(t.Context())
-	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)}, time.Now)
+	c := New(controller.Env{
+		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler),
+	}, time.Now)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
 	}

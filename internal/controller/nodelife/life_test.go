@@ -25,7 +25,8 @@ const (
 func marked(at time.Time) func(*corev1.Node) {
 	return func(n *corev1.Node) {
 		n.Status.Conditions[len(n.Status.Conditions)-1] = corev1.NodeCondition{
-			Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: silent, LastTransitionTime: metav1.NewTime(at),
+			Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: silent,
+			LastTransitionTime: metav1.NewTime(at),
 		}
 	}
 }
@@ -121,10 +122,14 @@ func TestPodsOfAMissingNode(t *testing.T) {
 		before []runtime.Object
 		last   func(*world)
 	}{
-		"the end of the Node": {[]runtime.Object{node("n1"), pod("ns", "p", "n1")}, func(w *world) { kubetest.Remove(w, w.nodes(), "n1") }},
-		"the Pod":             {nil, func(w *world) { w.add(pod("ns", "p", "n1")); kubetest.Pass(soon) }},
-		"a new Pod":           {[]runtime.Object{pod("ns", "p", "")}, func(w *world) { kubetest.Change(w, w.pods("ns"), "p", func(p *corev1.Pod) { p.Spec.NodeName = "n1" }) }},
-		"we":                  {[]runtime.Object{pod("ns", "p", "n1")}, func(w *world) { w.stop(); w.start() }},
+		"the end of the Node": {
+			[]runtime.Object{node("n1"), pod("ns", "p", "n1")}, func(w *world) { kubetest.Remove(w, w.nodes(), "n1") },
+		},
+		"the Pod": {nil, func(w *world) { w.add(pod("ns", "p", "n1")); kubetest.Pass(soon) }},
+		"a new Pod": {[]runtime.Object{pod("ns", "p", "")}, func(w *world) {
+			kubetest.Change(w, w.pods("ns"), "p", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
+		}},
+		"we": {[]runtime.Object{pod("ns", "p", "n1")}, func(w *world) { w.stop(); w.start() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
@@ -158,7 +163,8 @@ func TestNodeComesBack(t *testing.T) {
 		w.left("ns/p")
 		// Of this one the cache does not hear.
 		back := true
-		w.own.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return back, node("n1"), nil })
+		w.own.PrependReactor("get", "nodes",
+			func(clienttesting.Action) (bool, runtime.Object, error) { return back, node("n1"), nil })
 		kubetest.Pass(2 * grace)
 		w.left("ns/p")
 		back = false

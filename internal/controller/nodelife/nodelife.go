@@ -28,9 +28,11 @@ const (
 // Declaration is what the controller reads and writes.
 func Declaration() controller.Declaration {
 	return controller.Declaration{
-		Name:    "nodelife",
-		Inputs:  append(kube.Read("", "nodes", "pods"), kube.Read("coordination.k8s.io", "leases")...),
-		Outputs: []kube.Access{kube.Write("", "nodes/status", "patch"), kube.Write("", "nodes", "get"), kube.Write("", "pods", "delete")},
+		Name:   "nodelife",
+		Inputs: append(kube.Read("", "nodes", "pods"), kube.Read("coordination.k8s.io", "leases")...),
+		Outputs: []kube.Access{
+			kube.Write("", "nodes/status", "patch"), kube.Write("", "nodes", "get"), kube.Write("", "pods", "delete"),
+		},
 	}
 }
 
@@ -61,7 +63,8 @@ func New(env controller.Env, now func() time.Time) *controller.Controller {
 	l := &nodeLife{
 		Env: env, now: now, heard: map[string]heartbeat{}, gone: map[string]time.Time{},
 		Controller: &controller.Controller{Declaration: Declaration(), Log: env.Log},
-		nodes:      env.Caches.WriteNodes(env.Client), leases: env.Caches.NodeLeases(), pods: env.Caches.WritePods(env.Client),
+		nodes:      env.Caches.WriteNodes(env.Client), leases: env.Caches.NodeLeases(),
+		pods: env.Caches.WritePods(env.Client),
 	}
 	l.Controller.Reconcile = l.reconcile
 	l.leases.Watch(func(_, lease *coordinationv1.Lease) {
@@ -131,7 +134,8 @@ func (l *nodeLife) forget(node string) {
 
 func (l *nodeLife) mark(ctx context.Context, node *corev1.Node, p nodelife.Plan) error {
 	patch := map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: p.Because.Message, LastTransitionTime: metav1.Now(),
+		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: p.Because.Message,
+		LastTransitionTime: metav1.Now(),
 	}}}}
 	if _, err := l.nodes.Patch(ctx, node, types.StrategicMergePatchType, patch, "status"); err != nil {
 		return kube.IgnoreNotFound(err)

@@ -19,7 +19,9 @@ import (
 // TestSilence: a node is marked when its Lease has not changed for the grace,
 // counted from when this controller saw it, whatever the Lease says of the time.
 func TestSilence(t *testing.T) {
-	for name, stamp := range map[string]time.Time{"long ago": time.Unix(0, 0), "an hour behind": begin().Add(-time.Hour), "an hour ahead": begin().Add(time.Hour)} {
+	for name, stamp := range map[string]time.Time{
+		"long ago": time.Unix(0, 0), "an hour behind": begin().Add(-time.Hour), "an hour ahead": begin().Add(time.Hour),
+	} {
 		t.Run(name, func(t *testing.T) { silence(t, stamp) })
 	}
 }
@@ -31,12 +33,17 @@ func silence(t *testing.T, stamp time.Time) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	old := metav1.NewMicroTime(stamp)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "n1", Namespace: corev1.NamespaceNodeLease, ResourceVersion: "1"}, Spec: coordinationv1.LeaseSpec{RenewTime: &old}}
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", Namespace: corev1.NamespaceNodeLease, ResourceVersion: "1"},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: &old},
+	}
 	client := fake.NewClientset(node, lease)
 	caches := kube.NewCaches(client)
 	ctx := t.Context()
 	var moved atomic.Int64
-	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)},
+	c := New(controller.Env{
+		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler),
+	},
 		func() time.Time { return begin().Add(time.Duration(moved.Load())) })
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
@@ -61,7 +68,8 @@ func silence(t *testing.T, stamp time.Time) {
 			t.Fatal(err)
 		}
 		if result.After != step.wait || nodelife.Ready(now) != step.ready {
-			t.Errorf("after %s: looks again in %s, ready %v; want %s, %v", step.after, result.After, nodelife.Ready(now), step.wait, step.ready)
+			t.Errorf("after %s: looks again in %s, ready %v; want %s, %v", step.after, result.After, nodelife.Ready(now),
+				step.wait, step.ready)
 		}
 	}
 }

@@ -19,13 +19,18 @@ import (
 // from when it was missed here, and go then; those of other nodes stay.
 func TestOrphansGo(t *testing.T) {
 	pod := func(name, node string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node}}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node},
+		}
 	}
-	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, pod("here", "n1"), pod("there", "n2"))
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, pod("here", "n1"),
+		pod("there", "n2"))
 	caches := kube.NewCaches(client)
 	ctx := t.Context()
 	var moved atomic.Int64
-	c := New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler)},
+	c := New(controller.Env{
+		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler),
+	},
 		func() time.Time { return time.Unix(1e9, moved.Load()) })
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)

@@ -52,7 +52,9 @@ func (w *world) start() {
 	w.Helper()
 	p := w.server.Begin(w, "nodelife", nodelife.Declaration().Rights())
 	w.own, w.stop = p.Client, p.Stop
-	p.Run(nodelife.New(controller.Env{Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler)}, time.Now).Run)
+	p.Run(nodelife.New(controller.Env{
+		Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler),
+	}, time.Now).Run)
 }
 
 func (w *world) add(objects ...runtime.Object) {
@@ -113,7 +115,8 @@ func (w *world) heard(want ...string) {
 	}
 	got := []string{}
 	for _, e := range list.Items {
-		got = append(got, fmt.Sprintf("%s %s %s: %s %q (%d)", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Type, e.Reason, e.Message, e.Count))
+		got = append(got, fmt.Sprintf("%s %s %s: %s %q (%d)", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Type, e.Reason,
+			e.Message, e.Count))
 	}
 	slices.Sort(got)
 	slices.Sort(want)
@@ -124,7 +127,9 @@ func (w *world) heard(want ...string) {
 
 func node(name string, change ...func(*corev1.Node)) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"a": "b"}}}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: "example.org/Foreign", Status: corev1.ConditionTrue}, {Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: "example.org/Foreign", Status: corev1.ConditionTrue}, {
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+	}}
 	n.Status.VolumesInUse = []corev1.UniqueVolumeName{"kubernetes.io/csi/d^h"}
 	for _, f := range change {
 		f(n)

@@ -116,7 +116,8 @@ func (p *placer) refuse(ctx context.Context, pod *corev1.Pod, why volume.Because
 		}
 	}
 	patch := map[string]any{"status": map[string]any{"conditions": []corev1.PodCondition{{
-		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why.Message, LastTransitionTime: metav1.Now(),
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why.Message,
+		LastTransitionTime: metav1.Now(),
 	}}}}
 	if _, err := p.pods.Patch(ctx, pod, types.StrategicMergePatchType, patch, "status"); err != nil {
 		return kube.IgnoreNotFound(err)

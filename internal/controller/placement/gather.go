@@ -84,7 +84,9 @@ func (p *placer) node(n *corev1.Node, coming []*corev1.Pod) placement.Node {
 }
 
 func limited(n *storagev1.CSINode) bool {
-	return n != nil && slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Allocatable != nil && d.Allocatable.Count != nil })
+	return n != nil && slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool {
+		return d.Allocatable != nil && d.Allocatable.Count != nil
+	})
 }
 
 // volumesOn returns the volumes that are attached to a node, or will be for the

@@ -180,6 +180,7 @@ func TestSameWords(t *testing.T) {
 		"it had its place":  {Type: corev1.PodScheduled, Status: corev1.ConditionTrue, Message: says},
 	} {
 		before := pod(func(p *corev1.Pod) { p.Status.Conditions = []corev1.PodCondition{old} })
-		scene{name, with(before), nil, nil, []string{tellPod}, []string{"Warning ns/p ClaimMissing: " + says + " (user)"}}.play(t)
+		scene{name, with(before), nil, nil, []string{tellPod}, []string{"Warning ns/p ClaimMissing: " + says +
+			" (user)"}}.play(t)
 	}
 }

@@ -19,17 +19,29 @@ func TestWholePlacement(t *testing.T) {
 	free := pv()
 	for _, s := range []scene{
 		{"no claims", with(pod(bare)), nil, []runtime.Object{pod(bare, on("n1"))}, []string{bindPod}, []string{toldOfPlace}},
-		{"a bound claim", with(pod(), claim(bound), pv(boundTo("c"))), nil, []runtime.Object{pod(on("n1")), claim(bound), pv(boundTo("c"))}, []string{bindPod}, []string{toldOfPlace}},
-		{"a volume to be made", with(pod(), claim()), nil, []runtime.Object{pod(), claim(selected("n1"))}, []string{selectNode}, nil},
-		{"a volume to be made, asked for", with(pod(), claim(selected("n1"))), nil, []runtime.Object{pod(), claim(selected("n1"))}, nil, nil},
-		{"a free volume", with(pod(), claim(of("byhand")), free), nil, []runtime.Object{pod(), claim(of("byhand")), pv(reserved("c", "1"))}, []string{reservePV, tellPod}, []string{"Normal ns/p WaitForBind: " + notBound + " (binder)"}},
-		{"a node of its own choice", with(pod(on("n2")), node("n2"), claim()), nil, []runtime.Object{pod(on("n2")), claim(selected("n2"))}, []string{selectNode}, nil},
+		{"a bound claim", with(pod(), claim(bound), pv(boundTo("c"))), nil, []runtime.Object{
+			pod(on("n1")), claim(bound), pv(boundTo("c")),
+		}, []string{bindPod}, []string{toldOfPlace}},
+		{"a volume to be made", with(pod(), claim()), nil, []runtime.Object{
+			pod(), claim(selected("n1")),
+		}, []string{selectNode}, nil},
+		{"a volume to be made, asked for", with(pod(),
+			claim(selected("n1"))), nil, []runtime.Object{pod(), claim(selected("n1"))}, nil, nil},
+		{"a free volume", with(pod(), claim(of("byhand")), free), nil, []runtime.Object{
+			pod(), claim(of("byhand")), pv(reserved("c", "1")),
+		}, []string{reservePV, tellPod}, []string{"Normal ns/p WaitForBind: " + notBound + " (binder)"}},
+		{"a node of its own choice", with(pod(on("n2")), node("n2"), claim()), nil, []runtime.Object{
+			pod(on("n2")), claim(selected("n2")),
+		}, []string{selectNode}, nil},
 		{"on its node", with(pod(on("n1")), claim(bound), pv(boundTo("c"))), nil, []runtime.Object{pod(on("n1"))}, nil, nil},
 		{"another scheduler's", with(pod(other), claim()), nil, []runtime.Object{pod(other), claim()}, nil, nil},
 		{"with a gate", with(pod(gated), claim()), nil, []runtime.Object{pod(gated), claim()}, nil, nil},
 		{"that goes", with(pod(going), claim()), nil, []runtime.Object{pod(going), claim()}, nil, nil},
-		{"that failed", with(pod(is(corev1.PodFailed)), claim()), nil, []runtime.Object{pod(is(corev1.PodFailed)), claim()}, nil, nil},
-		{"that succeeded on its node", with(pod(on("n1"), is(corev1.PodSucceeded)), claim()), nil, []runtime.Object{claim()}, nil, nil},
+		{"that failed", with(pod(is(corev1.PodFailed)), claim()), nil, []runtime.Object{
+			pod(is(corev1.PodFailed)), claim(),
+		}, nil, nil},
+		{"that succeeded on its node", with(pod(on("n1"), is(corev1.PodSucceeded)),
+			claim()), nil, []runtime.Object{claim()}, nil, nil},
 	} {
 		if s.name == "a free volume" {
 			s.after[0] = pod(refused(notBound))
@@ -45,22 +57,34 @@ func other(p *corev1.Pod) { p.Spec.SchedulerName = "other" }
 func TestFewest(t *testing.T) {
 	second := func(p *corev1.Pod) { called("q", "")(p); bare(p); on("n1")(p) }
 	scene{
-		"fewest", with(pod(bare), pod(second), node("n2")), nil, []runtime.Object{pod(bare, on("n2"))}, []string{bindPod}, []string{"Normal ns/p Scheduled: Successfully assigned ns/p to n2"},
+		"fewest", with(pod(bare), pod(second), node("n2")), nil,
+		[]runtime.Object{pod(bare, on("n2"))},
+		[]string{bindPod},
+		[]string{"Normal ns/p Scheduled: Successfully assigned ns/p to n2"},
 	}.play(t)
 	there := pv(boundTo("c"), func(v *corev1.PersistentVolume) {
-		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}}},
-		}}}}
+		v.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{
+			Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{
+					{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"n2"}},
+				},
+			}}},
+		}
 	})
 	scene{
-		"within reach", with(pod(), claim(bound), there, node("n2"), csiNode("n2")), nil, []runtime.Object{pod(on("n2")), there}, []string{bindPod}, []string{"Normal ns/p Scheduled: Successfully assigned ns/p to n2"},
+		"within reach", with(pod(), claim(bound), there, node("n2"), csiNode("n2")), nil,
+		[]runtime.Object{pod(on("n2")), there},
+		[]string{bindPod},
+		[]string{"Normal ns/p Scheduled: Successfully assigned ns/p to n2"},
 	}.play(t)
 }
 
 // TestRefused: a Pod without a node says why, once, and keeps what others say of it.
 func TestRefused(t *testing.T) {
 	own := func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "v", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
+		}
 	}
 	users := claim(named("p-v"), bound)
 	for _, c := range []struct {
@@ -69,22 +93,45 @@ func TestRefused(t *testing.T) {
 		change                    func(*corev1.Pod)
 	}{
 		{"no claim", "Warning ns/p ClaimMissing: ", `persistentvolumeclaim "c" not found`, "user", with(), nil},
-		{"a claim in another namespace", "Warning ns/p ClaimMissing: ", `persistentvolumeclaim "c" not found`, "user", with(claim(bound, func(c *corev1.PersistentVolumeClaim) { c.Namespace = "other" })), nil},
-		{"a claim to be made", "Warning ns/p ClaimMissing: ", `persistentvolumeclaim "p-v" is being made for this pod`, "ephemeral", with(), own},
-		{"somebody else's claim of that name", "Warning ns/p ClaimMisbound: ", `persistentvolumeclaim "p-v" was not made for this pod`, "user", with(users, pv(boundTo("p-v"))), own},
+		{
+			"a claim in another namespace", "Warning ns/p ClaimMissing: ", `persistentvolumeclaim "c" not found`, "user",
+			with(claim(bound, func(c *corev1.PersistentVolumeClaim) { c.Namespace = "other" })), nil,
+		},
+		{
+			"a claim to be made", "Warning ns/p ClaimMissing: ", `persistentvolumeclaim "p-v" is being made for this pod`,
+			"ephemeral", with(), own,
+		},
+		{
+			"somebody else's claim of that name", "Warning ns/p ClaimMisbound: ",
+			`persistentvolumeclaim "p-v" was not made for this pod`, "user", with(users, pv(boundTo("p-v"))), own,
+		},
 		{"not bound", "Normal ns/p WaitForBind: ", notBound, "binder", with(claim(of("soon"))), nil},
 		{"no class", "Normal ns/p WaitForBind: ", notBound, "binder", with(claim(of("none"))), nil},
 		{"a volume is kept for it", "Normal ns/p WaitForBind: ", notBound, "binder", with(claim(), pv(boundTo("c"))), nil},
 		{"a volume that is gone", "Normal ns/p WaitForBind: ", notBound, "binder", with(claim(bound)), nil},
-		{"in use", "Warning ns/p InUse: ", `persistentvolumeclaim "c" is for one pod and pod q uses it`, "pod q", with(claim(bound, forOnePod), pv(boundTo("c")), pod(called("q", "c"), on("n1"))), nil},
-		{"no volume", "Warning ns/p FailedScheduling: ", "0/1 nodes are available: n1: no volume of class byhand for claim c is available there", "user", with(claim(of("byhand")), pv(boundTo("x"))), nil},
-		{"no room told", "Warning ns/p FailedScheduling: ", "0/1 nodes are available: n1: node(s) did not have enough free storage: driver d.example has not told how much of class late there is", "user", with(claim(), counting()), nil},
-		{"no room", "Warning ns/p FailedScheduling: ", "0/1 nodes are available: n1: node(s) did not have enough free storage: claim c asks for 1Gi, class late has volumes of up to 1Mi there", "user", with(claim(), counting(), room("1Mi")), nil},
+		{
+			"in use", "Warning ns/p InUse: ", `persistentvolumeclaim "c" is for one pod and pod q uses it`, "pod q",
+			with(claim(bound, forOnePod), pv(boundTo("c")), pod(called("q", "c"), on("n1"))), nil,
+		},
+		{
+			"no volume", "Warning ns/p FailedScheduling: ",
+			"0/1 nodes are available: n1: no volume of class byhand for claim c is available there", "user",
+			with(claim(of("byhand")), pv(boundTo("x"))), nil,
+		},
+		{"no room told", "Warning ns/p FailedScheduling: ", "0/1 nodes are available: n1: node(s) did not have enough free " +
+			"storage: driver d.example has not told how much of class late there is", "user", with(claim(), counting()), nil},
+		{
+			"no room", "Warning ns/p FailedScheduling: ", "0/1 nodes are available: n1: node(s) did not have enough free " +
+				"storage: claim c asks for 1Gi, class late has volumes of up to 1Mi there", "user",
+			with(claim(), counting(), room("1Mi")), nil,
+		},
 	} {
 		if c.change == nil {
 			c.change = func(*corev1.Pod) {}
 		}
-		scene{c.name, append(c.objects, pod(c.change)), nil, []runtime.Object{pod(c.change, refused(c.message))}, []string{tellPod}, []string{c.told + c.message + " (" + c.next + ")"}}.play(t)
+		scene{c.name, append(c.objects, pod(c.change)), nil, []runtime.Object{
+			pod(c.change, refused(c.message)),
+		}, []string{tellPod}, []string{c.told + c.message + " (" + c.next + ")"}}.play(t)
 	}
 	scene{
 		"another reason than before", with(pod(refused("old"))), nil,
@@ -98,13 +145,16 @@ func TestRefused(t *testing.T) {
 
 // counting is a driver whose capacity counts.
 func counting() *storagev1.CSIDriver {
-	return &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)}}
+	return &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)},
+	}
 }
 
 // room is what there is of the class everywhere.
 func room(size string) *storagev1.CSIStorageCapacity {
 	return &storagev1.CSIStorageCapacity{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "room"}, StorageClassName: "late", NodeTopology: &metav1.LabelSelector{}, Capacity: ptr.To(resource.MustParse(size)),
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "room"}, StorageClassName: "late",
+		NodeTopology: &metav1.LabelSelector{}, Capacity: ptr.To(resource.MustParse(size)),
 	}
 }
 
@@ -112,13 +162,16 @@ func room(size string) *storagev1.CSIStorageCapacity {
 // not keep itself from it.
 func TestHolder(t *testing.T) {
 	for name, p := range map[string]*corev1.Pod{
-		"failed": pod(called("q", "c"), on("n1"), is(corev1.PodFailed)), "succeeded": pod(called("q", "c"), on("n1"), is(corev1.PodSucceeded)),
+		"failed":         pod(called("q", "c"), on("n1"), is(corev1.PodFailed)),
+		"succeeded":      pod(called("q", "c"), on("n1"), is(corev1.PodSucceeded)),
 		"without a node": pod(called("q", "c"), gated), "of another claim": pod(called("q", "x"), on("n1")),
 	} {
-		scene{name, with(pod(), p, claim(bound, forOnePod), pv(boundTo("c"))), nil, []runtime.Object{pod(on("n1")), p}, []string{bindPod}, []string{toldOfPlace}}.play(t)
+		scene{name, with(pod(), p, claim(bound, forOnePod),
+			pv(boundTo("c"))), nil, []runtime.Object{pod(on("n1")), p}, []string{bindPod}, []string{toldOfPlace}}.play(t)
 	}
 	shared := pod(called("q", "c"), on("n1"))
-	scene{"for many", with(pod(), shared, claim(bound), pv(boundTo("c"))), nil, []runtime.Object{pod(on("n1")), shared}, []string{bindPod}, []string{toldOfPlace}}.play(t)
+	scene{"for many", with(pod(), shared, claim(bound),
+		pv(boundTo("c"))), nil, []runtime.Object{pod(on("n1")), shared}, []string{bindPod}, []string{toldOfPlace}}.play(t)
 }
 
 // TestLimit: what is attached to a node counts, and what Pods there will have, each
@@ -150,17 +203,23 @@ func TestLimit(t *testing.T) {
 		{"another driver's", true, []runtime.Object{others}},
 		{"a Pod's", false, []runtime.Object{q, claim(named("x"), bound), pv(boundTo("x"))}},
 		{"a Pod's that is being made", false, []runtime.Object{q, claim(named("x"), selected("n1"))}},
-		{"a Pod's that has ended", true, []runtime.Object{pod(called("q", "x"), on("n1"), is(corev1.PodSucceeded)), claim(named("x"), bound), pv(boundTo("x"))}},
+		{"a Pod's that has ended", true, []runtime.Object{
+			pod(called("q", "x"), on("n1"), is(corev1.PodSucceeded)), claim(named("x"), bound), pv(boundTo("x")),
+		}},
 		{"a Pod's without a claim", true, []runtime.Object{q}},
 		{"a Pod's with the same", true, []runtime.Object{pod(called("q", "c"), on("n1"))}},
 		{"a Pod's of which there is no class", true, []runtime.Object{q, claim(named("x"), of("none"))}},
-		{"a Pod's that is no CSI volume", true, []runtime.Object{q, claim(named("x"), bound), pv(boundTo("x"), func(v *corev1.PersistentVolume) { v.Spec.CSI = nil })}},
+		{"a Pod's that is no CSI volume", true, []runtime.Object{
+			q, claim(named("x"), bound), pv(boundTo("x"), func(v *corev1.PersistentVolume) { v.Spec.CSI = nil }),
+		}},
 	} {
-		objects := append(c.objects, pod(), claim(bound), pv(boundTo("c")), node("n1"), limitedTo(1, "n1"), class("late", driver))
+		objects := append(c.objects, pod(), claim(bound), pv(boundTo("c")), node("n1"), limitedTo(1, "n1"),
+			class("late", driver))
 		s := scene{c.name, objects, nil, []runtime.Object{pod(on("n1"))}, []string{bindPod}, []string{toldOfPlace}}
 		if !c.fits {
 			const why = "0/1 nodes are available: n1: driver d.example has its limit of 1 volumes there"
-			s.after, s.writes, s.told = []runtime.Object{pod(refused(why))}, []string{tellPod}, []string{"Warning ns/p FailedScheduling: " + why + " (user)"}
+			s.after, s.writes, s.told = []runtime.Object{pod(refused(why))}, []string{tellPod},
+				[]string{"Warning ns/p FailedScheduling: " + why + " (user)"}
 		}
 		s.play(t)
 	}

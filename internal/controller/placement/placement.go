@@ -30,7 +30,8 @@ func Declaration() controller.Declaration {
 	return controller.Declaration{
 		Name: "placement",
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods", "nodes"),
-			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "csidrivers", "csistoragecapacities", "volumeattachments")...),
+			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "csidrivers", "csistoragecapacities",
+				"volumeattachments")...),
 		Outputs: []kube.Access{
 			kube.Write("", "pods/binding", "create"), kube.Write("", "pods/status", "patch"),
 			kube.Write("", "persistentvolumeclaims", "update"), kube.Write("", "persistentvolumes", "update"),
@@ -56,8 +57,10 @@ type placer struct {
 // New returns the controller. It must be made before the caches start.
 func New(env controller.Env) *controller.Controller {
 	p := &placer{
-		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log}, memory: newMemory(),
-		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client), pods: env.Caches.WritePods(env.Client), nodes: env.Caches.Nodes(),
+		Env: env, Controller: &controller.Controller{Declaration: Declaration(), Workers: 8, Log: env.Log},
+		memory: newMemory(),
+		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
+		pods: env.Caches.WritePods(env.Client), nodes: env.Caches.Nodes(),
 		classes: env.Caches.Classes(), csiNodes: env.Caches.CSINodes(), csiDrivers: env.Caches.CSIDrivers(),
 		capacities: env.Caches.Capacities(), attachments: env.Caches.Attachments(),
 	}
@@ -147,7 +150,8 @@ func (p *placer) wakeClass(class string) {
 func sameForPlacing(a, b *corev1.Node) bool {
 	return a.Spec.Unschedulable == b.Spec.Unschedulable && nodelife.Ready(a) == nodelife.Ready(b) &&
 		a.Annotations[volume.AnnDriverNotes] == b.Annotations[volume.AnnDriverNotes] &&
-		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && fmt.Sprint(a.Labels, a.Spec.Taints) == fmt.Sprint(b.Labels, b.Spec.Taints)
+		a.DeletionTimestamp.Equal(b.DeletionTimestamp) &&
+		fmt.Sprint(a.Labels, a.Spec.Taints) == fmt.Sprint(b.Labels, b.Spec.Taints)
 }
 
 func (p *placer) wake(pod *corev1.Pod) {

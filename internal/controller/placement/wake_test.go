@@ -57,8 +57,13 @@ func TestWakes(t *testing.T) {
 		{"a volume that is freed", with(pod(), claim(of("byhand")), pv(reserved("x", ""))), []runtime.Object{pv()}},
 		{"room", with(append(making, counting(), room("1Mi"))...), []runtime.Object{room("1Gi")}},
 		{"room that is told", with(append(making, counting())...), []runtime.Object{room("1Gi")}},
-		{"a driver that does not count", with(append(making, counting())...), []runtime.Object{&storagev1.CSIDriver{ObjectMeta: counting().ObjectMeta}}},
-		{"the end of who held its claim", with(pod(), claim(bound, forOnePod), has[2], pod(called("q", "c"), on("n1"))), []runtime.Object{pod(called("q", "c"), on("n1"), is(corev1.PodSucceeded))}},
+		{"a driver that does not count", with(append(making, counting())...), []runtime.Object{
+			&storagev1.CSIDriver{ObjectMeta: counting().ObjectMeta},
+		}},
+		{
+			"the end of who held its claim", with(pod(), claim(bound, forOnePod), has[2], pod(called("q", "c"), on("n1"))),
+			[]runtime.Object{pod(called("q", "c"), on("n1"), is(corev1.PodSucceeded))},
+		},
 	} {
 		bubble(t, c.name, func(t *testing.T) {
 			a := kubetest.NewAPI(t, c.before...)
@@ -82,7 +87,8 @@ func hasPlace(t *testing.T, a *kubetest.API) bool {
 	if p, err := a.CoreV1().Pods("ns").Get(t.Context(), "p", metav1.GetOptions{}); err == nil && p.Spec.NodeName == "n1" {
 		return true
 	}
-	if c, err := a.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "c", metav1.GetOptions{}); err == nil && c.Annotations[volume.AnnSelectedNode] == "n1" {
+	if c, err := a.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "c", metav1.GetOptions{}); err == nil &&
+		c.Annotations[volume.AnnSelectedNode] == "n1" {
 		return true
 	}
 	v, err := a.CoreV1().PersistentVolumes().Get(t.Context(), "pv", metav1.GetOptions{})
@@ -99,7 +105,9 @@ func TestGoing(t *testing.T) {
 		objects []runtime.Object
 		goes    runtime.Object
 	}{
-		"an attachment":                  {[]runtime.Object{pod(), claim(bound), pv(boundTo("c")), va, node("n1"), limitedTo(1, "n1")}, va},
+		"an attachment": {
+			[]runtime.Object{pod(), claim(bound), pv(boundTo("c")), va, node("n1"), limitedTo(1, "n1")}, va,
+		},
 		"who held its claim":             {with(pod(), claim(bound, forOnePod), pv(boundTo("c")), holder), holder},
 		"a node that it was promised to": {with(pod(), claim(selected("n2")), node("n2", cordoned)), node("n2")},
 	} {
@@ -121,7 +129,9 @@ func TestGoing(t *testing.T) {
 
 // silent has caches know what there is at the start, and nothing more.
 func silent(a *kubetest.API) {
-	a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
+	a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+		return true, watch.NewFake(), nil
+	})
 }
 
 // behind is a world whose caches were told of what has no Pods in it; look has a Pod
@@ -161,8 +171,11 @@ func TestOnTheWay(t *testing.T) {
 		a.Wrote()
 	})
 	for name, objects := range map[string][]runtime.Object{
-		"the limit": {pod(), pod(called("q", "x")), claim(bound), claim(named("x"), bound), pv(boundTo("c")), pv(boundTo("x")), node("n1"), limitedTo(1, "n1")},
-		"one Pod":   with(pod(), pod(called("q", "c")), claim(bound, forOnePod), pv(boundTo("c"))),
+		"the limit": {
+			pod(), pod(called("q", "x")), claim(bound), claim(named("x"), bound), pv(boundTo("c")), pv(boundTo("x")),
+			node("n1"), limitedTo(1, "n1"),
+		},
+		"one Pod": with(pod(), pod(called("q", "c")), claim(bound, forOnePod), pv(boundTo("c"))),
 	} {
 		bubble(t, name, func(t *testing.T) {
 			a, _, stop := behind(t, objects...)
@@ -187,7 +200,8 @@ func TestOnTheWay(t *testing.T) {
 // TestOneVolume goes to one claim, although neither watch has told of the choice.
 func TestOneVolume(t *testing.T) {
 	bubble(t, "silent", func(t *testing.T) {
-		a, _, stop := behind(t, with(pod(), pod(called("q", "x")), claim(of("byhand")), claim(of("byhand"), named("x")), pv())...)
+		a, _, stop := behind(t, with(pod(), pod(called("q", "x")), claim(of("byhand")),
+			claim(of("byhand"), named("x")), pv())...)
 		defer stop()
 		n := 0
 		for _, action := range a.Actions() {
@@ -276,7 +290,9 @@ func TestNotTold(t *testing.T) {
 	for name, c := range map[string]struct {
 		err          error
 		writes, told []string
-	}{"refused": {errors.New("not now"), []string{tellPod, tellPod}, []string{says}}, "gone": {apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "p"), []string{tellPod}, nil}} {
+	}{"refused": {errors.New("not now"), []string{tellPod, tellPod}, []string{says}}, "gone": {
+		apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, "p"), []string{tellPod}, nil,
+	}} {
 		bubble(t, name, func(t *testing.T) {
 			a := kubetest.NewAPI(t, with(pod())...)
 			a.Fate = func(n int, _ string) (bool, error) {

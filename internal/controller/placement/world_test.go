@@ -64,7 +64,9 @@ func (s scene) play(t *testing.T) {
 // and classes.
 func with(objects ...runtime.Object) []runtime.Object {
 	all := slices.Clone(objects)
-	for _, o := range []runtime.Object{node("n1"), csiNode("n1"), class("late", driver), class("byhand", volume.NoProvisioner), soon()} {
+	for _, o := range []runtime.Object{
+		node("n1"), csiNode("n1"), class("late", driver), class("byhand", volume.NoProvisioner), soon(),
+	} {
 		if !slices.ContainsFunc(objects, func(is runtime.Object) bool { return same(is, o) }) {
 			all = append(all, o)
 		}
@@ -83,7 +85,8 @@ func storage(size string) corev1.ResourceList {
 
 func class(name, provisioner string) *storagev1.StorageClass {
 	return &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner,
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
 	}
 }
 
@@ -112,7 +115,9 @@ func tainted(n *corev1.Node) {
 func cordoned(n *corev1.Node) { n.Spec.Unschedulable = true }
 
 func csiNode(name string) *storagev1.CSINode {
-	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: name}}}}
+	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
+		Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: name}},
+	}}
 }
 
 // limitedTo is a node's driver with room for so many volumes.
@@ -124,11 +129,16 @@ func limitedTo(n int32, name string) *storagev1.CSINode {
 
 // pod is one that uses the claim, and to which others have written.
 func pod(change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "p", Labels: map[string]string{"a": "b"}, Finalizers: []string{"example.org/foreign"}}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "p", UID: "p", Labels: map[string]string{"a": "b"},
+		Finalizers: []string{"example.org/foreign"},
+	}}
 	p.Spec.SchedulerName = corev1.DefaultSchedulerName
 	p.Spec.Volumes = uses("c")
 	p.Status.Phase = corev1.PodPending
-	p.Status.Conditions = []corev1.PodCondition{{Type: "example.org/foreign", Status: corev1.ConditionTrue, Message: "theirs"}}
+	p.Status.Conditions = []corev1.PodCondition{
+		{Type: "example.org/foreign", Status: corev1.ConditionTrue, Message: "theirs"},
+	}
 	for _, f := range change {
 		f(p)
 	}
@@ -143,7 +153,9 @@ func called(name, claim string) func(*corev1.Pod) {
 func uses(claims ...string) []corev1.Volume {
 	var out []corev1.Volume
 	for _, name := range claims {
-		out = append(out, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}})
+		out = append(out, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		}})
 	}
 	return out
 }
@@ -174,8 +186,9 @@ func refused(message string) func(*corev1.Pod) {
 // claim is one of 1Gi that waits for its first consumer.
 func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: "c", UID: "c", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"foreign": "theirs"},
-		Finalizers: []string{volume.FinalizerClaimProtection}, ResourceVersion: "1",
+		Namespace: "ns", Name: "c", UID: "c", Labels: map[string]string{"a": "b"},
+		Annotations: map[string]string{"foreign": "theirs"},
+		Finalizers:  []string{volume.FinalizerClaimProtection}, ResourceVersion: "1",
 	}}
 	c.Spec.StorageClassName, c.Spec.Resources.Requests = ptr.To("late"), storage("1Gi")
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -216,7 +229,9 @@ func pv(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume {
 	v.Spec.StorageClassName, v.Spec.Capacity = "byhand", storage("2Gi")
 	v.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	v.Spec.MountOptions, v.Spec.PersistentVolumeReclaimPolicy = []string{"noatime"}, corev1.PersistentVolumeReclaimRetain
-	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h", VolumeAttributes: map[string]string{"pool": "p"}}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
+		Driver: driver, VolumeHandle: "h", VolumeAttributes: map[string]string{"pool": "p"},
+	}
 	v.Status.Phase = corev1.VolumeAvailable
 	for _, f := range change {
 		f(v)
@@ -237,6 +252,9 @@ func boundTo(claim string) func(*corev1.PersistentVolume) {
 func reserved(claim, version string) func(*corev1.PersistentVolume) {
 	return func(v *corev1.PersistentVolume) {
 		v.Annotations[volume.AnnBoundByController] = "yes"
-		v.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: claim, UID: types.UID(claim), ResourceVersion: version}
+		v.Spec.ClaimRef = &corev1.ObjectReference{
+			APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: claim, UID: types.UID(claim),
+			ResourceVersion: version,
+		}
 	}
 }

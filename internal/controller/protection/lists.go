@@ -29,7 +29,9 @@ func (l *lists) of(namespace string, list func(context.Context, string, []*quest
 		l.all = map[string]*kube.Batch[*question]{}
 	}
 	if l.all[namespace] == nil {
-		l.all[namespace] = &kube.Batch[*question]{Run: func(ctx context.Context, all []*question) error { return list(ctx, namespace, all) }}
+		l.all[namespace] = &kube.Batch[*question]{
+			Run: func(ctx context.Context, all []*question) error { return list(ctx, namespace, all) },
+		}
 	}
 	return l.all[namespace]
 }

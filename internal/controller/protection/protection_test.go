@@ -42,7 +42,9 @@ func inWorld(t *testing.T, play func(*world), objects ...runtime.Object) {
 		w.add(objects...)
 		p := w.server.Begin(w, "protection", protection.Declaration().Rights())
 		w.own = p.Client
-		p.Run(protection.New(controller.Env{Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler)}).Run)
+		p.Run(protection.New(controller.Env{
+			Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler),
+		}).Run)
 		play(w)
 		p.Stop()
 	})
@@ -92,20 +94,26 @@ func (w *world) volume(want *corev1.PersistentVolume) {
 }
 
 func claim(namespace, name string, finalizers ...string) *corev1.PersistentVolumeClaim {
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "c", Labels: map[string]string{"a": "b"}, Finalizers: finalizers}}
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: name, UID: "c", Labels: map[string]string{"a": "b"}, Finalizers: finalizers,
+	}}
 	c.Spec.VolumeName, c.Status.Phase = "pv", corev1.ClaimBound
 	return c
 }
 
 func pv(phase corev1.PersistentVolumePhase, finalizers ...string) *corev1.PersistentVolume {
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "v", Labels: map[string]string{"a": "b"}, Finalizers: finalizers}}
+	v := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "v", Labels: map[string]string{"a": "b"}, Finalizers: finalizers},
+	}
 	v.Spec.CSI, v.Status.Phase = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}, phase
 	return v
 }
 
 func pod(namespace, name, node, claim string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{NodeName: node}}
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}}}
 	return p
 }
 
@@ -141,7 +149,8 @@ func TestClaimInUse(t *testing.T) {
 		if got := kubetest.Writes(w.own); !slices.Equal(got, []string{"update persistentvolumeclaims a"}) {
 			w.Errorf("writes: %q", got)
 		}
-	}, kept, claim("other", "a", volume.FinalizerClaimProtection), pod("ns", "p", "n1", "a"), pod("ns", "q", "n2", "a"), pod("ns", "waits", "", "a"),
+	}, kept, claim("other", "a", volume.FinalizerClaimProtection), pod("ns", "p", "n1", "a"), pod("ns", "q", "n2", "a"),
+		pod("ns", "waits", "", "a"),
 		pod("ns", "r", "n1", "b"), pod("other", "p", "n1", "a"))
 }
 
@@ -163,7 +172,8 @@ func TestPodThatIsNotSeenYet(t *testing.T) {
 		w.claim(claim("elsewhere", "a", foreign))
 		kubetest.Remove(w, w.users.CoreV1().Pods("ns"), "p")
 		w.claim(claim("ns", "a", foreign))
-	}, claim("ns", "a", foreign, volume.FinalizerClaimProtection), claim("elsewhere", "a", foreign, volume.FinalizerClaimProtection))
+	}, claim("ns", "a", foreign, volume.FinalizerClaimProtection),
+		claim("elsewhere", "a", foreign, volume.FinalizerClaimProtection))
 }
 
 // TestManyAtOnce: of claims that are deleted at the same moment, and share an answer
@@ -181,7 +191,8 @@ func TestManyAtOnce(t *testing.T) {
 			}
 		}
 		kubetest.Remove(w, w.claims("ns"), "used")
-		if left, err := w.users.CoreV1().PersistentVolumeClaims("ns").List(w.Context(), metav1.ListOptions{}); err != nil || len(left.Items) != 1 {
+		if left, err := w.users.CoreV1().PersistentVolumeClaims("ns").List(w.Context(), metav1.ListOptions{}); err != nil ||
+			len(left.Items) != 1 {
 			w.Errorf("%d claims are left, %v", len(left.Items), err)
 		}
 		w.claim(claim("ns", "used", volume.FinalizerClaimProtection))
@@ -209,10 +220,12 @@ func TestVolumeInUse(t *testing.T) {
 // repeated, and nobody's change is written over.
 func TestIsRepeated(t *testing.T) {
 	protected := func() []runtime.Object {
-		return []runtime.Object{claim("ns", "a", foreign, volume.FinalizerClaimProtection), pv(corev1.VolumeReleased, foreign, volume.FinalizerVolumeProtection)}
+		return []runtime.Object{claim("ns", "a", foreign, volume.FinalizerClaimProtection), pv(corev1.VolumeReleased, foreign,
+			volume.FinalizerVolumeProtection)}
 	}
 	for name, c := range map[string]struct{ verb, resource string }{
-		"no answer for Pods": {"list", "pods"}, "claim": {"update", "persistentvolumeclaims"}, "volume": {"update", "persistentvolumes"},
+		"no answer for Pods": {"list", "pods"}, "claim": {"update", "persistentvolumeclaims"},
+		"volume": {"update", "persistentvolumes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
@@ -228,7 +241,8 @@ func TestIsRepeated(t *testing.T) {
 					return false, nil, nil
 				})
 				for _, err := range []error{
-					w.claims("ns").Delete(w.Context(), "a", metav1.DeleteOptions{}), w.volumes().Delete(w.Context(), "pv", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}),
+					w.claims("ns").Delete(w.Context(), "a", metav1.DeleteOptions{}),
+					w.volumes().Delete(w.Context(), "pv", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}),
 				} {
 					if err != nil {
 						w.Fatal(err)
@@ -258,7 +272,8 @@ func TestIsTheLast(t *testing.T) {
 			w.Errorf("volumes: %v, %v", volumes.Items, err)
 		}
 		kubetest.Pass(time.Hour)
-		if got := kubetest.Writes(w.own); !slices.Equal(got, []string{"update persistentvolumeclaims a", "update persistentvolumes pv"}) {
+		if got := kubetest.Writes(w.own); !slices.Equal(got,
+			[]string{"update persistentvolumeclaims a", "update persistentvolumes pv"}) {
 			w.Errorf("writes: %q", got)
 		}
 	}, claim("ns", "a", volume.FinalizerClaimProtection), pv(corev1.VolumeReleased, volume.FinalizerVolumeProtection))

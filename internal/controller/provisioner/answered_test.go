@@ -155,7 +155,8 @@ func TestAFullNode(t *testing.T) {
 			b.claimIs(want)
 			b.sweeps()
 			b.open()
-			if got, _ := b.claims.Get("ns/c"); got.Annotations[volume.AnnSelectedNode] != want.Annotations[volume.AnnSelectedNode] {
+			if got, _ := b.claims.Get("ns/c"); got.Annotations[volume.AnnSelectedNode] !=
+				want.Annotations[volume.AnnSelectedNode] {
 				t.Error("it does not know what it wrote")
 			}
 		})
@@ -189,11 +190,15 @@ func TestANodeThatCannotHaveIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	got.Annotations[volume.AnnSelectedNode] = "nowhere"
-	if got, err = b.api.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), got, metav1.UpdateOptions{}); err != nil {
+	if got, err = b.api.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), got,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	b.claims.Wrote(got)
-	b.until("it is taken again", func() bool { c, _ := b.claims.Get("ns/c"); return c.Annotations[volume.AnnSelectedNode] == "" })
+	b.until("it is taken again", func() bool {
+		c, _ := b.claims.Get("ns/c")
+		return c.Annotations[volume.AnnSelectedNode] == ""
+	})
 	b.hasPaused(begun)
 }
 
@@ -210,8 +215,12 @@ func TestAnAnswerThatMustNotBecomeAVolume(t *testing.T) {
 		words   string
 		deleted bool
 	}{
-		"too small":  {&csipb.Volume{VolumeId: "id-pvc-u-c", CapacityBytes: gib - 1}, nil, "made a volume of 1073741823 bytes", true},
-		"another's":  {&csipb.Volume{VolumeId: "id-pvc-u-c", CapacityBytes: gib}, []runtime.Object{taken, elsewhere}, "answered with the id of volume pvc-u-other", false},
+		"too small": {
+			&csipb.Volume{VolumeId: "id-pvc-u-c", CapacityBytes: gib - 1}, nil, "made a volume of 1073741823 bytes", true,
+		},
+		"another's": {&csipb.Volume{
+			VolumeId: "id-pvc-u-c", CapacityBytes: gib,
+		}, []runtime.Object{taken, elsewhere}, "answered with the id of volume pvc-u-other", false},
 		"of another": {&csipb.Volume{VolumeId: "id-pvc-u-c", CapacityBytes: gib}, []runtime.Object{elsewhere}, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +240,8 @@ func TestAnAnswerThatMustNotBecomeAVolume(t *testing.T) {
 			b.errs(kindClaim, "u-c", one.words)
 			b.told(warns(madeNo, driverName, one.words))
 			want := asksFor("c")
-			want.Parameters, want.Secrets, want.VolumeCapabilities = map[string]string{"pool": "p"}, keyed(), []*csipb.VolumeCapability{capability("xfs", "noatime", "discard")}
+			want.Parameters, want.Secrets, want.VolumeCapabilities = map[string]string{"pool": "p"}, keyed(),
+				[]*csipb.VolumeCapability{capability("xfs", "noatime", "discard")}
 			all := []proto.Message{want}
 			if one.deleted {
 				all = append(all, deletes("c", keyed()))
@@ -250,13 +260,16 @@ func TestAnAnswerThatMustNotBecomeAVolume(t *testing.T) {
 func TestWhatCannotBeDeletedIsNotForgotten(t *testing.T) {
 	b := newBench(t, nil, claim("c"), class())
 	b.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
-		return csitest.Action{Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "id-pvc-u-c", CapacityBytes: 1}}}
+		return csitest.Action{
+			Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "id-pvc-u-c", CapacityBytes: 1}},
+		}
 	})
 	b.fails("DeleteVolume", no(codes.FailedPrecondition), false)
 	b.errs(kindClaim, "u-c", "delete volume id-pvc-u-c: rpc error: code = FailedPrecondition")
 	b.sweeps()
 	b.open("u-c")
-	b.told(warns(madeNo, driverName, "1 bytes"), warns("ProvisioningCleanupFailed", driverName, "what driver d.example made as volume pvc-u-c is not deleted yet: FailedPrecondition: "))
+	b.told(warns(madeNo, driverName, "1 bytes"), warns("ProvisioningCleanupFailed", driverName,
+		"what driver d.example made as volume pvc-u-c is not deleted yet: FailedPrecondition: "))
 	b.fails("DeleteVolume", nil, false)
 	b.errs(kindClaim, "u-c", "1 bytes")
 	b.sweeps()
@@ -283,7 +296,10 @@ func TestWhatBecomesOfTheObject(t *testing.T) {
 		// deleted says that the driver's volume is, stays that the intent does.
 		deleted, stays bool
 	}{
-		{refuses: apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-u-c", nil), words: "the volume object is refused", deleted: true},
+		{
+			refuses: apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolume").GroupKind(), "pvc-u-c", nil),
+			words:   "the volume object is refused", deleted: true,
+		},
 		{refuses: apierrors.NewForbidden(group, "pvc-u-c", errLost), words: "the volume object is refused", deleted: true},
 		{refuses: errLost, words: "create volume pvc-u-c: the answer is lost", stays: true},
 		{there: plainVolume("c")},
@@ -344,7 +360,8 @@ func TestAWriteWhoseAnswerIsLost(t *testing.T) {
 	b := newBench(t, nil, claim("c"), class())
 	b.api.PrependReactor("create", "persistentvolumes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if err := b.api.Tracker().Add(a.(clienttesting.CreateActionImpl).GetObject()); err != nil {
-			return true, nil, fmt.Errorf("%w: %w", apierrors.NewAlreadyExists(corev1.Resource("persistentvolumes"), "pvc-u-c"), err)
+			return true, nil, fmt.Errorf("%w: %w",
+				apierrors.NewAlreadyExists(corev1.Resource("persistentvolumes"), "pvc-u-c"), err)
 		}
 		return true, nil, errLost
 	})
@@ -376,7 +393,8 @@ func TestAnIntentThatCannotBeWritten(t *testing.T) {
 // TestAHandleThatIsBeingSaved belongs to whom it is saved for first.
 func TestAHandleThatIsBeingSaved(t *testing.T) {
 	p := &provisioner{volumes: kube.Writer[*corev1.PersistentVolume]{Cache: newBench(t, nil).volumes}}
-	first, second := &provision.Intent{Driver: driverName, Name: "first"}, &provision.Intent{Driver: driverName, Name: "second"}
+	first, second := &provision.Intent{Driver: driverName, Name: "first"},
+		&provision.Intent{Driver: driverName, Name: "second"}
 	taken, release := p.hold(first, "h")
 	if taken != "" {
 		t.Errorf("taken by %s", taken)

@@ -42,10 +42,15 @@ type api struct {
 var errLost = errors.New("the answer is lost")
 
 func newAPI(deaf bool, objects ...runtime.Object) *api {
-	a := &api{Clientset: fake.NewClientset(objects...), snapshots: &snapshots{bodies: map[string]string{}, refuses: map[string]int{}}, version: 100}
+	a := &api{
+		Clientset: fake.NewClientset(objects...),
+		snapshots: &snapshots{bodies: map[string]string{}, refuses: map[string]int{}}, version: 100,
+	}
 	a.PrependReactor("*", "*", a.react)
 	if deaf {
-		a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewFake(), nil })
+		a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+			return true, watch.NewFake(), nil
+		})
 	}
 	return a
 }
@@ -134,7 +139,8 @@ func (a *api) delete(x clienttesting.DeleteActionImpl) (bool, runtime.Object, er
 
 // fails has a verb on a resource end with an error from now on; nil ends that.
 func (a *api) fails(verb, resource string, err error) {
-	a.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) { return err != nil, nil, err })
+	a.PrependReactor(verb, resource,
+		func(clienttesting.Action) (bool, runtime.Object, error) { return err != nil, nil, err })
 }
 
 // did returns what was done to objects, in order, and what was read live.
@@ -173,7 +179,8 @@ func named(o runtime.Object) string {
 // Discovery has a way to custom resources.
 func (a *api) Discovery() discovery.DiscoveryInterfaces {
 	return discovering{a.Clientset.Discovery(), &restfake.RESTClient{
-		NegotiatedSerializer: scheme.Codecs.WithoutConversion(), GroupVersion: schema.GroupVersion{Version: "v1"}, Client: &http.Client{Transport: a.snapshots},
+		NegotiatedSerializer: scheme.Codecs.WithoutConversion(), GroupVersion: schema.GroupVersion{Version: "v1"},
+		Client: &http.Client{Transport: a.snapshots},
 	}}
 }
 
@@ -261,10 +268,15 @@ func (s *snapshots) refuse(request string, code int) {
 }
 
 func refusal(code int) *http.Response {
-	return answer(code, "application/json", fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":"refused"}`,
-		map[int]metav1.StatusReason{403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound, 409: metav1.StatusReasonConflict}[code], code))
+	return answer(code, "application/json",
+		fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d,"message":"refused"}`,
+			map[int]metav1.StatusReason{
+				403: metav1.StatusReasonForbidden, 404: metav1.StatusReasonNotFound, 409: metav1.StatusReasonConflict,
+			}[code], code))
 }
 
 func answer(code int, kind, body string) *http.Response {
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(body))}
+	return &http.Response{
+		StatusCode: code, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(strings.NewReader(body)),
+	}
 }

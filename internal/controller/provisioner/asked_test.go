@@ -30,7 +30,9 @@ func (b *bench) withShot() {
 }
 
 func fromSnapshot(c *corev1.PersistentVolumeClaim) {
-	c.Spec.DataSource = &corev1.TypedLocalObjectReference{APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: "shot"}
+	c.Spec.DataSource = &corev1.TypedLocalObjectReference{
+		APIGroup: ptr.To(volume.GroupSnapshot), Kind: volume.KindSnapshot, Name: "shot",
+	}
 }
 
 // classOf is class fast with a Secret for each purpose, named after it.
@@ -51,7 +53,10 @@ func ref(purpose string) *corev1.SecretReference {
 
 // key is the Secret by which volumes of claim c are made.
 func key() *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns-secrets", Name: "provisioner-c"}, Data: map[string][]byte{"key": []byte("value")}}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns-secrets", Name: "provisioner-c"},
+		Data:       map[string][]byte{"key": []byte("value")},
+	}
 }
 
 func keyed() map[string]string { return map[string]string{"key": "value"} }
@@ -79,10 +84,15 @@ func plainVolume(name string) *corev1.PersistentVolume {
 	}}
 	v.Spec = corev1.PersistentVolumeSpec{
 		Capacity: storage("1Gi"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		ClaimRef:                      &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: name, UID: claim(name).UID},
-		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete, StorageClassName: "fast", VolumeMode: ptr.To(corev1.PersistentVolumeFilesystem),
+		ClaimRef: &corev1.ObjectReference{
+			APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: name, UID: claim(name).UID,
+		},
+		PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete, StorageClassName: "fast",
+		VolumeMode: ptr.To(corev1.PersistentVolumeFilesystem),
 	}
-	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "id-pvc-u-" + name, VolumeAttributes: map[string]string{"name": "pvc-u-" + name}}
+	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{
+		Driver: driverName, VolumeHandle: "id-pvc-u-" + name, VolumeAttributes: map[string]string{"name": "pvc-u-" + name},
+	}
 	return v
 }
 
@@ -90,36 +100,46 @@ func plainVolume(name string) *corev1.PersistentVolume {
 // a snapshot and the nodes say is in the request, and with the driver's answer in
 // the object; only the intent is written before.
 func TestEverythingThatCanBeAsked(t *testing.T) {
-	cl := classOf("provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand", "controller-modify")
+	cl := classOf("provisioner", "controller-publish", "node-stage", "node-publish", "controller-expand", "node-expand",
+		"controller-modify")
 	late := storagev1.VolumeBindingWaitForFirstConsumer
 	cl.VolumeBindingMode, cl.ReclaimPolicy = &late, ptr.To(corev1.PersistentVolumeReclaimRetain)
-	cl.AllowedTopologies = []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a", "b"}}}}}
+	cl.AllowedTopologies = []corev1.TopologySelectorTerm{
+		{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a", "b"}}}},
+	}
 	c := claim("c")
 	c.Annotations[volume.AnnSelectedNode] = "n-b"
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadOnlyMany}
 	c.Spec.VolumeAttributesClassName = ptr.To("gold")
 	fromSnapshot(c)
-	gold := &storagev1.VolumeAttributesClass{ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: driverName, Parameters: map[string]string{"iops": "9"}}
+	gold := &storagev1.VolumeAttributesClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: driverName, Parameters: map[string]string{"iops": "9"},
+	}
 	nodeA, csiA := node("n-a", "a")
 	nodeB, csiB := node("n-b", "b")
-	b := newBench(t, func(s *setup) { s.config.Plugin.AccessibilityConstraints = true }, c, gold, key(), nodeA, csiA, nodeB, csiB)
+	b := newBench(t, func(s *setup) { s.config.Plugin.AccessibilityConstraints = true }, c, gold, key(), nodeA,
+		csiA, nodeB, csiB)
 	b.withShot()
 	if err := b.api.Tracker().Add(cl); err != nil {
 		t.Fatal(err)
 	}
 	b.restart()
-	source := &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: "shot"}}}
+	source := &csipb.VolumeContentSource{
+		Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: "shot"}},
+	}
 	b.driver.OnCall("CreateVolume", func(int, any) csitest.Action {
 		b.open("u-c")
 		return csitest.Action{Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{
-			VolumeId: "h", CapacityBytes: 2 * gib, VolumeContext: map[string]string{"lun": "7"}, ContentSource: source, AccessibleTopology: zones("b"),
+			VolumeId: "h", CapacityBytes: 2 * gib, VolumeContext: map[string]string{"lun": "7"}, ContentSource: source,
+			AccessibleTopology: zones("b"),
 		}}}
 	})
 	b.works(kindClaim, "u-c")
 	reader := capability("xfs", "noatime", "discard")
 	reader.AccessMode = &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY}
 	b.called(&csipb.CreateVolumeRequest{
-		Name: "pvc-u-c", CapacityRange: &csipb.CapacityRange{RequiredBytes: gib}, Parameters: map[string]string{"pool": "p"}, Secrets: keyed(),
+		Name: "pvc-u-c", CapacityRange: &csipb.CapacityRange{RequiredBytes: gib}, Parameters: map[string]string{"pool": "p"},
+		Secrets:           keyed(),
 		MutableParameters: map[string]string{"iops": "9"}, VolumeContentSource: source,
 		VolumeCapabilities:        []*csipb.VolumeCapability{capability("xfs", "noatime", "discard"), reader},
 		AccessibilityRequirements: &csipb.TopologyRequirement{Requisite: zones("a", "b"), Preferred: zones("b", "a")},
@@ -128,18 +148,24 @@ func TestEverythingThatCanBeAsked(t *testing.T) {
 	want := plainVolume("c")
 	want.Finalizers = []string{volume.FinalizerVolumeProtection}
 	want.Annotations = map[string]string{
-		volume.AnnProvisionedBy: driverName, volume.AnnDeletionSecretName: "provisioner-c", volume.AnnDeletionSecretNamespace: "ns-secrets",
-		volume.AnnModifySecretName: "controller-modify-c", volume.AnnModifySecretNamespace: "ns-secrets",
+		volume.AnnProvisionedBy: driverName, volume.AnnDeletionSecretName: "provisioner-c",
+		volume.AnnDeletionSecretNamespace: "ns-secrets",
+		volume.AnnModifySecretName:        "controller-modify-c", volume.AnnModifySecretNamespace: "ns-secrets",
 	}
 	want.Spec.Capacity, want.Spec.AccessModes = storage("2Gi"), c.Spec.AccessModes
 	want.Spec.PersistentVolumeReclaimPolicy, want.Spec.MountOptions = corev1.PersistentVolumeReclaimRetain, cl.MountOptions
 	want.Spec.VolumeAttributesClassName = ptr.To("gold")
-	want.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
-		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}},
-	}}}
+	want.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{
+		Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}},
+			}},
+		}},
+	}
 	want.Spec.CSI = &corev1.CSIPersistentVolumeSource{
 		Driver: driverName, VolumeHandle: "h", FSType: "xfs", VolumeAttributes: map[string]string{"lun": "7"},
-		ControllerPublishSecretRef: ref("controller-publish"), NodeStageSecretRef: ref("node-stage"), NodePublishSecretRef: ref("node-publish"),
+		ControllerPublishSecretRef: ref("controller-publish"), NodeStageSecretRef: ref("node-stage"),
+		NodePublishSecretRef:      ref("node-publish"),
 		ControllerExpandSecretRef: ref("controller-expand"), NodeExpandSecretRef: ref("node-expand"),
 	}
 	b.volumesAre(want)
@@ -155,7 +181,8 @@ func TestNothingThatIsNotAsked(t *testing.T) {
 	b.volumesAre(plainVolume("c"))
 
 	source, copied := original()
-	source.Spec.VolumeMode, copied.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock), ptr.To(corev1.PersistentVolumeBlock)
+	source.Spec.VolumeMode, copied.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock),
+		ptr.To(corev1.PersistentVolumeBlock)
 	c := clone()
 	c.Spec.VolumeMode = ptr.To(corev1.PersistentVolumeBlock)
 	b = newBench(t, nil, source, copied, c, class())
@@ -166,10 +193,12 @@ func TestNothingThatIsNotAsked(t *testing.T) {
 	want.VolumeContentSource = copyOf("h")
 	b.called(want)
 	made := plainVolume("c")
-	made.Spec.VolumeMode, made.Spec.CSI.VolumeHandle, made.Spec.CSI.VolumeAttributes = ptr.To(corev1.PersistentVolumeBlock), "made", nil
+	made.Spec.VolumeMode, made.Spec.CSI.VolumeHandle, made.Spec.CSI.VolumeAttributes =
+		ptr.To(corev1.PersistentVolumeBlock), "made", nil
 	b.volumesAre(made, copied)
 	// The source is protected before anybody may read it.
-	b.wrote("create configmaps volplane-intents-1", "update persistentvolumeclaims source", "create persistentvolumes pvc-u-c")
+	b.wrote("create configmaps volplane-intents-1", "update persistentvolumeclaims source",
+		"create persistentvolumes pvc-u-c")
 	source.Finalizers = append(source.Finalizers, volume.FinalizerCloning)
 	b.claimIs(source)
 }
@@ -193,12 +222,16 @@ func clone() *corev1.PersistentVolumeClaim {
 }
 
 func copyOf(handle string) *csipb.VolumeContentSource {
-	return &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: handle}}}
+	return &csipb.VolumeContentSource{
+		Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: handle}},
+	}
 }
 
 func answersCopyOf(handle string) func(int, any) csitest.Action {
 	return func(int, any) csitest.Action {
-		return csitest.Action{Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "made", ContentSource: copyOf(handle)}}}
+		return csitest.Action{
+			Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "made", ContentSource: copyOf(handle)}},
+		}
 	}
 }
 
@@ -223,16 +256,28 @@ func TestWhatCannotBeAsked(t *testing.T) {
 		{nil, []runtime.Object{claim("c")}, "user", `storageclass.storage.k8s.io "fast" not found`},
 		{nil, []runtime.Object{old, class()}, "", ""},
 		{func(s *setup) { s.late = true }, []runtime.Object{claim("c"), class()}, "", ""},
-		{func(s *setup) { s.config.Plugin.ControllerService = false }, []runtime.Object{claim("c"), class()}, "user", "the capability CONTROLLER_SERVICE"},
-		{func(s *setup) { s.config.Controller.CreateDelete = false }, []runtime.Object{claim("c"), class()}, "user", "the capability CREATE_DELETE_VOLUME"},
+		{func(s *setup) {
+			s.config.Plugin.ControllerService = false
+		}, []runtime.Object{claim("c"), class()}, "user", "the capability CONTROLLER_SERVICE"},
+		{func(s *setup) {
+			s.config.Controller.CreateDelete = false
+		}, []runtime.Object{claim("c"), class()}, "user", "the capability CREATE_DELETE_VOLUME"},
 		{nil, []runtime.Object{attributed, class()}, "user", "gold does not exist"},
-		{func(s *setup) { s.config.Controller.Modify = false }, []runtime.Object{attributed, class()}, "user", "MODIFY_VOLUME"},
-		{func(s *setup) { s.config.Controller.Clone = false }, []runtime.Object{clone(), class(), source, copied}, "user", "CLONE_VOLUME"},
+		{func(s *setup) {
+			s.config.Controller.Modify = false
+		}, []runtime.Object{attributed, class()}, "user", "MODIFY_VOLUME"},
+		{func(s *setup) {
+			s.config.Controller.Clone = false
+		}, []runtime.Object{clone(), class(), source, copied}, "user", "CLONE_VOLUME"},
 		{nil, []runtime.Object{clone(), class()}, "user", "claim ns/source does not exist"},
 		{nil, []runtime.Object{clone(), class(), source}, "user", "claim ns/source is not bound"},
-		{func(s *setup) { s.config.Controller.Snapshot = false }, []runtime.Object{restored, class()}, "user", "CREATE_DELETE_SNAPSHOT"},
+		{func(s *setup) {
+			s.config.Controller.Snapshot = false
+		}, []runtime.Object{restored, class()}, "user", "CREATE_DELETE_SNAPSHOT"},
 		{nil, []runtime.Object{restored, class()}, "user", "snapshot ns/shot: it does not exist"},
-		{func(s *setup) { s.config.Plugin.AccessibilityConstraints = true }, []runtime.Object{claim("c"), class()}, "placement", ""},
+		{func(s *setup) {
+			s.config.Plugin.AccessibilityConstraints = true
+		}, []runtime.Object{claim("c"), class()}, "placement", ""},
 	} {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			b := newBench(t, c.change, c.objects...)
@@ -260,15 +305,30 @@ func TestASnapshotMustProveItself(t *testing.T) {
 		shot, content string
 		words         string
 	}{
-		"being deleted":       {c, `{"metadata":{"uid":"u-shot","deletionTimestamp":"2026-01-01T00:00:00Z"},"status":{"readyToUse":true,"boundVolumeSnapshotContentName":"content"}}`, contentBody, "it is being deleted"},
-		"not ready":           {c, `{"metadata":{"uid":"u-shot"},"status":{"boundVolumeSnapshotContentName":"content"}}`, contentBody, "not ready"},
-		"names no content":    {c, `{"metadata":{"uid":"u-shot"},"status":{"readyToUse":true}}`, contentBody, "do not name each other"},
+		"being deleted": {c, `{"metadata":{"uid":"u-shot","deletionTimestamp":"2026-01-01T00:00:00Z"},"status":{"readyToUse":true,"boundVolumeSnapshotContentName":"content"}}`, contentBody, "it is being deleted"},
+		"not ready": {
+			c, `{"metadata":{"uid":"u-shot"},"status":{"boundVolumeSnapshotContentName":"content"}}`, contentBody, "not ready",
+		},
+		"names no content": {
+			c, `{"metadata":{"uid":"u-shot"},"status":{"readyToUse":true}}`, contentBody, "do not name each other",
+		},
 		"its content is gone": {c, shotBody, "", "do not name each other"},
-		"another's content":   {c, shotBody, `{"spec":{"driver":"d.example","volumeSnapshotRef":{"uid":"u-other"}},"status":{"snapshotHandle":"shot"}}`, "do not name each other"},
-		"another driver's":    {c, shotBody, `{"spec":{"driver":"other.example","volumeSnapshotRef":{"uid":"u-shot"}},"status":{"snapshotHandle":"shot"}}`, "it is one of driver other.example"},
-		"without a handle":    {c, shotBody, `{"spec":{"driver":"d.example","volumeSnapshotRef":{"uid":"u-shot"}}}`, "does not name a snapshot of the driver"},
-		"too large":           {c, `{"metadata":{"uid":"u-shot"},"status":{"readyToUse":true,"boundVolumeSnapshotContentName":"content","restoreSize":"2Gi"}}`, contentBody, "its data need 2147483648 bytes"},
-		"another mode":        {block, shotBody, contentBody, "the claim wants Block"},
+		"another's content": {
+			c, shotBody,
+			`{"spec":{"driver":"d.example","volumeSnapshotRef":{"uid":"u-other"}},"status":{"snapshotHandle":"shot"}}`,
+			"do not name each other",
+		},
+		"another driver's": {
+			c, shotBody,
+			`{"spec":{"driver":"other.example","volumeSnapshotRef":{"uid":"u-shot"}},"status":{"snapshotHandle":"shot"}}`,
+			"it is one of driver other.example",
+		},
+		"without a handle": {
+			c, shotBody, `{"spec":{"driver":"d.example","volumeSnapshotRef":{"uid":"u-shot"}}}`,
+			"does not name a snapshot of the driver",
+		},
+		"too large":    {c, `{"metadata":{"uid":"u-shot"},"status":{"readyToUse":true,"boundVolumeSnapshotContentName":"content","restoreSize":"2Gi"}}`, contentBody, "its data need 2147483648 bytes"},
+		"another mode": {block, shotBody, contentBody, "the claim wants Block"},
 		"mode may change": {
 			block, shotBody,
 			`{"metadata":{"annotations":{"snapshot.storage.kubernetes.io/allow-volume-mode-change":"true"}},"spec":{"driver":"d.example","volumeSnapshotRef":{"uid":"u-shot"},"sourceVolumeMode":"Filesystem"},"status":{"snapshotHandle":"shot"}}`, "",
@@ -321,7 +381,9 @@ func TestWhatCannotBeReadStopsAClaim(t *testing.T) {
 	}
 	b.restart()
 	b.errs(kindClaim, "u-c", "read secret ns-secrets/provisioner-c")
-	b.told([5]string{"Warning", "ProvisioningFailed", "c", "user", "no volume is asked for: read secret ns-secrets/provisioner-c"})
+	b.told([5]string{
+		"Warning", "ProvisioningFailed", "c", "user", "no volume is asked for: read secret ns-secrets/provisioner-c",
+	})
 	b.called()
 	b.wrote()
 }

@@ -59,7 +59,10 @@ func goes(resource schema.GroupVersionResource, namespace, name string, want ...
 }
 
 // change updates an object.
-func change[T any](b *bench, get func(context.Context, string, metav1.GetOptions) (*T, error), update func(context.Context, *T, metav1.UpdateOptions) (*T, error), name string, f func(*T)) {
+func change[T any](
+	b *bench, get func(context.Context, string, metav1.GetOptions) (*T, error),
+	update func(context.Context, *T, metav1.UpdateOptions) (*T, error), name string, f func(*T),
+) {
 	b.t.Helper()
 	o, err := get(b.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
@@ -82,7 +85,8 @@ func TestWhoIsWoken(t *testing.T) {
 	v.Name = "pv"
 	_, n := node("n-a", "a")
 	core, store := corev1.SchemeGroupVersion, storagev1.SchemeGroupVersion
-	classComes, nodeComes := comes(class(), "claim/u-c", "claim/u-bound", "claim/u-copy"), comes(n, "claim/u-c", "claim/u-copy", "claim/u-slow")
+	classComes, nodeComes := comes(class(), "claim/u-c", "claim/u-bound", "claim/u-copy"),
+		comes(n, "claim/u-c", "claim/u-copy", "claim/u-slow")
 	volumeComes := comes(v, "volume/pv", "claim/u-bound")
 	label := map[string]string{"a": "b"}
 	for name, events := range map[string][]event{
@@ -92,7 +96,9 @@ func TestWhoIsWoken(t *testing.T) {
 		"a claim gets a volume": {{func(b *bench) {
 			b.changeClaim("c", func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "other" })
 		}, []string{"claim/u-c", "volume/other"}}},
-		"a claim goes": {volumeComes, goes(core.WithResource("persistentvolumeclaims"), "ns", "bound", "claim/u-bound", "volume/pv")},
+		"a claim goes": {
+			volumeComes, goes(core.WithResource("persistentvolumeclaims"), "ns", "bound", "claim/u-bound", "volume/pv"),
+		},
 		"a claim is bound, and can be copied": {{func(b *bench) {
 			b.changeClaim("bound", func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimBound })
 		}, []string{"claim/u-bound", "claim/u-copy"}}, {func(b *bench) {

@@ -28,7 +28,8 @@ func unwanted(change ...func(*corev1.PersistentVolume)) *corev1.PersistentVolume
 	v := plainVolume("c")
 	v.UID, v.Labels, v.ResourceVersion = "u-pv", map[string]string{"a": "b"}, "7"
 	v.Finalizers = []string{volume.FinalizerVolumeProtection, foreign, volume.FinalizerProvisioner, kept}
-	v.Annotations[volume.AnnDeletionSecretName], v.Annotations[volume.AnnDeletionSecretNamespace] = "provisioner-c", "ns-secrets"
+	v.Annotations[volume.AnnDeletionSecretName], v.Annotations[volume.AnnDeletionSecretNamespace] = "provisioner-c",
+		"ns-secrets"
 	v.Status.Phase = corev1.VolumeReleased
 	for _, f := range change {
 		f(v)
@@ -59,10 +60,16 @@ func TestAVolumeGoes(t *testing.T) {
 		writes   []string
 		left     []string
 	}{
-		"released":                 {unwanted(), false, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, []string{volume.FinalizerVolumeProtection, foreign}},
-		"protected by us, too":     {unwanted(), true, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, []string{foreign}},
-		"somebody has deleted it":  {unwanted(isGoing), true, []string{"patch persistentvolumes pvc-u-c"}, []string{foreign}},
-		"nobody else has anything": {unwanted(func(v *corev1.PersistentVolume) { v.Finalizers = without(v.Finalizers, foreign) }), true, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, nil},
+		"released": {unwanted(), false, []string{
+			"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c",
+		}, []string{volume.FinalizerVolumeProtection, foreign}},
+		"protected by us, too": {
+			unwanted(), true, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, []string{foreign},
+		},
+		"somebody has deleted it": {unwanted(isGoing), true, []string{"patch persistentvolumes pvc-u-c"}, []string{foreign}},
+		"nobody else has anything": {unwanted(func(v *corev1.PersistentVolume) {
+			v.Finalizers = without(v.Finalizers, foreign)
+		}), true, []string{"delete persistentvolumes pvc-u-c", "patch persistentvolumes pvc-u-c"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, func(s *setup) { s.Protects = one.protects }, one.v, key())
@@ -70,7 +77,8 @@ func TestAVolumeGoes(t *testing.T) {
 			b.called(deletes("c", keyed()))
 			b.wrote(one.writes...)
 			// What was asked live stands before it.
-			if got := b.api.did("get"); len(got) < 3 || got[0] != "get persistentvolumes pvc-u-c" || got[1] != "get persistentvolumeclaims c" || got[2] != "get secrets provisioner-c" {
+			if got := b.api.did("get"); len(got) < 3 || got[0] != "get persistentvolumes pvc-u-c" ||
+				got[1] != "get persistentvolumeclaims c" || got[2] != "get secrets provisioner-c" {
 				t.Errorf("asked live: %v", got)
 			}
 			if len(one.left) == 0 {
@@ -105,14 +113,26 @@ func TestAVolumeStays(t *testing.T) {
 		objects []runtime.Object
 		told    [][5]string
 	}{
-		"its claim is there":          {nil, []runtime.Object{unwanted(), bound}, nil},
-		"another claim names it":      {nil, []runtime.Object{unwanted(), another}, [][5]string{warned("ClaimUIDMismatch", "user", "has uid u-another")}},
-		"attached":                    {nil, []runtime.Object{unwanted(), attached}, [][5]string{{"Normal", "StillAttached", "pvc-u-c", "attachdetach", "is still attached: va"}}},
-		"the driver is not there":     {func(s *setup) { s.late = true }, []runtime.Object{unwanted()}, nil},
-		"the driver deletes nothing":  {func(s *setup) { s.config.Controller.CreateDelete = false }, []runtime.Object{unwanted()}, [][5]string{warned("VolumeFailedDelete", driverName, "CREATE_DELETE_VOLUME")}},
-		"somebody else's":             {nil, []runtime.Object{unwanted(func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnProvisionedBy] = "other" })}, nil},
-		"in use":                      {nil, []runtime.Object{unwanted(func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })}, nil},
-		"deleted, its object not yet": {nil, []runtime.Object{unwanted(isGoing, func(v *corev1.PersistentVolume) { v.Finalizers = []string{foreign} })}, nil},
+		"its claim is there": {nil, []runtime.Object{unwanted(), bound}, nil},
+		"another claim names it": {
+			nil, []runtime.Object{unwanted(), another}, [][5]string{warned("ClaimUIDMismatch", "user", "has uid u-another")},
+		},
+		"attached": {nil, []runtime.Object{unwanted(), attached}, [][5]string{
+			{"Normal", "StillAttached", "pvc-u-c", "attachdetach", "is still attached: va"},
+		}},
+		"the driver is not there": {func(s *setup) { s.late = true }, []runtime.Object{unwanted()}, nil},
+		"the driver deletes nothing": {func(s *setup) {
+			s.config.Controller.CreateDelete = false
+		}, []runtime.Object{unwanted()}, [][5]string{warned("VolumeFailedDelete", driverName, "CREATE_DELETE_VOLUME")}},
+		"somebody else's": {nil, []runtime.Object{
+			unwanted(func(v *corev1.PersistentVolume) { v.Annotations[volume.AnnProvisionedBy] = "other" }),
+		}, nil},
+		"in use": {
+			nil, []runtime.Object{unwanted(func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeBound })}, nil,
+		},
+		"deleted, its object not yet": {
+			nil, []runtime.Object{unwanted(isGoing, func(v *corev1.PersistentVolume) { v.Finalizers = []string{foreign} })}, nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, one.change, append(one.objects, key())...)
@@ -141,7 +161,9 @@ func TestWhatTheCacheDoesNotKnow(t *testing.T) {
 				return true, unwanted(func(v *corev1.PersistentVolume) { v.ResourceVersion = "8" }), nil
 			})
 		}, "Operation cannot be fulfilled on persistentvolumes"},
-		"the object cannot be read": {func(b *bench) { b.api.fails("get", "persistentvolumes", errLost) }, "look at volume pvc-u-c: the answer is lost"},
+		"the object cannot be read": {
+			func(b *bench) { b.api.fails("get", "persistentvolumes", errLost) }, "look at volume pvc-u-c: the answer is lost",
+		},
 		"the object has gone": {func(b *bench) {
 			b.api.fails("get", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
 		}, ""},
@@ -150,8 +172,14 @@ func TestWhatTheCacheDoesNotKnow(t *testing.T) {
 				b.t.Fatal(err)
 			}
 		}, "Operation cannot be fulfilled on persistentvolumeclaims"},
-		"the claim cannot be read":  {func(b *bench) { b.api.fails("get", "persistentvolumeclaims", errLost) }, "look for claim of volume pvc-u-c: the answer is lost"},
-		"the Secret cannot be read": {func(b *bench) { b.api.fails("get", "secrets", errLost) }, "read secret ns-secrets/provisioner-c: the answer is lost"},
+		"the claim cannot be read": {
+			func(b *bench) { b.api.fails("get", "persistentvolumeclaims", errLost) },
+			"look for claim of volume pvc-u-c: the answer is lost",
+		},
+		"the Secret cannot be read": {
+			func(b *bench) { b.api.fails("get", "secrets", errLost) },
+			"read secret ns-secrets/provisioner-c: the answer is lost",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, nil, unwanted(), key())
@@ -199,7 +227,8 @@ func TestASecretThatIsGone(t *testing.T) {
 	b := newBench(t, nil, unwanted())
 	b.works(kindVolume, "pvc-u-c")
 	b.called(deletes("c", nil))
-	b.told(warned("VolumeFailedDelete", "user", "volume id-pvc-u-c is deleted without its secret: read secret ns-secrets/provisioner-c"))
+	b.told(warned("VolumeFailedDelete", "user",
+		"volume id-pvc-u-c is deleted without its secret: read secret ns-secrets/provisioner-c"))
 }
 
 // TestTheObjectOfADeletedVolume: whatever comes between, it is another try to let
@@ -229,10 +258,12 @@ func TestTheObjectOfADeletedVolume(t *testing.T) {
 		})
 	}
 	b := newBench(t, nil, unwanted(), key())
-	if err := b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), unwanted(func(v *corev1.PersistentVolume) { v.UID = "u-new" }), ""); err != nil {
+	if err := b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"),
+		unwanted(func(v *corev1.PersistentVolume) { v.UID = "u-new" }), ""); err != nil {
 		t.Fatal(err)
 	}
-	b.api.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) { return true, unwanted(), nil })
+	b.api.PrependReactor("get", "persistentvolumes",
+		func(clienttesting.Action) (bool, runtime.Object, error) { return true, unwanted(), nil })
 	b.errs(kindVolume, "pvc-u-c", "it is another one")
 }
 
@@ -255,7 +286,8 @@ func TestFinalizersThatChangedMeanwhile(t *testing.T) {
 			patched := false
 			b.api.PrependReactor("patch", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 				patched = true
-				return true, nil, errors.Join(invalid, b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), unwanted(more, isGoing), ""))
+				return true, nil, errors.Join(invalid,
+					b.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), unwanted(more, isGoing), ""))
 			})
 			b.api.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return patched && one.get != nil, nil, one.get
@@ -361,7 +393,8 @@ func TestEachDriverDeletesItsOwn(t *testing.T) {
 	b.called(deletes("c", keyed()))
 	b.works(kindVolume, "pvc-u-d")
 	b.called(deletes("c", keyed()))
-	if got := other.Calls(); len(got) != 1 || !proto.Equal(got[0].Request, func() proto.Message { r := deletes("", keyed()); r.VolumeId = "its"; return r }()) {
+	if got := other.Calls(); len(got) != 1 ||
+		!proto.Equal(got[0].Request, func() proto.Message { r := deletes("", keyed()); r.VolumeId = "its"; return r }()) {
 		t.Errorf("calls: %v", got)
 	}
 }

@@ -29,12 +29,20 @@ func TestWhatAStopLeavesBehind(t *testing.T) {
 		stays          bool
 		told           [][5]string
 	}{
-		"it was made, or not":     {0, 0, []proto.Message{asksFor("c"), deletes("c", nil)}, false, [][5]string{undone}},
-		"nothing is made":         {codes.InvalidArgument, 0, []proto.Message{asksFor("c")}, false, nil},
-		"a no that proves little": {codes.Internal, 0, []proto.Message{asksFor("c")}, true, [][5]string{warns("ProvisioningCleanupFailed", driverName, "Internal: no")}},
-		"no to this call only":    {codes.PermissionDenied, 0, []proto.Message{asksFor("c")}, true, [][5]string{warns("ProvisioningCleanupFailed", driverName, "PermissionDenied: no")}},
-		"no answer":               {codes.Unavailable, 0, []proto.Message{asksFor("c")}, true, [][5]string{warns("ProvisioningCleanupFailed", driverName, "Unavailable: no")}},
-		"cannot be deleted":       {0, codes.FailedPrecondition, []proto.Message{asksFor("c"), deletes("c", nil)}, true, [][5]string{warns("ProvisioningCleanupFailed", driverName, "FailedPrecondition: ")}},
+		"it was made, or not": {0, 0, []proto.Message{asksFor("c"), deletes("c", nil)}, false, [][5]string{undone}},
+		"nothing is made":     {codes.InvalidArgument, 0, []proto.Message{asksFor("c")}, false, nil},
+		"a no that proves little": {codes.Internal, 0, []proto.Message{asksFor("c")}, true, [][5]string{
+			warns("ProvisioningCleanupFailed", driverName, "Internal: no"),
+		}},
+		"no to this call only": {codes.PermissionDenied, 0, []proto.Message{asksFor("c")}, true, [][5]string{
+			warns("ProvisioningCleanupFailed", driverName, "PermissionDenied: no"),
+		}},
+		"no answer": {codes.Unavailable, 0, []proto.Message{asksFor("c")}, true, [][5]string{
+			warns("ProvisioningCleanupFailed", driverName, "Unavailable: no"),
+		}},
+		"cannot be deleted": {0, codes.FailedPrecondition, []proto.Message{
+			asksFor("c"), deletes("c", nil),
+		}, true, [][5]string{warns("ProvisioningCleanupFailed", driverName, "FailedPrecondition: ")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, nil, claim("c"), class())
@@ -76,8 +84,11 @@ func TestWhatAStopLeavesBehind(t *testing.T) {
 // left is an intent of claim c of an earlier life that wants a Secret.
 func left(change ...func(*provision.Intent)) *corev1.ConfigMap {
 	in := &provision.Intent{
-		Driver: driverName, Name: "pvc-u-c", Bytes: gib, Modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Class: "earlier",
-		Claim:   corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "c", UID: "u-c"},
+		Driver: driverName, Name: "pvc-u-c", Bytes: gib, Modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Class: "earlier",
+		Claim: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "c", UID: "u-c",
+		},
 		Reclaim: corev1.PersistentVolumeReclaimDelete, Secrets: provision.Secrets{Provision: ref("provisioner")},
 	}
 	for _, f := range change {
@@ -108,7 +119,8 @@ func TestTheWayBackAndItsSecret(t *testing.T) {
 	b.called(asksFor("c"), deletes("c", nil))
 	b.sweeps()
 	b.open()
-	without := warns("VolumeFailedDelete", "user", "volume id-pvc-u-c is deleted without its secret: read secret ns-secrets/provisioner-c")
+	without := warns("VolumeFailedDelete", "user",
+		"volume id-pvc-u-c is deleted without its secret: read secret ns-secrets/provisioner-c")
 	b.told(without, notes("VolumeDelete", "", ""))
 
 	b = newBench(t, nil, left())
@@ -181,12 +193,22 @@ func TestAnIntentAndItsClaim(t *testing.T) {
 		calls   []proto.Message
 		volumes []*corev1.PersistentVolume
 	}{
-		"still wanted":                {left(), []runtime.Object{claim("c")}, []proto.Message{asksWith(keyed())}, []*corev1.PersistentVolume{earlier(plainVolume("c"))}},
-		"being deleted":               {left(), []runtime.Object{going}, []proto.Message{asksWith(keyed()), deletes("c", keyed())}, nil},
-		"has another volume":          {left(), []runtime.Object{another}, []proto.Message{asksWith(keyed()), deletes("c", keyed())}, nil},
+		"still wanted": {left(), []runtime.Object{claim("c")}, []proto.Message{asksWith(keyed())}, []*corev1.PersistentVolume{
+			earlier(plainVolume("c")),
+		}},
+		"being deleted": {
+			left(), []runtime.Object{going}, []proto.Message{asksWith(keyed()), deletes("c", keyed())}, nil,
+		},
+		"has another volume": {
+			left(), []runtime.Object{another}, []proto.Message{asksWith(keyed()), deletes("c", keyed())}, nil,
+		},
 		"had it, and it was retained": {left(), []runtime.Object{has}, nil, nil},
-		"saved":                       {left(), []runtime.Object{claim("c"), plainVolume("c")}, nil, []*corev1.PersistentVolume{plainVolume("c")}},
-		"gone, and to be retained":    {left(retain), nil, []proto.Message{asksWith(keyed())}, []*corev1.PersistentVolume{earlier(kept)}},
+		"saved": {
+			left(), []runtime.Object{claim("c"), plainVolume("c")}, nil, []*corev1.PersistentVolume{plainVolume("c")},
+		},
+		"gone, and to be retained": {
+			left(retain), nil, []proto.Message{asksWith(keyed())}, []*corev1.PersistentVolume{earlier(kept)},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, nil, append(one.objects, one.intent, key(), class())...)
@@ -206,7 +228,8 @@ func TestAnIntentAndItsClaim(t *testing.T) {
 // earlier is the object that follows from what left has written.
 func earlier(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	v.Spec.StorageClassName = "earlier"
-	v.Annotations[volume.AnnDeletionSecretName], v.Annotations[volume.AnnDeletionSecretNamespace] = "provisioner-c", "ns-secrets"
+	v.Annotations[volume.AnnDeletionSecretName], v.Annotations[volume.AnnDeletionSecretNamespace] = "provisioner-c",
+		"ns-secrets"
 	return v
 }
 

@@ -99,7 +99,8 @@ func (b *bench) start() {
 	b.claims, b.volumes = caches.Claims(), caches.Volumes()
 	b.setup.Drivers = b.drivers
 	c := New(controller.Env{
-		Client: b.api, Caches: caches, Events: kube.NewRecorder(ctx, b.api, "provisioner"), Log: slog.New(slog.DiscardHandler),
+		Client: b.api, Caches: caches, Events: kube.NewRecorder(ctx, b.api, "provisioner"),
+		Log: slog.New(slog.DiscardHandler),
 	}, b.setup.Options)
 	b.step, b.closing = c.Reconcile, c.Closing
 	c.Reconcile, c.Closing, c.Workers = b.note, nil, 1
@@ -231,10 +232,12 @@ func (b *bench) told(want ...[5]string) {
 		for i := range all.Items {
 			e := &all.Items[i]
 			at := slices.IndexFunc(left, func(w [5]string) bool {
-				return w[0] == e.Type && w[1] == e.Reason && w[2] == e.InvolvedObject.Name && w[3] == e.Annotations[volume.AnnNext] && strings.Contains(e.Message, w[4])
+				return w[0] == e.Type && w[1] == e.Reason && w[2] == e.InvolvedObject.Name &&
+					w[3] == e.Annotations[volume.AnnNext] && strings.Contains(e.Message, w[4])
 			})
 			if at < 0 {
-				return fmt.Sprintf("no event %s %s %s %s %s", e.Type, e.Reason, e.InvolvedObject.Name, e.Annotations[volume.AnnNext], e.Message)
+				return fmt.Sprintf("no event %s %s %s %s %s", e.Type, e.Reason, e.InvolvedObject.Name,
+					e.Annotations[volume.AnnNext], e.Message)
 			}
 			left = slices.Delete(left, at, at+1)
 		}
@@ -247,7 +250,8 @@ func (b *bench) told(want ...[5]string) {
 
 func wholly() cmp.Options {
 	return append(kubetest.Whole(), cmpopts.IgnoreFields(metav1.ObjectMeta{}, "DeletionTimestamp"),
-		cmpopts.IgnoreFields(corev1.ObjectReference{}, "ResourceVersion"), cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }))
+		cmpopts.IgnoreFields(corev1.ObjectReference{}, "ResourceVersion"),
+		cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }))
 }
 
 // volumesAre compares all volume objects, in whatever order.
@@ -289,7 +293,8 @@ func (b *bench) open(want ...string) {
 	var got []string
 	for i := range all.Items {
 		for uid, text := range all.Items[i].Data {
-			if in, err := provision.ParseIntent(text); err != nil || string(in.Claim.UID) != uid || in.Begun.IsZero() && in.Class != "earlier" {
+			if in, err := provision.ParseIntent(text); err != nil || string(in.Claim.UID) != uid ||
+				in.Begun.IsZero() && in.Class != "earlier" {
 				b.t.Errorf("intent %s: %v, begun %v", uid, err, in.Begun)
 			}
 			got = append(got, uid)
@@ -317,14 +322,17 @@ func (b *bench) fails(method string, err error, done bool) {
 // deleteClaim deletes it whatever keeps it.
 func (b *bench) deleteClaim(name string) {
 	b.t.Helper()
-	if err := b.api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), "ns", name); err != nil {
+	if err := b.api.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims"), "ns",
+		name); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
 func capability(fs string, options ...string) *csipb.VolumeCapability {
 	return &csipb.VolumeCapability{
-		AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{FsType: fs, MountFlags: options}},
+		AccessType: &csipb.VolumeCapability_Mount{
+			Mount: &csipb.VolumeCapability_MountVolume{FsType: fs, MountFlags: options},
+		},
 		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
 	}
 }
@@ -332,7 +340,8 @@ func capability(fs string, options ...string) *csipb.VolumeCapability {
 // asksFor is the whole request for a claim that wants nothing special.
 func asksFor(name string) *csipb.CreateVolumeRequest {
 	return &csipb.CreateVolumeRequest{
-		Name: "pvc-u-" + name, CapacityRange: &csipb.CapacityRange{RequiredBytes: gib}, VolumeCapabilities: []*csipb.VolumeCapability{capability("")},
+		Name: "pvc-u-" + name, CapacityRange: &csipb.CapacityRange{RequiredBytes: gib},
+		VolumeCapabilities: []*csipb.VolumeCapability{capability("")},
 	}
 }
 

@@ -17,7 +17,8 @@ func (b *bench) dies(nth int, done bool) (lives func()) {
 	count := 0
 	var alive atomic.Bool
 	b.api.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if alive.Load() || a.GetResource().Resource == "events" || !slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) {
+		if alive.Load() || a.GetResource().Resource == "events" ||
+			!slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) {
 			return false, nil, nil
 		}
 		if count++; count < nth {

@@ -24,7 +24,9 @@ import (
 
 func asksShot() *csipb.CreateVolumeRequest {
 	r := asksFor("c")
-	r.VolumeContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: "shot"}}}
+	r.VolumeContentSource = &csipb.VolumeContentSource{
+		Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: "shot"}},
+	}
 	return r
 }
 
@@ -139,8 +141,10 @@ func TestWhoseSnapshotIsLetGo(t *testing.T) {
 func TestSnapshotsOfAnEarlierLife(t *testing.T) {
 	b := newBench(t, nil)
 	b.forgetsWakes("snapshot/")
-	b.api.snapshots.put(shotPath, `{"metadata":{"namespace":"ns","name":"shot","finalizers":["a","`+volume.FinalizerRestoring+`"]}}`)
-	b.api.snapshots.put("namespaces/ns/volumesnapshots/free", `{"metadata":{"namespace":"ns","name":"free","finalizers":["a"]}}`)
+	b.api.snapshots.put(shotPath, `{"metadata":{"namespace":"ns","name":"shot","finalizers":["a","`+
+		volume.FinalizerRestoring+`"]}}`)
+	b.api.snapshots.put("namespaces/ns/volumesnapshots/free",
+		`{"metadata":{"namespace":"ns","name":"free","finalizers":["a"]}}`)
 	b.works(kindSnapshot, "")
 	b.wakes("snapshot/ns/shot")
 	b.api.snapshots.refuse("GET volumesnapshots", 500)
@@ -150,7 +154,9 @@ func TestSnapshotsOfAnEarlierLife(t *testing.T) {
 	b.api.snapshots.absent = true
 	b.works(kindSnapshot, "")
 
-	for _, f := range []func(*setup){func(s *setup) { s.config.Controller.Snapshot = false }, func(s *setup) { s.late = true }} {
+	for _, f := range []func(*setup){
+		func(s *setup) { s.config.Controller.Snapshot = false }, func(s *setup) { s.late = true },
+	} {
 		b = newBench(t, f)
 		b.api.snapshots.refuse("GET volumesnapshots", 500)
 		b.works(kindSnapshot, "")
@@ -178,7 +184,8 @@ func TestASnapshotThatCannotBeKept(t *testing.T) {
 		func() { b.api.snapshots.put(shotPath, going) },
 	} {
 		b = restores(t, nil)
-		b.api.PrependReactor("create", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) { now(); return false, nil, nil })
+		b.api.PrependReactor("create", "configmaps",
+			func(clienttesting.Action) (bool, runtime.Object, error) { now(); return false, nil, nil })
 		b.errs(kindClaim, "u-c", "snapshot ns/shot: the source of its data is being deleted")
 		b.called()
 		b.told(warns(madeNo, "user", "snapshot ns/shot: the source of its data is being deleted"))
@@ -232,7 +239,8 @@ func TestAClaimIsKeptWhileItIsCopied(t *testing.T) {
 	b.fails("CreateVolume", no(codes.Unavailable), false)
 	b.errs(kindClaim, "u-c", "Unavailable")
 	b.wrote("create configmaps volplane-intents-1")
-	if err := b.api.CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "source", metav1.DeleteOptions{}); err != nil {
+	if err := b.api.CoreV1().PersistentVolumeClaims("ns").Delete(t.Context(), "source",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	going, err := b.api.CoreV1().PersistentVolumeClaims("ns").Get(t.Context(), "source", metav1.GetOptions{})
@@ -251,7 +259,8 @@ func TestAClaimIsKeptWhileItIsCopied(t *testing.T) {
 	free.Finalizers = []string{foreign}
 	b.claimIs(free)
 	b.works(kindClaim, "u-source")
-	b.wrote("create configmaps volplane-intents-1", "delete persistentvolumeclaims source", "update persistentvolumeclaims source")
+	b.wrote("create configmaps volplane-intents-1", "delete persistentvolumeclaims source",
+		"update persistentvolumeclaims source")
 }
 
 // TestWhoLetsAClaimGo: the process that reaches the driver of its volume, whoever
@@ -310,7 +319,9 @@ func TestACloneThatIsDeletedMeanwhile(t *testing.T) {
 func TestAnEmptyVolumeIsNoCopy(t *testing.T) {
 	source, copied := original()
 	empty := func(int, any) csitest.Action {
-		return csitest.Action{Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "id-pvc-u-c", CapacityBytes: gib}}}
+		return csitest.Action{
+			Answer: &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: "id-pvc-u-c", CapacityBytes: gib}},
+		}
 	}
 	b := newBench(t, nil, clone(), class(), source, copied)
 	b.driver.OnCall("CreateVolume", empty)
@@ -341,7 +352,9 @@ func TestLacks(t *testing.T) {
 	for want, d := range map[string]*csi.Driver{
 		"CONTROLLER_SERVICE":   {},
 		"CREATE_DELETE_VOLUME": {Plugin: csi.PluginCapabilities{ControllerService: true}},
-		"":                     {Plugin: csi.PluginCapabilities{ControllerService: true}, Controller: csi.ControllerCapabilities{CreateDelete: true}},
+		"": {
+			Plugin: csi.PluginCapabilities{ControllerService: true}, Controller: csi.ControllerCapabilities{CreateDelete: true},
+		},
 	} {
 		if got := lacks(d); got != want {
 			t.Errorf("lacks %q, want %q", got, want)

@@ -61,7 +61,8 @@ func TestNothingIsDeletedThatAClaimNames(t *testing.T) {
 	if got := w.driver.has(); got != "id-pvc-u-c" {
 		t.Errorf("at the driver: %q", got)
 	}
-	if err := w.client.CoreV1().PersistentVolumeClaims("ns").Delete(context.Background(), "c", metav1.DeleteOptions{}); err != nil {
+	if err := w.client.CoreV1().PersistentVolumeClaims("ns").Delete(context.Background(), "c",
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.gone()

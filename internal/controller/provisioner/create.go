@@ -29,10 +29,14 @@ var (
 
 // create calls CreateVolume and saves the volume. It is repeated until the
 // driver has given a final answer.
-func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan, secret map[string]string) error {
+func (p *provisioner) create(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan, secret map[string]string,
+) error {
 	in := plan.Intent
 	slow := time.AfterFunc(patience, func() {
-		p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonProvisioning, Message: fmt.Sprintf("driver %s is making volume %s", in.Driver, in.Name)})
+		p.Events.Note(&in.Claim, volume.Because{
+			Reason: volume.ReasonProvisioning, Message: fmt.Sprintf("driver %s is making volume %s", in.Driver, in.Name),
+		})
 	})
 	// What this call tells is all that counts.
 	for _, known := range []*sync.Map{&p.doubtful, &p.missing} {
@@ -53,8 +57,13 @@ func (p *provisioner) create(ctx context.Context, claim *corev1.PersistentVolume
 
 // failed acts on a CreateVolume call that went wrong; first says that it was the
 // first one with its intent.
-func (p *provisioner) failed(ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, cause error, first bool) error {
-	p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(cause)), Next: in.Driver})
+func (p *provisioner) failed(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, cause error, first bool,
+) error {
+	p.Events.Warn(&in.Claim, volume.Because{
+		Reason:  volume.ReasonProvisioningFailed,
+		Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(cause)), Next: in.Driver,
+	})
 	p.refused.add(in.Claim.UID, in.Question(), time.Now())
 	cause = fmt.Errorf("create volume %s: %w", in.Name, cause)
 	refusal := provision.Refusal{Code: csi.Code(cause).String(), First: first, Whole: true}
@@ -67,7 +76,8 @@ func (p *provisioner) failed(ctx context.Context, claim *corev1.PersistentVolume
 		return cause
 	}
 	// If the node's segment is full, another node is looked for.
-	if csi.Code(cause) == codes.ResourceExhausted && claim != nil && claim.Annotations[volume.AnnSelectedNode] != "" && len(in.Requisite) > 0 {
+	if csi.Code(cause) == codes.ResourceExhausted && claim != nil && claim.Annotations[volume.AnnSelectedNode] != "" &&
+		len(in.Requisite) > 0 {
 		if err := p.reschedule(ctx, claim); err != nil {
 			return err
 		}
@@ -86,19 +96,25 @@ func (p *provisioner) save(ctx context.Context, in *provision.Intent, a provisio
 		// It is not to be saved: seed 004 wants the asset deleted then.
 		return p.refuse(ctx, in, a, "the volume object is refused: "+err.Error(), true)
 	case err != nil:
-		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "volume object is not saved yet: " + err.Error()})
+		p.Events.Warn(&in.Claim, volume.Because{
+			Reason: volume.ReasonProvisioningFailed, Message: "volume object is not saved yet: " + err.Error(),
+		})
 		return err
 	case !made:
 		return p.saved(ctx, in, a, there)
 	}
 	p.resolve(in)
-	p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name})
+	p.Events.Note(&in.Claim, volume.Because{
+		Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name,
+	})
 	return nil
 }
 
 // saved ends the intent if the volume object that exists is the one we would
 // have written. One of a stranger must not hide what the driver made for us.
-func (p *provisioner) saved(ctx context.Context, in *provision.Intent, a provision.Answer, v *corev1.PersistentVolume) error {
+func (p *provisioner) saved(
+	ctx context.Context, in *provision.Intent, a provision.Answer, v *corev1.PersistentVolume,
+) error {
 	same := v.Spec.CSI != nil && v.Spec.CSI.Driver == in.Driver && v.Spec.CSI.VolumeHandle == a.Handle
 	if !same || !provision.Owns(in.Claim.UID, v) {
 		return p.refuse(ctx, in, a, "another volume object has the name "+in.Name, !same)
@@ -108,7 +124,9 @@ func (p *provisioner) saved(ctx context.Context, in *provision.Intent, a provisi
 }
 
 // refuse does away with an answer that must not become a volume object.
-func (p *provisioner) refuse(ctx context.Context, in *provision.Intent, a provision.Answer, problem string, remove bool) error {
+func (p *provisioner) refuse(
+	ctx context.Context, in *provision.Intent, a provision.Answer, problem string, remove bool,
+) error {
 	p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: problem, Next: in.Driver})
 	if remove {
 		if err := p.remove(ctx, &in.Claim, in.Driver, a.Handle, in.Secrets.Provision); err != nil {
@@ -144,7 +162,9 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 	switch refusal := (provision.Refusal{Code: csi.Code(err).String(), Whole: missing == nil}); {
 	case err == nil && taken == "":
 		if err = p.remove(ctx, &in.Claim, in.Driver, answer.Handle, in.Secrets.Provision); err == nil {
-			p.Events.Note(&in.Claim, volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + in.Name + ", which nobody wants any more, is deleted"})
+			p.Events.Note(&in.Claim, volume.Because{
+				Reason: volume.ReasonDeleting, Message: "volume " + in.Name + ", which nobody wants any more, is deleted",
+			})
 		}
 	case err != nil && csi.OutcomeOf(err) == volume.Failed && refusal.NothingMade():
 		err = nil
@@ -161,20 +181,25 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 func (p *provisioner) secret(ctx context.Context, in *provision.Intent) (map[string]string, error) {
 	secret, err := kube.SecretData(ctx, p.Client, in.Secrets.Provision)
 	if err != nil {
-		p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: "no volume is asked for: " + err.Error(), Next: "user"})
+		p.Events.Warn(&in.Claim, volume.Because{
+			Reason: volume.ReasonProvisioningFailed, Message: "no volume is asked for: " + err.Error(), Next: "user",
+		})
 		return nil, err
 	}
 	return secret, nil
 }
 
 // call makes one CreateVolume call from an intent alone.
-func (p *provisioner) call(ctx context.Context, in *provision.Intent, secret map[string]string) (provision.Answer, error) {
+func (p *provisioner) call(
+	ctx context.Context, in *provision.Intent, secret map[string]string,
+) (provision.Answer, error) {
 	d, ok := p.Drivers.Get(in.Driver)
 	if !ok {
 		return provision.Answer{}, fmt.Errorf("%s: %w", in.Driver, errGone)
 	}
 	r := &csipb.CreateVolumeRequest{
-		Name: in.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: in.Bytes}, Parameters: in.Parameters, MutableParameters: in.Mutable, Secrets: secret,
+		Name: in.Name, CapacityRange: &csipb.CapacityRange{RequiredBytes: in.Bytes}, Parameters: in.Parameters,
+		MutableParameters: in.Mutable, Secrets: secret,
 	}
 	for _, m := range in.Modes {
 		mode, err := csi.AccessMode([]corev1.PersistentVolumeAccessMode{m}, d.Controller.SingleNodeMultiWriter)
@@ -184,13 +209,19 @@ func (p *provisioner) call(ctx context.Context, in *provision.Intent, secret map
 		r.VolumeCapabilities = append(r.VolumeCapabilities, csi.Capability(mode, in.Block, in.FSType, in.Options))
 	}
 	if in.Source != "" {
-		r.VolumeContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: in.Source}}}
+		r.VolumeContentSource = &csipb.VolumeContentSource{
+			Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: in.Source}},
+		}
 	}
 	if in.Snapshot != "" {
-		r.VolumeContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: in.Snapshot}}}
+		r.VolumeContentSource = &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{
+			Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: in.Snapshot},
+		}}
 	}
 	if len(in.Requisite) > 0 {
-		r.AccessibilityRequirements = &csipb.TopologyRequirement{Requisite: segments(in.Requisite), Preferred: segments(in.Preferred)}
+		r.AccessibilityRequirements = &csipb.TopologyRequirement{
+			Requisite: segments(in.Requisite), Preferred: segments(in.Preferred),
+		}
 	}
 	got, err := d.ControllerClient().CreateVolume(ctx, r)
 	if err != nil {

@@ -42,7 +42,9 @@ func (p *provisioner) gatherVolume(v *corev1.PersistentVolume) provision.VolumeF
 	return f
 }
 
-func (p *provisioner) applyVolume(ctx context.Context, v *corev1.PersistentVolume, reclaim provision.Reclaim, why volume.Because) error {
+func (p *provisioner) applyVolume(
+	ctx context.Context, v *corev1.PersistentVolume, reclaim provision.Reclaim, why volume.Because,
+) error {
 	switch reclaim {
 	case provision.Adopt:
 		return p.updateVolume(ctx, provision.Adopted(v))
@@ -166,7 +168,9 @@ func (p *provisioner) updateVolume(ctx context.Context, v *corev1.PersistentVolu
 
 // remove calls DeleteVolume; what does not exist is deleted. A Secret that is
 // gone must not keep the volume for ever; most drivers delete without one.
-func (p *provisioner) remove(ctx context.Context, about runtime.Object, driver, handle string, ref *corev1.SecretReference) error {
+func (p *provisioner) remove(
+	ctx context.Context, about runtime.Object, driver, handle string, ref *corev1.SecretReference,
+) error {
 	d, ok := p.Drivers.Get(driver)
 	if !ok {
 		return fmt.Errorf("%s: %w", driver, errGone)
@@ -176,7 +180,10 @@ func (p *provisioner) remove(ctx context.Context, about runtime.Object, driver, 
 		return err
 	}
 	if missing != nil {
-		p.Events.Warn(about, volume.Because{Reason: volume.ReasonFailedDelete, Message: fmt.Sprintf("volume %s is deleted without its secret: %s", handle, missing), Next: "user"})
+		p.Events.Warn(about, volume.Because{
+			Reason:  volume.ReasonFailedDelete,
+			Message: fmt.Sprintf("volume %s is deleted without its secret: %s", handle, missing), Next: "user",
+		})
 	}
 	_, err = d.ControllerClient().DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: handle, Secrets: secret})
 	switch {

@@ -73,7 +73,9 @@ func TestWhatARefusalDoesNotProve(t *testing.T) {
 		{[]codes.Code{codes.Internal}, 2},
 		{[]codes.Code{codes.Unknown, codes.Internal}, 3},
 		{[]codes.Code{codes.DataLoss, codes.FailedPrecondition, codes.Aborted}, 4},
-		{[]codes.Code{codes.Internal, codes.PermissionDenied, codes.Unauthenticated, codes.AlreadyExists, codes.Unimplemented}, 6},
+		{[]codes.Code{
+			codes.Internal, codes.PermissionDenied, codes.Unauthenticated, codes.AlreadyExists, codes.Unimplemented,
+		}, 6},
 		{[]codes.Code{codes.Code(42)}, 2},
 	} {
 		t.Run(fmt.Sprint(c.says), func(t *testing.T) {

@@ -16,7 +16,9 @@ func TestRefusals(t *testing.T) {
 	var r refusals
 	now := time.Unix(0, 0)
 	on := func(node, version string) string {
-		in := provision.Intent{Claim: corev1.ObjectReference{UID: "u", ResourceVersion: version}, Requisite: []topology.Segment{{"host": node}}}
+		in := provision.Intent{
+			Claim: corev1.ObjectReference{UID: "u", ResourceVersion: version}, Requisite: []topology.Segment{{"host": node}},
+		}
 		return in.Question()
 	}
 	want := func(question string, left time.Duration) {

@@ -20,7 +20,9 @@ func TestNodesAreCached(t *testing.T) {
 	for _, z := range []string{"a", "b", "c"} {
 		objects = append(objects,
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n-" + z, Labels: map[string]string{"zone": z}}},
-			&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n-" + z}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driverName, NodeID: z, TopologyKeys: []string{"zone"}}}}})
+			&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n-" + z}, Spec: storagev1.CSINodeSpec{
+				Drivers: []storagev1.CSINodeDriver{{Name: driverName, NodeID: z, TopologyKeys: []string{"zone"}}},
+			}})
 	}
 	const n = 10
 	for i := range n {

@@ -159,12 +159,14 @@ func (p *provisioner) changeSnapshot(ctx context.Context, namespace, name string
 	}
 	body, err := o.MarshalJSON()
 	if err == nil {
-		err = p.Client.Discovery().RESTClient().Put().AbsPath(customPath(path)...).SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
+		err = p.Client.Discovery().RESTClient().Put().AbsPath(customPath(path)...).SetHeader("Content-Type",
+			"application/json").Body(body).Do(ctx).Error()
 	}
 	if apierrors.IsForbidden(err) {
 		// Roles from before there was this finalizer do not allow it; volumes
 		// were restored then, too.
-		p.Env.Log.Warn("snapshots cannot be protected while volumes are made from them: the right to update them is missing", "snapshot", namespace+"/"+name, "error", err)
+		p.Env.Log.Warn("snapshots cannot be protected while volumes are made from them: the right to update them is missing",
+			"snapshot", namespace+"/"+name, "error", err)
 		return nil
 	}
 	if err != nil {

@@ -92,11 +92,15 @@ func TestAClaimGoneDuringTheCallLeavesNothing(t *testing.T) {
 func begun(uid types.UID, name string) *corev1.ConfigMap {
 	in := &provision.Intent{
 		Driver: driverName, Name: name, Bytes: 1 << 30, Modes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Claim: corev1.ObjectReference{Namespace: "ns", Name: "c", UID: uid}, Reclaim: corev1.PersistentVolumeReclaimDelete, Class: "fast",
+		Claim: corev1.ObjectReference{Namespace: "ns", Name: "c", UID: uid}, Reclaim: corev1.PersistentVolumeReclaimDelete,
+		Class: "fast",
 	}
 	return &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: volume.NamespaceSystem, Name: Intents().Name + "-7", Labels: map[string]string{volume.LabelIntents: Intents().Name}},
-		Data:       map[string]string{string(uid): in.String()},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: volume.NamespaceSystem, Name: Intents().Name + "-7",
+			Labels: map[string]string{volume.LabelIntents: Intents().Name},
+		},
+		Data: map[string]string{string(uid): in.String()},
 	}
 }
 
@@ -120,12 +124,14 @@ func TestACloneWaitsForItsSource(t *testing.T) {
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: "h"}
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "source", UID: "u-source"}
-	if _, err := w.client.CoreV1().PersistentVolumes().Create(context.Background(), v, metav1.CreateOptions{}); err != nil {
+	if _, err := w.client.CoreV1().PersistentVolumes().Create(context.Background(), v,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	source = w.claim("source")
 	source.Spec.VolumeName, source.Status.Phase = "pv", corev1.ClaimBound
-	if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(context.Background(), source, metav1.UpdateOptions{}); err != nil {
+	if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(context.Background(), source,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.saved("pvc-u-clone")
@@ -139,7 +145,8 @@ func TestAStrangersVolumeObjectHidesNothing(t *testing.T) {
 		d.answer = func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 			w := <-client
 			defer func() { client <- w }()
-			_, err := w.client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: r.GetName()}}, metav1.CreateOptions{})
+			_, err := w.client.CoreV1().PersistentVolumes().Create(ctx,
+				&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: r.GetName()}}, metav1.CreateOptions{})
 			if err != nil && !apierrors.IsAlreadyExists(err) {
 				t.Error(err)
 			}

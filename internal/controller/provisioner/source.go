@@ -43,7 +43,9 @@ type contentObject struct {
 // attributes asks for the class of attributes that a claim names; nil when
 // there is none. It is asked for live, as servers before 1.34 have no such
 // classes.
-func (p *provisioner) attributes(ctx context.Context, claim *corev1.PersistentVolumeClaim) (*storagev1.VolumeAttributesClass, error) {
+func (p *provisioner) attributes(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim,
+) (*storagev1.VolumeAttributesClass, error) {
 	name := provision.AttributesOf(claim)
 	if name == "" {
 		return nil, nil

@@ -26,7 +26,8 @@ func (p *provisioner) turn(plan provision.Plan) time.Duration {
 	}
 	in := plan.Intent
 	lane := controller.Lane{Driver: in.Driver, Call: "create", Namespace: in.Claim.Namespace}
-	return p.Turn(controller.Key{Kind: kindClaim, Name: string(in.Claim.UID)}, lane, func(b volume.Because) { p.Events.Warn(&in.Claim, b) })
+	return p.Turn(controller.Key{Kind: kindClaim, Name: string(in.Claim.UID)}, lane,
+		func(b volume.Because) { p.Events.Warn(&in.Claim, b) })
 }
 
 // turnToDelete is the same for a volume that is to be deleted.

@@ -79,7 +79,8 @@ func (w *world) create(namespace, name, class, driver string) {
 	c := claim(name)
 	c.Namespace, c.Spec.StorageClassName = namespace, &class
 	c.Annotations[volume.AnnStorageProvisioner] = driver
-	if _, err := w.client.CoreV1().PersistentVolumeClaims(namespace).Create(w.t.Context(), c, metav1.CreateOptions{}); err != nil {
+	if _, err := w.client.CoreV1().PersistentVolumeClaims(namespace).Create(w.t.Context(), c,
+		metav1.CreateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -88,7 +89,8 @@ func (w *world) create(namespace, name, class, driver string) {
 func (w *world) createReleased(handle string) {
 	w.t.Helper()
 	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{
-		Name: handle, UID: types.UID(handle), Annotations: map[string]string{volume.AnnProvisionedBy: driverName}, Finalizers: []string{volume.FinalizerProvisioner},
+		Name: handle, UID: types.UID(handle), Annotations: map[string]string{volume.AnnProvisionedBy: driverName},
+		Finalizers: []string{volume.FinalizerProvisioner},
 	}}
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: handle}
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "gone", UID: "gone"}

@@ -33,14 +33,19 @@ func TestWholeVolume(t *testing.T) {
 		Annotations: map[string]string{volume.AnnProvisionedBy: driverName},
 	}}
 	want.Spec = corev1.PersistentVolumeSpec{
-		StorageClassName: "fast", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete, AccessModes: c.Spec.AccessModes,
-		VolumeMode: ptr.To(corev1.PersistentVolumeFilesystem), Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
-		ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "c", UID: "u-c"},
+		StorageClassName: "fast", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimDelete,
+		AccessModes: c.Spec.AccessModes,
+		VolumeMode:  ptr.To(corev1.PersistentVolumeFilesystem),
+		Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
+		ClaimRef: &corev1.ObjectReference{
+			APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "c", UID: "u-c",
+		},
 	}
 	want.Spec.CSI = &corev1.CSIPersistentVolumeSource{
 		Driver: driverName, VolumeHandle: "id-pvc-u-c", VolumeAttributes: map[string]string{"pool": "p"},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"),
+		cmpopts.IgnoreTypes(metav1.TypeMeta{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("volume (-want +got):\n%s", diff)
 	}
 }

@@ -63,22 +63,32 @@ func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespon
 	return &csipb.ProbeResponse{}, nil
 }
 
-func (d *driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+func (d *driver) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
 	services := []csipb.PluginCapability_Service_Type{csipb.PluginCapability_Service_CONTROLLER_SERVICE}
 	if d.zonal {
 		services = append(services, csipb.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS)
 	}
 	r := &csipb.GetPluginCapabilitiesResponse{}
 	for _, s := range services {
-		r.Capabilities = append(r.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_Service_{Service: &csipb.PluginCapability_Service{Type: s}}})
+		r.Capabilities = append(r.Capabilities, &csipb.PluginCapability{
+			Type: &csipb.PluginCapability_Service_{Service: &csipb.PluginCapability_Service{Type: s}},
+		})
 	}
 	return r, nil
 }
 
-func (d *driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+func (d *driver) ControllerGetCapabilities(
+	context.Context, *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	r := &csipb.ControllerGetCapabilitiesResponse{}
-	for _, c := range []csipb.ControllerServiceCapability_RPC_Type{csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csipb.ControllerServiceCapability_RPC_CLONE_VOLUME} {
-		r.Capabilities = append(r.Capabilities, &csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: c}}})
+	for _, c := range []csipb.ControllerServiceCapability_RPC_Type{
+		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csipb.ControllerServiceCapability_RPC_CLONE_VOLUME,
+	} {
+		r.Capabilities = append(r.Capabilities, &csipb.ControllerServiceCapability{
+			Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: c}},
+		})
 	}
 	return r, nil
 }
@@ -104,7 +114,9 @@ func (d *driver) make(r *csipb.CreateVolumeRequest) *csipb.CreateVolumeResponse 
 	if _, ok := d.volumes[id]; !ok {
 		d.volumes[id] = r.GetCapacityRange().GetRequiredBytes()
 	}
-	return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: id, CapacityBytes: d.volumes[id], ContentSource: r.GetVolumeContentSource()}}
+	return &csipb.CreateVolumeResponse{
+		Volume: &csipb.Volume{VolumeId: id, CapacityBytes: d.volumes[id], ContentSource: r.GetVolumeContentSource()},
+	}
 }
 
 func (d *driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
@@ -116,7 +128,9 @@ func (d *driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (
 }
 
 // answers has CreateVolume ask f from now on.
-func (d *driver) answers(f func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error)) {
+func (d *driver) answers(
+	f func(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error),
+) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.answer = f
@@ -170,8 +184,11 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 	// The last workers tell what they were at, too.
 	recording, silence := context.WithCancel(context.Background())
 	c := New(controller.Env{
-		Client: w.client, Caches: caches, Events: kube.NewRecorder(recording, w.client, "provisioner"), Log: slog.New(slog.DiscardHandler),
-	}, Options{Drivers: w.drivers, Requests: controller.NewRequests(), Intents: Intents(), Lateness: 50 * time.Millisecond})
+		Client: w.client, Caches: caches, Events: kube.NewRecorder(recording, w.client, "provisioner"),
+		Log: slog.New(slog.DiscardHandler),
+	}, Options{
+		Drivers: w.drivers, Requests: controller.NewRequests(), Intents: Intents(), Lateness: 50 * time.Millisecond,
+	})
 	followed := kubetest.Follow(t, w.client)
 	if err := caches.Start(ctx); err != nil {
 		t.Fatal(err)
@@ -221,7 +238,9 @@ func class() *storagev1.StorageClass {
 
 func claim(name string) *corev1.PersistentVolumeClaim {
 	fast := "fast"
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("u-" + name)}}
+	c := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("u-" + name)},
+	}
 	c.Annotations = map[string]string{volume.AnnStorageProvisioner: driverName}
 	c.Spec.StorageClassName = &fast
 	c.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}

@@ -20,7 +20,9 @@ import (
 
 // expand calls the driver, then writes the volume's size before the claim's:
 // the node trusts the volume.
-func (r *resizer) expand(ctx context.Context, claim *corev1.PersistentVolumeClaim, f resize.Facts, size resource.Quantity) (controller.Result, error) {
+func (r *resizer) expand(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, f resize.Facts, size resource.Quantity,
+) (controller.Result, error) {
 	node := f.NodeExpands
 	if f.Expands {
 		got, err := r.call(ctx, f.Volume, size)
@@ -41,7 +43,9 @@ func (r *resizer) expand(ctx context.Context, claim *corev1.PersistentVolumeClai
 	return controller.Result{}, r.hand(ctx, claim, node, size)
 }
 
-func (r *resizer) call(ctx context.Context, v *corev1.PersistentVolume, size resource.Quantity) (*csipb.ControllerExpandVolumeResponse, error) {
+func (r *resizer) call(
+	ctx context.Context, v *corev1.PersistentVolume, size resource.Quantity,
+) (*csipb.ControllerExpandVolumeResponse, error) {
 	d, ok := r.drivers.Get(v.Spec.CSI.Driver)
 	if !ok {
 		return nil, fmt.Errorf("driver %s has gone", v.Spec.CSI.Driver)
@@ -61,7 +65,9 @@ func (r *resizer) call(ctx context.Context, v *corev1.PersistentVolume, size res
 }
 
 // hand ends the controller's half: the node goes on, or all is done.
-func (r *resizer) hand(ctx context.Context, claim *corev1.PersistentVolumeClaim, node bool, size resource.Quantity) error {
+func (r *resizer) hand(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, node bool, size resource.Quantity,
+) error {
 	write, why := resize.Finished(claim, size), resize.Grown(claim)
 	if node {
 		write, why = resize.Handed(claim, size, metav1.Now()), resize.Pending(resize.Facts{Claim: claim})
@@ -75,7 +81,9 @@ func (r *resizer) hand(ctx context.Context, claim *corev1.PersistentVolumeClaim,
 
 // failed tells a size that the driver will never give from a call that may
 // work next time.
-func (r *resizer) failed(ctx context.Context, claim *corev1.PersistentVolumeClaim, driver string, size resource.Quantity, cause error) (controller.Result, error) {
+func (r *resizer) failed(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, driver string, size resource.Quantity, cause error,
+) (controller.Result, error) {
 	text := csi.Describe(cause)
 	r.Events.Warn(claim, resize.Failed(claim, driver, text))
 	switch csi.Code(cause) {

@@ -58,10 +58,11 @@ func TestNotCalled(t *testing.T) {
 			v.Spec.AccessModes = append(v.Spec.AccessModes, corev1.ReadOnlyMany)
 		}, secret(), nil, "Unknown: volume pv: access modes cannot be combined"},
 		"its driver goes": {nothing, secret(), func(w *world) {
-			w.client.PrependReactor("update", "persistentvolumeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-				w.drivers.Remove(w.served)
-				return false, nil, nil
-			})
+			w.client.PrependReactor("update", "persistentvolumeclaims",
+				func(clienttesting.Action) (bool, runtime.Object, error) {
+					w.drivers.Remove(w.served)
+					return false, nil, nil
+				})
 		}, "Unknown: driver d.example has gone"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +82,10 @@ func TestNotCalled(t *testing.T) {
 // again for the same size, and a success takes it away.
 func TestFailure(t *testing.T) {
 	claim, pv := bound()
-	answers := []error{status.Error(codes.Internal, "busy: value"), status.Error(codes.Internal, "busy: value"), status.Error(codes.Internal, "broken")}
+	answers := []error{
+		status.Error(codes.Internal, "busy: value"), status.Error(codes.Internal, "busy: value"),
+		status.Error(codes.Internal, "broken"),
+	}
 	w := newWorld(t, func() csitest.Action {
 		if len(answers) == 0 {
 			return grown(2*gib, true)()
@@ -102,12 +106,16 @@ func TestFailure(t *testing.T) {
 	w.are(handed(begun(claim)), larger(pv))
 	w.called(request(2*gib), request(2*gib), request(2*gib), request(2*gib))
 	w.events("Normal PersistentVolumeClaim claim Resizing: volume pv grows from 1Gi to 2Gi (1)",
-		"Warning PersistentVolumeClaim claim VolumeResizeFailed: the volume of claim claim did not grow: Internal: busy: *** (2)",
-		"Warning PersistentVolumeClaim claim VolumeResizeFailed: the volume of claim claim did not grow: Internal: broken (1)",
-		"Normal PersistentVolumeClaim claim FileSystemResizeRequired: claim claim has a larger volume; the node grows the filesystem (1)")
+		"Warning PersistentVolumeClaim claim VolumeResizeFailed: the volume of claim claim did not grow: Internal: "+
+			"busy: *** (2)",
+		"Warning PersistentVolumeClaim claim VolumeResizeFailed: the volume of claim claim did not grow: "+
+			"Internal: broken (1)",
+		"Normal PersistentVolumeClaim claim FileSystemResizeRequired: claim claim has a larger volume; the node grows the "+
+			"filesystem (1)")
 	// Nothing that is there is written again.
 	w.works()
-	w.written("update persistentvolumeclaims", "update persistentvolumeclaims", "update persistentvolumeclaims", "update persistentvolumes", "update persistentvolumeclaims")
+	w.written("update persistentvolumeclaims", "update persistentvolumeclaims", "update persistentvolumeclaims",
+		"update persistentvolumes", "update persistentvolumeclaims")
 }
 
 // TestWriteFails: a write that fails has the claim come back, and nothing that
@@ -127,11 +135,21 @@ func TestWriteFails(t *testing.T) {
 		calls, all     int
 		begins, larger bool
 	}{
-		"what is begun":          {"persistentvolumeclaims", 1, grown(2*gib, true), "update the status of claim ns/claim: not now", 0, 1, false, false},
-		"the volume's size":      {"persistentvolumes", 1, grown(2*gib, true), "update volume pv: not now", 1, 2, true, false},
-		"the claim's size":       {"persistentvolumeclaims", 2, grown(2*gib, true), "update the status of claim ns/claim: not now", 1, 1, true, true},
-		"why it did not grow":    {"persistentvolumeclaims", 2, no, "update the status of claim ns/claim: not now", 1, 0, true, false},
-		"why it will never grow": {"persistentvolumeclaims", 2, never, "update the status of claim ns/claim: not now", 1, 0, true, false},
+		"what is begun": {
+			"persistentvolumeclaims", 1, grown(2*gib, true), "update the status of claim ns/claim: not now", 0, 1, false, false,
+		},
+		"the volume's size": {
+			"persistentvolumes", 1, grown(2*gib, true), "update volume pv: not now", 1, 2, true, false,
+		},
+		"the claim's size": {
+			"persistentvolumeclaims", 2, grown(2*gib, true), "update the status of claim ns/claim: not now", 1, 1, true, true,
+		},
+		"why it did not grow": {
+			"persistentvolumeclaims", 2, no, "update the status of claim ns/claim: not now", 1, 0, true, false,
+		},
+		"why it will never grow": {
+			"persistentvolumeclaims", 2, never, "update the status of claim ns/claim: not now", 1, 0, true, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim, pv := bound()
@@ -169,7 +187,8 @@ func TestOthersWrite(t *testing.T) {
 	theirs.Finalizers, theirs.ResourceVersion = append(theirs.Finalizers, "example.org/newer"), "newer"
 	var w *world
 	w = newWorld(t, func() csitest.Action {
-		if err := w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), theirs, ""); err != nil {
+		if err := w.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("persistentvolumes"), theirs,
+			""); err != nil {
 			t.Error(err)
 		}
 		return grown(2*gib, true)()
@@ -187,7 +206,8 @@ func TestOthersWrite(t *testing.T) {
 // anything written; another size begins another story.
 func TestImpossibleSizeAgain(t *testing.T) {
 	claim, pv := bound()
-	w := newWorld(t, func() csitest.Action { return csitest.Action{Err: status.Error(codes.OutOfRange, "never")} }, claim, pv, secret())
+	w := newWorld(t, func() csitest.Action { return csitest.Action{Err: status.Error(codes.OutOfRange, "never")} },
+		claim, pv, secret())
 	for range 3 {
 		if after := w.works(); after <= 0 || after > infeasiblePause {
 			t.Errorf("looked at again after %s", after)
@@ -196,12 +216,14 @@ func TestImpossibleSizeAgain(t *testing.T) {
 	w.called(request(2 * gib))
 	w.written("update persistentvolumeclaims", "update persistentvolumeclaims")
 	w.events("Normal PersistentVolumeClaim claim Resizing: volume pv grows from 1Gi to 2Gi (1)",
-		"Warning PersistentVolumeClaim claim VolumeResizeFailed: the volume of claim claim did not grow: OutOfRange: never (1)")
+		"Warning PersistentVolumeClaim claim VolumeResizeFailed: the volume of claim claim did not grow: "+
+			"OutOfRange: never (1)")
 	size := resource.MustParse("2Gi")
 	was := resize.Impossible(begun(claim), size, "OutOfRange: never", metav1.Now())
 	smaller := was.DeepCopy()
 	smaller.Spec.Resources.Requests = storage("1536Mi")
-	if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), smaller, metav1.UpdateOptions{}); err != nil {
+	if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), smaller,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	w.sees(func(c *corev1.PersistentVolumeClaim) bool {
@@ -229,9 +251,15 @@ func TestTurn(t *testing.T) {
 		"its own namespace has a little less":        {lane, places/2 - 1, controls, nothing, false},
 		"another namespace has all that it may have": {other, places / 2, controls, nothing, false},
 		"another driver is busy":                     {driver, places / 2, controls, nothing, false},
-		"to go on waits as to begin does":            {lane, places / 2, controls, func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { *c = *begun(c) }, true},
+		"to go on waits as to begin does": {
+			lane, places / 2, controls, func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { *c = *begun(c) },
+			true,
+		},
 		"what the driver need not do is not held up": {lane, places / 2, csi.ControllerCapabilities{}, nothing, false},
-		"nor is what it has done, for the node":      {lane, places / 2, controls, func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { *v = *larger(v) }, false},
+		"nor is what it has done, for the node": {
+			lane, places / 2, controls, func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { *v = *larger(v) },
+			false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := csitest.Full()
@@ -240,7 +268,8 @@ func TestTurn(t *testing.T) {
 			w := newWorldWith(t, config, grown(2*gib, true), claim, pv, secret())
 			w.register()
 			for i := range c.calls {
-				w.c.Turn(controller.Key{Kind: "claim", Namespace: c.lane.Namespace, Name: string(rune('a' + i))}, c.lane, func(volume.Because) {})
+				w.c.Turn(controller.Key{Kind: "claim", Namespace: c.lane.Namespace, Name: string(rune('a' + i))}, c.lane,
+					func(volume.Because) {})
 			}
 			if after := w.works(); (after > 0) != c.waits || after > 10*time.Second {
 				t.Errorf("looked at again after %s", after)

@@ -66,21 +66,44 @@ func TestClaimWakes(t *testing.T) {
 		before, after func(*corev1.PersistentVolumeClaim)
 		wakes         bool
 	}{
-		"nothing":                          {none, func(c *corev1.PersistentVolumeClaim) { c.Labels = nil }, false},
-		"its wish":                         {none, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = storage("3Gi") }, true},
-		"its wish in other words":          {none, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = storage("2048Mi") }, false},
-		"its size":                         {none, func(c *corev1.PersistentVolumeClaim) { c.Status.Capacity = storage("2Gi") }, true},
-		"its volume":                       {none, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "other" }, true},
-		"its phase":                        {none, func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimLost }, true},
-		"another claim of its name":        {none, func(c *corev1.PersistentVolumeClaim) { c.UID = "new" }, true},
-		"the resizer has begun":            {none, began, false},
-		"the driver will never":            {began, state(corev1.PersistentVolumeClaimControllerResizeInfeasible), false},
-		"the driver has said no":           {began, func(c *corev1.PersistentVolumeClaim) { *c = *resize.Refused(c, "no", metav1.Now()) }, false},
-		"the node goes on":                 {began, state(corev1.PersistentVolumeClaimNodeResizePending), false},
-		"the node cannot":                  {state(corev1.PersistentVolumeClaimNodeResizeInProgress), state(corev1.PersistentVolumeClaimNodeResizeInfeasible), true},
-		"the node could not, and says so":  {state(corev1.PersistentVolumeClaimNodeResizeInfeasible), func(c *corev1.PersistentVolumeClaim) { *c = *resize.Refused(c, "no", metav1.Now()) }, false},
-		"the node is done":                 {state(corev1.PersistentVolumeClaimNodeResizeInProgress), func(c *corev1.PersistentVolumeClaim) { c.Status.AllocatedResourceStatuses = nil }, true},
-		"somebody gives up what was begun": {began, func(c *corev1.PersistentVolumeClaim) { c.Status.AllocatedResourceStatuses = nil }, true},
+		"nothing": {none, func(c *corev1.PersistentVolumeClaim) { c.Labels = nil }, false},
+		"its wish": {
+			none, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = storage("3Gi") }, true,
+		},
+		"its wish in other words": {
+			none, func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = storage("2048Mi") }, false,
+		},
+		"its size": {
+			none, func(c *corev1.PersistentVolumeClaim) { c.Status.Capacity = storage("2Gi") }, true,
+		},
+		"its volume": {
+			none, func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "other" }, true,
+		},
+		"its phase": {
+			none, func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimLost }, true,
+		},
+		"another claim of its name": {none, func(c *corev1.PersistentVolumeClaim) { c.UID = "new" }, true},
+		"the resizer has begun":     {none, began, false},
+		"the driver will never":     {began, state(corev1.PersistentVolumeClaimControllerResizeInfeasible), false},
+		"the driver has said no": {
+			began, func(c *corev1.PersistentVolumeClaim) { *c = *resize.Refused(c, "no", metav1.Now()) }, false,
+		},
+		"the node goes on": {began, state(corev1.PersistentVolumeClaimNodeResizePending), false},
+		"the node cannot": {
+			state(corev1.PersistentVolumeClaimNodeResizeInProgress), state(corev1.PersistentVolumeClaimNodeResizeInfeasible),
+			true,
+		},
+		"the node could not, and says so": {
+			state(corev1.PersistentVolumeClaimNodeResizeInfeasible),
+			func(c *corev1.PersistentVolumeClaim) { *c = *resize.Refused(c, "no", metav1.Now()) }, false,
+		},
+		"the node is done": {
+			state(corev1.PersistentVolumeClaimNodeResizeInProgress),
+			func(c *corev1.PersistentVolumeClaim) { c.Status.AllocatedResourceStatuses = nil }, true,
+		},
+		"somebody gives up what was begun": {
+			began, func(c *corev1.PersistentVolumeClaim) { c.Status.AllocatedResourceStatuses = nil }, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -174,7 +197,8 @@ func TestLongWait(t *testing.T) {
 		if again := w.works(); again <= first {
 			t.Errorf("looked at again after %s, before after %s", again, first)
 		}
-		w.events("Warning PersistentVolumeClaim claim DriverBusy: driver d.example works on as many calls to expand volumes as may be under way at once; this one waits for its turn (1)")
+		w.events("Warning PersistentVolumeClaim claim DriverBusy: driver d.example works on as many calls to expand " +
+			"volumes as may be under way at once; this one waits for its turn (1)")
 		w.are(claim, pv)
 	})
 }
@@ -187,7 +211,8 @@ func TestImpossibleSizeIsDue(t *testing.T) {
 		never := resize.Impossible(claim, resource.MustParse("2Gi"), "OutOfRange: never", metav1.Now())
 		w := newBubble(t, never, pv)
 		w.put()
-		w.client.PrependReactor("update", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errNotNow })
+		w.client.PrependReactor("update", "*",
+			func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errNotNow })
 		for range 2 {
 			if again := w.works(); again != infeasiblePause {
 				t.Errorf("looked at again after %s", again)
@@ -219,7 +244,8 @@ func TestComesBack(t *testing.T) {
 		w.put()
 		<-time.After(3 * time.Second)
 		synctest.Wait()
-		if want := []time.Duration{0, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}; !slices.Equal(pauses, want) {
+		if want := []time.Duration{0, 100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 *
+			time.Millisecond}; !slices.Equal(pauses, want) {
 			t.Errorf("pauses between the tries: %v", pauses)
 		}
 	})

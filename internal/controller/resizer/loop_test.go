@@ -27,10 +27,16 @@ func TestWakes(t *testing.T) {
 		"the claim's phase": {func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
 			c.Status.Phase = corev1.ClaimPending
 		}, false},
-		"the claim's volume":   {func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { c.Spec.VolumeName = "" }, false},
-		"the volume's claim":   {func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }, false},
-		"the size that it has": {func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { c.Status.Capacity = storage("2Gi") }, false},
-		"the driver":           {func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {}, true},
+		"the claim's volume": {
+			func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { c.Spec.VolumeName = "" }, false,
+		},
+		"the volume's claim": {
+			func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil }, false,
+		},
+		"the size that it has": {
+			func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { c.Status.Capacity = storage("2Gi") }, false,
+		},
+		"the driver": {func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim, pv := bound(c.before)
@@ -41,7 +47,8 @@ func TestWakes(t *testing.T) {
 			w.run()
 			wantClaim, wantVolume := bound()
 			if name != "it is all there" && !c.late {
-				if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(ctx, wantClaim, metav1.UpdateOptions{}); err != nil {
+				if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(ctx, wantClaim,
+					metav1.UpdateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				if pv.Spec.ClaimRef == nil {
@@ -65,7 +72,9 @@ func TestWakes(t *testing.T) {
 // TestStoppedBetweenTwoWrites: the volume has its size and the claim does not say
 // so: the driver is not asked again.
 func TestStoppedBetweenTwoWrites(t *testing.T) {
-	claim, pv := bound(func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { v.Spec.Capacity = storage("2Gi") })
+	claim, pv := bound(func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
+		v.Spec.Capacity = storage("2Gi")
+	})
 	w := newWorld(t, grown(2*gib, true), claim, pv, secret())
 	if _, err := w.reconcile(); err != nil {
 		t.Fatal(err)

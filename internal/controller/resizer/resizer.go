@@ -49,8 +49,10 @@ type resizer struct {
 func New(env controller.Env, drivers *csi.Set) *controller.Controller {
 	r := &resizer{
 		Env: env, drivers: drivers, memory: newMemory(),
-		Controller: &controller.Controller{Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log},
-		claims:     env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
+		Controller: &controller.Controller{
+			Declaration: Declaration(), Workers: 10, Places: places, RetryMin: 100 * time.Millisecond, Log: env.Log,
+		},
+		claims: env.Caches.WriteClaims(env.Client), volumes: env.Caches.WriteVolumes(env.Client),
 	}
 	r.Controller.Reconcile = r.reconcile
 	r.claims.Watch(r.claimChanged)
@@ -82,7 +84,8 @@ func (r *resizer) claimChanged(before, after *corev1.PersistentVolumeClaim) {
 		r.wake(after)
 	case before.Spec.Resources.Requests.Storage().Cmp(*after.Spec.Resources.Requests.Storage()) != 0,
 		before.Status.Capacity.Storage().Cmp(*after.Status.Capacity.Storage()) != 0,
-		state(before) != state(after) && (state(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible || state(after) == ""):
+		state(before) != state(after) &&
+			(state(after) == corev1.PersistentVolumeClaimNodeResizeInfeasible || state(after) == ""):
 		r.wake(after)
 	}
 }

@@ -73,17 +73,27 @@ func TestGrowBlock(t *testing.T) {
 // do, never reach the driver, and change nothing.
 func TestNotAsked(t *testing.T) {
 	for name, change := range map[string]func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume){
-		"another claim's volume":   func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { v.Spec.ClaimRef.UID = "other" },
-		"nobody's volume":          func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { v.Spec.ClaimRef = nil },
-		"a volume of another name": func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) { c.Spec.VolumeName = "else" },
+		"another claim's volume": func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef.UID = "other"
+		},
+		"nobody's volume": func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
+			v.Spec.ClaimRef = nil
+		},
+		"a volume of another name": func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
+			c.Spec.VolumeName = "else"
+		},
 		"a claim that is not bound": func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
 			c.Status.Phase = corev1.ClaimPending
 		},
 		"the size that it has": func(c *corev1.PersistentVolumeClaim, _ *corev1.PersistentVolume) {
 			c.Spec.Resources.Requests = storage("1Gi")
 		},
-		"another driver's volume":      func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "other.example" },
-		"a volume that is no driver's": func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) { v.Spec.CSI = nil },
+		"another driver's volume": func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
+			v.Spec.CSI.Driver = "other.example"
+		},
+		"a volume that is no driver's": func(_ *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) {
+			v.Spec.CSI = nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim, pv := bound(change)
@@ -113,7 +123,8 @@ func TestImpossibleSize(t *testing.T) {
 	for _, code := range []codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.NotFound} {
 		t.Run(code.String(), func(t *testing.T) {
 			claim, pv := bound()
-			w := newWorld(t, func() csitest.Action { return csitest.Action{Err: status.Error(code, "never")} }, claim, pv, secret())
+			w := newWorld(t, func() csitest.Action { return csitest.Action{Err: status.Error(code, "never")} },
+				claim, pv, secret())
 			for range 2 {
 				if after, err := w.reconcile(); err != nil || after <= 0 || after > infeasiblePause {
 					t.Fatal(after, err)
@@ -166,7 +177,8 @@ func TestSmallerAfterARefusal(t *testing.T) {
 			}
 			w.are(want, pv)
 			want.Spec.Resources.Requests = storage("1536Mi")
-			if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), want, metav1.UpdateOptions{}); err != nil {
+			if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(t.Context(), want,
+				metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			w.sees(func(c *corev1.PersistentVolumeClaim) bool {

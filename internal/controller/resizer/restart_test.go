@@ -37,15 +37,16 @@ func newLife(t *testing.T, at int, done bool, objects ...runtime.Object) *life {
 		}
 		return grown(2*gib, true)()
 	}, objects...)
-	kubetest.Around(l.client, func(a clienttesting.Action, do func() (runtime.Object, error)) (o runtime.Object, err error) {
-		if !kubetest.IsWrite(a) {
-			return do()
-		}
-		return o, l.step(a.GetVerb()+" "+a.GetResource().Resource, func() error {
-			o, err = do()
-			return err
+	kubetest.Around(l.client,
+		func(a clienttesting.Action, do func() (runtime.Object, error)) (o runtime.Object, err error) {
+			if !kubetest.IsWrite(a) {
+				return do()
+			}
+			return o, l.step(a.GetVerb()+" "+a.GetResource().Resource, func() error {
+				o, err = do()
+				return err
+			})
 		})
-	})
 	return l
 }
 

@@ -77,7 +77,9 @@ func (w *world) start() {
 	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return c.Rights() })
 	caches := kube.NewCaches(client)
 	w.claims = caches.Claims()
-	c = New(controller.Env{Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "resizer"), Log: slog.New(slog.DiscardHandler)}, w.drivers)
+	c = New(controller.Env{
+		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "resizer"), Log: slog.New(slog.DiscardHandler),
+	}, w.drivers)
 	w.c = c
 	followed := func() {}
 	if w.silent {
@@ -178,7 +180,9 @@ func (w *world) events(want ...string) {
 // grown is an answer of the driver.
 func grown(bytes int64, node bool) func() csitest.Action {
 	return func() csitest.Action {
-		return csitest.Action{Answer: &csipb.ControllerExpandVolumeResponse{CapacityBytes: bytes, NodeExpansionRequired: node}}
+		return csitest.Action{
+			Answer: &csipb.ControllerExpandVolumeResponse{CapacityBytes: bytes, NodeExpansionRequired: node},
+		}
 	}
 }
 
@@ -224,14 +228,23 @@ func storage(size string) corev1.ResourceList {
 }
 
 // bound is a claim of 1Gi that wants 2Gi, and its volume.
-func bound(change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
-	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "claim", UID: "c", Labels: map[string]string{"a": "b"}, Finalizers: []string{"example.org/foreign"}}}
+func bound(
+	change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume),
+) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
+	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "claim", UID: "c", Labels: map[string]string{"a": "b"},
+		Finalizers: []string{"example.org/foreign"},
+	}}
 	c.Spec.VolumeName, c.Spec.Resources.Requests = "pv", storage("2Gi")
 	c.Status = corev1.PersistentVolumeClaimStatus{
 		Phase: corev1.ClaimBound, Capacity: storage("1Gi"),
-		Conditions: []corev1.PersistentVolumeClaimCondition{{Type: "example.org/Foreign", Status: corev1.ConditionTrue, Message: "theirs"}},
+		Conditions: []corev1.PersistentVolumeClaimCondition{
+			{Type: "example.org/Foreign", Status: corev1.ConditionTrue, Message: "theirs"},
+		},
 	}
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "v", Finalizers: []string{"example.org/foreign"}}}
+	v := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pv", UID: "v", Finalizers: []string{"example.org/foreign"}},
+	}
 	v.Spec.Capacity, v.Spec.AccessModes = storage("1Gi"), []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	v.Spec.MountOptions, v.Spec.PersistentVolumeReclaimPolicy = []string{"noatime"}, corev1.PersistentVolumeReclaimRetain
 	v.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "ns", Name: "claim", UID: "c"}
@@ -246,7 +259,9 @@ func bound(change ...func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolum
 }
 
 func secret() *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("value")}}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}, Data: map[string][]byte{"key": []byte("value")},
+	}
 }
 
 func otherSecret() *corev1.Secret {
@@ -259,7 +274,9 @@ func request(bytes int64) *csipb.ControllerExpandVolumeRequest {
 	return &csipb.ControllerExpandVolumeRequest{
 		VolumeId: "h", Secrets: map[string]string{"key": "value"}, CapacityRange: &csipb.CapacityRange{RequiredBytes: bytes},
 		VolumeCapability: &csipb.VolumeCapability{
-			AccessType: &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{FsType: "xfs", MountFlags: []string{"noatime"}}},
+			AccessType: &csipb.VolumeCapability_Mount{
+				Mount: &csipb.VolumeCapability_MountVolume{FsType: "xfs", MountFlags: []string{"noatime"}},
+			},
 			AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
 		},
 	}

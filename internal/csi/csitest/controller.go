@@ -55,7 +55,8 @@ func (d *Driver) Volumes() []Volume {
 		v := d.volumes[id]
 		out = append(out, Volume{
 			ID: v.id, Name: v.name, Bytes: v.bytes, Nodes: slices.Sorted(maps.Keys(v.attached)),
-			Staged: v.staged.GetStagingTargetPath(), Published: slices.Sorted(maps.Keys(v.published)), Mutable: maps.Clone(v.mutable),
+			Staged: v.staged.GetStagingTargetPath(), Published: slices.Sorted(maps.Keys(v.published)),
+			Mutable: maps.Clone(v.mutable),
 		})
 	}
 	return out
@@ -155,7 +156,9 @@ func (d *Driver) used() int64 {
 }
 
 func (d *Driver) answer(v *vol) *csipb.Volume {
-	out := &csipb.Volume{VolumeId: v.id, CapacityBytes: v.bytes, ContentSource: v.source, VolumeContext: map[string]string{"name": v.name}}
+	out := &csipb.Volume{
+		VolumeId: v.id, CapacityBytes: v.bytes, ContentSource: v.source, VolumeContext: map[string]string{"name": v.name},
+	}
 	if d.config.Plugin.AccessibilityConstraints {
 		out.AccessibleTopology = []*csipb.Topology{{Segments: d.config.Segments}}
 	}
@@ -177,7 +180,9 @@ func (d *Driver) DeleteVolume(_ context.Context, r *csipb.DeleteVolumeRequest) (
 }
 
 // ControllerPublishVolume attaches a volume to a node.
-func (d *Driver) ControllerPublishVolume(_ context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+func (d *Driver) ControllerPublishVolume(
+	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
+) (*csipb.ControllerPublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetNodeId() == "" || r.GetVolumeCapability() == nil {
 		return nil, invalid("a volume id, a node id and a capability are required")
 	}
@@ -219,7 +224,8 @@ func (d *Driver) mayAttach(v *vol, r *csipb.ControllerPublishVolumeRequest) erro
 
 func singleNode(c *csipb.VolumeCapability) bool {
 	switch c.GetAccessMode().GetMode() {
-	case csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
+	case csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+		csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
 		csipb.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER:
 		return false
 	}
@@ -228,7 +234,9 @@ func singleNode(c *csipb.VolumeCapability) bool {
 
 // ControllerUnpublishVolume detaches a volume from a node, or from all. It
 // refuses while this node still uses it: nobody may ask for that.
-func (d *Driver) ControllerUnpublishVolume(_ context.Context, r *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+func (d *Driver) ControllerUnpublishVolume(
+	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
+) (*csipb.ControllerUnpublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}
@@ -250,7 +258,9 @@ func (d *Driver) ControllerUnpublishVolume(_ context.Context, r *csipb.Controlle
 }
 
 // ValidateVolumeCapabilities confirms everything.
-func (d *Driver) ValidateVolumeCapabilities(_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
+func (d *Driver) ValidateVolumeCapabilities(
+	_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest,
+) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
 	if len(r.GetVolumeCapabilities()) == 0 {
 		return nil, invalid("no capability")
 	}
@@ -305,7 +315,9 @@ func (d *Driver) GetCapacity(context.Context, *csipb.GetCapacityRequest) (*csipb
 }
 
 // ControllerExpandVolume makes a volume larger, never smaller.
-func (d *Driver) ControllerExpandVolume(_ context.Context, r *csipb.ControllerExpandVolumeRequest) (*csipb.ControllerExpandVolumeResponse, error) {
+func (d *Driver) ControllerExpandVolume(
+	_ context.Context, r *csipb.ControllerExpandVolumeRequest,
+) (*csipb.ControllerExpandVolumeResponse, error) {
 	if r.GetCapacityRange() == nil {
 		return nil, invalid("no capacity")
 	}
@@ -331,7 +343,9 @@ func (d *Driver) ControllerExpandVolume(_ context.Context, r *csipb.ControllerEx
 }
 
 // ControllerGetVolume returns a volume and where it is published.
-func (d *Driver) ControllerGetVolume(_ context.Context, r *csipb.ControllerGetVolumeRequest) (*csipb.ControllerGetVolumeResponse, error) {
+func (d *Driver) ControllerGetVolume(
+	_ context.Context, r *csipb.ControllerGetVolumeRequest,
+) (*csipb.ControllerGetVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.find(r.GetVolumeId())
@@ -344,7 +358,9 @@ func (d *Driver) ControllerGetVolume(_ context.Context, r *csipb.ControllerGetVo
 }
 
 // ControllerModifyVolume keeps the parameters.
-func (d *Driver) ControllerModifyVolume(_ context.Context, r *csipb.ControllerModifyVolumeRequest) (*csipb.ControllerModifyVolumeResponse, error) {
+func (d *Driver) ControllerModifyVolume(
+	_ context.Context, r *csipb.ControllerModifyVolumeRequest,
+) (*csipb.ControllerModifyVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.find(r.GetVolumeId())

@@ -39,7 +39,8 @@ func TestOrderIsEnforced(t *testing.T) {
 	}
 	defer c.Close()
 	capability := csi.Capability(csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, false, "", nil)
-	v, err := c.ControllerClient().CreateVolume(t.Context(), &csipb.CreateVolumeRequest{Name: "v", VolumeCapabilities: []*csipb.VolumeCapability{capability}})
+	v, err := c.ControllerClient().CreateVolume(t.Context(),
+		&csipb.CreateVolumeRequest{Name: "v", VolumeCapabilities: []*csipb.VolumeCapability{capability}})
 	if err != nil {
 		t.Fatal(err)
 	}

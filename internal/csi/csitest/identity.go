@@ -18,16 +18,22 @@ func (d *Driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*c
 }
 
 // GetPluginCapabilities tells the configured ones.
-func (d *Driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+func (d *Driver) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
 	r := &csipb.GetPluginCapabilitiesResponse{}
 	service := func(able bool, kind csipb.PluginCapability_Service_Type) {
 		if able {
-			r.Capabilities = append(r.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_Service_{Service: &csipb.PluginCapability_Service{Type: kind}}})
+			r.Capabilities = append(r.Capabilities, &csipb.PluginCapability{
+				Type: &csipb.PluginCapability_Service_{Service: &csipb.PluginCapability_Service{Type: kind}},
+			})
 		}
 	}
 	expansion := func(able bool, kind csipb.PluginCapability_VolumeExpansion_Type) {
 		if able {
-			r.Capabilities = append(r.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_VolumeExpansion_{VolumeExpansion: &csipb.PluginCapability_VolumeExpansion{Type: kind}}})
+			r.Capabilities = append(r.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_VolumeExpansion_{
+				VolumeExpansion: &csipb.PluginCapability_VolumeExpansion{Type: kind},
+			}})
 		}
 	}
 	p := d.config.Plugin
@@ -39,11 +45,15 @@ func (d *Driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabili
 }
 
 // ControllerGetCapabilities tells the configured ones.
-func (d *Driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+func (d *Driver) ControllerGetCapabilities(
+	context.Context, *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	r := &csipb.ControllerGetCapabilitiesResponse{}
 	add := func(able bool, kind csipb.ControllerServiceCapability_RPC_Type) {
 		if able {
-			r.Capabilities = append(r.Capabilities, &csipb.ControllerServiceCapability{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: kind}}})
+			r.Capabilities = append(r.Capabilities, &csipb.ControllerServiceCapability{
+				Type: &csipb.ControllerServiceCapability_Rpc{Rpc: &csipb.ControllerServiceCapability_RPC{Type: kind}},
+			})
 		}
 	}
 	c := d.config.Controller
@@ -64,11 +74,15 @@ func (d *Driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGet
 }
 
 // NodeGetCapabilities tells the configured ones.
-func (d *Driver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
+func (d *Driver) NodeGetCapabilities(
+	context.Context, *csipb.NodeGetCapabilitiesRequest,
+) (*csipb.NodeGetCapabilitiesResponse, error) {
 	r := &csipb.NodeGetCapabilitiesResponse{}
 	add := func(able bool, kind csipb.NodeServiceCapability_RPC_Type) {
 		if able {
-			r.Capabilities = append(r.Capabilities, &csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: kind}}})
+			r.Capabilities = append(r.Capabilities, &csipb.NodeServiceCapability{
+				Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: kind}},
+			})
 		}
 	}
 	n := d.config.Node

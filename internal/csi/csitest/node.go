@@ -22,7 +22,9 @@ func (d *Driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb
 }
 
 // NodeStageVolume notes the staging path; the caller has made the directory.
-func (d *Driver) NodeStageVolume(_ context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
+func (d *Driver) NodeStageVolume(
+	_ context.Context, r *csipb.NodeStageVolumeRequest,
+) (*csipb.NodeStageVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetStagingTargetPath() == "" || r.GetVolumeCapability() == nil {
 		return nil, invalid("a volume id, a staging path and a capability are required")
 	}
@@ -33,7 +35,8 @@ func (d *Driver) NodeStageVolume(_ context.Context, r *csipb.NodeStageVolumeRequ
 		return nil, err
 	}
 	if before := v.staged; before != nil {
-		if before.GetStagingTargetPath() != r.GetStagingTargetPath() || !proto.Equal(before.GetVolumeCapability(), r.GetVolumeCapability()) {
+		if before.GetStagingTargetPath() != r.GetStagingTargetPath() ||
+			!proto.Equal(before.GetVolumeCapability(), r.GetVolumeCapability()) {
 			return nil, status.Error(codes.AlreadyExists, "the volume is staged in another way")
 		}
 		return &csipb.NodeStageVolumeResponse{}, nil
@@ -70,7 +73,9 @@ func (d *Driver) onHost(method string, req any, otherwise func() error) error {
 
 // NodeUnstageVolume forgets the staging path. It refuses while the volume is
 // published: nobody may ask for that.
-func (d *Driver) NodeUnstageVolume(_ context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
+func (d *Driver) NodeUnstageVolume(
+	_ context.Context, r *csipb.NodeUnstageVolumeRequest,
+) (*csipb.NodeUnstageVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetStagingTargetPath() == "" {
 		return nil, invalid("a volume id and a staging path are required")
 	}
@@ -92,7 +97,9 @@ func (d *Driver) NodeUnstageVolume(_ context.Context, r *csipb.NodeUnstageVolume
 
 // NodePublishVolume makes the target: a directory, or a file for a block
 // volume.
-func (d *Driver) NodePublishVolume(_ context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+func (d *Driver) NodePublishVolume(
+	_ context.Context, r *csipb.NodePublishVolumeRequest,
+) (*csipb.NodePublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetTargetPath() == "" || r.GetVolumeCapability() == nil {
 		return nil, invalid("a volume id, a target path and a capability are required")
 	}
@@ -146,7 +153,9 @@ func makeTarget(r *csipb.NodePublishVolumeRequest) error {
 }
 
 // NodeUnpublishVolume removes the target.
-func (d *Driver) NodeUnpublishVolume(_ context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+func (d *Driver) NodeUnpublishVolume(
+	_ context.Context, r *csipb.NodeUnpublishVolumeRequest,
+) (*csipb.NodeUnpublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetTargetPath() == "" {
 		return nil, invalid("a volume id and a target path are required")
 	}
@@ -186,18 +195,24 @@ func (d *Driver) at(id, path string) (*vol, error) {
 }
 
 // NodeGetVolumeStats returns the size and no use.
-func (d *Driver) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
+func (d *Driver) NodeGetVolumeStats(
+	_ context.Context, r *csipb.NodeGetVolumeStatsRequest,
+) (*csipb.NodeGetVolumeStatsResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.at(r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
 		return nil, err
 	}
-	return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: v.bytes, Available: v.bytes}}}, nil
+	return &csipb.NodeGetVolumeStatsResponse{
+		Usage: []*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: v.bytes, Available: v.bytes}},
+	}, nil
 }
 
 // NodeExpandVolume finds the file system as large as the volume.
-func (d *Driver) NodeExpandVolume(_ context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+func (d *Driver) NodeExpandVolume(
+	_ context.Context, r *csipb.NodeExpandVolumeRequest,
+) (*csipb.NodeExpandVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	v, err := d.at(r.GetVolumeId(), r.GetVolumePath())

@@ -12,7 +12,9 @@ import (
 func (d *Driver) Register(dir string) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	r := registrar.Registrar{Driver: d.Name(), Endpoint: d.Socket, Path: registrar.Path(dir, d.Name()), Log: slog.New(slog.DiscardHandler)}
+	r := registrar.Registrar{
+		Driver: d.Name(), Endpoint: d.Socket, Path: registrar.Path(dir, d.Name()), Log: slog.New(slog.DiscardHandler),
+	}
 	go func() { ended <- r.Run(ctx) }()
 	d.t.Cleanup(func() {
 		stop()

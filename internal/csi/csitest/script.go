@@ -126,11 +126,15 @@ func (s *script) note(method, key string, req any) (f func(int, any) Action, n i
 }
 
 func isQuestion(method string) bool {
-	return slices.Contains([]string{"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities", "NodeGetCapabilities"}, method)
+	return slices.Contains([]string{
+		"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities", "NodeGetCapabilities",
+	}, method)
 }
 
 // intercept plays the script around each call.
-func (d *Driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler) (any, error) {
+func (d *Driver) intercept(
+	ctx context.Context, req any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler,
+) (any, error) {
 	method := path.Base(info.FullMethod)
 	action, leave := d.script.enter(method, volumeKey(req), req)
 	defer leave()

@@ -173,7 +173,8 @@ func (s *suite) create() {
 	if other.GetVolumeId() == v.GetVolumeId() {
 		s.t.Error("two names have one volume")
 	}
-	r.Name, r.CapacityRange = "suite-create-range", &csipb.CapacityRange{RequiredBytes: s.target.Bytes, LimitBytes: s.target.Bytes - 1}
+	r.Name, r.CapacityRange = "suite-create-range",
+		&csipb.CapacityRange{RequiredBytes: s.target.Bytes, LimitBytes: s.target.Bytes - 1}
 	_, err = s.c.CreateVolume(s.ctx, r)
 	s.want("CreateVolume with a limit below the size", err, codes.OutOfRange, codes.InvalidArgument)
 	s.delete(v.GetVolumeId())
@@ -206,14 +207,18 @@ func (s *suite) missingArguments() {
 	s.want("CreateVolume without capabilities", err, codes.InvalidArgument)
 	_, err = s.c.DeleteVolume(s.ctx, &csipb.DeleteVolumeRequest{})
 	s.want("DeleteVolume without an id", err, codes.InvalidArgument)
-	_, err = s.n.NodePublishVolume(s.ctx, &csipb.NodePublishVolumeRequest{VolumeCapability: capability, TargetPath: s.path("target")})
+	_, err = s.n.NodePublishVolume(s.ctx, &csipb.NodePublishVolumeRequest{
+		VolumeCapability: capability, TargetPath: s.path("target"),
+	})
 	s.want("NodePublishVolume without an id", err, codes.InvalidArgument)
 	_, err = s.n.NodePublishVolume(s.ctx, &csipb.NodePublishVolumeRequest{VolumeId: "x", VolumeCapability: capability})
 	s.want("NodePublishVolume without a path", err, codes.InvalidArgument)
 	_, err = s.n.NodeUnpublishVolume(s.ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: "x"})
 	s.want("NodeUnpublishVolume without a path", err, codes.InvalidArgument)
 	if s.d.Node.StageUnstage {
-		_, err = s.n.NodeStageVolume(s.ctx, &csipb.NodeStageVolumeRequest{VolumeId: "x", StagingTargetPath: s.path("staging")})
+		_, err = s.n.NodeStageVolume(s.ctx, &csipb.NodeStageVolumeRequest{
+			VolumeId: "x", StagingTargetPath: s.path("staging"),
+		})
 		s.want("NodeStageVolume without a capability", err, codes.InvalidArgument)
 	}
 }

@@ -33,7 +33,8 @@ func (u *use) attach() error {
 		return nil
 	}
 	r, err := u.c.ControllerPublishVolume(u.ctx, &csipb.ControllerPublishVolumeRequest{
-		VolumeId: u.volume.GetVolumeId(), NodeId: u.node, VolumeCapability: u.capability, VolumeContext: u.volume.GetVolumeContext(),
+		VolumeId: u.volume.GetVolumeId(), NodeId: u.node, VolumeCapability: u.capability,
+		VolumeContext: u.volume.GetVolumeContext(),
 	})
 	u.context = r.GetPublishContext()
 	return err
@@ -43,7 +44,8 @@ func (u *use) detach() error {
 	if !u.d.Controller.PublishUnpublish {
 		return nil
 	}
-	_, err := u.c.ControllerUnpublishVolume(u.ctx, &csipb.ControllerUnpublishVolumeRequest{VolumeId: u.volume.GetVolumeId(), NodeId: u.node})
+	_, err := u.c.ControllerUnpublishVolume(u.ctx,
+		&csipb.ControllerUnpublishVolumeRequest{VolumeId: u.volume.GetVolumeId(), NodeId: u.node})
 	return err
 }
 
@@ -63,20 +65,24 @@ func (u *use) unstage() error {
 	if !u.d.Node.StageUnstage {
 		return nil
 	}
-	_, err := u.n.NodeUnstageVolume(u.ctx, &csipb.NodeUnstageVolumeRequest{VolumeId: u.volume.GetVolumeId(), StagingTargetPath: u.path("staging")})
+	_, err := u.n.NodeUnstageVolume(u.ctx, &csipb.NodeUnstageVolumeRequest{
+		VolumeId: u.volume.GetVolumeId(), StagingTargetPath: u.path("staging"),
+	})
 	return err
 }
 
 func (u *use) publish() error {
 	_, err := u.n.NodePublishVolume(u.ctx, &csipb.NodePublishVolumeRequest{
-		VolumeId: u.volume.GetVolumeId(), TargetPath: u.path("target"), StagingTargetPath: u.stagedAt, VolumeCapability: u.capability,
-		VolumeContext: u.volume.GetVolumeContext(), PublishContext: u.context,
+		VolumeId: u.volume.GetVolumeId(), TargetPath: u.path("target"), StagingTargetPath: u.stagedAt,
+		VolumeCapability: u.capability,
+		VolumeContext:    u.volume.GetVolumeContext(), PublishContext: u.context,
 	})
 	return err
 }
 
 func (u *use) unpublish() error {
-	_, err := u.n.NodeUnpublishVolume(u.ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: u.volume.GetVolumeId(), TargetPath: u.path("target")})
+	_, err := u.n.NodeUnpublishVolume(u.ctx,
+		&csipb.NodeUnpublishVolumeRequest{VolumeId: u.volume.GetVolumeId(), TargetPath: u.path("target")})
 	return err
 }
 
@@ -104,7 +110,9 @@ func (s *suite) life(capability *csipb.VolumeCapability) {
 		s.t.Error("the volume is published, but there is no target")
 	}
 	if s.d.Node.Stats {
-		r, err := s.n.NodeGetVolumeStats(s.ctx, &csipb.NodeGetVolumeStatsRequest{VolumeId: u.volume.GetVolumeId(), VolumePath: s.path("target")})
+		r, err := s.n.NodeGetVolumeStats(s.ctx, &csipb.NodeGetVolumeStatsRequest{
+			VolumeId: u.volume.GetVolumeId(), VolumePath: s.path("target"),
+		})
 		s.ok("NodeGetVolumeStats", err)
 		if len(r.GetUsage()) == 0 {
 			s.t.Error("NodeGetVolumeStats tells no usage")
@@ -173,7 +181,8 @@ func (s *suite) unknownIDs() {
 
 func (u *use) growth(factor int64) *csipb.ControllerExpandVolumeRequest {
 	return &csipb.ControllerExpandVolumeRequest{
-		VolumeId: u.volume.GetVolumeId(), CapacityRange: &csipb.CapacityRange{RequiredBytes: factor * u.target.Bytes}, VolumeCapability: u.capability,
+		VolumeId: u.volume.GetVolumeId(), CapacityRange: &csipb.CapacityRange{RequiredBytes: factor * u.target.Bytes},
+		VolumeCapability: u.capability,
 	}
 }
 

@@ -144,11 +144,15 @@ func (s *service) GetInfo(context.Context, *registerapi.InfoRequest) (*registera
 	if len(versions) == 0 {
 		versions = []string{"1.0.0"}
 	}
-	return &registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: s.Driver, Endpoint: s.Endpoint, SupportedVersions: versions}, nil
+	return &registerapi.PluginInfo{
+		Type: registerapi.CSIPlugin, Name: s.Driver, Endpoint: s.Endpoint, SupportedVersions: versions,
+	}, nil
 }
 
 // NotifyRegistrationStatus hears how the registration ended.
-func (s *service) NotifyRegistrationStatus(_ context.Context, told *registerapi.RegistrationStatus) (*registerapi.RegistrationStatusResponse, error) {
+func (s *service) NotifyRegistrationStatus(
+	_ context.Context, told *registerapi.RegistrationStatus,
+) (*registerapi.RegistrationStatusResponse, error) {
 	if told.GetPluginRegistered() {
 		s.Log.Info("driver is registered", "driver", s.Driver, "endpoint", s.Endpoint)
 		return &registerapi.RegistrationStatusResponse{}, nil

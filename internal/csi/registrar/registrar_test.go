@@ -43,7 +43,10 @@ func announced(t *testing.T) registrar.Registrar {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return registrar.Registrar{Driver: driverName, Endpoint: "/plugins/csi.sock", Path: registrar.Path(dir, driverName), Log: slog.New(slog.DiscardHandler)}
+	return registrar.Registrar{
+		Driver: driverName, Endpoint: "/plugins/csi.sock", Path: registrar.Path(dir, driverName),
+		Log: slog.New(slog.DiscardHandler),
+	}
 }
 
 // start runs a registrar and returns when its socket is there.
@@ -128,7 +131,8 @@ func TestContract(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info.GetType() != registerapi.CSIPlugin || info.GetName() != driverName || info.GetEndpoint() != r.Endpoint || !slices.Equal(info.GetSupportedVersions(), c.want) {
+		if info.GetType() != registerapi.CSIPlugin || info.GetName() != driverName || info.GetEndpoint() != r.Endpoint ||
+			!slices.Equal(info.GetSupportedVersions(), c.want) {
 			t.Errorf("it says %v", info)
 		}
 		a.tell(&registerapi.RegistrationStatus{PluginRegistered: true})
@@ -147,7 +151,8 @@ func TestContract(t *testing.T) {
 func TestRefused(t *testing.T) {
 	a := start(t, announced(t))
 	a.tell(&registerapi.RegistrationStatus{Error: "topology collides" + strings.Repeat("!", 60_000)})
-	if err := a.result(); !errors.Is(err, registrar.ErrRefused) || !strings.Contains(err.Error(), "topology collides") || len(err.Error()) > 1200 {
+	if err := a.result(); !errors.Is(err, registrar.ErrRefused) || !strings.Contains(err.Error(), "topology collides") ||
+		len(err.Error()) > 1200 {
 		t.Errorf("it ended with %.1300v", err)
 	}
 	a.gone()

@@ -19,8 +19,10 @@ const driver = "d.example.com"
 
 func pv(name string, modes ...corev1.PersistentVolumeAccessMode) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
-		AccessModes:            append(modes, corev1.ReadWriteOnce),
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h-" + name}},
+		AccessModes: append(modes, corev1.ReadWriteOnce),
+		PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h-" + name},
+		},
 	}}
 }
 
@@ -33,7 +35,9 @@ func withSecret() *corev1.PersistentVolume {
 func pod(name string) *corev1.Pod { return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
 func node(change ...func(*corev1.Node)) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	}}
 	for _, f := range change {
 		f(n)
 	}
@@ -48,7 +52,8 @@ func uses(name string) func(*corev1.Node) {
 
 func knows(name string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
-		n.Status.VolumesAttached = append(n.Status.VolumesAttached, corev1.AttachedVolume{Name: corev1.UniqueVolumeName(volume.UniqueName(driver, "h-"+name))})
+		n.Status.VolumesAttached = append(n.Status.VolumesAttached,
+			corev1.AttachedVolume{Name: corev1.UniqueVolumeName(volume.UniqueName(driver, "h-"+name))})
 	}
 }
 func down(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }
@@ -63,7 +68,9 @@ func outOfSoftly(n *corev1.Node) {
 func attachment(volumeName, nodeName string, change ...func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
 	a := &storagev1.VolumeAttachment{
 		ObjectMeta: metav1.ObjectMeta{Name: NameOf(driver, "h-"+volumeName, nodeName)},
-		Spec:       storagev1.VolumeAttachmentSpec{Attacher: driver, NodeName: nodeName, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volumeName}},
+		Spec: storagev1.VolumeAttachmentSpec{
+			Attacher: driver, NodeName: nodeName, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volumeName},
+		},
 	}
 	for _, f := range change {
 		f(a)
@@ -127,25 +134,53 @@ func calls() []attachmentCase {
 	dying.DeletionTimestamp = &metav1.Time{}
 	foreign.Spec.CSI.Driver, path.Spec.CSI = "other.example.com", nil
 	return []attachmentCase{
-		{"the driver is asked to attach, with what detach will need recorded", Facts{Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1", Ours: true}},
-		{"what is attached is left alone", Facts{Attachment: attachment("pv", "n1", attached), Volume: v, NodeID: "id1", Ours: true}},
+		{"the driver is asked to attach, with what detach will need recorded", Facts{
+			Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1", Ours: true,
+		}},
+		{"what is attached is left alone", Facts{
+			Attachment: attachment("pv", "n1", attached), Volume: v, NodeID: "id1", Ours: true,
+		}},
 		{"a driver that is not here is waited for", Facts{Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1"}},
 		{"a node without the driver is waited for", Facts{Attachment: attachment("pv", "n1"), Volume: v, Ours: true}},
 		{"a volume that is gone is not attached", Facts{Attachment: attachment("pv", "n1"), NodeID: "id1", Ours: true}},
 		{"nor one that is going", Facts{Attachment: attachment("pv", "n1"), Volume: dying, NodeID: "id1", Ours: true}},
-		{"detach uses the record, though volume and node are gone", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded), Ours: true}},
-		{"an attachment of today's attacher has no record but a volume", Facts{Attachment: attachment("pv", "n1", attached, going, held), Volume: v, NodeID: "id1", Ours: true}},
-		{"without both the driver was never called by us", Facts{Attachment: attachment("pv", "n1", going, held), Ours: true}},
-		{"a driver with nothing to do is not called", Facts{Attachment: attachment("pv", "n1"), Volume: v, Ours: true, Trivial: true}},
-		{"a driver is never given another one's volume", Facts{Attachment: attachment("pv", "n1"), Volume: foreign, NodeID: "id1", Ours: true}},
-		{"what is no CSI volume is not attached", Facts{Attachment: attachment("pv", "n1"), Volume: path, NodeID: "id1", Ours: true}},
-		{"today's attacher called the driver and the volume is gone: nobody knows what to detach", Facts{Attachment: attachment("pv", "n1", going, held, named), Ours: true}},
-		{"attached, and nobody knows what", Facts{Attachment: attachment("pv", "n1", attached, going, held), NodeID: "id1", Ours: true}},
-		{"a record that cannot be read is not trusted", Facts{Attachment: attachment("pv", "n1", going, held, torn), NodeID: "id1", Ours: true}},
+		{"detach uses the record, though volume and node are gone", Facts{
+			Attachment: attachment("pv", "n1", attached, going, held, recorded), Ours: true,
+		}},
+		{"an attachment of today's attacher has no record but a volume", Facts{
+			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, NodeID: "id1", Ours: true,
+		}},
+		{
+			"without both the driver was never called by us", Facts{Attachment: attachment("pv", "n1", going, held), Ours: true},
+		},
+		{"a driver with nothing to do is not called", Facts{
+			Attachment: attachment("pv", "n1"), Volume: v, Ours: true, Trivial: true,
+		}},
+		{"a driver is never given another one's volume", Facts{
+			Attachment: attachment("pv", "n1"), Volume: foreign, NodeID: "id1", Ours: true,
+		}},
+		{"what is no CSI volume is not attached", Facts{
+			Attachment: attachment("pv", "n1"), Volume: path, NodeID: "id1", Ours: true,
+		}},
+		{"today's attacher called the driver and the volume is gone: nobody knows what to detach", Facts{
+			Attachment: attachment("pv", "n1", going, held, named), Ours: true,
+		}},
+		{"attached, and nobody knows what", Facts{
+			Attachment: attachment("pv", "n1", attached, going, held), NodeID: "id1", Ours: true,
+		}},
+		{"a record that cannot be read is not trusted", Facts{
+			Attachment: attachment("pv", "n1", going, held, torn), NodeID: "id1", Ours: true,
+		}},
 		{"nor one of nothing", Facts{Attachment: attachment("pv", "n1", going, held, hollow), NodeID: "id1", Ours: true}},
-		{"another one's volume is not detached either", Facts{Attachment: attachment("pv", "n1", going, held, named), Volume: foreign, Ours: true}},
-		{"to a driver no node means every node: it is never asked that", Facts{Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true}},
-		{"a driver that lost the ability to attach lets go", Facts{Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true, Trivial: true}},
+		{"another one's volume is not detached either", Facts{
+			Attachment: attachment("pv", "n1", going, held, named), Volume: foreign, Ours: true,
+		}},
+		{"to a driver no node means every node: it is never asked that", Facts{
+			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true,
+		}},
+		{"a driver that lost the ability to attach lets go", Facts{
+			Attachment: attachment("pv", "n1", attached, going, held), Volume: v, Ours: true, Trivial: true,
+		}},
 	}
 }
 
@@ -158,21 +193,49 @@ func records() []attachmentCase {
 	nothing := attachment("", "n1")
 	nothing.Spec.Source = storagev1.VolumeAttachmentSource{}
 	return []attachmentCase{
-		{"the driver does not know that it is attached", Facts{Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Ours: true, Again: true}},
-		{"the node has another name since: it may be attached under the old one", Facts{Attachment: attachment("pv", "n1", held, recorded), Volume: v, NodeID: "id2", Ours: true}},
-		{"a name that somebody suggests was not used yet", Facts{Attachment: attachment("pv", "n1", named), Volume: v, NodeID: "id2", Ours: true}},
-		{"more attributes than a driver takes", Facts{Attachment: attachment("pv", "n1"), Volume: wordy, NodeID: "id1", Ours: true}},
+		{"the driver does not know that it is attached", Facts{
+			Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Ours: true, Again: true,
+		}},
+		{"the node has another name since: it may be attached under the old one", Facts{
+			Attachment: attachment("pv", "n1", held, recorded), Volume: v, NodeID: "id2", Ours: true,
+		}},
+		{"a name that somebody suggests was not used yet", Facts{
+			Attachment: attachment("pv", "n1", named), Volume: v, NodeID: "id2", Ours: true,
+		}},
+		{"more attributes than a driver takes", Facts{
+			Attachment: attachment("pv", "n1"), Volume: wordy, NodeID: "id1", Ours: true,
+		}},
 		{"as many as one takes", Facts{Attachment: attachment("pv", "n1"), Volume: full, NodeID: "id1", Ours: true}},
-		{"the Secret of the call is recorded for the next one", Facts{Attachment: attachment("pv", "n1"), Volume: withSecret(), NodeID: "id1", Ours: true}},
-		{"what is attached, kept and recorded is left alone", Facts{Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Ours: true}},
-		{"a record that cannot be read is one: the finalizer has been taken", Facts{Attachment: attachment("pv", "n1", attached, torn), Volume: v, NodeID: "id1", Ours: true}},
-		{"what is no CSI volume any more does not say what to detach", Facts{Attachment: attachment("pv", "n1", going, held, named), Volume: path, Ours: true}},
+		{"the Secret of the call is recorded for the next one", Facts{
+			Attachment: attachment("pv", "n1"), Volume: withSecret(), NodeID: "id1", Ours: true,
+		}},
+		{"what is attached, kept and recorded is left alone", Facts{
+			Attachment: attachment("pv", "n1", attached, held, recorded), Volume: v, NodeID: "id1", Ours: true,
+		}},
+		{"a record that cannot be read is one: the finalizer has been taken", Facts{
+			Attachment: attachment("pv", "n1", attached, torn), Volume: v, NodeID: "id1", Ours: true,
+		}},
+		{"what is no CSI volume any more does not say what to detach", Facts{
+			Attachment: attachment("pv", "n1", going, held, named), Volume: path, Ours: true,
+		}},
 		{"an attachment of nothing is not attached", Facts{Attachment: nothing, NodeID: "id1", Ours: true}},
-		{"a volume may be described in the attachment itself", Facts{Attachment: attachment("", "n1", inline), Volume: SourceOf(attachment("", "n1", inline), nil), NodeID: "id1", Ours: true}},
-		{"if it is a CSI volume", Facts{Attachment: attachment("", "n1", inlinePath), Volume: SourceOf(attachment("", "n1", inlinePath), nil), NodeID: "id1", Ours: true}},
-		{"the object was made again for another volume, and the driver may have attached the first", Facts{Attachment: attachment("pv", "n1", held, recorded), Volume: anew, NodeID: "id1", Ours: true}},
-		{"somebody has taken the finalizer of what is attached", Facts{Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true}},
-		{"which a driver that does not attach never had", Facts{Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true, Trivial: true}},
+		{"a volume may be described in the attachment itself", Facts{
+			Attachment: attachment("", "n1", inline), Volume: SourceOf(attachment("", "n1", inline), nil), NodeID: "id1",
+			Ours: true,
+		}},
+		{"if it is a CSI volume", Facts{
+			Attachment: attachment("", "n1", inlinePath), Volume: SourceOf(attachment("", "n1", inlinePath), nil),
+			NodeID: "id1", Ours: true,
+		}},
+		{"the object was made again for another volume, and the driver may have attached the first", Facts{
+			Attachment: attachment("pv", "n1", held, recorded), Volume: anew, NodeID: "id1", Ours: true,
+		}},
+		{"somebody has taken the finalizer of what is attached", Facts{
+			Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true,
+		}},
+		{"which a driver that does not attach never had", Facts{
+			Attachment: attachment("pv", "n1", attached, recorded), Volume: v, NodeID: "id1", Ours: true, Trivial: true,
+		}},
 		{"without our finalizer it is not our turn", Facts{Attachment: attachment("pv", "n1", going), Ours: true}},
 	}
 }
@@ -181,8 +244,11 @@ func TestAttachments(t *testing.T) {
 	var out strings.Builder
 	for _, c := range append(calls(), records()...) {
 		p := Attachment(c.facts)
-		step := map[Step]string{Nothing: "nothing", Mark: "mark", Attach: "attach", Detach: "detach", Release: "release", Refuse: "refuse"}[p.Step]
-		fmt.Fprintf(&out, "# %s\n%s node-id=%q left=%q\n%s%s\n\n", c.argues, step, p.NodeID, p.Left, golden.Change(t, Record{}, p.Record), whyText(p.Because))
+		step := map[Step]string{
+			Nothing: "nothing", Mark: "mark", Attach: "attach", Detach: "detach", Release: "release", Refuse: "refuse",
+		}[p.Step]
+		fmt.Fprintf(&out, "# %s\n%s node-id=%q left=%q\n%s%s\n\n", c.argues, step, p.NodeID, p.Left,
+			golden.Change(t, Record{}, p.Record), whyText(p.Because))
 	}
 	out.WriteString(volumesText(t))
 	for _, detaching := range []bool{false, true} {
@@ -236,7 +302,8 @@ func TestRecorded(t *testing.T) {
 	})
 	want := bare.DeepCopy()
 	want.Finalizers = append(want.Finalizers, volume.AttacherFinalizer(driver))
-	want.Annotations[volume.AnnNodeID], want.Annotations[volume.AnnDetach] = "id1", `{"handle":"h","secret":{"name":"s","namespace":"n"}}`
+	want.Annotations[volume.AnnNodeID], want.Annotations[volume.AnnDetach] = "id1",
+		`{"handle":"h","secret":{"name":"s","namespace":"n"}}`
 	for _, lacks := range []func(*storagev1.VolumeAttachment){
 		func(a *storagev1.VolumeAttachment) { *a = *bare.DeepCopy() },
 		func(a *storagev1.VolumeAttachment) { a.Finalizers = a.Finalizers[:1] },
@@ -269,7 +336,10 @@ func TestLiving(t *testing.T) {
 		node   *corev1.Node
 		want   bool
 	}{
-		{"ready", node(), true}, {"gone", nil, false}, {"not ready", node(down), false}, {"out of service", node(outOf), false},
+		{"ready", node(), true},
+		{"gone", nil, false},
+		{"not ready", node(down), false},
+		{"out of service", node(outOf), false},
 	} {
 		if got := Living(c.node); got != c.want {
 			t.Errorf("a node that is %s is living: %v", c.argues, got)
@@ -278,8 +348,12 @@ func TestLiving(t *testing.T) {
 }
 
 func TestNodeID(t *testing.T) {
-	registered := &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: "other", NodeID: "x"}, {Name: driver, NodeID: "new"}}}}
-	old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{volume.AnnLegacyNodeID: `{"` + driver + `":"old"}`}}}
+	registered := &storagev1.CSINode{Spec: storagev1.CSINodeSpec{
+		Drivers: []storagev1.CSINodeDriver{{Name: "other", NodeID: "x"}, {Name: driver, NodeID: "new"}},
+	}}
+	old := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{volume.AnnLegacyNodeID: `{"` + driver + `":"old"}`}},
+	}
 	torn := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{volume.AnnLegacyNodeID: "{"}}}
 	bare, said := attachment("pv", "n1"), attachment("pv", "n1", named)
 	for _, c := range []struct {
@@ -321,7 +395,8 @@ func TestLost(t *testing.T) {
 	if !Lost(lost) || Lost(released) || Lost(early) || !Lost(bare) {
 		t.Error("lost, released, never recorded and bare:", Lost(lost), Lost(released), Lost(early), Lost(bare))
 	}
-	if !Bared(lost, bare) || Bared(bare, bare) || Bared(lost, lost) || Bared(lost, func() *storagev1.VolumeAttachment { going(early); return early }()) {
+	if !Bared(lost, bare) || Bared(bare, bare) || Bared(lost, lost) ||
+		Bared(lost, func() *storagev1.VolumeAttachment { going(early); return early }()) {
 		t.Error("only what is not going can be bared")
 	}
 }

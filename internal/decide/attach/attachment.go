@@ -141,10 +141,12 @@ func Attachment(f Facts) Plan {
 // terminating says what an attachment waits for that is detached and being deleted.
 func terminating(a *storagev1.VolumeAttachment) Plan {
 	if len(a.Finalizers) == 0 {
-		return say(Nothing, volume.ReasonTerminating, "api server", "attachment "+a.Name+" is being deleted, and nothing holds it")
+		return say(Nothing, volume.ReasonTerminating, "api server",
+			"attachment "+a.Name+" is being deleted, and nothing holds it")
 	}
-	return say(Nothing, volume.ReasonTerminating, "owner of "+a.Finalizers[0], Name(a)+" is detached from node "+a.Spec.NodeName+
-		"; its attachment is being deleted, and finalizer "+a.Finalizers[0]+" is held by somebody else")
+	return say(Nothing, volume.ReasonTerminating, "owner of "+a.Finalizers[0],
+		Name(a)+" is detached from node "+a.Spec.NodeName+
+			"; its attachment is being deleted, and finalizer "+a.Finalizers[0]+" is held by somebody else")
 }
 
 func attach(f Facts) Plan {
@@ -160,12 +162,14 @@ func attach(f Facts) Plan {
 		return say(Refuse, volume.ReasonTerminating, "provisioner", name+" is being deleted and is not attached any more")
 	case recordsOther(a, v):
 		// It keeps what is to be detached, until it is gone.
-		return say(Refuse, volume.ReasonNotMine, "attachdetach", name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
+		return say(Refuse, volume.ReasonNotMine, "attachdetach",
+			name+" was made again for another volume of driver "+a.Spec.Attacher+" since it was attached")
 	case size(v.Spec.CSI.VolumeAttributes) > maxAttributes:
 		return say(Refuse, volume.ReasonFailedAttach, "user",
 			fmt.Sprintf("%s has %d bytes of attributes, more than %d", name, size(v.Spec.CSI.VolumeAttributes), maxAttributes))
 	case f.NodeID == "":
-		return say(Refuse, volume.ReasonDriverMissing, a.Spec.Attacher, "driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
+		return say(Refuse, volume.ReasonDriverMissing, a.Spec.Attacher,
+			"driver "+a.Spec.Attacher+" has not registered on node "+a.Spec.NodeName)
 	}
 	p := say(Attach, volume.ReasonAttaching, a.Spec.Attacher, name+" is being attached to node "+a.Spec.NodeName)
 	p.Record = recordFrom(v)
@@ -226,11 +230,13 @@ func detach(f Facts) Plan {
 		// without one the driver was never called (S1-053).
 		return say(Release, volume.ReasonDetaching, "", "attachment "+a.Name+" was never attached")
 	default:
-		return say(Refuse, volume.ReasonFailedDetach, "user", Name(a)+" is gone and attachment "+a.Name+" does not say what to detach")
+		return say(Refuse, volume.ReasonFailedDetach, "user",
+			Name(a)+" is gone and attachment "+a.Name+" does not say what to detach")
 	}
 	if p.NodeID == "" {
 		// To a driver no node means all nodes.
-		return say(Refuse, volume.ReasonFailedDetach, "user", "driver "+a.Spec.Attacher+" is not known on node "+a.Spec.NodeName+" and attachment "+a.Name+" does not say from where to detach")
+		return say(Refuse, volume.ReasonFailedDetach, "user", "driver "+a.Spec.Attacher+" is not known on node "+
+			a.Spec.NodeName+" and attachment "+a.Name+" does not say from where to detach")
 	}
 	return p
 }
@@ -260,7 +266,8 @@ func Recorded(a *storagev1.VolumeAttachment, p Plan) (*storagev1.VolumeAttachmen
 	// Strings always marshal.
 	text, _ := json.Marshal(p.Record)
 	f := volume.AttacherFinalizer(a.Spec.Attacher)
-	if slices.Contains(a.Finalizers, f) && a.Annotations[volume.AnnNodeID] == p.NodeID && a.Annotations[volume.AnnDetach] == string(text) {
+	if slices.Contains(a.Finalizers, f) && a.Annotations[volume.AnnNodeID] == p.NodeID &&
+		a.Annotations[volume.AnnDetach] == string(text) {
 		return a, false
 	}
 	c := a.DeepCopy()
@@ -283,7 +290,8 @@ func Kept(a *storagev1.VolumeAttachment) bool {
 // Released returns the attachment without our finalizer.
 func Released(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 	c := a.DeepCopy()
-	c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == volume.AttacherFinalizer(a.Spec.Attacher) })
+	c.Finalizers = slices.DeleteFunc(c.Finalizers,
+		func(f string) bool { return f == volume.AttacherFinalizer(a.Spec.Attacher) })
 	return c
 }
 
@@ -292,7 +300,8 @@ func Released(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 // deletes an object although a finalizer was added, when both happen at once
 // (kubernetes/kubernetes#77988), and people take finalizers away by hand.
 func Lost(gone *storagev1.VolumeAttachment) bool {
-	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil && (Kept(gone) || isRecorded(gone))
+	return gone.DeletionTimestamp == nil && gone.Spec.Source.PersistentVolumeName != nil &&
+		(Kept(gone) || isRecorded(gone))
 }
 
 // Bared says whether an attachment has just lost our finalizer though nobody is
@@ -314,11 +323,15 @@ func Volume(v *corev1.PersistentVolume, attached bool) (*corev1.PersistentVolume
 	switch {
 	case attached && !has && v.DeletionTimestamp == nil:
 		c.Finalizers = append(c.Finalizers, f)
-		return c, volume.Because{Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is kept while it is attached"}
+		return c, volume.Because{
+			Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is kept while it is attached",
+		}
 	case !attached && has && v.DeletionTimestamp != nil && !slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
 		// The provisioner takes this finalizer with its own.
 		c.Finalizers = slices.DeleteFunc(c.Finalizers, func(s string) bool { return s == f })
-		return c, volume.Because{Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is not attached any more", Next: "attacher"}
+		return c, volume.Because{
+			Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is not attached any more", Next: "attacher",
+		}
 	}
 	return nil, finalizerStays(v, attached, has)
 }
@@ -329,7 +342,11 @@ func finalizerStays(v *corev1.PersistentVolume, attached, has bool) volume.Becau
 	case !has || v.DeletionTimestamp == nil:
 		return volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is kept as it should be"}
 	case attached:
-		return volume.Because{Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached", Next: "attachdetach"}
+		return volume.Because{
+			Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached", Next: "attachdetach",
+		}
 	}
-	return volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner", Next: "provisioner"}
+	return volume.Because{
+		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner", Next: "provisioner",
+	}
 }

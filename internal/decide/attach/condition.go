@@ -17,7 +17,10 @@ func (p NodePlan) Wanted(v *corev1.PersistentVolume, node string) volume.Conditi
 		return volume.Condition{Because: b, Stuck: b.Reason != volume.ReasonMultiAttach}
 	}
 	if slices.ContainsFunc(p.Attach, func(a Attachable) bool { return a.Volume.Name == v.Name }) {
-		return volume.Condition{Because: volume.Because{Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is about to be attached to node " + node, Next: "attachdetach"}}
+		return volume.Condition{Because: volume.Because{
+			Reason: volume.ReasonAttaching, Message: "volume " + v.Name + " is about to be attached to node " + node,
+			Next: "attachdetach",
+		}}
 	}
 	return volume.Condition{Because: p.Because, Stuck: p.Because.Reason == volume.ReasonNodeGone}
 }
@@ -28,10 +31,12 @@ func (p NodePlan) Unwanted(a *storagev1.VolumeAttachment) (volume.Condition, boo
 	if i := slices.IndexFunc(p.Detach, func(d Detachment) bool { return d.Attachment.Name == a.Name }); i >= 0 {
 		return volume.Condition{Because: p.Detach[i].Because, Stuck: p.Detach[i].Stuck}, true
 	}
-	if slices.ContainsFunc(p.Kept, func(k *storagev1.VolumeAttachment) bool { return k.Name == a.Name }) && a.Status.Attached && a.DeletionTimestamp == nil {
+	if slices.ContainsFunc(p.Kept, func(k *storagev1.VolumeAttachment) bool { return k.Name == a.Name }) &&
+		a.Status.Attached && a.DeletionTimestamp == nil {
 		return volume.Condition{Because: volume.Because{
 			Reason: volume.ReasonStillAttached, Next: "user",
-			Message: Name(a) + " is attached to node " + a.Spec.NodeName + " by attachment " + a.Name + ", which somebody has made and has to delete",
+			Message: Name(a) + " is attached to node " + a.Spec.NodeName + " by attachment " + a.Name +
+				", which somebody has made and has to delete",
 		}}, true
 	}
 	return volume.Condition{}, false

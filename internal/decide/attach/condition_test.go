@@ -25,7 +25,8 @@ func TestConditions(t *testing.T) {
 	elsewhere := []Wish{{Volume: v, Pod: pod("web"), Elsewhere: attachments(attachment("pv", "n2")), Holder: "old"}}
 	tell("a volume that is about to be attached", Node(NodeFacts{Name: "n1", Node: node(), Wishes: wish}).Wanted(v, "n1"))
 	tell("one that another node has", Node(NodeFacts{Name: "n1", Node: node(), Wishes: elsewhere}).Wanted(v, "n1"))
-	tell("one too many", Node(NodeFacts{Name: "n1", Node: node(), Wishes: wish, Limits: map[string]int{driver: 1}}).Wanted(v, "n1"))
+	tell("one too many",
+		Node(NodeFacts{Name: "n1", Node: node(), Wishes: wish, Limits: map[string]int{driver: 1}}).Wanted(v, "n1"))
 	tell("one on a node that is gone", Node(NodeFacts{Name: "n1", Wishes: wish}).Wanted(v, "n1"))
 	tell("one whose attachment is being made", Node(NodeFacts{
 		Name: "n1", Node: node(), Wishes: wish[1:], Making: map[string]string{NameOf(driver, "h-pv", "n1"): driver},
@@ -42,12 +43,16 @@ func TestConditions(t *testing.T) {
 		{"one whose node is dead, for long", node(down, uses("pv")), nil, attachment("pv", "n1", attached), true},
 		{"one that somebody else has made", node(), nil, attachment("pv", "n1", attached, renamed), false},
 		{"one that somebody else has made, and that is not attached", node(), nil, attachment("pv", "n1", renamed), false},
-		{"one that somebody else has made, being deleted", node(), nil, attachment("pv", "n1", attached, renamed, going), false},
+		{
+			"one that somebody else has made, being deleted", node(), nil, attachment("pv", "n1", attached, renamed, going),
+			false,
+		},
 		{"one that is being deleted", node(), nil, attachment("pv", "n1", attached, going), false},
 		{"one that is wanted", node(), wish[1:], attachment("pv", "n1", attached), false},
 	} {
 		p := Node(NodeFacts{
-			Name: "n1", Node: c.node, Wishes: c.wishes, Attachments: attachments(attachment("b", "n1", renamed), c.a), DisableForceDetachOnTimeout: true,
+			Name: "n1", Node: c.node, Wishes: c.wishes,
+			Attachments: attachments(attachment("b", "n1", renamed), c.a), DisableForceDetachOnTimeout: true,
 			Volumes: map[string]*corev1.PersistentVolume{"pv": v}, Overdue: map[string]bool{c.a.Name: c.late},
 		})
 		if got, ok := p.Unwanted(c.a); ok {
@@ -66,7 +71,9 @@ func TestConditions(t *testing.T) {
 	}{
 		{"the driver attaches", Facts{Attachment: attachment("pv", "n1"), Volume: v, NodeID: "id1", Ours: true}},
 		{"it has failed", Facts{Attachment: attachment("pv", "n1", failed), Volume: v, NodeID: "id1", Ours: true}},
-		{"it has failed, and attached since", Facts{Attachment: attachment("pv", "n1", failed, attached), Volume: v, NodeID: "id1", Ours: true}},
+		{"it has failed, and attached since", Facts{
+			Attachment: attachment("pv", "n1", failed, attached), Volume: v, NodeID: "id1", Ours: true,
+		}},
 		{"it detaches", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded), Ours: true}},
 		{"it has failed to", Facts{Attachment: attachment("pv", "n1", attached, going, held, recorded, failed), Ours: true}},
 		{"it is not asked", Facts{Attachment: attachment("pv", "n1", failed), Volume: v, Ours: true}},
@@ -84,7 +91,8 @@ func foreign(a *storagev1.VolumeAttachment) { a.Finalizers = []string{"example.c
 // TestNames: an attachment is named after its volume, as far as that is known.
 func TestNames(t *testing.T) {
 	for want, a := range map[string]*storagev1.VolumeAttachment{
-		"volume pv": attachment("pv", "n1"), "volume h-inline": attachment("x", "n1", inline), "a volume": {ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		"volume pv": attachment("pv", "n1"), "volume h-inline": attachment("x", "n1", inline),
+		"a volume": {ObjectMeta: metav1.ObjectMeta{Name: "a"}},
 	} {
 		if got := Name(a); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -36,8 +36,9 @@ type Memory struct {
 // FactsOf gathers the facts about a node.
 func FactsOf(view cluster.View, node string, m Memory) NodeFacts {
 	f := NodeFacts{
-		Name: node, Making: m.Making, Attachments: view.Attachments.By(cluster.AttachmentsByNode, node), Volumes: map[string]*corev1.PersistentVolume{},
-		Going: map[string]bool{}, Overdue: map[string]bool{}, Limits: map[string]int{}, NodeIDs: map[string]string{},
+		Name: node, Making: m.Making, Attachments: view.Attachments.By(cluster.AttachmentsByNode, node),
+		Volumes: map[string]*corev1.PersistentVolume{},
+		Going:   map[string]bool{}, Overdue: map[string]bool{}, Limits: map[string]int{}, NodeIDs: map[string]string{},
 		DisableForceDetachOnTimeout: m.DisableForceDetachOnTimeout,
 	}
 	f.Node, _ = view.Nodes.Get(node)
@@ -128,7 +129,9 @@ func boundVolume(view cluster.View, claim string, owner *corev1.Pod) *corev1.Per
 	return v
 }
 
-func wishOf(view cluster.View, node string, v *corev1.PersistentVolume, p *corev1.Pod, had func(node, unique string) bool) Wish {
+func wishOf(
+	view cluster.View, node string, v *corev1.PersistentVolume, p *corev1.Pod, had func(node, unique string) bool,
+) Wish {
 	w := Wish{Volume: v, Pod: p}
 	if d, ok := view.Drivers.Get(v.Spec.CSI.Driver); ok {
 		w.Needless = Needless(d)

@@ -31,7 +31,8 @@ type place struct {
 func newPlace() *place {
 	s := &place{claim: claimOf("data", "pv"), volume: bound("pv", "data"), pod: user("web", "n1", "data")}
 	s.Lists = cluster.Lists{
-		Claims: []*corev1.PersistentVolumeClaim{s.claim}, Volumes: []*corev1.PersistentVolume{s.volume}, Pods: []*corev1.Pod{s.pod},
+		Claims: []*corev1.PersistentVolumeClaim{s.claim}, Volumes: []*corev1.PersistentVolume{s.volume},
+		Pods:  []*corev1.Pod{s.pod},
 		Nodes: []*corev1.Node{node(), named2(node())},
 	}
 	return s
@@ -39,8 +40,9 @@ func newPlace() *place {
 
 func claimOf(name, volume string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: volume},
-		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: volume},
+		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound},
 	}
 }
 
@@ -51,9 +53,14 @@ func bound(name, claim string) *corev1.PersistentVolume {
 }
 
 func user(name, node, claim string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{
-		NodeName: node, Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}},
-	}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec: corev1.PodSpec{
+			NodeName: node, Volumes: []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			}}},
+		},
+	}
 }
 
 func named2(n *corev1.Node) *corev1.Node {
@@ -86,7 +93,9 @@ func (s *place) usedOn(pods ...*corev1.Pod) {
 }
 
 func isMountedFor(p *corev1.Pod) *corev1.Pod {
-	p.Status.Conditions = []corev1.PodCondition{{Type: "Other", Status: corev1.ConditionTrue}, {Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue}}
+	p.Status.Conditions = []corev1.PodCondition{
+		{Type: "Other", Status: corev1.ConditionTrue}, {Type: volume.ConditionVolumesMounted, Status: corev1.ConditionTrue},
+	}
 	return p
 }
 
@@ -97,7 +106,9 @@ func ended(p *corev1.Pod, phase corev1.PodPhase) *corev1.Pod {
 
 // drivers has the node's drivers say what they take.
 func (s *place) drivers(name string, all ...storagev1.CSINodeDriver) {
-	s.CSINodes = append(s.CSINodes, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: all}})
+	s.CSINodes = append(s.CSINodes, &storagev1.CSINode{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: all},
+	})
 }
 
 // TestFacts: what a decision about node n1 looks at, of all that there is.
@@ -119,7 +130,9 @@ type placeCase struct {
 func wishCases() []placeCase {
 	return []placeCase{
 		{"a Pod wants the volume of its claim", func(*place) {}},
-		{"also one that is being deleted, until its node has let go", func(s *place) { s.pod.DeletionTimestamp = &metav1.Time{} }},
+		{"also one that is being deleted, until its node has let go", func(s *place) {
+			s.pod.DeletionTimestamp = &metav1.Time{}
+		}},
 		{"not one that has ended well", func(s *place) { ended(s.pod, corev1.PodSucceeded) }},
 		{"or badly", func(s *place) { ended(s.pod, corev1.PodFailed) }},
 		{"not one of another node", func(s *place) { s.pod.Spec.NodeName = "n2" }},
@@ -136,19 +149,30 @@ func wishCases() []placeCase {
 			s.pod.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: driver}}
 		}},
 		{"a driver that needs no attaching", func(s *place) {
-			s.Drivers = []*storagev1.CSIDriver{{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}}}
+			s.Drivers = []*storagev1.CSIDriver{
+				{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)}},
+			}
 		}},
 		{"one that does", func(s *place) {
-			s.Drivers = []*storagev1.CSIDriver{{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(true)}}}
+			s.Drivers = []*storagev1.CSIDriver{
+				{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(true)}},
+			}
 		}},
-		{"one that does not say", func(s *place) { s.Drivers = []*storagev1.CSIDriver{{ObjectMeta: metav1.ObjectMeta{Name: driver}}} }},
+		{"one that does not say", func(s *place) {
+			s.Drivers = []*storagev1.CSIDriver{{ObjectMeta: metav1.ObjectMeta{Name: driver}}}
+		}},
 		{"what the node's drivers take, and who is near", func(s *place) {
-			s.drivers("n1", storagev1.CSINodeDriver{Name: driver, NodeID: "id1", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To(int32(3))}},
-				storagev1.CSINodeDriver{Name: "far", NodeID: "id2", Allocatable: &storagev1.VolumeNodeResources{}}, storagev1.CSINodeDriver{Name: "b", NodeID: "id3"})
+			s.drivers("n1", storagev1.CSINodeDriver{
+				Name: driver, NodeID: "id1", Allocatable: &storagev1.VolumeNodeResources{Count: ptr.To(int32(3))},
+			},
+				storagev1.CSINodeDriver{Name: "far", NodeID: "id2", Allocatable: &storagev1.VolumeNodeResources{}},
+				storagev1.CSINodeDriver{Name: "b", NodeID: "id3"})
 			s.drivers("n2", storagev1.CSINodeDriver{Name: "c", NodeID: "id4"})
 			s.Near = func(d string) bool { return d != "far" }
 		}},
-		{"nobody is near to somebody else", func(s *place) { s.drivers("n1", storagev1.CSINodeDriver{Name: driver, NodeID: "id1"}) }},
+		{"nobody is near to somebody else", func(s *place) {
+			s.drivers("n1", storagev1.CSINodeDriver{Name: driver, NodeID: "id1"})
+		}},
 	}
 }
 
@@ -163,7 +187,8 @@ func heldCases() []placeCase {
 		{"another node has the volume", func(s *place) { s.attach(attachment("pv", "n1"), attachment("pv", "n2")) }},
 		{"for a Pod", func(s *place) {
 			s.attach(attachment("pv", "n2"))
-			s.Pods = append(s.Pods, user("a", "n2", "data"), ended(user("b", "n2", "data"), corev1.PodFailed), user("c", "n3", "data"))
+			s.Pods = append(s.Pods, user("a", "n2", "data"), ended(user("b", "n2", "data"), corev1.PodFailed),
+				user("c", "n3", "data"))
 		}},
 		{"under another object of the same handle", func(s *place) {
 			twin := bound("twin", "other")
@@ -220,13 +245,15 @@ func factsText(f NodeFacts) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "node %s there=%v\n", f.Name, f.Node != nil)
 	for _, w := range f.Wishes {
-		fmt.Fprintf(&b, "pod %s wants %s needless=%v elsewhere=%v holder=%q used-on=%q\n", w.Pod.Name, w.Volume.Name, w.Needless, on(w.Elsewhere), w.Holder, w.UsedOn)
+		fmt.Fprintf(&b, "pod %s wants %s needless=%v elsewhere=%v holder=%q used-on=%q\n", w.Pod.Name, w.Volume.Name,
+			w.Needless, on(w.Elsewhere), w.Holder, w.UsedOn)
 	}
 	for _, a := range f.Attachments {
 		fmt.Fprintf(&b, "attached %q going=%v overdue=%v\n", sourceOf(a), f.Going[a.Name], f.Overdue[a.Name])
 	}
 	if len(f.Volumes)+len(f.Making)+len(f.Limits)+len(f.NodeIDs) > 0 || f.DisableForceDetachOnTimeout {
-		fmt.Fprintf(&b, "volumes=%v making=%v limits=%v node-ids=%v forced=%v\n", slices.Sorted(maps.Keys(f.Volumes)), f.Making, f.Limits, f.NodeIDs, !f.DisableForceDetachOnTimeout)
+		fmt.Fprintf(&b, "volumes=%v making=%v limits=%v node-ids=%v forced=%v\n", slices.Sorted(maps.Keys(f.Volumes)),
+			f.Making, f.Limits, f.NodeIDs, !f.DisableForceDetachOnTimeout)
 	}
 	return b.String()
 }

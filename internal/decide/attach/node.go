@@ -202,12 +202,17 @@ func (d *nodeDecision) survey() {
 func (d *nodeDecision) explain() {
 	warning := slices.IndexFunc(d.Notices, func(n Notice) bool { return n.Warn })
 	pending := slices.IndexFunc(d.Wishes, func(w Wish) bool {
-		return !w.Needless && !d.ready[corev1.UniqueVolumeName(volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle))]
+		return !w.Needless &&
+			!d.ready[corev1.UniqueVolumeName(volume.UniqueName(w.Volume.Spec.CSI.Driver, w.Volume.Spec.CSI.VolumeHandle))]
 	})
 	switch {
 	case d.Node == nil && len(d.Wishes) > 0:
 		p := d.Wishes[0].Pod
-		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, and pod " + p.Name + " may still use its volumes there", Next: "pod " + p.Name}
+		d.Because = volume.Because{
+			Reason:  volume.ReasonNodeGone,
+			Message: "node " + d.Name + " is gone, and pod " + p.Name + " may still use its volumes there",
+			Next:    "pod " + p.Name,
+		}
 	case d.Node == nil:
 		d.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone"}
 	case warning >= 0:
@@ -215,12 +220,15 @@ func (d *nodeDecision) explain() {
 	case pending >= 0:
 		v := d.Wishes[pending].Volume
 		d.Because = volume.Because{
-			Reason: volume.ReasonAttaching, Next: v.Spec.CSI.Driver, Message: "volume " + v.Name + " is being attached to node " + d.Name,
+			Reason: volume.ReasonAttaching, Next: v.Spec.CSI.Driver,
+			Message: "volume " + v.Name + " is being attached to node " + d.Name,
 		}
 	case len(d.Detach) > 0:
 		d.Because = d.Detach[0].Because
 	default:
-		d.Because = volume.Because{Reason: volume.ReasonAttached, Message: "node " + d.Name + " has the volumes that it needs"}
+		d.Because = volume.Because{
+			Reason: volume.ReasonAttached, Message: "node " + d.Name + " has the volumes that it needs",
+		}
 	}
 }
 
@@ -242,7 +250,8 @@ func (d *nodeDecision) wish(w Wish, unique string) {
 	case limited && d.count[driver] >= limit:
 		d.warn(w, volume.Because{
 			Reason: volume.ReasonAttachLimit, Next: "user",
-			Message: fmt.Sprintf("volume %s cannot be attached: node %s has as many volumes of driver %s as it takes (%d)", v.Name, d.Name, driver, limit),
+			Message: fmt.Sprintf("volume %s cannot be attached: node %s has as many volumes of driver %s as it takes (%d)",
+				v.Name, d.Name, driver, limit),
 		})
 	default:
 		d.planned[name] = true
@@ -280,12 +289,14 @@ func multiAttach(w Wish) volume.Because {
 	if len(w.Elsewhere) == 0 {
 		return volume.Because{
 			Reason: volume.ReasonMultiAttach, Next: "node " + w.UsedOn,
-			Message: fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time, and node %s says that it still uses it", w.Volume.Name, w.UsedOn),
+			Message: fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time, and node %s says that it "+
+				"still uses it", w.Volume.Name, w.UsedOn),
 		}
 	}
 	node := w.Elsewhere[0].Spec.NodeName
 	b := volume.Because{Reason: volume.ReasonMultiAttach, Next: "node " + node}
-	b.Message = fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time and is still attached to node %s", w.Volume.Name, node)
+	b.Message = fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time and is still attached "+
+		"to node %s", w.Volume.Name, node)
 	switch {
 	case w.Holder != "":
 		b.Message += ", used there by pod " + w.Holder
@@ -299,7 +310,8 @@ func multiAttach(w Wish) volume.Because {
 
 // Shareable says whether a volume may be attached to several nodes.
 func Shareable(v *corev1.PersistentVolume) bool {
-	return len(v.Spec.AccessModes) == 0 || slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(v.Spec.AccessModes, corev1.ReadOnlyMany)
+	return len(v.Spec.AccessModes) == 0 || slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany) ||
+		slices.Contains(v.Spec.AccessModes, corev1.ReadOnlyMany)
 }
 
 // keep publishes an attachment to the node as soon as the driver is done, and
@@ -316,7 +328,8 @@ func (d *nodeDecision) keep(a *storagev1.VolumeAttachment, name string, wishes [
 		}
 		for _, w := range wishes {
 			d.Notices = append(d.Notices, Notice{Pod: w.Pod, Volume: w.Volume.Name, Because: volume.Because{
-				Reason: volume.ReasonAttached, Message: "volume " + w.Volume.Name + " is attached to node " + d.Name, Next: "node " + d.Name,
+				Reason: volume.ReasonAttached, Message: "volume " + w.Volume.Name + " is attached to node " + d.Name,
+				Next: "node " + d.Name,
 			}})
 		}
 	case a.Status.AttachError != nil:
@@ -374,14 +387,23 @@ func (d *nodeDecision) drop(a *storagev1.VolumeAttachment, unique string) {
 	late := node != nil && !nodelife.Ready(node) && d.Overdue[a.Name]
 	switch {
 	case node == nil:
-		out.Because = volume.Because{Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, its volumes are detached", Next: a.Spec.Attacher}
+		out.Because = volume.Because{
+			Reason: volume.ReasonNodeGone, Message: "node " + d.Name + " is gone, its volumes are detached",
+			Next: a.Spec.Attacher,
+		}
 	case nodelife.OutOfService(node) || late && !d.DisableForceDetachOnTimeout:
 		out.Force = true
-		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: "node " + d.Name + " is out of service, " + Name(a) + " is detached by force", Next: a.Spec.Attacher}
+		out.Because = volume.Because{
+			Reason:  volume.ReasonDetaching,
+			Message: "node " + d.Name + " is out of service, " + Name(a) + " is detached by force", Next: a.Spec.Attacher,
+		}
 	case InUse(node, unique):
 		out.Stuck, out.Because = late, d.stillMounted(a, late)
 	default:
-		out.Because = volume.Because{Reason: volume.ReasonDetaching, Message: Name(a) + " is not used on node " + d.Name + " any more", Next: a.Spec.Attacher}
+		out.Because = volume.Because{
+			Reason: volume.ReasonDetaching, Message: Name(a) + " is not used on node " + d.Name + " any more",
+			Next: a.Spec.Attacher,
+		}
 	}
 	d.Detach = append(d.Detach, out)
 }
@@ -389,7 +411,9 @@ func (d *nodeDecision) drop(a *storagev1.VolumeAttachment, unique string) {
 // stillMounted says for whom an attachment waits that its node uses; late is that
 // the node is not ready and has had its time.
 func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) volume.Because {
-	b := volume.Because{Reason: volume.ReasonStillMounted, Message: Name(a) + " is still mounted on node " + d.Name, Next: "node " + d.Name}
+	b := volume.Because{
+		Reason: volume.ReasonStillMounted, Message: Name(a) + " is still mounted on node " + d.Name, Next: "node " + d.Name,
+	}
 	switch {
 	case late:
 		b.Next = "user"
@@ -397,7 +421,8 @@ func (d *nodeDecision) stillMounted(a *storagev1.VolumeAttachment, late bool) vo
 			"it waits until the node is back, or is deleted, or has the taint " + corev1.TaintNodeOutOfService
 	case !nodelife.Ready(d.Node):
 		b.Next = "administrator of node " + d.Name
-		b.Message += " as far as is known, and the node is not ready; if that host is off for good, taint the Node with " + corev1.TaintNodeOutOfService
+		b.Message += " as far as is known, and the node is not ready; if that host is off for good, taint the Node with " +
+			corev1.TaintNodeOutOfService
 	}
 	return b
 }

@@ -24,14 +24,21 @@ func disturbed() []nodeCase {
 	anew.Spec.CSI.VolumeHandle = "h-anew"
 	return []nodeCase{
 		{"a volume object that was made again for another volume does not hide what it was", NodeFacts{
-			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: anew, Pod: pod("web")}}, Attachments: attachments(attachment("pv", "n1", attached, held, recorded)),
-			Volumes: map[string]*corev1.PersistentVolume{"pv": anew},
+			Node: node(knows("pv"), uses("pv")), Wishes: []Wish{{Volume: anew, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", attached, held, recorded)),
+			Volumes:     map[string]*corev1.PersistentVolume{"pv": anew},
 		}},
 		{"a record that somebody has edited is not believed", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}}, Attachments: attachments(attachment("pv", "n1", attached, held, edited)), Volumes: map[string]*corev1.PersistentVolume{"pv": v},
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", attached, held, edited)),
+			Volumes:     map[string]*corev1.PersistentVolume{"pv": v},
 		}},
-		{"a volume that another node has mounted is not attached, whatever has become of its attachment there", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), UsedOn: "n2"}}}},
-		{"but for one for many nodes", NodeFacts{Node: node(), Wishes: []Wish{{Volume: shared, Pod: pod("web"), UsedOn: "n2"}}}},
+		{"a volume that another node has mounted is not attached, whatever has become of its attachment there", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), UsedOn: "n2"}},
+		}},
+		{"but for one for many nodes", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: shared, Pod: pod("web"), UsedOn: "n2"}},
+		}},
 	}
 }
 
@@ -42,20 +49,35 @@ func several() []nodeCase {
 	path.Spec.CSI = nil
 	both := map[string]*corev1.PersistentVolume{"pv": v, "b": b}
 	wish, self := []Wish{{Volume: v, Pod: pod("web")}}, []Wish{{Volume: pv("inline"), Pod: pod("web")}}
-	byHand, short, long := attachment("pv", "n1", attached, renamed), attachment("pv", "n1", attached), attachment("pv", "n1", attached)
+	byHand, short, long := attachment("pv", "n1", attached, renamed), attachment("pv", "n1", attached),
+		attachment("pv", "n1", attached)
 	short.Name, long.Name = "csi-by-hand", "by-hand-"+long.Name[len("by-hand-"):]
 	return []nodeCase{
 		{"a node is told its volumes in one order", NodeFacts{
-			Node: node(knows("b")), Wishes: append(wish, Wish{Volume: b, Pod: pod("web")}), Attachments: attachments(attachment("pv", "n1", attached), attachment("b", "n1", attached)), Volumes: both,
+			Node: node(knows("b")), Wishes: append(wish, Wish{Volume: b, Pod: pod("web")}),
+			Attachments: attachments(attachment("pv", "n1", attached), attachment("b", "n1", attached)), Volumes: both,
 		}},
-		{"a volume that is attached twice is told once, to the node and to the Pod", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(byHand, attachment("pv", "n1", attached)), Volumes: both}},
-		{"it is attached though another attachment of it is not", NodeFacts{Node: node(knows("pv")), Wishes: wish, Attachments: attachments(byHand, attachment("pv", "n1")), Volumes: both}},
-		{"what is recorded tells of a volume whose object is not seen", NodeFacts{Node: node(knows("pv")), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, renamed, recorded))}},
-		{"what an attachment says itself of its volume is believed", NodeFacts{Node: node(knows("inline")), Wishes: self, Attachments: attachments(attachment("pv", "n1", attached, inline))}},
+		{"a volume that is attached twice is told once, to the node and to the Pod", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(byHand, attachment("pv", "n1", attached)), Volumes: both,
+		}},
+		{"it is attached though another attachment of it is not", NodeFacts{
+			Node: node(knows("pv")), Wishes: wish, Attachments: attachments(byHand, attachment("pv", "n1")), Volumes: both,
+		}},
+		{"what is recorded tells of a volume whose object is not seen", NodeFacts{
+			Node: node(knows("pv")), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, renamed, recorded)),
+		}},
+		{"what an attachment says itself of its volume is believed", NodeFacts{
+			Node: node(knows("inline")), Wishes: self, Attachments: attachments(attachment("pv", "n1", attached, inline)),
+		}},
 		{"a name that only begins like ours is somebody else's", NodeFacts{Node: node(), Attachments: attachments(short)}},
 		{"and so is one that is only as long", NodeFacts{Node: node(), Attachments: attachments(long)}},
-		{"a volume that nobody knows is detached from a node that uses nothing", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached))}},
-		{"a volume that is no CSI volume any more tells nothing", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: map[string]*corev1.PersistentVolume{"pv": path}}},
+		{"a volume that nobody knows is detached from a node that uses nothing", NodeFacts{
+			Node: node(), Attachments: attachments(attachment("pv", "n1", attached)),
+		}},
+		{"a volume that is no CSI volume any more tells nothing", NodeFacts{
+			Node: node(), Attachments: attachments(attachment("pv", "n1", attached)),
+			Volumes: map[string]*corev1.PersistentVolume{"pv": path},
+		}},
 	}
 }
 
@@ -64,12 +86,17 @@ func limited() []nodeCase {
 	wish := []Wish{{Volume: pv("pv"), Pod: pod("web")}}
 	return []nodeCase{
 		{"a node takes no more volumes than its driver says", NodeFacts{
-			Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)), Limits: map[string]int{driver: 1},
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)),
+			Limits: map[string]int{driver: 1},
 		}},
 		{"what is planned counts as well", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: pv("a"), Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}}, Limits: map[string]int{driver: 1},
+			Node: node(), Wishes: []Wish{{Volume: pv("a"), Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
+			Limits: map[string]int{driver: 1},
 		}},
-		{"a driver may have no limit", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)), Limits: map[string]int{"x": 1}}},
+		{"a driver may have no limit", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("other", "n1", going)),
+			Limits: map[string]int{"x": 1},
+		}},
 	}
 }
 
@@ -86,7 +113,8 @@ func patient() []nodeCase {
 	for i := range cases {
 		f := &cases[i].facts
 		f.DisableForceDetachOnTimeout = true
-		f.Attachments, f.Volumes = attachments(attachment("pv", "n1", attached)), map[string]*corev1.PersistentVolume{"pv": pv("pv")}
+		f.Attachments, f.Volumes = attachments(attachment("pv", "n1", attached)),
+			map[string]*corev1.PersistentVolume{"pv": pv("pv")}
 		f.Overdue = map[string]bool{NameOf(driver, "h-pv", "n1"): i < len(cases)-1}
 	}
 	return cases
@@ -106,13 +134,27 @@ func wanted() []nodeCase {
 	return []nodeCase{
 		{"a wanted volume is attached", NodeFacts{Node: node(), Wishes: wish}},
 		{"two Pods want it once", NodeFacts{Node: node(), Wishes: append(wish, wish...)}},
-		{"while the driver works nothing more is done", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1")), Volumes: known}},
-		{"what is attached is published to the node", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
-		{"and only once", NodeFacts{Node: node(knows("pv")), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
-		{"a driver that needs no attaching gets none", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Needless: true}}}},
-		{"one writer at a time: the second Pod waits and hears for whom", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}}}},
-		{"it waits as well when nobody knows the Pod", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere}}}},
-		{"a volume for many nodes may be on both", NodeFacts{Node: node(), Wishes: []Wish{{Volume: shared, Pod: pod("web"), Elsewhere: elsewhere}}}},
+		{"while the driver works nothing more is done", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1")), Volumes: known,
+		}},
+		{"what is attached is published to the node", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"and only once", NodeFacts{
+			Node: node(knows("pv")), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"a driver that needs no attaching gets none", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Needless: true}},
+		}},
+		{"one writer at a time: the second Pod waits and hears for whom", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}},
+		}},
+		{"it waits as well when nobody knows the Pod", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: elsewhere}},
+		}},
+		{"a volume for many nodes may be on both", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: shared, Pod: pod("web"), Elsewhere: elsewhere}},
+		}},
 	}
 }
 
@@ -121,18 +163,41 @@ func unwanted() []nodeCase {
 	wish, known := wishes()
 	late := map[string]bool{NameOf(driver, "h-pv", "n1"): true}
 	return []nodeCase{
-		{"an unwanted volume is withdrawn from the node and detached", NodeFacts{Node: node(knows("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
-		{"not while the node uses it", NodeFacts{Node: node(knows("pv"), uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
-		{"a dead node is given time", NodeFacts{Node: node(down, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
-		{"but not for ever", NodeFacts{Node: node(down, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Overdue: late}},
-		{"a healthy node is waited for however long it takes", NodeFacts{Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Overdue: late}},
-		{"a node that people call out of service is not waited for", NodeFacts{Node: node(outOf, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
-		{"a node that is gone uses nothing", NodeFacts{Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
-		{"but a Pod that is still said to be there may", NodeFacts{Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
+		{"an unwanted volume is withdrawn from the node and detached", NodeFacts{
+			Node: node(knows("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"not while the node uses it", NodeFacts{
+			Node: node(knows("pv"), uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"a dead node is given time", NodeFacts{
+			Node: node(down, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"but not for ever", NodeFacts{
+			Node: node(down, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+			Overdue: late,
+		}},
+		{"a healthy node is waited for however long it takes", NodeFacts{
+			Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Overdue: late,
+		}},
+		{"a node that people call out of service is not waited for", NodeFacts{
+			Node: node(outOf, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"a node that is gone uses nothing", NodeFacts{
+			Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"but a Pod that is still said to be there may", NodeFacts{
+			Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
 		{"nothing more is attached to it", NodeFacts{Wishes: wish, Volumes: known}},
-		{"a volume object that is gone does not hide what it was", NodeFacts{Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached, recorded))}},
-		{"a volume that nobody knows is held while the node uses anything", NodeFacts{Node: node(uses("other")), Attachments: attachments(attachment("pv", "n1", attached))}},
-		{"the driver's error reaches the Pod", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", failing)), Volumes: known}},
+		{"a volume object that is gone does not hide what it was", NodeFacts{
+			Node: node(uses("pv")), Attachments: attachments(attachment("pv", "n1", attached, recorded)),
+		}},
+		{"a volume that nobody knows is held while the node uses anything", NodeFacts{
+			Node: node(uses("other")), Attachments: attachments(attachment("pv", "n1", attached)),
+		}},
+		{"the driver's error reaches the Pod", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", failing)), Volumes: known,
+		}},
 	}
 }
 
@@ -141,19 +206,29 @@ func others() []nodeCase {
 	wish, known := wishes()
 	v, late := wish[0].Volume, map[string]bool{NameOf(driver, "h-pv", "n1"): true}
 	return []nodeCase{
-		{"an attachment may have any name", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known}},
-		{"what others have attached is theirs to detach", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known}},
-		{"also when its volume is gone", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached, renamed, recorded))}},
-		{"and a Pod hears whom it waits for", NodeFacts{Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), Elsewhere: attachments(attachment("pv", "n2", attached, renamed))}}}},
+		{"an attachment may have any name", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known,
+		}},
+		{"what others have attached is theirs to detach", NodeFacts{
+			Node: node(), Attachments: attachments(attachment("pv", "n1", attached, renamed)), Volumes: known,
+		}},
+		{"also when its volume is gone", NodeFacts{
+			Node: node(), Attachments: attachments(attachment("pv", "n1", attached, renamed, recorded)),
+		}},
+		{"and a Pod hears whom it waits for", NodeFacts{Node: node(), Wishes: []Wish{
+			{Volume: v, Pod: pod("web"), Elsewhere: attachments(attachment("pv", "n2", attached, renamed))},
+		}}},
 		{"what was asked to go is not told to the node again, though a Pod wants it", NodeFacts{
 			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known, Going: late,
 		}},
 		{"a node that hears of one volume while another one is on its way may hear of both at once", NodeFacts{
 			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
-			Attachments: attachments(attachment("pv", "n1", attached), attachment("b", "n1")), Volumes: map[string]*corev1.PersistentVolume{"pv": v, "b": pv("b")},
+			Attachments: attachments(attachment("pv", "n1", attached), attachment("b", "n1")),
+			Volumes:     map[string]*corev1.PersistentVolume{"pv": v, "b": pv("b")},
 		}},
 		{"an attachment on its way is not made again, and counts", NodeFacts{
-			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}}, Making: map[string]string{NameOf(driver, "h-pv", "n1"): driver},
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web")}, {Volume: pv("b"), Pod: pod("web")}},
+			Making: map[string]string{NameOf(driver, "h-pv", "n1"): driver},
 			Limits: map[string]int{driver: 1},
 		}},
 	}
@@ -165,26 +240,47 @@ func special() []nodeCase {
 	v, modeless, twin := wish[0].Volume, pv("pv"), pv("pv")
 	modeless.Spec.AccessModes, twin.Name = nil, "twin"
 	dying, single, read := pv("pv"), pv("pv"), pv("pv")
-	dying.DeletionTimestamp, single.Spec.AccessModes = &metav1.Time{}, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
+	dying.DeletionTimestamp, single.Spec.AccessModes = &metav1.Time{},
+		[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOncePod}
 	read.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany}
 	elsewhere := attachments(attachment("pv", "n2", attached))
 	return []nodeCase{
-		{"an attacher that is near has the record made with the attachment", NodeFacts{Node: node(), Wishes: wish, NodeIDs: map[string]string{driver: "id1"}}},
-		{"not for a volume that needs a Secret, which may be missing", NodeFacts{Node: node(), Wishes: []Wish{{Volume: withSecret(), Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"}}},
-		{"not for a volume that is going, which is not attached", NodeFacts{Node: node(), Wishes: []Wish{{Volume: dying, Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"}}},
-		{"a driver that says meanwhile that it needs no attaching keeps what it has while it is wanted", NodeFacts{
-			Node: node(knows("pv")), Wishes: []Wish{{Volume: v, Pod: pod("web"), Needless: true}}, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		{"an attacher that is near has the record made with the attachment", NodeFacts{
+			Node: node(), Wishes: wish, NodeIDs: map[string]string{driver: "id1"},
 		}},
-		{"people may call a node out of service with any effect", NodeFacts{Node: node(outOfSoftly, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known}},
-		{"an attachment of a volume without an object is somebody else's", NodeFacts{Node: node(), Attachments: attachments(attachment("pv", "n1", attached, inline))}},
-		{"a volume for one Pod is for one node", NodeFacts{Node: node(), Wishes: []Wish{{Volume: single, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}}}},
-		{"readers may be on many nodes", NodeFacts{Node: node(), Wishes: []Wish{{Volume: read, Pod: pod("web"), Elsewhere: elsewhere}}}},
-		{"a volume with no access modes may be on many nodes", NodeFacts{Node: node(), Wishes: []Wish{{Volume: modeless, Pod: pod("web"), Elsewhere: elsewhere}}}},
+		{"not for a volume that needs a Secret, which may be missing", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: withSecret(), Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"},
+		}},
+		{"not for a volume that is going, which is not attached", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: dying, Pod: pod("web")}}, NodeIDs: map[string]string{driver: "id1"},
+		}},
+		{"a driver that says meanwhile that it needs no attaching keeps what it has while it is wanted", NodeFacts{
+			Node: node(knows("pv")), Wishes: []Wish{{Volume: v, Pod: pod("web"), Needless: true}},
+			Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"people may call a node out of service with any effect", NodeFacts{
+			Node: node(outOfSoftly, uses("pv")), Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+		}},
+		{"an attachment of a volume without an object is somebody else's", NodeFacts{
+			Node: node(), Attachments: attachments(attachment("pv", "n1", attached, inline)),
+		}},
+		{"a volume for one Pod is for one node", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: single, Pod: pod("web"), Elsewhere: elsewhere, Holder: "old"}},
+		}},
+		{"readers may be on many nodes", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: read, Pod: pod("web"), Elsewhere: elsewhere}},
+		}},
+		{"a volume with no access modes may be on many nodes", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: modeless, Pod: pod("web"), Elsewhere: elsewhere}},
+		}},
 		{"two volume objects of one volume need it while one of them is wanted", NodeFacts{
-			Node: node(knows("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}}, Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
+			Node: node(knows("pv")), Wishes: []Wish{{Volume: twin, Pod: pod("web")}},
+			Attachments: attachments(attachment("pv", "n1", attached)), Volumes: known,
 		}},
 		{"a node that is gone and has nothing", NodeFacts{}},
-		{"what is being detached is the attacher's turn", NodeFacts{Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, going)), Volumes: known}},
+		{"what is being detached is the attacher's turn", NodeFacts{
+			Node: node(), Wishes: wish, Attachments: attachments(attachment("pv", "n1", attached, going)), Volumes: known,
+		}},
 	}
 }
 
@@ -206,7 +302,8 @@ func nodeText(t *testing.T, n *corev1.Node, p NodePlan) string {
 	}
 	for _, d := range p.Detach {
 		stuck := map[bool]string{true: " stuck"}[d.Stuck]
-		fmt.Fprintf(&b, "detach %s unique=%q in-use=%v force=%v%s %s\n", sourceOf(d.Attachment), d.Unique, InUse(n, d.Unique), d.Force, stuck, whyText(d.Because))
+		fmt.Fprintf(&b, "detach %s unique=%q in-use=%v force=%v%s %s\n", sourceOf(d.Attachment), d.Unique, InUse(n, d.Unique),
+			d.Force, stuck, whyText(d.Because))
 	}
 	for _, a := range p.Attach {
 		fmt.Fprintf(&b, "attach volume %s\n%s", a.Volume.Name, golden.Change(t, nil, a.Attachment))

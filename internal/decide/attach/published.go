@@ -73,7 +73,8 @@ func Published(f PublishedFacts) PublishedPlan {
 		if v := byHandle[pair.Handle]; f.vanished(a, pair, v) {
 			p.Again = append(p.Again, Correction{Attachment: a, Volume: v, Because: volume.Because{
 				Reason: volume.ReasonAttachmentVanished, Next: f.Driver,
-				Message: "driver " + f.Driver + " says that volume " + v.Name + " is not attached to node " + a.Spec.NodeName + ": it is attached again",
+				Message: "driver " + f.Driver + " says that volume " + v.Name + " is not attached to node " + a.Spec.NodeName +
+					": it is attached again",
 			}})
 		}
 	}
@@ -107,7 +108,8 @@ func (p *PublishedPlan) unasked(f PublishedFacts, pair Pair, v *corev1.Persisten
 	default:
 		p.Undo = append(p.Undo, Correction{Attachment: unasked(pair, v, n.Name), Volume: v, Because: volume.Because{
 			Reason: volume.ReasonUnaskedAttachment, Next: f.Driver,
-			Message: "driver " + f.Driver + " says that volume " + v.Name + " is attached to node " + n.Name + ", which nobody asked for: it is detached",
+			Message: "driver " + f.Driver + " says that volume " + v.Name + " is attached to node " + n.Name +
+				", which nobody asked for: it is detached",
 		}})
 	}
 }

@@ -51,7 +51,8 @@ func unboundClaim(f ClaimFacts) Plan {
 	case !named && f.Default != nil:
 		c := f.Claim.DeepCopy()
 		c.Spec.StorageClassName = &f.Default.Name
-		return wait(volume.ReasonDefaultClassAssigned, Normal, "binder", "the default class "+f.Default.Name+" is assigned", Write{Claim: c})
+		return wait(volume.ReasonDefaultClassAssigned, Normal, "binder", "the default class "+f.Default.Name+" is assigned",
+			Write{Claim: c})
 	case class == "":
 		message := "no persistent volumes available for this claim and no storage class is set"
 		if !named {
@@ -59,11 +60,13 @@ func unboundClaim(f ClaimFacts) Plan {
 		}
 		return wait(volume.ReasonFailedBinding, Normal, "user", message, pending(f.Claim)...)
 	case f.Class == nil:
-		return wait(volume.ReasonProvisioningFailed, Warning, "user", fmt.Sprintf("storageclass.storage.k8s.io %q not found", class), pending(f.Claim)...)
+		return wait(volume.ReasonProvisioningFailed, Warning, "user",
+			fmt.Sprintf("storageclass.storage.k8s.io %q not found", class), pending(f.Claim)...)
 	case late && f.Claim.Annotations[volume.AnnSelectedNode] == "":
 		return waitForConsumer(f)
 	case f.Class.Provisioner == volume.NoProvisioner:
-		return wait(volume.ReasonFailedBinding, Normal, "user", "no volume of class "+class+" fits, and the class does not make any", pending(f.Claim)...)
+		return wait(volume.ReasonFailedBinding, Normal, "user",
+			"no volume of class "+class+" fits, and the class does not make any", pending(f.Claim)...)
 	default:
 		return askProvisioner(f)
 	}
@@ -72,20 +75,23 @@ func unboundClaim(f ClaimFacts) Plan {
 func waitForConsumer(f ClaimFacts) Plan {
 	switch {
 	case len(f.Consumers) > 0:
-		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement", "waiting for pod "+f.Consumers[0]+" to be scheduled", pending(f.Claim)...)
+		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement",
+			"waiting for pod "+f.Consumers[0]+" to be scheduled", pending(f.Claim)...)
 	case len(f.Assigned) > 0:
 		// The Pod was given a node without a scheduler, which would have written it.
 		return wait(volume.ReasonWaitForPodScheduled, Normal, "placement",
 			"waiting for the node of pod "+f.Assigned[0]+" to be written on the claim", pending(f.Claim)...)
 	}
-	return wait(volume.ReasonWaitForFirstConsumer, Normal, "user", "waiting for first consumer to be created before binding", pending(f.Claim)...)
+	return wait(volume.ReasonWaitForFirstConsumer, Normal, "user",
+		"waiting for first consumer to be created before binding", pending(f.Claim)...)
 }
 
 // askProvisioner asks for a volume: of a provisioner elsewhere by its name on
 // the claim, the request of seed 004, in both spellings.
 func askProvisioner(f ClaimFacts) Plan {
 	name := f.Class.Provisioner
-	p := wait(volume.ReasonExternalProvisioning, Normal, name, "waiting for a volume to be created by the external provisioner '"+name+"'")
+	p := wait(volume.ReasonExternalProvisioning, Normal, name,
+		"waiting for a volume to be created by the external provisioner '"+name+"'")
 	claim := f.Claim
 	if f.Served {
 		p.Ask, p.Event = name, Silent
@@ -100,7 +106,8 @@ func askProvisioner(f ClaimFacts) Plan {
 // requested returns the claim with its provisioner's name on it; nil when it is
 // there.
 func requested(claim *corev1.PersistentVolumeClaim, name string) *corev1.PersistentVolumeClaim {
-	if claim.Annotations[volume.AnnStorageProvisioner] == name && claim.Annotations[volume.AnnBetaStorageProvisioner] == name {
+	if claim.Annotations[volume.AnnStorageProvisioner] == name &&
+		claim.Annotations[volume.AnnBetaStorageProvisioner] == name {
 		return nil
 	}
 	c := claim.DeepCopy()
@@ -114,17 +121,21 @@ func requested(claim *corev1.PersistentVolumeClaim, name string) *corev1.Persist
 func namedVolume(f ClaimFacts) Plan {
 	switch {
 	case f.Volume == nil:
-		return wait(volume.ReasonVolumeMissing, Normal, "user", "volume "+f.Claim.Spec.VolumeName+" does not exist", pending(f.Claim)...)
+		return wait(volume.ReasonVolumeMissing, Normal, "user", "volume "+f.Claim.Spec.VolumeName+" does not exist",
+			pending(f.Claim)...)
 	case f.Volume.Spec.ClaimRef == nil:
 		if why := Mismatch(f.Claim, f.Volume); why != "" {
-			return wait(volume.ReasonVolumeMismatch, Warning, "user", "volume "+f.Volume.Name+" cannot be bound: "+why, pending(f.Claim)...)
+			return wait(volume.ReasonVolumeMismatch, Warning, "user", "volume "+f.Volume.Name+" cannot be bound: "+why,
+				pending(f.Claim)...)
 		}
 		return Link(f.Claim, f.Volume)
 	case refersTo(f.Volume.Spec.ClaimRef, f.Claim):
 		return Link(f.Claim, f.Volume)
 	default:
 		ref := f.Volume.Spec.ClaimRef
-		return wait(volume.ReasonFailedBinding, Warning, "user", fmt.Sprintf("volume %s already bound to a different claim: %s/%s", f.Volume.Name, ref.Namespace, ref.Name), pending(f.Claim)...)
+		return wait(volume.ReasonFailedBinding, Warning, "user",
+			fmt.Sprintf("volume %s already bound to a different claim: %s/%s", f.Volume.Name, ref.Namespace, ref.Name),
+			pending(f.Claim)...)
 	}
 }
 
@@ -132,15 +143,18 @@ func boundClaim(f ClaimFacts) Plan {
 	v := f.Volume
 	switch {
 	case f.Claim.Spec.VolumeName == "":
-		return wait(volume.ReasonClaimLost, Warning, "user", "bound claim has lost reference to its volume; data on the volume is lost", phase(f.Claim, corev1.ClaimLost)...)
+		return wait(volume.ReasonClaimLost, Warning, "user",
+			"bound claim has lost reference to its volume; data on the volume is lost", phase(f.Claim, corev1.ClaimLost)...)
 	case v == nil:
-		return wait(volume.ReasonClaimLost, Warning, "user", "bound claim has lost its volume "+f.Claim.Spec.VolumeName+"; data on it is lost", phase(f.Claim, corev1.ClaimLost)...)
+		return wait(volume.ReasonClaimLost, Warning, "user", "bound claim has lost its volume "+f.Claim.Spec.VolumeName+
+			"; data on it is lost", phase(f.Claim, corev1.ClaimLost)...)
 	case v.Spec.ClaimRef == nil, v.Spec.ClaimRef.UID == f.Claim.UID:
 		return Link(f.Claim, v)
 	case Together(f.Claim, v):
 		return Plan{Because: UIDMismatch(f.Claim, v), Event: Warning, Writes: phase(f.Claim, corev1.ClaimLost)}
 	default:
-		return wait(volume.ReasonClaimMisbound, Warning, "user", "two claims are bound to volume "+v.Name+", this one is bound incorrectly", phase(f.Claim, corev1.ClaimLost)...)
+		return wait(volume.ReasonClaimMisbound, Warning, "user",
+			"two claims are bound to volume "+v.Name+", this one is bound incorrectly", phase(f.Claim, corev1.ClaimLost)...)
 	}
 }
 

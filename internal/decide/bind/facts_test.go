@@ -30,7 +30,8 @@ func TestClaimFacts(t *testing.T) {
 	fast.Annotations = map[string]string{volume.AnnDefaultClass: "true"}
 	ended := func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }
 	view := cluster.Lists{
-		Classes: []*storagev1.StorageClass{fast}, Volumes: []*corev1.PersistentVolume{kept, named, pv("taken", "5Gi", refers("ns", "other", ""))},
+		Classes: []*storagev1.StorageClass{fast},
+		Volumes: []*corev1.PersistentVolume{kept, named, pv("taken", "5Gi", refers("ns", "other", ""))},
 		Pods: []*corev1.Pod{
 			user("a", ""), user("b", "n1"), user("c", "n1", ended), user("d", "", ended),
 			user("e", "", func(p *corev1.Pod) { p.Namespace = "other" }),
@@ -43,11 +44,13 @@ func TestClaimFacts(t *testing.T) {
 		want   ClaimFacts
 	}{
 		{"a claim without a volume has candidates and consumers", unbound, ClaimFacts{
-			Claim: unbound, Class: fast, Default: fast, Candidates: []*corev1.PersistentVolume{kept}, Consumers: []string{"a", "d"}, Assigned: []string{"b"},
+			Claim: unbound, Class: fast, Default: fast, Candidates: []*corev1.PersistentVolume{kept},
+			Consumers: []string{"a", "d"}, Assigned: []string{"b"},
 		}},
 		{"one that names a volume has that one", wants, ClaimFacts{Claim: wants, Class: fast, Default: fast, Volume: named}},
 		{"no class is none, whatever the default", free, ClaimFacts{
-			Claim: free, Default: fast, Candidates: []*corev1.PersistentVolume{kept}, Consumers: []string{"a", "d"}, Assigned: []string{"b"},
+			Claim: free, Default: fast, Candidates: []*corev1.PersistentVolume{kept}, Consumers: []string{"a", "d"},
+			Assigned: []string{"b"},
 		}},
 	} {
 		if diff := cmp.Diff(c.want, ClaimFactsOf(view, c.claim)); diff != "" {
@@ -110,7 +113,9 @@ func TestCondition(t *testing.T) {
 		{"the binder has something to write", Plan{Writes: write}, "binder", false},
 		{"or somebody else acts next", Plan{Writes: write, Because: volume.Because{Next: "placement"}}, "placement", false},
 		{"a user has to mend something", Plan{Because: volume.Because{Next: "user"}}, "user", true},
-		{"or only to use the claim", Plan{Because: volume.Because{Next: "user", Reason: volume.ReasonWaitForFirstConsumer}}, "user", false},
+		{"or only to use the claim", Plan{
+			Because: volume.Because{Next: "user", Reason: volume.ReasonWaitForFirstConsumer},
+		}, "user", false},
 	} {
 		if got := c.plan.Condition(); got.Next != c.next || got.Stuck != c.stuck {
 			t.Errorf("%s: %+v", c.argues, got)

@@ -41,7 +41,9 @@ func (f *Free) Set(v *corev1.PersistentVolume) {
 	if !IsFree(v) {
 		return
 	}
-	s := shelf{VolumeClassOf(v), attributes(v.Spec.VolumeAttributesClassName), modesOf(v.Spec.AccessModes), mode(v.Spec.VolumeMode)}
+	s := shelf{
+		VolumeClassOf(v), attributes(v.Spec.VolumeAttributesClassName), modesOf(v.Spec.AccessModes), mode(v.Spec.VolumeMode),
+	}
 	i, _ := slices.BinarySearchFunc(f.shelves[s], v, bySize)
 	f.shelves[s] = slices.Insert(f.shelves[s], i, v)
 	f.at[v.Name] = placed{s, v}
@@ -69,7 +71,9 @@ func (f *Free) Remove(name string) {
 
 // Best returns the volume that Match would choose of all that are held and that
 // will do; nil is none. A nil function means that each of them will.
-func (f *Free) Best(claim *corev1.PersistentVolumeClaim, willDo func(*corev1.PersistentVolume) bool) *corev1.PersistentVolume {
+func (f *Free) Best(
+	claim *corev1.PersistentVolumeClaim, willDo func(*corev1.PersistentVolume) bool,
+) *corev1.PersistentVolume {
 	class, _ := ClassOf(claim)
 	selector := selectorOf(claim)
 	request := claim.Spec.Resources.Requests.Storage()
@@ -78,7 +82,8 @@ func (f *Free) Best(claim *corev1.PersistentVolumeClaim, willDo func(*corev1.Per
 	}
 	var best *corev1.PersistentVolume
 	for s, all := range f.shelves {
-		if s.class != class || s.attributes != attributes(claim.Spec.VolumeAttributesClassName) || s.mode != mode(claim.Spec.VolumeMode) ||
+		if s.class != class || s.attributes != attributes(claim.Spec.VolumeAttributesClassName) ||
+			s.mode != mode(claim.Spec.VolumeMode) ||
 			!offers(all[0], claim.Spec.AccessModes) {
 			continue
 		}
@@ -91,7 +96,9 @@ func (f *Free) Best(claim *corev1.PersistentVolumeClaim, willDo func(*corev1.Per
 
 // smallest returns the first of a shelf that is large enough and usable; nil is
 // none.
-func smallest(all []*corev1.PersistentVolume, request *resource.Quantity, usable func(*corev1.PersistentVolume) bool) *corev1.PersistentVolume {
+func smallest(
+	all []*corev1.PersistentVolume, request *resource.Quantity, usable func(*corev1.PersistentVolume) bool,
+) *corev1.PersistentVolume {
 	first := sort.Search(len(all), func(i int) bool { return all[i].Spec.Capacity.Storage().Cmp(*request) >= 0 })
 	for _, v := range all[first:] {
 		if usable(v) {

@@ -13,17 +13,27 @@ import (
 )
 
 var someModes = [][]corev1.PersistentVolumeAccessMode{
-	{corev1.ReadWriteOnce}, {corev1.ReadWriteMany, corev1.ReadWriteOnce}, {corev1.ReadWriteOnce, corev1.ReadWriteMany}, {corev1.ReadOnlyMany},
+	{corev1.ReadWriteOnce},
+	{corev1.ReadWriteMany, corev1.ReadWriteOnce},
+	{corev1.ReadWriteOnce, corev1.ReadWriteMany},
+	{corev1.ReadOnlyMany},
 }
 
 func someVolume(t *rapid.T, name string) *corev1.PersistentVolume {
-	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"disk": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "label")}}}
-	v.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(rapid.Int64Range(1, 4).Draw(t, "size"), resource.BinarySI)}
+	v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Labels: map[string]string{"disk": rapid.SampledFrom([]string{"a", "b"}).Draw(t, "label")},
+	}}
+	v.Spec.Capacity = corev1.ResourceList{
+		corev1.ResourceStorage: *resource.NewQuantity(rapid.Int64Range(1, 4).Draw(t, "size"), resource.BinarySI),
+	}
 	v.Spec.StorageClassName = rapid.SampledFrom([]string{"", "fast"}).Draw(t, "class")
 	v.Spec.AccessModes = rapid.SampledFrom(someModes).Draw(t, "modes")
-	v.Spec.VolumeMode = rapid.SampledFrom([]*corev1.PersistentVolumeMode{nil, ptr.To(corev1.PersistentVolumeBlock)}).Draw(t, "mode")
+	v.Spec.VolumeMode = rapid.SampledFrom([]*corev1.PersistentVolumeMode{nil, ptr.To(corev1.PersistentVolumeBlock)}).
+		Draw(t, "mode")
 	v.Spec.VolumeAttributesClassName = rapid.SampledFrom([]*string{nil, ptr.To(""), ptr.To("gold")}).Draw(t, "attributes")
-	v.Status.Phase = rapid.SampledFrom([]corev1.PersistentVolumePhase{corev1.VolumeAvailable, corev1.VolumeAvailable, corev1.VolumeReleased}).Draw(t, "phase")
+	v.Status.Phase = rapid.SampledFrom([]corev1.PersistentVolumePhase{
+		corev1.VolumeAvailable, corev1.VolumeAvailable, corev1.VolumeReleased,
+	}).Draw(t, "phase")
 	if rapid.IntRange(0, 5).Draw(t, "going") == 0 {
 		v.DeletionTimestamp = &metav1.Time{}
 	}
@@ -32,10 +42,13 @@ func someVolume(t *rapid.T, name string) *corev1.PersistentVolume {
 
 func someClaim(t *rapid.T) *corev1.PersistentVolumeClaim {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
-	c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(rapid.Int64Range(1, 4).Draw(t, "request"), resource.BinarySI)}
+	c.Spec.Resources.Requests = corev1.ResourceList{
+		corev1.ResourceStorage: *resource.NewQuantity(rapid.Int64Range(1, 4).Draw(t, "request"), resource.BinarySI),
+	}
 	c.Spec.StorageClassName = ptr.To(rapid.SampledFrom([]string{"", "fast"}).Draw(t, "class"))
 	c.Spec.AccessModes = rapid.SampledFrom(someModes).Draw(t, "modes")
-	c.Spec.VolumeMode = rapid.SampledFrom([]*corev1.PersistentVolumeMode{nil, ptr.To(corev1.PersistentVolumeBlock)}).Draw(t, "mode")
+	c.Spec.VolumeMode = rapid.SampledFrom([]*corev1.PersistentVolumeMode{nil, ptr.To(corev1.PersistentVolumeBlock)}).
+		Draw(t, "mode")
 	c.Spec.VolumeAttributesClassName = rapid.SampledFrom([]*string{nil, ptr.To("gold")}).Draw(t, "attributes")
 	if rapid.Bool().Draw(t, "selects") {
 		c.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"disk": "b"}}
@@ -125,7 +138,9 @@ func BenchmarkBest(b *testing.B) {
 	free := NewFree()
 	for i := range 50000 {
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("v", i)}}
-		v.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(int64(i%1000)<<20, resource.BinarySI)}
+		v.Spec.Capacity = corev1.ResourceList{
+			corev1.ResourceStorage: *resource.NewQuantity(int64(i%1000)<<20, resource.BinarySI),
+		}
 		v.Spec.AccessModes, v.Status.Phase = someModes[i%len(someModes)], corev1.VolumeAvailable
 		free.Set(v)
 	}

@@ -13,11 +13,14 @@ import (
 // it in advance come first, then those with the tightest set of access modes,
 // then the smallest; of equal ones it is the first by name. late says that the claim waits for its
 // consumer: then only a volume bound in advance will do. nil is no match.
-func Match(claim *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume, late bool) *corev1.PersistentVolume {
+func Match(
+	claim *corev1.PersistentVolumeClaim, volumes []*corev1.PersistentVolume, late bool,
+) *corev1.PersistentVolume {
 	selector := selectorOf(claim)
 	class, _ := ClassOf(claim)
 	free := func(v *corev1.PersistentVolume) bool {
-		return !late && v.Status.Phase == corev1.VolumeAvailable && selector.Matches(labels.Set(v.Labels)) && VolumeClassOf(v) == class
+		return !late && v.Status.Phase == corev1.VolumeAvailable && selector.Matches(labels.Set(v.Labels)) &&
+			VolumeClassOf(v) == class
 	}
 	var best *corev1.PersistentVolume
 	for _, v := range volumes {
@@ -59,13 +62,15 @@ func Mismatch(claim *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) s
 	case v.DeletionTimestamp != nil:
 		return "it is being deleted"
 	case v.Spec.Capacity.Storage().Cmp(*claim.Spec.Resources.Requests.Storage()) < 0:
-		return "it has " + v.Spec.Capacity.Storage().String() + ", the claim requests " + claim.Spec.Resources.Requests.Storage().String()
+		return "it has " + v.Spec.Capacity.Storage().String() + ", the claim requests " +
+			claim.Spec.Resources.Requests.Storage().String()
 	case VolumeClassOf(v) != class:
 		return "its class is \"" + VolumeClassOf(v) + "\", the claim's is \"" + class + "\""
 	case attributes(v.Spec.VolumeAttributesClassName) != attributes(claim.Spec.VolumeAttributesClassName):
 		return "its volume attributes class is another one"
 	case mode(v.Spec.VolumeMode) != mode(claim.Spec.VolumeMode):
-		return "its volume mode is " + string(mode(v.Spec.VolumeMode)) + ", the claim's is " + string(mode(claim.Spec.VolumeMode))
+		return "its volume mode is " + string(mode(v.Spec.VolumeMode)) + ", the claim's is " +
+			string(mode(claim.Spec.VolumeMode))
 	case !offers(v, claim.Spec.AccessModes):
 		return "it does not offer the claim's access modes"
 	}

@@ -22,10 +22,13 @@ func Volume(f VolumeFacts) Plan {
 	v := f.Volume
 	switch ref := v.Spec.ClaimRef; {
 	case ref == nil:
-		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is available", volumePhase(v, corev1.VolumeAvailable)...)
+		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is available",
+			volumePhase(v, corev1.VolumeAvailable)...)
 	case ref.UID == "":
-		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is kept for claim "+ref.Namespace+"/"+ref.Name, volumePhase(v, corev1.VolumeAvailable)...)
-	case f.Claim == nil && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete && Together(f.Namesake, v):
+		return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is kept for claim "+ref.Namespace+"/"+ref.Name,
+			volumePhase(v, corev1.VolumeAvailable)...)
+	case f.Claim == nil && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete &&
+		Together(f.Namesake, v):
 		return Plan{Because: UIDMismatch(f.Namesake, v), Event: Warning}
 	case f.Claim == nil:
 		return release(v)
@@ -33,8 +36,10 @@ func Volume(f VolumeFacts) Plan {
 		// The claim's own decision finishes the link.
 		return wait(volume.ReasonBinding, Silent, "binder", "volume "+v.Name+" waits for its claim to be bound")
 	case f.Claim.Spec.VolumeName == v.Name:
-		return wait(volume.ReasonBound, Silent, "", "volume "+v.Name+" is bound to claim "+ref.Namespace+"/"+ref.Name, volumePhase(v, corev1.VolumeBound)...)
-	case v.Annotations[volume.AnnProvisionedBy] != "" && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
+		return wait(volume.ReasonBound, Silent, "", "volume "+v.Name+" is bound to claim "+ref.Namespace+"/"+ref.Name,
+			volumePhase(v, corev1.VolumeBound)...)
+	case v.Annotations[volume.AnnProvisionedBy] != "" &&
+		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
 		return release(v)
 	default:
 		return unlink(v)
@@ -53,7 +58,8 @@ func Together(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool 
 // than it has.
 func UIDMismatch(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) volume.Because {
 	return volume.Because{Reason: volume.ReasonClaimUIDMismatch, Next: "user", Message: fmt.Sprintf(
-		"volume %s is kept: claim %s/%s names it and has uid %s, its claimRef has uid %s; write the claim's uid there, or delete the claim", v.Name, c.Namespace, c.Name, c.UID, v.Spec.ClaimRef.UID)}
+		"volume %s is kept: claim %s/%s names it and has uid %s, its claimRef has uid %s; write the claim's uid there, or "+
+			"delete the claim", v.Name, c.Namespace, c.Name, c.UID, v.Spec.ClaimRef.UID)}
 }
 
 // release marks a volume whose claim has gone; the reclaim policy says who
@@ -67,13 +73,16 @@ func release(v *corev1.PersistentVolume) Plan {
 	case corev1.PersistentVolumeReclaimRetain:
 		return wait(volume.ReasonRetained, Silent, "", "volume "+v.Name+" is released and retained with its data", writes...)
 	case corev1.PersistentVolumeReclaimDelete:
-		return wait(volume.ReasonReleased, Silent, "provisioner", "volume "+v.Name+" is released and will be deleted", writes...)
+		return wait(volume.ReasonReleased, Silent, "provisioner",
+			"volume "+v.Name+" is released and will be deleted", writes...)
 	case corev1.PersistentVolumeReclaimRecycle:
 		// Pods that scrub volumes are not run: as to the binder of Kubernetes
 		// a volume whose plugin cannot recycle.
-		return failed(v, volume.ReasonFailedRecycle, "volume "+v.Name+" is released, and nobody recycles it: delete its data and its claimRef, or the volume")
+		return failed(v, volume.ReasonFailedRecycle,
+			"volume "+v.Name+" is released, and nobody recycles it: delete its data and its claimRef, or the volume")
 	default:
-		return failed(v, volume.ReasonUnknownReclaimPolicy, "volume "+v.Name+" is released, and its reclaim policy \""+string(v.Spec.PersistentVolumeReclaimPolicy)+"\" is not known")
+		return failed(v, volume.ReasonUnknownReclaimPolicy, "volume "+v.Name+" is released, and its reclaim policy \""+
+			string(v.Spec.PersistentVolumeReclaimPolicy)+"\" is not known")
 	}
 }
 
@@ -99,5 +108,6 @@ func unlink(v *corev1.PersistentVolume) Plan {
 		c.Spec.ClaimRef.UID, c.Spec.ClaimRef.ResourceVersion = "", ""
 	}
 	writes := append([]Write{{Volume: c}}, volumePhase(c, corev1.VolumeAvailable)...)
-	return wait(volume.ReasonAvailable, Silent, "", "volume "+v.Name+" is free again: its claim is bound to another one", writes...)
+	return wait(volume.ReasonAvailable, Silent, "",
+		"volume "+v.Name+" is free again: its claim is bound to another one", writes...)
 }

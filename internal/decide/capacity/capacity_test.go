@@ -69,7 +69,9 @@ func everywhere(o *storagev1.CSIStorageCapacity) {
 }
 
 func byExpression(o *storagev1.CSIStorageCapacity) {
-	o.NodeTopology = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "zone", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"b"}}}}
+	o.NodeTopology = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{Key: "zone", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"b"}},
+	}}
 }
 
 func largest(size string) func(*storagev1.CSIStorageCapacity) {
@@ -112,9 +114,12 @@ func TestDrivers(t *testing.T) {
 		argues string
 		facts  Facts
 	}{
-		{"each class is asked about in each segment", facts(classes(class("fast"), class("slow")), func(f *Facts) { f.Segments = append(f.Segments, zone("b")) })},
+		{"each class is asked about in each segment", facts(classes(class("fast"), class("slow")), func(f *Facts) {
+			f.Segments = append(f.Segments, zone("b"))
+		})},
 		{"without topology there is one place", facts(func(f *Facts) { f.Segments = []topology.Segment{{}} })},
-		{"classes of others and classes that do not wait are not asked about", facts(classes(class("now", atOnce), class("other", anothers)))},
+		{"classes of others and classes that do not wait are not asked about", facts(classes(class("now", atOnce),
+			class("other", anothers)))},
 		{"unless they are wanted", facts(immediate, classes(class("now", atOnce), class("other", anothers)))},
 		{"what is there stays", facts(has(object(zone("a"))))},
 		{"the class is gone", facts(noClasses, has(object(zone("a"))))},
@@ -122,25 +127,34 @@ func TestDrivers(t *testing.T) {
 		{"the class does not wait any more", facts(classes(class("fast", atOnce)), has(object(zone("a"))))},
 		{"the last node of a segment is gone", facts(has(object(zone("a")), object(zone("b"))))},
 		{"the driver is not registered any more", facts(noSegments, has(object(zone("a"))))},
-		{"an object without a segment tells nothing", facts(has(object(zone("a"), everywhere), object(zone("a"), byExpression)))},
+		{"an object without a segment tells nothing", facts(has(object(zone("a"), everywhere),
+			object(zone("a"), byExpression)))},
 		{"the driver does not tell its capacity any more", facts(silent, has(object(zone("a"))))},
 		{"a driver that is not reached is not asked, what it told stays", facts(unreached, has(object(zone("a"))))},
 		{"but not without class or segment", facts(unreached, noSegments, has(object(zone("a"))))},
 		{"a sidecar's object is then left alone", facts(unreached, noClasses, has(object(zone("a"), sidecars("x", 0))))},
 		{"a sidecar's object is taken over", facts(has(object(zone("a"), sidecars("x", 0))))},
-		{"of a sidecar's objects the oldest one", facts(has(object(zone("a"), sidecars("x", 0)), object(zone("a"), sidecars("y", time.Hour)), object(zone("a"), sidecars("z", time.Minute))))},
-		{"of equal age the first by name", facts(has(object(zone("a"), sidecars("y", 0)), object(zone("a"), sidecars("x", 0))))},
+		{"of a sidecar's objects the oldest one", facts(has(object(zone("a"), sidecars("x", 0)),
+			object(zone("a"), sidecars("y", time.Hour)), object(zone("a"), sidecars("z", time.Minute))))},
+		{"of equal age the first by name", facts(has(object(zone("a"), sidecars("y", 0)),
+			object(zone("a"), sidecars("x", 0))))},
 		{"then by where it is", facts(has(
-			object(zone("a"), sidecars("x", 0), func(o *storagev1.CSIStorageCapacity) { o.Namespace = "z" }), object(zone("a"), sidecars("y", 0))))},
-		{"what is left of a class whose claims do not wait, but are wanted", facts(immediate, classes(class("fast", atOnce)), has(object(zone("a")), object(zone("b"))))},
-		{"what is not reached is not asked, whatever it can", facts(func(f *Facts) { f.Reached = false }, has(object(zone("a"))))},
-		{"an object of our name elsewhere is a sidecar's", facts(unreached, noClasses, has(object(zone("a"), func(o *storagev1.CSIStorageCapacity) { o.Namespace = "csi" })))},
+			object(zone("a"), sidecars("x", 0), func(o *storagev1.CSIStorageCapacity) { o.Namespace = "z" }),
+			object(zone("a"), sidecars("y", 0))))},
+		{"what is left of a class whose claims do not wait, but are wanted", facts(immediate, classes(class("fast", atOnce)),
+			has(object(zone("a")), object(zone("b"))))},
+		{"what is not reached is not asked, whatever it can", facts(func(f *Facts) { f.Reached = false },
+			has(object(zone("a"))))},
+		{"an object of our name elsewhere is a sidecar's", facts(unreached, noClasses,
+			has(object(zone("a"), func(o *storagev1.CSIStorageCapacity) { o.Namespace = "csi" })))},
 		{"and so is one of another name where ours are", facts(unreached, noClasses, has(object(zone("a"), renamed)))},
 		{"our own comes before an older one", facts(has(object(zone("a"), sidecars("x", time.Hour)), object(zone("a"))))},
 		{"others' objects are not touched", facts(noClasses, noSegments, has(
-			object(zone("a"), label(volume.LabelDriver, "other.example.com")), object(zone("a"), label(volume.LabelManagedBy, "somebody")),
+			object(zone("a"), label(volume.LabelDriver, "other.example.com")),
+			object(zone("a"), label(volume.LabelManagedBy, "somebody")),
 			object(zone("a"), func(o *storagev1.CSIStorageCapacity) { o.Labels = nil })))},
-		{"nor do they count", facts(has(object(zone("a"), label(volume.LabelManagedBy, "somebody")), object(zone("a"), renamed)))},
+		{"nor do they count", facts(has(object(zone("a"), label(volume.LabelManagedBy, "somebody")),
+			object(zone("a"), renamed)))},
 	} {
 		p := Driver(c.facts)
 		fmt.Fprintf(&out, "# %s\n", c.argues)
@@ -176,7 +190,10 @@ func TestAnswers(t *testing.T) {
 		{"all that there can be", nil, Answer{Available: math.MaxInt64, Largest: ptr.To[int64](math.MaxInt64)}},
 		{"less than nothing is refused", object(zone("a")), Answer{Available: -1}},
 		{"as a largest volume, too", nil, Answer{Available: 1, Largest: ptr.To[int64](math.MinInt64)}},
-		{"our name is taken by another driver's object", object(zone("a"), label(volume.LabelDriver, "other.example.com")), Answer{}},
+		{
+			"our name is taken by another driver's object", object(zone("a"), label(volume.LabelDriver, "other.example.com")),
+			Answer{},
+		},
 		{"or by somebody's", object(zone("a"), label(volume.LabelManagedBy, "somebody")), Answer{}},
 		{"or by one of another segment", object(zone("b")), Answer{}},
 	} {
@@ -191,9 +208,11 @@ func TestAnswers(t *testing.T) {
 			if w.MaximumVolumeSize != nil {
 				most = w.MaximumVolumeSize.String()
 			}
-			fmt.Fprintf(&out, "%s %s/%s %v: class %s, nodes %v, %s, at most %s\n", verb, w.Namespace, w.Name, w.Labels, w.StorageClassName, w.NodeTopology.MatchLabels, w.Capacity, most)
+			fmt.Fprintf(&out, "%s %s/%s %v: class %s, nodes %v, %s, at most %s\n", verb, w.Namespace, w.Name, w.Labels,
+				w.StorageClassName, w.NodeTopology.MatchLabels, w.Capacity, most)
 		}
-		fmt.Fprintf(&out, "refused=%v %s: %s -> %s\n\n", told.Refused, told.Because.Reason, told.Because.Message, told.Because.Next)
+		fmt.Fprintf(&out, "refused=%v %s: %s -> %s\n\n", told.Refused, told.Because.Reason, told.Because.Message,
+			told.Because.Next)
 	}
 	why := Failed(item, "Internal: no")
 	fmt.Fprintf(&out, "# no answer\n%s: %s -> %s\n", why.Reason, why.Message, why.Next)
@@ -212,12 +231,19 @@ func TestRoom(t *testing.T) {
 	}{
 		{"a driver without an object is not looked at", nil, nil, "1Gi"},
 		{"nor one that does not say", &storagev1.CSIDriver{}, nil, "1Gi"},
-		{"nor one that does not want it", &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(false)}}, nil, "1Gi"},
+		{
+			"nor one that does not want it",
+			&storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(false)}}, nil, "1Gi",
+		},
 		{"nothing is known", wants, nil, "1Gi"},
 		{"just enough", wants, []*storagev1.CSIStorageCapacity{object(zone("a"))}, "10Gi"},
 		{"not enough", wants, []*storagev1.CSIStorageCapacity{object(zone("a"))}, "10241Mi"},
-		{"the largest volume counts, not the sum", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), largest("2Gi"))}, "3Gi"},
-		{"also when it is larger than the sum", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), largest("20Gi"))}, "15Gi"},
+		{"the largest volume counts, not the sum", wants, []*storagev1.CSIStorageCapacity{
+			object(zone("a"), largest("2Gi")),
+		}, "3Gi"},
+		{"also when it is larger than the sum", wants, []*storagev1.CSIStorageCapacity{
+			object(zone("a"), largest("20Gi")),
+		}, "15Gi"},
 		{"nothing at all", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), free("0"))}, "1"},
 		{"a claim of nothing fits into nothing", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), free("0"))}, "0"},
 		{"an object without a figure tells nothing", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), blank)}, "1"},
@@ -226,18 +252,30 @@ func TestRoom(t *testing.T) {
 		{"nor one without nodes", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), everywhere)}, "1Gi"},
 		{"an empty selector is all nodes", wants, []*storagev1.CSIStorageCapacity{object(nil)}, "1Gi"},
 		{"expressions count", wants, []*storagev1.CSIStorageCapacity{object(zone("b"), byExpression)}, "1Gi"},
-		{"also against a node", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), byExpression, func(o *storagev1.CSIStorageCapacity) {
-			o.NodeTopology.MatchExpressions[0].Values = []string{"a"}
-		})}, "1Gi"},
-		{"an empty value is not a missing one", wants, []*storagev1.CSIStorageCapacity{object(topology.Segment{"rack": ""})}, "1Gi"},
-		{"expressions that make no sense select nothing", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), byExpression, func(o *storagev1.CSIStorageCapacity) {
-			o.NodeTopology.MatchExpressions[0].Operator = "Nonsense"
-		})}, "1Gi"},
-		{"whoever keeps it", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), label(volume.LabelManagedBy, "somebody"))}, "1Gi"},
-		{"one of several is enough", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), free("1Gi")), object(zone("a")), object(zone("a"), free("2Gi"))}, "10Gi"},
-		{"of several the most is named", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), free("1Gi")), object(zone("a")), object(zone("a"), free("2Gi"))}, "11Gi"},
+		{"also against a node", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), byExpression,
+			func(o *storagev1.CSIStorageCapacity) {
+				o.NodeTopology.MatchExpressions[0].Values = []string{"a"}
+			})}, "1Gi"},
+		{"an empty value is not a missing one", wants, []*storagev1.CSIStorageCapacity{
+			object(topology.Segment{"rack": ""}),
+		}, "1Gi"},
+		{"expressions that make no sense select nothing", wants, []*storagev1.CSIStorageCapacity{object(zone("a"),
+			byExpression, func(o *storagev1.CSIStorageCapacity) {
+				o.NodeTopology.MatchExpressions[0].Operator = "Nonsense"
+			})}, "1Gi"},
+		{"whoever keeps it", wants, []*storagev1.CSIStorageCapacity{
+			object(zone("a"), label(volume.LabelManagedBy, "somebody")),
+		}, "1Gi"},
+		{"one of several is enough", wants, []*storagev1.CSIStorageCapacity{
+			object(zone("a"), free("1Gi")), object(zone("a")), object(zone("a"), free("2Gi")),
+		}, "10Gi"},
+		{"of several the most is named", wants, []*storagev1.CSIStorageCapacity{
+			object(zone("a"), free("1Gi")), object(zone("a")), object(zone("a"), free("2Gi")),
+		}, "11Gi"},
 		{"sizes are for people", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), largest("105189335040"))}, "98Gi"},
-		{"more than can be counted", wants, []*storagev1.CSIStorageCapacity{object(zone("a"), largest("9223372036854775807"))}, "20E"},
+		{"more than can be counted", wants, []*storagev1.CSIStorageCapacity{
+			object(zone("a"), largest("9223372036854775807")),
+		}, "20E"},
 	} {
 		claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"}}
 		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(c.size)}
@@ -250,7 +288,8 @@ func TestRoom(t *testing.T) {
 // TestRounded: a size has one unit, the one in which people count it.
 func TestRounded(t *testing.T) {
 	for n, want := range map[int64]string{
-		1 << 30: "1Gi", 1<<30 + 1: "1.0Gi", 1<<30 - 1: "1023.9Mi", 1<<40 + 1: "1.0Ti", 98<<30 + 1: "98.0Gi", 1023<<30 + 1<<29: "1023.5Gi", 1 << 10: "1Ki",
+		1 << 30: "1Gi", 1<<30 + 1: "1.0Gi", 1<<30 - 1: "1023.9Mi", 1<<40 + 1: "1.0Ti", 98<<30 + 1: "98.0Gi",
+		1023<<30 + 1<<29: "1023.5Gi", 1 << 10: "1Ki",
 	} {
 		// The units are looked at in any order.
 		for range 20 {
@@ -264,7 +303,9 @@ func TestRounded(t *testing.T) {
 // TestShort knows its own words again, and a scheduler's.
 func TestShort(t *testing.T) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"zone": "a"}}}
-	need := Need{Claim: &corev1.PersistentVolumeClaim{}, Class: class("fast"), Driver: &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)}}}
+	need := Need{Claim: &corev1.PersistentVolumeClaim{}, Class: class("fast"), Driver: &storagev1.CSIDriver{
+		Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)},
+	}}
 	need.Claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("11Gi")}
 	known := need
 	known.Known = []*storagev1.CSIStorageCapacity{object(zone("a"))}

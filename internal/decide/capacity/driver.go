@@ -53,7 +53,8 @@ func Driver(f Facts) Plan {
 		}
 		if why := useless(f, all, o); why != "" {
 			p.Delete = append(p.Delete, Removal{Object: o, Because: volume.Because{
-				Reason: volume.ReasonCapacityObsolete, Message: fmt.Sprintf("object %s/%s is deleted: %s", o.Namespace, o.Name, why),
+				Reason:  volume.ReasonCapacityObsolete,
+				Message: fmt.Sprintf("object %s/%s is deleted: %s", o.Namespace, o.Name, why),
 			}})
 		}
 	}

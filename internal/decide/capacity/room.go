@@ -20,7 +20,8 @@ const (
 // Short says whether a message about a Pod, ours or a scheduler's, tells of a
 // node without room; unknown is that nothing is known of a node's room.
 func Short(message string) (short, unknown bool) {
-	return strings.Contains(message, words), strings.Contains(message, words+": driver ") && strings.Contains(message, untold)
+	return strings.Contains(message, words), strings.Contains(message, words+": driver ") &&
+		strings.Contains(message, untold)
 }
 
 // Need is a claim that waits for a node, with what is known of the storage for
@@ -51,7 +52,8 @@ func (n Need) Refuses(node *corev1.Node) string {
 	var most *resource.Quantity
 	for _, o := range n.Known {
 		q := limit(o)
-		if o.StorageClassName != n.Class.Name || q == nil || most != nil && q.Cmp(*most) <= 0 || !selects(o.NodeTopology, node) {
+		if o.StorageClassName != n.Class.Name || q == nil || most != nil && q.Cmp(*most) <= 0 ||
+			!selects(o.NodeTopology, node) {
 			continue
 		}
 		if most = q; q.Cmp(*size) >= 0 {
@@ -61,7 +63,8 @@ func (n Need) Refuses(node *corev1.Node) string {
 	if most == nil {
 		return words + ": driver " + n.Class.Provisioner + untold + " of class " + n.Class.Name + " there is"
 	}
-	return words + ": claim " + n.Claim.Name + " asks for " + size.String() + ", class " + n.Class.Name + " has volumes of up to " + rounded(most) + " there"
+	return words + ": claim " + n.Claim.Name + " asks for " + size.String() + ", class " + n.Class.Name +
+		" has volumes of up to " + rounded(most) + " there"
 }
 
 // rounded returns a size for people, never more than it is.

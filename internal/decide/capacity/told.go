@@ -46,14 +46,17 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 			StorageClassName: i.Class.Name, NodeTopology: &metav1.LabelSelector{MatchLabels: i.Segment},
 		}
 	case !managed(driver, now) || Key(now) != i.Name():
-		return refused("user", "the capacity of %s cannot be told: object %s/%s is somebody else's; delete it", i, now.Namespace, now.Name)
+		return refused("user", "the capacity of %s cannot be told: object %s/%s is somebody else's; delete it", i,
+			now.Namespace, now.Name)
 	}
 	write.Capacity, write.MaximumVolumeSize = resource.NewQuantity(a.Available, resource.BinarySI), nil
 	if a.Largest != nil {
 		write.MaximumVolumeSize = resource.NewQuantity(*a.Largest, resource.BinarySI)
 	}
 	if now != nil && same(now.Capacity, write.Capacity) && same(now.MaximumVolumeSize, write.MaximumVolumeSize) {
-		return Telling{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "object " + now.Name + " tells the capacity of " + i.String()}}
+		return Telling{Because: volume.Because{
+			Reason: volume.ReasonNothingToDo, Message: "object " + now.Name + " tells the capacity of " + i.String(),
+		}}
 	}
 	text := fmt.Sprintf("driver %s has %s of %s", driver, write.Capacity, i)
 	if a.Largest != nil {
@@ -64,11 +67,14 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 
 // Failed returns the reason when a driver did not answer.
 func Failed(i Item, text string) volume.Because {
-	return refused(i.Class.Provisioner, "driver %s does not tell the capacity of %s: %s", i.Class.Provisioner, i, text).Because
+	return refused(i.Class.Provisioner, "driver %s does not tell the capacity of %s: %s", i.Class.Provisioner,
+		i, text).Because
 }
 
 func refused(next, format string, args ...any) Telling {
-	return Telling{Refused: true, Because: volume.Because{Reason: volume.ReasonCapacityUnknown, Message: fmt.Sprintf(format, args...), Next: next}}
+	return Telling{Refused: true, Because: volume.Because{
+		Reason: volume.ReasonCapacityUnknown, Message: fmt.Sprintf(format, args...), Next: next,
+	}}
 }
 
 func nonsense(a Answer) string {

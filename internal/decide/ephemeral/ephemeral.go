@@ -56,15 +56,19 @@ func Claim(f Facts) Plan {
 		return Plan{Because: volume.Because{Reason: volume.ReasonTerminating, Message: "pod " + p.Name + " is being deleted"}}
 	case c == nil:
 		return Plan{Create: fromTemplate(p, f.Volume, name), Because: volume.Because{
-			Reason: volume.ReasonClaimMade, Message: fmt.Sprintf("claim %s is made for volume %s of pod %s", name, f.Volume.Name, p.Name),
+			Reason:  volume.ReasonClaimMade,
+			Message: fmt.Sprintf("claim %s is made for volume %s of pod %s", name, f.Volume.Name, p.Name),
 		}}
 	case Stranger(p, c) && OwnerOf(c) != nil && OwnerOf(c).Name == p.Name:
 		return Plan{Because: volume.Because{
-			Reason: volume.ReasonTerminating, Next: "ephemeral", Message: fmt.Sprintf("claim %s of an earlier pod %s goes first", name, p.Name),
+			Reason: volume.ReasonTerminating, Next: "ephemeral",
+			Message: fmt.Sprintf("claim %s of an earlier pod %s goes first", name, p.Name),
 		}}
 	case Stranger(p, c):
 		return Plan{Refused: true, Because: volume.Because{
-			Reason: volume.ReasonClaimMisbound, Next: "user", Message: fmt.Sprintf("there is a claim %s already, which was not made for volume %s of this Pod", name, f.Volume.Name),
+			Reason: volume.ReasonClaimMisbound, Next: "user",
+			Message: fmt.Sprintf("there is a claim %s already, which was not made for volume %s of this Pod", name,
+				f.Volume.Name),
 		}}
 	}
 	return Plan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + name + " is there"}}
@@ -85,7 +89,9 @@ func fromTemplate(p *corev1.Pod, v *corev1.Volume, name string) *corev1.Persiste
 
 // Failed explains that a claim could not be made.
 func Failed(name, cause string) volume.Because {
-	return volume.Because{Reason: volume.ReasonFailedClaim, Next: "user", Message: "claim " + name + " cannot be made: " + cause}
+	return volume.Because{
+		Reason: volume.ReasonFailedClaim, Next: "user", Message: "claim " + name + " cannot be made: " + cause,
+	}
 }
 
 // OwnerOf returns the Pod that a claim was made for, as the claim refers to it;
@@ -109,7 +115,12 @@ func Left(c *corev1.PersistentVolumeClaim, p *corev1.Pod) (remove bool, why volu
 	case c.DeletionTimestamp != nil:
 		return false, volume.Because{Reason: volume.ReasonTerminating, Message: "claim " + c.Name + " is being deleted"}
 	case p != nil && p.UID == owner.UID:
-		return false, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " goes with pod " + p.Name}
+		return false, volume.Because{
+			Reason: volume.ReasonNothingToDo, Message: "claim " + c.Name + " goes with pod " + p.Name,
+		}
 	}
-	return true, volume.Because{Reason: volume.ReasonOwnerGone, Message: fmt.Sprintf("claim %s was made for pod %s, which is gone", c.Name, owner.Name)}
+	return true, volume.Because{
+		Reason:  volume.ReasonOwnerGone,
+		Message: fmt.Sprintf("claim %s was made for pod %s, which is gone", c.Name, owner.Name),
+	}
 }

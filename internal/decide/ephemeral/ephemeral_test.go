@@ -15,12 +15,15 @@ import (
 
 func pod(change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u1"}}
-	p.Spec.Volumes = []corev1.Volume{{Name: "plain"}, {Name: "data", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
-		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}},
-			Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("fast")},
-		},
-	}}}}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "plain"},
+		{Name: "data", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
+			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}},
+				Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: ptr.To("fast")},
+			},
+		}}},
+	}
 	for _, f := range change {
 		f(p)
 	}
@@ -62,13 +65,17 @@ func TestClaims(t *testing.T) {
 		{"a Pod that is being deleted gets no claim", pod(going), nil},
 		{"a claim that somebody else made is not taken", pod(), made(pod(), byHand)},
 		{"the claim of an earlier Pod of the same name goes first", pod(anew), made(pod())},
-		{"one of a Pod of another name is not waited for", pod(), made(pod(anew), func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences[0].Name = "db" })},
+		{"one of a Pod of another name is not waited for", pod(), made(pod(anew), func(c *corev1.PersistentVolumeClaim) {
+			c.OwnerReferences[0].Name = "db"
+		})},
 	} {
 		p := Claim(Facts{Pod: c.pod, Volume: &c.pod.Spec.Volumes[1], Claim: c.claim})
 		fmt.Fprintf(&out, "# %s\n", c.argues)
 		if n := p.Create; n != nil {
 			o := n.OwnerReferences[0]
-			fmt.Fprintf(&out, "create %s/%s labels=%v annotations=%v class=%s owner=%s/%s/%s/%s controller=%v blocks=%v\n", n.Namespace, n.Name, n.Labels, n.Annotations, *n.Spec.StorageClassName, o.APIVersion, o.Kind, o.Name, o.UID, *o.Controller, *o.BlockOwnerDeletion)
+			fmt.Fprintf(&out, "create %s/%s labels=%v annotations=%v class=%s owner=%s/%s/%s/%s controller=%v blocks=%v\n",
+				n.Namespace, n.Name, n.Labels, n.Annotations, *n.Spec.StorageClassName, o.APIVersion, o.Kind, o.Name, o.UID,
+				*o.Controller, *o.BlockOwnerDeletion)
 		}
 		fmt.Fprintf(&out, "refused=%v\n%s: %s -> %s\n\n", p.Refused, p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
@@ -83,8 +90,14 @@ func TestClaims(t *testing.T) {
 		{"what is going need not be deleted", made(pod(), leaving), nil},
 		{"a claim of nobody stays", made(pod(), byHand), nil},
 		{"so does one of something else", made(pod(), ofASet), nil},
-		{"of a Pod of another group", made(pod(), func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences[0].APIVersion = "example.com/v1" }), nil},
-		{"or of what is no Pod", made(pod(), func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences[0].Kind = "ReplicationController" }), nil},
+		{
+			"of a Pod of another group",
+			made(pod(), func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences[0].APIVersion = "example.com/v1" }), nil,
+		},
+		{
+			"or of what is no Pod",
+			made(pod(), func(c *corev1.PersistentVolumeClaim) { c.OwnerReferences[0].Kind = "ReplicationController" }), nil,
+		},
 		{"and one that has a second owner", made(pod(), sharedWith), nil},
 	} {
 		remove, why := Left(c.claim, c.pod)
@@ -109,8 +122,14 @@ func TestStranger(t *testing.T) {
 		{"of an earlier Pod", pod(anew), made(pod()), true},
 		{"of a Pod elsewhere", pod(inOther), made(pod()), true},
 		{"a claim of another name", pod(), other, false},
-		{"a claim of no volume of the Pod", pod(), made(pod(), byHand, func(c *corev1.PersistentVolumeClaim) { c.Name = "data" }), false},
-		{"a claim of a volume without a template", pod(), made(pod(), byHand, func(c *corev1.PersistentVolumeClaim) { c.Name = "web-plain" }), false},
+		{
+			"a claim of no volume of the Pod", pod(),
+			made(pod(), byHand, func(c *corev1.PersistentVolumeClaim) { c.Name = "data" }), false,
+		},
+		{
+			"a claim of a volume without a template", pod(),
+			made(pod(), byHand, func(c *corev1.PersistentVolumeClaim) { c.Name = "web-plain" }), false,
+		},
 	} {
 		if got := Stranger(c.pod, c.claim); got != c.want {
 			t.Errorf("%s: %v", c.argues, got)

@@ -64,9 +64,11 @@ func answerCases() []printedCase {
 		{"one quote is single", OpMount, 0, `{'status':'Success'}`, ""},
 		{"cut off", OpMount, 0, `{"status":"Success"`, ""},
 		{"deep", OpMount, 0, deep, ""},
-		{"an answer with something deep in it", OpMount, 0, `{"status":"Success","x":` + strings.Repeat("[", 40) + strings.Repeat("]", 40) + `}`, ""},
+		{"an answer with something deep in it", OpMount, 0, `{"status":"Success","x":` + strings.Repeat("[",
+			40) + strings.Repeat("]", 40) + `}`, ""},
 		{"quotes and braces in a message", OpMount, 1, `{"status":"Failure","message":"a \" } b"} {`, ""},
-		{"deep within the bound", OpMount, 0, `{"status":"Success","x":` + strings.Repeat("[", 30) + strings.Repeat("]", 30) + `}`, ""},
+		{"deep within the bound", OpMount, 0, `{"status":"Success","x":` + strings.Repeat("[", 30) + strings.Repeat("]",
+			30) + `}`, ""},
 		{"binary", OpMount, 0, "\x7fELF\x00\xff\xfe{\x00}", ""},
 		{"a number", OpMount, 0, "42", ""},
 		{"null", OpMount, 0, "null", ""},
@@ -101,7 +103,10 @@ func resultCases() []printedCase {
 		{"capabilities null", OpInit, 0, `{"status":"Success","capabilities":null}`, ""},
 		{"capabilities empty", OpInit, 0, `{"status":"Success","capabilities":{}}`, ""},
 		{"one capability", OpInit, 0, `{"status":"Success","capabilities":{"attach":false}}`, ""},
-		{"capabilities in capitals", OpInit, 0, `{"status":"Success","Capabilities":{"ATTACH":false,"supportsmetrics":true}}`, ""},
+		{
+			"capabilities in capitals", OpInit, 0,
+			`{"status":"Success","Capabilities":{"ATTACH":false,"supportsmetrics":true}}`, "",
+		},
 		{"a capability is null", OpInit, 0, `{"status":"Success","capabilities":{"attach":null,"fsGroup":false}}`, ""},
 		{"an unknown capability", OpInit, 0, `{"status":"Success","capabilities":{"fly":true}}`, ""},
 		{"a capability is text", OpInit, 0, `{"status":"Success","capabilities":{"attach":"false"}}`, ""},
@@ -151,7 +156,9 @@ func shownAnswer(op Operation, a Answer, err error) string {
 // few passes over it.
 func TestAnswerIsBounded(t *testing.T) {
 	fill := func(unit string) []byte { return bytes.Repeat([]byte(unit), 2*MaxOutput/len(unit)) }
-	for _, unit := range []string{"{", `{"`, `{"a":`, `{"a":{"b":1,`, "{x", `"{":"{":"`, "[", `{"a":[`, `\"{`, "{}", `{"a":1}`, " ", "\x00"} {
+	for _, unit := range []string{
+		"{", `{"`, `{"a":`, `{"a":{"b":1,`, "{x", `"{":"{":"`, "[", `{"a":[`, `\"{`, "{}", `{"a":1}`, " ", "\x00",
+	} {
 		if a, err := ParseAnswer(OpMount, 0, fill(unit), fill(unit)); !errors.Is(err, ErrNoAnswer) {
 			t.Errorf("%q: %+v, %v", unit, a, err)
 		}
@@ -181,8 +188,9 @@ func TestDeviceIsBounded(t *testing.T) {
 
 func TestVolumeNameOf(t *testing.T) {
 	for name, want := range map[string]string{
-		"a": "a", "pool/a": "pool~a", "/": "~", "...": "...", "a b": "a b", strings.Repeat("x", 255): strings.Repeat("x", 255),
-		"": "", ".": "", "..": "", "a\x00": "", strings.Repeat("x", 256): "",
+		"a": "a", "pool/a": "pool~a", "/": "~", "...": "...", "a b": "a b",
+		strings.Repeat("x", 255): strings.Repeat("x", 255),
+		"":                       "", ".": "", "..": "", "a\x00": "", strings.Repeat("x", 256): "",
 	} {
 		got, err := VolumeNameOf(Answer{VolumeName: name})
 		if got != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, ErrVolumeName) {
@@ -200,12 +208,14 @@ func FuzzParseAnswer(f *testing.F) {
 			a, err := ParseAnswer(op, exit, stdout, stderr)
 			if err != nil {
 				is := func(known error) bool { return errors.Is(err, known) }
-				if !slices.ContainsFunc([]error{ErrNoAnswer, ErrMalformed, ErrContradiction, ErrKilled, ErrNUL}, is) || len(err.Error()) > 200 {
+				if !slices.ContainsFunc([]error{ErrNoAnswer, ErrMalformed, ErrContradiction, ErrKilled, ErrNUL}, is) ||
+					len(err.Error()) > 200 {
 					t.Fatalf("%v", err)
 				}
 				continue
 			}
-			if a.Status == Success && exit != 0 || !slices.Contains([]Status{Success, Failure, NotSupported}, a.Status) || a.NewSize < 0 {
+			if a.Status == Success && exit != 0 || !slices.Contains([]Status{Success, Failure, NotSupported}, a.Status) ||
+				a.NewSize < 0 {
 				t.Fatalf("%+v with exit code %d", a, exit)
 			}
 		}

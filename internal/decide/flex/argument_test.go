@@ -19,7 +19,9 @@ import (
 func fullVolume() Volume {
 	return Volume{
 		Name: "pv-1", FSType: "ext4", ReadOnly: true,
-		Options: map[string]string{"server": "192.168.0.1:1234", "path": "/a b", "quote": `<"&">`, "kubernetes.example.com/x": "y"},
+		Options: map[string]string{
+			"server": "192.168.0.1:1234", "path": "/a b", "quote": `<"&">`, "kubernetes.example.com/x": "y",
+		},
 		Secrets: map[string]string{"user": "me", "password": "$(rm -rf /); `id` \"'"},
 		Pod:     PodInfo{Name: "web-0", Namespace: "shop", UID: "b2f", ServiceAccount: "default"},
 		FSGroup: ptr.To(int64(2000)),
@@ -74,7 +76,8 @@ func TestArgumentRefuses(t *testing.T) {
 			t.Errorf("%s: the error tells the value", c.name)
 		}
 	}
-	if _, err := Argument(OpMount, Volume{Options: map[string]string{"k8s.iox/a": "", "mykubernetes.io/b": "", "": ""}}); err != nil {
+	if _, err := Argument(OpMount,
+		Volume{Options: map[string]string{"k8s.iox/a": "", "mykubernetes.io/b": "", "": ""}}); err != nil {
 		t.Errorf("keys of others: %v", err)
 	}
 }
@@ -84,7 +87,9 @@ func FuzzArgument(f *testing.F) {
 	f.Add("", "", "kubernetes.io/x", "", "", "")
 	f.Add("\xff", "\x00", "", "<>&\u2028", "k/../", "$(x)")
 	f.Fuzz(func(t *testing.T, name, fsType, key, value, secretKey, secret string) {
-		v := Volume{Name: name, FSType: fsType, Options: map[string]string{key: value}, Secrets: map[string]string{secretKey: secret}}
+		v := Volume{
+			Name: name, FSType: fsType, Options: map[string]string{key: value}, Secrets: map[string]string{secretKey: secret},
+		}
 		for _, op := range Operations() {
 			s, err := Argument(op, v)
 			if err != nil {
@@ -113,7 +118,10 @@ func FuzzArgument(f *testing.F) {
 
 // TestRedact: no form of a secret is left, whatever the driver made of it.
 func TestRedact(t *testing.T) {
-	secrets := map[string]string{"user": "admin", "password": "p\"ss;w$(x)\\rd", "key": "-----BEGIN\nabcdef\nghijkl\n", "part": "admin-2", "html": "a<b&\"c", "url": "???>>>", "empty": ""}
+	secrets := map[string]string{
+		"user": "admin", "password": "p\"ss;w$(x)\\rd", "key": "-----BEGIN\nabcdef\nghijkl\n", "part": "admin-2",
+		"html": "a<b&\"c", "url": "???>>>", "empty": "",
+	}
 	var shown strings.Builder
 	for _, s := range []string{
 		"nothing secret",
@@ -140,10 +148,12 @@ func TestRedactForms(t *testing.T) {
 	wrapped := regexp.MustCompile(`.{76}`).ReplaceAllString(base64.StdEncoding.EncodeToString([]byte(long)), "$0\n")
 	for _, text := range []string{
 		`+ mount -o password='it'\''s 50% of s&cret/+'`, `+ mount -o 'password=it'"'"'s 50% of s&cret/+'`,
-		"http://user:it%27s+50%25+of+s%26cret%2F%2B@host", "http://user:it%27s%2050%25%20of%20s&cret%2F+@host", wrapped, strings.ReplaceAll(wrapped, "\n", " "),
+		"http://user:it%27s+50%25+of+s%26cret%2F%2B@host", "http://user:it%27s%2050%25%20of%20s&cret%2F+@host", wrapped,
+		strings.ReplaceAll(wrapped, "\n", " "),
 	} {
 		got := Redact(text, redact.Of(map[string]string{"password": secret, "key": long}))
-		if !strings.Contains(got, redact.Hidden) || strings.Contains(got, "cret") || strings.Contains(got, wrapped[:20]) || strings.Contains(got, wrapped[80:100]) {
+		if !strings.Contains(got, redact.Hidden) || strings.Contains(got, "cret") || strings.Contains(got, wrapped[:20]) ||
+			strings.Contains(got, wrapped[80:100]) {
 			t.Errorf("%s", got)
 		}
 	}
@@ -153,7 +163,8 @@ func FuzzRedact(f *testing.F) {
 	f.Add("a secret b", "secret")
 	f.Add("c2VjcmV0", "secret")
 	f.Fuzz(func(t *testing.T, text, secret string) {
-		got := Redact(text+" "+secret+" "+base64.StdEncoding.EncodeToString([]byte(secret)), redact.Of(map[string]string{"k": secret}))
+		got := Redact(text+" "+secret+" "+base64.StdEncoding.EncodeToString([]byte(secret)),
+			redact.Of(map[string]string{"k": secret}))
 		if len(got) > MaxMessage+len("...") || strings.ContainsAny(got, "\n\x00") {
 			t.Fatalf("%q is no message", got)
 		}

@@ -98,7 +98,8 @@ func ParseConfig(b []byte) (Config, error) {
 	}
 	if _, there := keys["allow"]; there && c.Policy == nil {
 		// All rules taken out must not allow everything.
-		return Config{}, fmt.Errorf("%w: allow is empty: write [] to allow no inline volume, or leave it out to allow all", ErrConfig)
+		return Config{}, fmt.Errorf("%w: allow is empty: write [] to allow no inline volume, or leave it out to allow all",
+			ErrConfig)
 	}
 	for i, r := range c.Policy {
 		if err := r.check(); err != nil {

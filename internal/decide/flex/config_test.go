@@ -32,7 +32,10 @@ func exampleConfig(t *testing.T) Config {
 func TestConfig(t *testing.T) {
 	c := exampleConfig(t)
 	lofs := c.Of(Name{"example.com", "lofs"})
-	want := Settings{VolumeName: NameOfVolume, Timeout: metav1.Duration{Duration: time.Minute}, WaitTimeout: metav1.Duration{Duration: 3 * time.Minute}, Provision: true, SkipExpandVolume: true}
+	want := Settings{
+		VolumeName: NameOfVolume, Timeout: metav1.Duration{Duration: time.Minute},
+		WaitTimeout: metav1.Duration{Duration: 3 * time.Minute}, Provision: true, SkipExpandVolume: true,
+	}
 	if lofs != want {
 		t.Errorf("settings: %+v", lofs)
 	}
@@ -60,9 +63,11 @@ func TestConfigRefused(t *testing.T) {
 	for _, text := range []string{
 		"", "kind: FlexConfig", "apiVersion: volplane.dev/v2\nkind: FlexConfig", "[]", "\x00", ": :",
 		configHead + "alow: []", configHead + "allow:", configHead + "allow: null", configHead + "kind: FlexConfig",
-		configHead + "allow: [{driver: a/b/c}]", configHead + "allow: [{}]", configHead + "allow: [{driver: lofs, options: {a: '('}}]",
+		configHead + "allow: [{driver: a/b/c}]", configHead + "allow: [{}]",
+		configHead + "allow: [{driver: lofs, options: {a: '('}}]",
 		configHead + "allow: [{driver: lofs, options: {a: 'x)|(y'}}]", configHead + "allow: [{driver: lofs, namespace: x}]",
-		configHead + "drivers: {'a b': {}}", configHead + "drivers: {lofs: {volumeName: pod}}", configHead + "drivers: {lofs: {timeout: -1s}}",
+		configHead + "drivers: {'a b': {}}", configHead + "drivers: {lofs: {volumeName: pod}}",
+		configHead + "drivers: {lofs: {timeout: -1s}}",
 		configHead + "drivers: {lofs: {timeout: soon}}", configHead + "drivers: {lofs: {timeout: 1s, limit: 2s}}",
 	} {
 		_, err := ParseConfig([]byte(text))
@@ -108,7 +113,9 @@ func TestPolicy(t *testing.T) {
 		{"every option of every driver", "trusted", p, Name{"", "x"}, map[string]string{"a": "b\nc", "": ""}},
 		{"driver for all namespaces", "bank", p, Name{"example.com", "scratch"}, nil},
 		{"no option is named", "bank", p, Name{"example.com", "scratch"}, map[string]string{"a": ""}},
-		{"a pattern that is none", "shop", Policy{{Driver: "*", Options: map[string]string{"a": "x)|(.*"}}}, lofs, map[string]string{"a": "x"}},
+		{"a pattern that is none", "shop", Policy{
+			{Driver: "*", Options: map[string]string{"a": "x)|(.*"}},
+		}, lofs, map[string]string{"a": "x"}},
 	} {
 		allowed, why := c.p.Allow(c.namespace, c.n, "", c.options)
 		fmt.Fprintf(&b, "%s: %v, %s: %s\n", c.name, allowed, why.Reason, why.Message)
@@ -117,7 +124,9 @@ func TestPolicy(t *testing.T) {
 	for _, c := range []struct {
 		p      Policy
 		fsType string
-	}{{nil, "proc"}, {p, "xfs"}, {typed, "xfs"}, {typed, "xfs,proc"}, {typed, ""}, {Policy{{Driver: "*", Options: map[string]string{"*": ".*"}}}, "xfs"}} {
+	}{{nil, "proc"}, {p, "xfs"}, {typed, "xfs"}, {typed, "xfs,proc"}, {typed, ""}, {
+		Policy{{Driver: "*", Options: map[string]string{"*": ".*"}}}, "xfs",
+	}} {
 		allowed, why := c.p.Allow("shop", lofs, c.fsType, nil)
 		fmt.Fprintf(&b, "filesystem %q: %v, %s: %s\n", c.fsType, allowed, why.Reason, why.Message)
 	}

@@ -10,8 +10,12 @@ import (
 func TestFindingIsOneShape(t *testing.T) {
 	t.Parallel()
 	for want, f := range map[string]Finding{
-		`{"check":"init","level":"pass","message":"well"}`:                                   {Check: "init", Level: Pass, Message: "well"},
-		`{"check":"link","level":"warn","path":"/x","message":"leads away","next":"remove"}`: {Check: "link", Level: Warn, Path: "/x", Message: "leads away", Next: "remove"},
+		`{"check":"init","level":"pass","message":"well"}`: {
+			Check: "init", Level: Pass, Message: "well",
+		},
+		`{"check":"link","level":"warn","path":"/x","message":"leads away","next":"remove"}`: {
+			Check: "link", Level: Warn, Path: "/x", Message: "leads away", Next: "remove",
+		},
 	} {
 		if got, err := json.Marshal(f); err != nil || string(got) != want {
 			t.Errorf("%s, want %s: %v", got, want, err)

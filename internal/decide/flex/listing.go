@@ -140,7 +140,8 @@ func (f *File) unsafe() string {
 	}
 	switch {
 	case f.Outer > 0:
-		return quoted(f.Self) + " has another name outside of the plugin directory, by which it may be changed (a hard link): put a copy there"
+		return quoted(f.Self) + " has another name outside of the plugin directory, by which it may be changed (a hard " +
+			"link): put a copy there"
 	case f.Self.Mode&(fs.ModeSetuid|fs.ModeSetgid) != 0:
 		return quoted(f.Self) + " has the setuid or setgid bit"
 	case f.Self.Mode&0o100 == 0:

@@ -92,7 +92,8 @@ func mounted(dir string, after []Mount) Verdict {
 	case len(after) > 0:
 		// H3: there are drivers that need no mount at the directory itself.
 		v.Because.Reason = volume.ReasonFlexNothingMounted
-		v.Because.Message = fmt.Sprintf("the driver says that it is done; nothing is mounted at %s, but at %s", dir, after[0].Path)
+		v.Because.Message = fmt.Sprintf("the driver says that it is done; nothing is mounted at %s, but at %s", dir,
+			after[0].Path)
 	default:
 		v.Because.Reason = volume.ReasonFlexNothingMounted
 		v.Because.Message = "the driver says that it is done, and nothing is mounted at " + dir
@@ -106,7 +107,10 @@ func ByHost(dir string, now []Mount) volume.Because {
 	if why, done := Mounted(dir, now); done {
 		return why
 	}
-	return volume.Because{Reason: volume.ReasonFlexNothingMounted, Message: "there is no device, and the driver leaves it to the host to mount one at " + dir}
+	return volume.Because{
+		Reason:  volume.ReasonFlexNothingMounted,
+		Message: "there is no device, and the driver leaves it to the host to mount one at " + dir,
+	}
 }
 
 // AfterUnmount judges unmount or unmountdevice by the mounts at and below dir
@@ -121,7 +125,10 @@ func AfterUnmount(dir string, before, after []Mount, a Answer, err error) Verdic
 		// It may have been about to detach: it gets one more try, which begins
 		// with nothing mounted.
 		v.Outcome = volume.Unknown
-		v.Because = volume.Because{Reason: volume.ReasonFlexUnmountFailed, Message: "nothing is mounted at " + dir + ", but " + said(a, err), Next: byDriver}
+		v.Because = volume.Because{
+			Reason: volume.ReasonFlexUnmountFailed, Message: "nothing is mounted at " + dir + ", but " + said(a, err),
+			Next: byDriver,
+		}
 	case len(left) == 0 && !accepted:
 		v.Because.Message += ", though " + said(a, err)
 	case len(left) > 0 && accepted:

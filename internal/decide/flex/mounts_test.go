@@ -31,7 +31,8 @@ func verdictCases() []struct {
 	err                 error
 } {
 	const one, two = "/v/d ext4 /dev/loop0", "/v/d ext4 /dev/loop0;/v/d tmpfs t"
-	success, refused, failed := Answer{Status: Success}, Answer{Status: NotSupported}, Answer{Status: Failure, Message: "no server"}
+	success, refused, failed := Answer{Status: Success}, Answer{Status: NotSupported},
+		Answer{Status: Failure, Message: "no server"}
 	return []struct {
 		name, before, after string
 		a                   Answer

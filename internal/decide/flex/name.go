@@ -83,7 +83,8 @@ func (n Name) CSI() (string, error) {
 		s += "." + n.Vendor
 	}
 	if len(s) > maxCSIName {
-		return "", fmt.Errorf("%w that can be a CSI driver's: %s has %d characters, %d are allowed", ErrName, s, len(s), maxCSIName)
+		return "", fmt.Errorf("%w that can be a CSI driver's: %s has %d characters, %d are allowed", ErrName, s,
+			len(s), maxCSIName)
 	}
 	return s, nil
 }

@@ -57,7 +57,10 @@ func TestNamesRefused(t *testing.T) {
 			t.Errorf("ParseDir(%q) = %+v, %v", s, n, err)
 		}
 	}
-	for _, s := range []string{"", "A", "a.B", "x--xa", "a--", "a--x", "a--c", "a--c.b", "a--cA", "a_b", "a--mb", "a.", ".a", "-a", strings.Repeat("a", 64)} {
+	for _, s := range []string{
+		"", "A", "a.B", "x--xa", "a--", "a--x", "a--c", "a--c.b", "a--cA", "a_b", "a--mb", "a.", ".a", "-a",
+		strings.Repeat("a", 64),
+	} {
 		if n, err := ParseCSI(s); !errors.Is(err, ErrName) {
 			t.Errorf("ParseCSI(%q) = %+v, %v", s, n, err)
 		}
@@ -80,7 +83,8 @@ func TestNamesRefused(t *testing.T) {
 // driver back from it without a table.
 func TestCSINamesAreReversible(t *testing.T) {
 	component := rapid.StringMatching(`([A-Za-z0-9][-A-Za-z0-9_.]{0,12})?[A-Za-z0-9]`)
-	vendor := rapid.OneOf(rapid.Just(""), rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,5}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,5}[a-z0-9])?){0,2}`))
+	vendor := rapid.OneOf(rapid.Just(""),
+		rapid.StringMatching(`[a-z0-9]([-a-z0-9]{0,5}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,5}[a-z0-9])?){0,2}`))
 	rapid.Check(t, func(t *rapid.T) {
 		n := Name{Vendor: vendor.Draw(t, "vendor"), Driver: component.Draw(t, "driver")}
 		s, err := n.CSI()
@@ -107,7 +111,9 @@ func checkCSI(t interface{ Fatalf(string, ...any) }, s string) {
 }
 
 func FuzzNames(f *testing.F) {
-	for _, s := range []string{"lofs", "example.com/lofs", "example.com~lofs", "lofs.example.com", "x--x--clofs", "a~b~c", "../x", "a--d.b"} {
+	for _, s := range []string{
+		"lofs", "example.com/lofs", "example.com~lofs", "lofs.example.com", "x--x--clofs", "a~b~c", "../x", "a--d.b",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -46,7 +46,10 @@ func (p Policy) Allow(namespace string, n Name, fsType string, options map[strin
 		}
 		key, fits := r.fits(options)
 		if fits {
-			return true, volume.Because{Reason: volume.ReasonFlexAllowed, Message: fmt.Sprintf("rule %d allows driver %s in namespace %s", i+1, n, namespace)}
+			return true, volume.Because{
+				Reason:  volume.ReasonFlexAllowed,
+				Message: fmt.Sprintf("rule %d allows driver %s in namespace %s", i+1, n, namespace),
+			}
 		}
 		why += fmt.Sprintf("; rule %d does not allow the option %q so", i+1, bounded(key, maxShown))
 	}
@@ -57,7 +60,8 @@ func (p Policy) Allow(namespace string, n Name, fsType string, options map[strin
 }
 
 func (r Rule) isFor(namespace string, n Name) bool {
-	return (len(r.Namespaces) == 0 || slices.Contains(r.Namespaces, namespace)) && (r.Driver == anyName || r.Driver == n.String())
+	return (len(r.Namespaces) == 0 || slices.Contains(r.Namespaces, namespace)) &&
+		(r.Driver == anyName || r.Driver == n.String())
 }
 
 // fits returns the first option, by name, that the rule does not allow.

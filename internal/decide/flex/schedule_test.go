@@ -77,9 +77,11 @@ func TestSchedule(t *testing.T) {
 		{"1,000 changes in 2 s are 3 inits, the last one after the last change", every(2*ms, 2000*ms), 5 * ms, "", time.Hour},
 		{"a change while init runs is seen by the next", []time.Duration{0, 3 * ms}, 5 * ms, "", time.Hour},
 		{"a slow init delays the next by what it takes", []time.Duration{0, 3 * ms}, 3000 * ms, "", time.Hour},
-		{"a driver that fails is tried again, ever less often", []time.Duration{0}, 0, "xxxxxxxxxxxxxxxxxxxx", 30 * time.Minute},
+		{"a driver that fails is tried again, ever less often", []time.Duration{0}, 0, "xxxxxxxxxxxxxxxxxxxx", 30 *
+			time.Minute},
 		{"one that heals is left alone", []time.Duration{0}, 5 * ms, "xx", time.Hour},
-		{"a change is tried at once, however often it failed before", []time.Duration{0, 20 * time.Second}, 0, "xxxxx", 25 * time.Second},
+		{"a change is tried at once, however often it failed before", []time.Duration{0, 20 * time.Second}, 0, "xxxxx", 25 *
+			time.Second},
 		{"and begins to count anew", []time.Duration{0, 20 * time.Second}, 0, "xxxxxxx", 25 * time.Second},
 		{"a signal within a second of a failure waits as after success", []time.Duration{0, 500 * ms}, 0, "x", time.Hour},
 		{"a change during an init that fails is no retry", []time.Duration{0, 3 * ms}, 5 * ms, "xx", time.Hour},
@@ -90,7 +92,8 @@ func TestSchedule(t *testing.T) {
 		} else {
 			fmt.Fprintf(&out, "signals=%v", c.signals)
 		}
-		fmt.Fprintf(&out, " init=%v outcomes=%q\n----\n%v\n\n", c.init, c.outcomes, play(c.signals, c.init, c.outcomes, c.until))
+		fmt.Fprintf(&out, " init=%v outcomes=%q\n----\n%v\n\n", c.init, c.outcomes,
+			play(c.signals, c.init, c.outcomes, c.until))
 	}
 	golden.Equal(t, "testdata/schedule.txt", out.String())
 }

@@ -46,7 +46,9 @@ type DriverFacts struct {
 // unmounted is kept (F-038).
 func Stand(f DriverFacts) (Standing, volume.Because) {
 	because := func(reason volume.Reason, next, format string, args ...any) volume.Because {
-		return volume.Because{Reason: reason, Next: next, Message: fmt.Sprintf("driver %s ", f.Name) + fmt.Sprintf(format, args...)}
+		return volume.Because{
+			Reason: reason, Next: next, Message: fmt.Sprintf("driver %s ", f.Name) + fmt.Sprintf(format, args...),
+		}
 	}
 	switch {
 	case f.Refused.Reason != "":

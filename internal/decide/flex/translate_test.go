@@ -19,10 +19,13 @@ func TestSourceOf(t *testing.T) {
 	}{
 		{name: "another kind"},
 		{name: "no driver's name", flex: &corev1.FlexPersistentVolumeSource{Driver: "a/b/c"}},
-		{name: "too long a name", flex: &corev1.FlexPersistentVolumeSource{Driver: "an-example-of-a-rather-long-vendor.example.com/a-rather-long-driver"}},
+		{name: "too long a name", flex: &corev1.FlexPersistentVolumeSource{
+			Driver: "an-example-of-a-rather-long-vendor.example.com/a-rather-long-driver",
+		}},
 		{
 			"everything", &corev1.FlexPersistentVolumeSource{
-				Driver: "example.com/lofs", FSType: "xfs", ReadOnly: true, Options: options, SecretRef: &corev1.SecretReference{Name: "s", Namespace: "own"},
+				Driver: "example.com/lofs", FSType: "xfs", ReadOnly: true, Options: options,
+				SecretRef: &corev1.SecretReference{Name: "s", Namespace: "own"},
 			}, &corev1.ObjectReference{Namespace: "theirs"},
 			&corev1.CSIPersistentVolumeSource{
 				Driver: "lofs.example.com", VolumeHandle: "pv-1", FSType: "xfs", ReadOnly: true, VolumeAttributes: options,
@@ -30,13 +33,20 @@ func TestSourceOf(t *testing.T) {
 			},
 		},
 		{
-			"the claim's Secret", &corev1.FlexPersistentVolumeSource{Driver: "lofs", SecretRef: &corev1.SecretReference{Name: "s"}},
+			"the claim's Secret", &corev1.FlexPersistentVolumeSource{
+				Driver: "lofs", SecretRef: &corev1.SecretReference{Name: "s"},
+			},
 			&corev1.ObjectReference{Namespace: "theirs"},
-			&corev1.CSIPersistentVolumeSource{Driver: "lofs", VolumeHandle: "pv-1", NodePublishSecretRef: &corev1.SecretReference{Name: "s", Namespace: "theirs"}},
+			&corev1.CSIPersistentVolumeSource{
+				Driver: "lofs", VolumeHandle: "pv-1", NodePublishSecretRef: &corev1.SecretReference{Name: "s", Namespace: "theirs"},
+			},
 		},
 		{
-			"nobody's Secret", &corev1.FlexPersistentVolumeSource{Driver: "lofs", SecretRef: &corev1.SecretReference{Name: "s"}}, nil,
-			&corev1.CSIPersistentVolumeSource{Driver: "lofs", VolumeHandle: "pv-1", NodePublishSecretRef: &corev1.SecretReference{Name: "s"}},
+			"nobody's Secret", &corev1.FlexPersistentVolumeSource{Driver: "lofs", SecretRef: &corev1.SecretReference{Name: "s"}},
+			nil,
+			&corev1.CSIPersistentVolumeSource{
+				Driver: "lofs", VolumeHandle: "pv-1", NodePublishSecretRef: &corev1.SecretReference{Name: "s"},
+			},
 		},
 	} {
 		v := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-1"}}
@@ -60,9 +70,15 @@ func TestInlineOf(t *testing.T) {
 	}{
 		{name: "another kind"},
 		{name: "no driver's name", flex: &corev1.FlexVolumeSource{Driver: ""}},
-		{"nothing said", &corev1.FlexVolumeSource{Driver: "example.com/scratch"}, &corev1.CSIVolumeSource{Driver: "scratch.example.com"}},
 		{
-			"everything", &corev1.FlexVolumeSource{Driver: "example.com/scratch", FSType: "xfs", ReadOnly: true, Options: options, SecretRef: &corev1.LocalObjectReference{Name: "s"}},
+			"nothing said", &corev1.FlexVolumeSource{Driver: "example.com/scratch"},
+			&corev1.CSIVolumeSource{Driver: "scratch.example.com"},
+		},
+		{
+			"everything", &corev1.FlexVolumeSource{
+				Driver: "example.com/scratch", FSType: "xfs", ReadOnly: true, Options: options,
+				SecretRef: &corev1.LocalObjectReference{Name: "s"},
+			},
 			&corev1.CSIVolumeSource{
 				Driver: "scratch.example.com", FSType: ptr.To("xfs"), ReadOnly: ptr.To(true), VolumeAttributes: options,
 				NodePublishSecretRef: &corev1.LocalObjectReference{Name: "s"},

@@ -46,7 +46,9 @@ func TestInvitationCounts(t *testing.T) {
 		var user string
 		t.Repeat(map[string]func(*rapid.T){
 			"invite": func(t *rapid.T) {
-				kept = &identity.Invitation{Node: "n", Hash: identity.Hash([]byte("s")), Expires: now.Add(time.Hour), Epoch: present}
+				kept = &identity.Invitation{
+					Node: "n", Hash: identity.Hash([]byte("s")), Expires: now.Add(time.Hour), Epoch: present,
+				}
 				revoked, user = false, ""
 			},
 			// A clock may also be set back.
@@ -60,7 +62,9 @@ func TestInvitationCounts(t *testing.T) {
 				}
 				shown := token
 				if rapid.Bool().Draw(t, "wrong") {
-					shown = rapid.SampledFrom([]identity.Token{{Node: "m", ID: "i", Secret: "s"}, {Node: "n", ID: "i", Secret: "x"}, {Node: "n", ID: "i"}}).Draw(t, "token")
+					shown = rapid.SampledFrom([]identity.Token{
+						{Node: "m", ID: "i", Secret: "s"}, {Node: "n", ID: "i", Secret: "x"}, {Node: "n", ID: "i"},
+					}).Draw(t, "token")
 				}
 				key := rapid.SampledFrom([]string{"k1", "k2"}).Draw(t, "key")
 				err := kept.Admit(shown, present, now)
@@ -123,7 +127,9 @@ func TestRenew(t *testing.T) {
 }
 
 func TestAgain(t *testing.T) {
-	for failed, want := range map[int]time.Duration{0: time.Minute, 1: 2 * time.Minute, 5: 32 * time.Minute, 6: time.Hour, 1000: time.Hour} {
+	for failed, want := range map[int]time.Duration{
+		0: time.Minute, 1: 2 * time.Minute, 5: 32 * time.Minute, 6: time.Hour, 1000: time.Hour,
+	} {
 		if got := identity.Again(failed); got != want {
 			t.Errorf("after %d failures: %v, want %v", failed, got, want)
 		}

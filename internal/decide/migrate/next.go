@@ -86,7 +86,8 @@ func begin(f Facts) Step {
 		return f.refuse("user", "the bridge cannot serve it: %v", err)
 	}
 	if !f.Served {
-		return f.refuse("user", "no CSIDriver %s: run 'volplane flex bridge' on every node that may use volume %s", target.Spec.CSI.Driver, f.Name)
+		return f.refuse("user", "no CSIDriver %s: run 'volplane flex bridge' on every node that may use volume %s",
+			target.Spec.CSI.Driver, f.Name)
 	}
 	if pv.Spec.ClaimRef != nil {
 		if why := unfit(pv, f.Claim); why != "" {
@@ -107,7 +108,8 @@ func unfit(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) str
 	named := ref.Namespace + "/" + ref.Name
 	switch {
 	case claim == nil || ref.UID != "" && ref.UID != claim.UID:
-		return fmt.Sprintf("volume %s was released by claim %s, which is gone: delete the volume, or take its claimRef away", pv.Name, named)
+		return fmt.Sprintf("volume %s was released by claim %s, which is gone: delete the volume, or take its claimRef away",
+			pv.Name, named)
 	case claim.DeletionTimestamp != nil:
 		return fmt.Sprintf("claim %s is being deleted", named)
 	case claim.Spec.VolumeName != pv.Name:
@@ -120,7 +122,8 @@ func unfit(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) str
 func (f Facts) busy() (Step, bool) {
 	switch {
 	case len(f.Pods) > 0:
-		return f.refuse("user", "volume %s is used by pod %s: scale its owner to 0 first", f.Name, strings.Join(f.Pods, ", ")), true
+		return f.refuse("user", "volume %s is used by pod %s: scale its owner "+
+			"to 0 first", f.Name, strings.Join(f.Pods, ", ")), true
 	case len(f.Nodes) > 0:
 		return f.wait(nodes(f.Nodes), "volume %s is still attached to %s", f.Name, nodes(f.Nodes)), true
 	}
@@ -138,7 +141,8 @@ func (f Facts) foreign() string {
 		}
 	}
 	if c := f.Claim; c != nil && c.Spec.VolumeName != f.Name && c.UID != f.savedClaimUID() {
-		return fmt.Sprintf("claim %s/%s was made anew by somebody else and is not for volume %s: delete it, then run again", c.Namespace, c.Name, f.Name)
+		return fmt.Sprintf("claim %s/%s was made anew by somebody else and is not for volume %s: delete it, then run again",
+			c.Namespace, c.Name, f.Name)
 	}
 	return ""
 }
@@ -157,7 +161,8 @@ func (f Facts) taken(back bool) string {
 	case saved != nil && now.Namespace == saved.Namespace && now.Name == saved.Name:
 		return ""
 	}
-	return fmt.Sprintf("claim %s/%s has volume %s by now, which it had not when that was saved", now.Namespace, now.Name, f.Name)
+	return fmt.Sprintf("claim %s/%s has volume %s by now, which it had not when that was saved", now.Namespace,
+		now.Name, f.Name)
 }
 
 func (f Facts) savedClaimUID() types.UID {
@@ -177,7 +182,8 @@ func (f Facts) arrived() bool {
 func (f Facts) leave() Step {
 	pv, claim := f.Volume, f.Claim
 	switch {
-	case pv != nil && pv.DeletionTimestamp == nil && pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
+	case pv != nil && pv.DeletionTimestamp == nil &&
+		pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain:
 		s := f.step(Keep, volume.ReasonMigrating, "", "have volume %s outlive its claim", f.Name)
 		s.Policy = corev1.PersistentVolumeReclaimRetain
 		return s
@@ -187,7 +193,8 @@ func (f Facts) leave() Step {
 		if s, busy := f.busy(); busy {
 			return s
 		}
-		return f.step(DeleteClaim, volume.ReasonMigrating, "", "delete claim %s/%s, which is saved", claim.Namespace, claim.Name)
+		return f.step(DeleteClaim, volume.ReasonMigrating, "", "delete claim %s/%s, which is saved",
+			claim.Namespace, claim.Name)
 	case pv == nil:
 		return f.create()
 	case pv.DeletionTimestamp != nil:
@@ -195,12 +202,14 @@ func (f Facts) leave() Step {
 	case len(f.Nodes) > 0:
 		return f.wait(nodes(f.Nodes), "volume %s is still attached to %s", f.Name, nodes(f.Nodes))
 	}
-	return f.step(DeleteVolume, volume.ReasonMigrating, "", "delete the object of volume %s, which is saved; its data stays", f.Name)
+	return f.step(DeleteVolume, volume.ReasonMigrating, "",
+		"delete the object of volume %s, which is saved; its data stays", f.Name)
 }
 
 // goes waits for a volume that is being deleted.
 func (f Facts) goes() Step {
-	return f.wait("protection", "volume %s goes when its finalizers are gone: %s", f.Name, strings.Join(f.Volume.Finalizers, ", "))
+	return f.wait("protection", "volume %s goes when its finalizers are gone: %s", f.Name,
+		strings.Join(f.Volume.Finalizers, ", "))
 }
 
 // create makes the volume with the source that it is to get.
@@ -227,11 +236,13 @@ func (f Facts) arrive() Step {
 	case f.Claim != nil && (f.Claim.Status.Phase != corev1.ClaimBound || pv.Status.Phase != corev1.VolumeBound):
 		return f.wait("binder", "claim %s/%s and volume %s are about to be bound", f.Claim.Namespace, f.Claim.Name, f.Name)
 	case pv.Spec.PersistentVolumeReclaimPolicy != saved.Volume.Spec.PersistentVolumeReclaimPolicy:
-		s := f.step(Policy, volume.ReasonMigrating, "", "give volume %s its reclaim policy %s back", f.Name, saved.Volume.Spec.PersistentVolumeReclaimPolicy)
+		s := f.step(Policy, volume.ReasonMigrating, "", "give volume %s its reclaim policy %s back", f.Name,
+			saved.Volume.Spec.PersistentVolumeReclaimPolicy)
 		s.Policy = saved.Volume.Spec.PersistentVolumeReclaimPolicy
 		return s
 	case saved.Back:
-		return f.step(Finish, volume.ReasonMigrationUndone, "", "volume %s is the FlexVolume of driver %s again", f.Name, driverOf(pv))
+		return f.step(Finish, volume.ReasonMigrationUndone, "", "volume %s is the FlexVolume of driver %s again",
+			f.Name, driverOf(pv))
 	}
 	return f.step(Finish, volume.ReasonMigrated, "", "volume %s was moved to driver %s", f.Name, driverOf(pv))
 }
@@ -243,7 +254,8 @@ func (f Facts) dying() (Step, bool) {
 	alive := claim != nil && claim.DeletionTimestamp == nil
 	switch {
 	case f.Volume.DeletionTimestamp != nil && alive:
-		return f.refuse("user", "volume %s is being deleted by somebody else, and claim %s/%s uses it", f.Name, claim.Namespace, claim.Name), true
+		return f.refuse("user", "volume %s is being deleted by somebody else, and claim "+
+			"%s/%s uses it", f.Name, claim.Namespace, claim.Name), true
 	case f.Volume.DeletionTimestamp != nil:
 		return f.goes(), true
 	case claim != nil && !alive:
@@ -257,7 +269,8 @@ func (f Facts) dying() (Step, bool) {
 func (f Facts) claimAnew() Step {
 	claim := f.Journal.Claim
 	if ref := f.Volume.Spec.ClaimRef; ref != nil && ref.UID != "" {
-		return f.step(Reserve, volume.ReasonMigrating, "", "keep volume %s for a new claim %s/%s", f.Name, claim.Namespace, claim.Name)
+		return f.step(Reserve, volume.ReasonMigrating, "", "keep volume %s for a new claim %s/%s", f.Name,
+			claim.Namespace, claim.Name)
 	}
 	s := f.step(CreateClaim, volume.ReasonMigrating, "", "make claim %s/%s again", claim.Namespace, claim.Name)
 	s.Claim = claimAgain(claim, f.Name)

@@ -35,7 +35,9 @@ func (j *Journal) made() (*corev1.PersistentVolume, error) {
 
 // Target returns the volume as the bridge will serve it, and the claim for it:
 // what `plan` shows. It fails when the bridge cannot serve the driver.
-func Target(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, error) {
+func Target(
+	pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim,
+) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, error) {
 	j := Journal{Volume: pv}
 	made, err := j.made()
 	if err != nil {
@@ -54,14 +56,18 @@ func again(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 	spec := pv.Spec.DeepCopy()
 	spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	if ref := spec.ClaimRef; ref != nil {
-		spec.ClaimRef = &corev1.ObjectReference{APIVersion: ref.APIVersion, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
+		spec.ClaimRef = &corev1.ObjectReference{
+			APIVersion: ref.APIVersion, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name,
+		}
 	}
 	// Who names the claim beforehand is a user to the binder, which otherwise
 	// takes the name away when the claim is not there yet.
 	out := &corev1.PersistentVolume{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
-		ObjectMeta: metav1.ObjectMeta{Name: pv.Name, Labels: maps.Clone(pv.Labels), Annotations: without(pv.Annotations, volume.AnnBoundByController)},
-		Spec:       *spec,
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pv.Name, Labels: maps.Clone(pv.Labels), Annotations: without(pv.Annotations, volume.AnnBoundByController),
+		},
+		Spec: *spec,
 	}
 	out.Annotations[volume.AnnMigratedFrom] = string(pv.UID)
 	return out

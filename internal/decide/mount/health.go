@@ -36,7 +36,8 @@ func (s State) Ails(driver, node string) (text, next string) {
 		}
 	}
 	if s.ReadOnly {
-		add("its filesystem has become read-only by itself, because the kernel has found an error in it or its device does not work (the kernel's log says more): "+
+		add("its filesystem has become read-only by itself, because the kernel has found an error in it or its device does "+
+			"not work (the kernel's log says more): "+
 			"nothing is written any more; when its Pods have ended it can be checked", "administrator of node "+node)
 	}
 	if s.Ailments != "" {

@@ -22,7 +22,9 @@ func TestAils(t *testing.T) {
 		"a large one is all but full": {State{Total: 1 << 40, Available: 16 * mi}, "it is full", "user"},
 		"a large one has some room":   {State{Total: 1 << 40, Available: 17 * mi}, "", ""},
 		"no inodes":                   {State{Inodes: 10}, "no inodes", "user"},
-		"all at once":                 {State{ReadOnly: true, Ailments: "x", Total: 1}, "checked; x; it is full", "administrator of node n1"},
+		"all at once": {
+			State{ReadOnly: true, Ailments: "x", Total: 1}, "checked; x; it is full", "administrator of node n1",
+		},
 	} {
 		text, next := c.state.Ails("d", "n1")
 		if !strings.Contains(text, c.text) || (text == "") != (c.text == "") || next != c.next {

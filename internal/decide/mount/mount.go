@@ -77,7 +77,8 @@ const (
 	Drop          Verb = "drop journal"
 )
 
-// Action is one step. Path names the target for those that are about one Pod. The journal is written before each step that has an effect.
+// Action is one step. Path names the target for those that are about one Pod. The journal is written before each step
+// that has an effect.
 type Action struct {
 	Verb Verb
 	Path string
@@ -243,7 +244,8 @@ func (p *planner) end() Plan {
 	}
 	switch {
 	case len(p.actions) == 0:
-		return p.plan(volume.ReasonNothingToDo, "", "volume %s is not on node %s and nobody wants it there", p.f.Volume, p.f.Node)
+		return p.plan(volume.ReasonNothingToDo, "", "volume %s is not on node %s and nobody wants it there",
+			p.f.Volume, p.f.Node)
 	case p.driver && !p.f.DriverReady:
 		return p.missing()
 	default:
@@ -319,11 +321,13 @@ func (p *planner) leave() Plan {
 }
 
 func (p *planner) leaving() Plan {
-	return p.plan(volume.ReasonUnmounting, p.next, "volume %s is taken from Pods on node %s that no longer want it", p.f.Volume, p.f.Node)
+	return p.plan(volume.ReasonUnmounting, p.next, "volume %s is taken from Pods on node %s that no longer want it",
+		p.f.Volume, p.f.Node)
 }
 
 func (p *planner) broken() Plan {
-	return p.plan(volume.ReasonMountBroken, p.next, "the mount of volume %s on node %s is dead, its server is gone; it is made anew", p.f.Volume, p.f.Node)
+	return p.plan(volume.ReasonMountBroken, p.next,
+		"the mount of volume %s on node %s is dead, its server is gone; it is made anew", p.f.Volume, p.f.Node)
 }
 
 // again calls the driver once more for what is published, if it wants so.
@@ -361,7 +365,8 @@ func (p *planner) prepare() (Plan, bool) {
 	}
 	// What was published once is still attached: volumesInUse keeps it so.
 	if !p.f.Attached {
-		return p.plan(volume.ReasonWaitForAttach, "attacher", "volume %s is not attached to node %s yet", p.f.Volume, p.f.Node), true
+		return p.plan(volume.ReasonWaitForAttach, "attacher", "volume %s is not attached to "+
+			"node %s yet", p.f.Volume, p.f.Node), true
 	}
 	p.do(CheckAttached, "")
 	return Plan{}, false
@@ -376,7 +381,8 @@ func (p *planner) grow(holder string) Plan {
 	case slices.ContainsFunc(p.actions, func(a Action) bool { return f.renewable(a.Path) }):
 		return p.broken()
 	case slices.ContainsFunc(p.actions, func(a Action) bool { return f.Unmounted(a.Path) }):
-		return p.plan(volume.ReasonMountBroken, p.next, "the mount of volume %s on node %s is gone, somebody has unmounted it; it is made anew", f.Volume, f.Node)
+		return p.plan(volume.ReasonMountBroken, p.next,
+			"the mount of volume %s on node %s is gone, somebody has unmounted it; it is made anew", f.Volume, f.Node)
 	case p.bringing:
 		return p.plan(volume.ReasonMounting, p.next, "volume %s is being mounted on node %s", f.Volume, f.Node)
 	case len(p.actions) > 0:

@@ -78,7 +78,9 @@ func facts(t *testing.T, given string) Facts {
 				f.Mounted[w], f.Dead[w] = true, words[0] == "dead"
 			}
 		case words[0] == "absent":
-			f.Absent = volume.Because{Reason: volume.ReasonDriverMissing, Message: strings.Join(words[1:], " "), Next: "administrator of node n"}
+			f.Absent = volume.Because{
+				Reason: volume.ReasonDriverMissing, Message: strings.Join(words[1:], " "), Next: "administrator of node n",
+			}
 		case words[0] == "refused":
 			f.Refused = strings.Join(words[1:], " ")
 		default:
@@ -102,7 +104,8 @@ func wanted(words []string) Consumer {
 func (f *Facts) read(t *testing.T, words []string) {
 	flags := map[string]*bool{
 		"known": &f.Known, "block": &f.Block, "driver": &f.DriverReady, "stages": &f.CanStage, "attach": &f.AttachRequired,
-		"attached": &f.Attached, "in-use": &f.InUse, "single-pod": &f.SinglePod, "verify": &f.Verify, "ephemeral": &f.Ephemeral,
+		"attached": &f.Attached, "in-use": &f.InUse, "single-pod": &f.SinglePod, "verify": &f.Verify,
+		"ephemeral": &f.Ephemeral,
 	}
 	for _, w := range words {
 		if size, ok := strings.CutPrefix(w, "grow="); ok {
@@ -173,7 +176,8 @@ func TestRunningIsLeftAlone(t *testing.T) {
 			}
 			for _, c := range f.Wanted {
 				at := f.Record.Target(c.Path)
-				if at != nil && at.Phase == Published && a.Verb == Unpublish && a.Path == c.Path && !f.Dead[a.Path] && !f.Dead[f.Record.StagingPath] {
+				if at != nil && at.Phase == Published && a.Verb == Unpublish && a.Path == c.Path && !f.Dead[a.Path] &&
+					!f.Dead[f.Record.StagingPath] {
 					t.Fatalf("%v of %s, which a Pod uses", a, c.Path)
 				}
 			}
@@ -184,9 +188,11 @@ func TestRunningIsLeftAlone(t *testing.T) {
 func anyFacts(t *rapid.T) Facts {
 	flag := func(name string) bool { return rapid.Bool().Draw(t, name) }
 	f := Facts{
-		Driver: "d", Handle: "h", Volume: "pv", Node: "n", Known: flag("known"), Block: flag("block"), DriverReady: flag("driver"),
-		CanStage: flag("stages"), AttachRequired: flag("attach"), Attached: flag("attached"), InUse: flag("in use"),
-		SinglePod: flag("single"), Verify: flag("verify"), Ephemeral: flag("ephemeral"), Mounted: map[string]bool{}, Dead: map[string]bool{},
+		Driver: "d", Handle: "h", Volume: "pv", Node: "n", Known: flag("known"), Block: flag("block"),
+		DriverReady: flag("driver"),
+		CanStage:    flag("stages"), AttachRequired: flag("attach"), Attached: flag("attached"), InUse: flag("in use"),
+		SinglePod: flag("single"), Verify: flag("verify"), Ephemeral: flag("ephemeral"), Mounted: map[string]bool{},
+		Dead: map[string]bool{},
 	}
 	if flag("refused") {
 		f.Refused = "no"
@@ -227,7 +233,9 @@ func anyRecord(t *rapid.T, f Facts, pods []string) *Record {
 		if !flag("target " + p) {
 			continue
 		}
-		at := Target{PodUID: p, Path: "/p/" + p, Phase: rapid.SampledFrom([]Phase{Publishing, Published, Unpublishing}).Draw(t, "phase")}
+		at := Target{
+			PodUID: p, Path: "/p/" + p, Phase: rapid.SampledFrom([]Phase{Publishing, Published, Unpublishing}).Draw(t, "phase"),
+		}
 		if at.Phase == Published && flag("bound") {
 			at.HostPath, at.HostPhase = "/h/"+p, rapid.SampledFrom([]Phase{Binding, Bound, Unbinding}).Draw(t, "host phase")
 		}
@@ -334,7 +342,8 @@ func settled(t *rapid.T, f Facts) {
 
 func TestDoubtful(t *testing.T) {
 	r := &Record{Stage: Staged, StagingMounted: true, Boot: "1", Targets: []Target{
-		{Path: "/a", Phase: Published, HostPath: "/x", HostPhase: Bound, HostDevice: "8:1"}, {Path: "/b", Phase: Unpublishing},
+		{Path: "/a", Phase: Published, HostPath: "/x", HostPhase: Bound, HostDevice: "8:1"},
+		{Path: "/b", Phase: Unpublishing},
 	}}
 	want := &Record{Stage: Staging, Boot: "1", Targets: []Target{
 		{Path: "/a", Phase: Publishing, HostPath: "/x", HostPhase: Binding}, {Path: "/b", Phase: Unpublishing},
@@ -352,7 +361,9 @@ func TestDoubtful(t *testing.T) {
 
 // TestBlocks: what fails for one Pod blocks what rests on it, and no other Pod.
 func TestBlocks(t *testing.T) {
-	all := []Action{{Stage, ""}, {Publish, "a"}, {Publish, "b"}, {Bind, "a"}, {Grow, ""}, {Unpublish, "a"}, {Unpublish, "b"}, {Unstage, ""}, {UnmarkInUse, ""}, {Drop, ""}}
+	all := []Action{{Stage, ""}, {Publish, "a"}, {
+		Publish, "b",
+	}, {Bind, "a"}, {Grow, ""}, {Unpublish, "a"}, {Unpublish, "b"}, {Unstage, ""}, {UnmarkInUse, ""}, {Drop, ""}}
 	for failed, want := range map[Action]string{
 		{Stage, ""}:      "stage publish:a publish:b bind:a grow unpublish:a unpublish:b unstage unmark in use drop journal",
 		{Publish, "a"}:   "publish:a bind:a grow unpublish:a",

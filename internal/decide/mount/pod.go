@@ -45,7 +45,8 @@ func (u Use) Missing() volume.Because {
 	case u.Claim.Spec.VolumeName == "" || u.Claim.Status.Phase != corev1.ClaimBound:
 		return because(volume.ReasonWaitForBind, "binder", "claim %s is not bound yet", name)
 	case u.Volume == nil:
-		return because(volume.ReasonVolumeMissing, "user", "claim %s is bound to volume %s, which does not exist", name, u.Claim.Spec.VolumeName)
+		return because(volume.ReasonVolumeMissing, "user", "claim %s is bound to volume %s, which does not exist", name,
+			u.Claim.Spec.VolumeName)
 	case u.Volume.Spec.ClaimRef == nil || u.Volume.Spec.ClaimRef.UID != u.Claim.UID:
 		return because(volume.ReasonClaimMisbound, "binder", "volume %s is not bound to claim %s", u.Volume.Name, name)
 	case u.Volume.Spec.CSI == nil:
@@ -102,7 +103,8 @@ func Pod(refused string, places []Place) (bool, volume.Because) {
 // or does not come back. The reason is empty for a step that keeps nobody waiting.
 func Begun(f Facts, v Verb) volume.Because {
 	say := func(r volume.Reason, method string) volume.Because {
-		return because(r, f.Driver, "driver %s was called to %s volume %s on node %s (%s) and has not answered yet", f.Driver, v, f.Volume, f.Node, method)
+		return because(r, f.Driver, "driver %s was called to %s volume %s on node %s (%s) and has not answered yet", f.Driver,
+			v, f.Volume, f.Node, method)
 	}
 	switch v {
 	case Stage:
@@ -173,7 +175,8 @@ func Lifecycle(driver string, known bool, modes []storagev1.VolumeLifecycleMode,
 	case slices.Contains(modes, want), !known && !ephemeral:
 		return ""
 	case !known:
-		return fmt.Sprintf("driver %s has no CSIDriver object, which has to say that it does volumes of mode %s", driver, want)
+		return fmt.Sprintf("driver %s has no CSIDriver object, which has to say that it does volumes of mode %s", driver,
+			want)
 	default:
 		return fmt.Sprintf("driver %s does not do volumes of mode %s: its CSIDriver object lists %v", driver, want, modes)
 	}
@@ -196,7 +199,8 @@ func Odd(what, name string) volume.Because {
 // Full is the reason of a Pod that is given up because its node takes no more
 // volumes of a driver.
 func Full(pv, driver, node, cause string) volume.Because {
-	return because(volume.ReasonAttachLimit, "user", "node %s takes no more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
+	return because(volume.ReasonAttachLimit, "user",
+		"node %s takes no more volumes of driver %s, volume %s is not attached: %.500s", node, driver, pv, cause)
 }
 
 // Grown is the reason of a volume that has its new size.
@@ -211,7 +215,8 @@ func Torn(path string) volume.Because {
 
 // Refused is the reason of a driver that is not registered.
 func Refused(socket, cause, next string) volume.Because {
-	return because(volume.ReasonRegistrationRefused, next, "the driver that registers at %s is not registered: %s", socket, cause)
+	return because(volume.ReasonRegistrationRefused, next, "the driver that registers at %s is not registered: %s",
+		socket, cause)
 }
 
 // maxUnknown bounds the paths that one reason names.
@@ -224,5 +229,6 @@ func Unknown(paths []string) volume.Because {
 		more = fmt.Sprintf(" and %d more", n)
 	}
 	return because(volume.ReasonMountUnknown, "user", "nothing says which volume is mounted at %.800s%s: it stays. "+
-		"Restore what the API had of it and start the agent again, or have its driver take it away, or unmount it", strings.Join(named, ", "), more)
+		"Restore what the API had of it and start the agent again, or have its driver take it away, or unmount it",
+		strings.Join(named, ", "), more)
 }

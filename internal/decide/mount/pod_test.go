@@ -41,7 +41,9 @@ func TestReasons(t *testing.T) {
 	} {
 		fmt.Fprintf(&got, "%-32s %s\n", "lifecycle: "+c.what, Lifecycle("d", c.known, c.modes, c.ephemeral))
 	}
-	for _, v := range []Verb{MarkInUse, CheckAttached, Stage, Publish, Republish, Bind, Grow, Unbind, Unpublish, Unstage, UnmarkInUse, Drop} {
+	for _, v := range []Verb{
+		MarkInUse, CheckAttached, Stage, Publish, Republish, Bind, Grow, Unbind, Unpublish, Unstage, UnmarkInUse, Drop,
+	} {
 		line("called to "+string(v), Begun(Facts{Driver: "d", Handle: "h", Volume: "pv", Node: "n"}, v))
 	}
 	line("ill", Health("pv", "n", "DEGRADED OnePath", "d"))
@@ -54,7 +56,8 @@ func TestReasons(t *testing.T) {
 	line("many unknown", Unknown([]string{"/1", "/2", "/3", "/4", "/5", "/6", "/7"}))
 	line("refused", Refused("/r/x.sock", "the cause", "user"))
 	failed := func(next string) volume.Because { return Failed(Unpublish, "n", "the cause", next) }
-	user, copied := Holder{PID: 7, Command: "postgres", Use: "an open file"}, Holder{PID: 9, Command: "sh", Use: "a copy", Namespace: "mnt:[3]"}
+	user, copied := Holder{PID: 7, Command: "postgres", Use: "an open file"},
+		Holder{PID: 9, Command: "sh", Use: "a copy", Namespace: "mnt:[3]"}
 	line("not unmounted, used by nobody", InUse(failed("node n"), "n", nil))
 	line("not unmounted, used", InUse(failed("node n"), "n", []Holder{user, copied}))
 	line("not unmounted, driver hangs", InUse(failed("d"), "n", []Holder{user}))
@@ -99,7 +102,9 @@ func uses(line func(string, volume.Because)) {
 	u.Claim, u.Ephemeral = claim, true
 	line("a stranger's claim", u.Missing())
 	u.Claim = bound.DeepCopy()
-	u.Claim.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "1", Controller: ptr.To(true)}}
+	u.Claim.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Pod", Name: "p", UID: "1", Controller: ptr.To(true)},
+	}
 	line("its own claim", u.Missing())
 	u.Claim, u.Ephemeral = claim, false
 	line("not bound", u.Missing())

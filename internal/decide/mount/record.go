@@ -100,7 +100,8 @@ func (r *Record) SetSecrets(pv *corev1.PersistentVolume) {
 		return &SecretRef{Namespace: s.Namespace, Name: s.Name}
 	}
 	s := pv.Spec.CSI
-	r.StageSecret, r.PublishSecret, r.GrowSecret = ref(s.NodeStageSecretRef), ref(s.NodePublishSecretRef), ref(s.NodeExpandSecretRef)
+	r.StageSecret, r.PublishSecret, r.GrowSecret = ref(s.NodeStageSecretRef), ref(s.NodePublishSecretRef),
+		ref(s.NodeExpandSecretRef)
 	r.SecretsUnknown = false
 }
 

@@ -36,7 +36,8 @@ func TestSetSecrets(t *testing.T) {
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{NodeStageSecretRef: ref("stage"), NodeExpandSecretRef: ref("grow")}
 	r := Record{SecretsUnknown: true, PublishSecret: &SecretRef{Name: "old"}}
 	r.SetSecrets(pv)
-	if r.SecretsUnknown || r.PublishSecret != nil || *r.StageSecret != (SecretRef{"ns", "stage"}) || *r.GrowSecret != (SecretRef{"ns", "grow"}) {
+	if r.SecretsUnknown || r.PublishSecret != nil || *r.StageSecret != (SecretRef{"ns", "stage"}) ||
+		*r.GrowSecret != (SecretRef{"ns", "grow"}) {
 		t.Errorf("%+v", r)
 	}
 }

@@ -33,10 +33,14 @@ func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 	case n == nil:
 		return DeadPlan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is gone"}}
 	case !OutOfService(n):
-		return DeadPlan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "nobody has said that node " + name + " is out of service"}}
+		return DeadPlan{Because: volume.Because{
+			Reason: volume.ReasonNothingToDo, Message: "nobody has said that node " + name + " is out of service",
+		}}
 	case Ready(n):
 		return DeadPlan{Because: volume.Because{
-			Reason: volume.ReasonNodeReady, Message: "node " + name + " is said to be out of service, but its agent is alive and looks after its pods", Next: "node " + name,
+			Reason:  volume.ReasonNodeReady,
+			Message: "node " + name + " is said to be out of service, but its agent is alive and looks after its pods",
+			Next:    "node " + name,
 		}}
 	}
 	p := DeadPlan{}
@@ -46,11 +50,14 @@ func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 		}
 	}
 	if len(p.Delete) == 0 {
-		p.Because = volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is out of service, and no pod has to leave it"}
+		p.Because = volume.Because{
+			Reason: volume.ReasonNothingToDo, Message: "node " + name + " is out of service, and no pod has to leave it",
+		}
 		return p
 	}
 	p.Because = volume.Because{
-		Reason: volume.ReasonNodeGone, Message: fmt.Sprintf("node %s is not ready and has the taint %s: its pods are deleted", name, corev1.TaintNodeOutOfService),
+		Reason: volume.ReasonNodeGone, Message: fmt.Sprintf("node %s is not ready and has the taint %s: its pods are deleted",
+			name, corev1.TaintNodeOutOfService),
 	}
 	return p
 }

@@ -20,7 +20,9 @@ func TestDeadPods(t *testing.T) {
 		return n
 	}
 	evict := corev1.Taint{Key: key, Value: "off", Effect: corev1.TaintEffectNoExecute}
-	pods := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}, {ObjectMeta: metav1.ObjectMeta{Name: "going", DeletionTimestamp: &metav1.Time{}}}}
+	pods := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}, {
+		ObjectMeta: metav1.ObjectMeta{Name: "going", DeletionTimestamp: &metav1.Time{}},
+	}}
 	for name, o := range map[string]corev1.Toleration{
 		"all":    {Operator: corev1.TolerationOpExists},
 		"key":    {Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
@@ -30,10 +32,13 @@ func TestDeadPods(t *testing.T) {
 		"not":    {Key: "node.kubernetes.io/not-ready", Operator: corev1.TolerationOpExists},
 		"bare":   {Value: "off"},
 	} {
-		pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{o}}})
+		pods = append(pods, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{o}},
+		})
 	}
 	pressed := node(corev1.ConditionFalse, evict)
-	pressed.Status.Conditions = append([]corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue}}, pressed.Status.Conditions...)
+	pressed.Status.Conditions = append(
+		[]corev1.NodeCondition{{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue}}, pressed.Status.Conditions...)
 	var out strings.Builder
 	for _, c := range []struct {
 		argues string
@@ -42,13 +47,21 @@ func TestDeadPods(t *testing.T) {
 	}{
 		{"what becomes of the Pods of a Node that is gone is decided elsewhere", nil, pods},
 		{"a node that is only not ready may be alive", node(corev1.ConditionUnknown), pods},
-		{"another taint says nothing", node(corev1.ConditionUnknown, corev1.Taint{Key: "off", Effect: corev1.TaintEffectNoExecute}), pods},
+		{
+			"another taint says nothing",
+			node(corev1.ConditionUnknown, corev1.Taint{Key: "off", Effect: corev1.TaintEffectNoExecute}), pods,
+		},
 		{"an agent that lives contradicts", node(corev1.ConditionTrue, evict), pods},
 		{"who does not tolerate it goes, and who is going already", node(corev1.ConditionUnknown, evict), pods},
 		{"without a condition nobody contradicts", &corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{evict}}}, pods},
-		{"a taint that evicts nobody ends what is going", node(corev1.ConditionFalse, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}), pods},
+		{
+			"a taint that evicts nobody ends what is going",
+			node(corev1.ConditionFalse, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}), pods,
+		},
 		{"a node on which nobody has to end", node(corev1.ConditionFalse, evict), nil},
-		{"another taint that evicts is none of its own", node(corev1.ConditionFalse, corev1.Taint{Key: key, Effect: corev1.TaintEffectNoSchedule}, corev1.Taint{Key: "off", Effect: corev1.TaintEffectNoExecute}), pods},
+		{"another taint that evicts is none of its own", node(corev1.ConditionFalse, corev1.Taint{
+			Key: key, Effect: corev1.TaintEffectNoSchedule,
+		}, corev1.Taint{Key: "off", Effect: corev1.TaintEffectNoExecute}), pods},
 		{"another condition is not that of the agent", pressed, pods},
 	} {
 		p := nodelife.DeadPods("n1", c.node, c.pods)
@@ -56,7 +69,8 @@ func TestDeadPods(t *testing.T) {
 		for _, pod := range p.Delete {
 			names[pod.Name] = true
 		}
-		fmt.Fprintf(&out, "# %s\n----\ndead=%v delete=%v\n%s: %s -> %s\n\n", c.argues, nodelife.Dead(c.node), names, p.Because.Reason, p.Because.Message, p.Because.Next)
+		fmt.Fprintf(&out, "# %s\n----\ndead=%v delete=%v\n%s: %s -> %s\n\n", c.argues, nodelife.Dead(c.node), names,
+			p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
 	golden.Equal(t, "testdata/dead.txt", out.String())
 }

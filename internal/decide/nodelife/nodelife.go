@@ -37,15 +37,22 @@ func Node(f Facts) Plan {
 	name := f.Node.Name
 	switch {
 	case !f.Leased:
-		return Plan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " sends no heartbeats, nobody knows when it stops"}}
+		return Plan{Because: volume.Because{
+			Reason: volume.ReasonNothingToDo, Message: "node " + name + " sends no heartbeats, nobody knows when it stops",
+		}}
 	case f.Silent < f.Grace:
-		return Plan{Wait: f.Grace - f.Silent, Because: volume.Because{Reason: volume.ReasonNodeReady, Message: "node " + name + " sends heartbeats"}}
+		return Plan{Wait: f.Grace - f.Silent, Because: volume.Because{
+			Reason: volume.ReasonNodeReady, Message: "node " + name + " sends heartbeats",
+		}}
 	case !Ready(f.Node):
-		return Plan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is known not to be ready"}}
+		return Plan{
+			Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + name + " is known not to be ready"},
+		}
 	}
 	return Plan{Mark: true, Because: volume.Because{
 		Reason: volume.ReasonNodeNotReady, Next: "node " + name,
-		Message: fmt.Sprintf("the agent of node %s has sent no heartbeat for %s; what is mounted there stays, nothing new is", name, f.Silent.Round(time.Second)),
+		Message: fmt.Sprintf("the agent of node %s has sent no heartbeat for %s; what is mounted there stays, nothing new is",
+			name, f.Silent.Round(time.Second)),
 	}}
 }
 

@@ -30,7 +30,8 @@ func TestNode(t *testing.T) {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: c.ready}}
 		p := nodelife.Node(nodelife.Facts{Node: n, Leased: c.leased, Silent: c.silent, Grace: 40 * time.Second})
-		fmt.Fprintf(&out, "# %s\nready=%s leased=%v silent=%s\n----\nmark=%v wait=%s\n%s: %s -> %s\n\n", c.argues, c.ready, c.leased, c.silent,
+		fmt.Fprintf(&out, "# %s\nready=%s leased=%v silent=%s\n----\nmark=%v wait=%s\n%s: %s -> %s\n\n", c.argues, c.ready,
+			c.leased, c.silent,
 			p.Mark, p.Wait, p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
 	golden.Equal(t, "testdata/nodes.txt", out.String())

@@ -39,13 +39,17 @@ func Orphans(f OrphanFacts) OrphanPlan {
 	case f.Node != nil:
 		return OrphanPlan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + f.Name + " is there"}}
 	case len(f.Pods) == 0:
-		return OrphanPlan{Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + f.Name + " is gone, and has no pods"}}
+		return OrphanPlan{
+			Because: volume.Because{Reason: volume.ReasonNothingToDo, Message: "node " + f.Name + " is gone, and has no pods"},
+		}
 	case f.Missing < f.Grace:
 		return OrphanPlan{Wait: f.Grace - f.Missing, Because: volume.Because{
-			Reason: volume.ReasonNodeGone, Next: "node " + f.Name, Message: "node " + f.Name + " is gone, its pods wait for it to come back",
+			Reason: volume.ReasonNodeGone, Next: "node " + f.Name,
+			Message: "node " + f.Name + " is gone, its pods wait for it to come back",
 		}}
 	}
 	return OrphanPlan{Delete: f.Pods, Because: volume.Because{
-		Reason: volume.ReasonNodeGone, Message: fmt.Sprintf("node %s has been gone for %s, its pods are deleted", f.Name, f.Missing.Round(time.Second)),
+		Reason:  volume.ReasonNodeGone,
+		Message: fmt.Sprintf("node %s has been gone for %s, its pods are deleted", f.Name, f.Missing.Round(time.Second)),
 	}}
 }

@@ -27,8 +27,11 @@ func TestOrphans(t *testing.T) {
 		{"a living agent gets time to make its node again", nil, pods, 10 * time.Second},
 		{"then nobody is waited for any more", nil, pods, 40 * time.Second},
 	} {
-		p := nodelife.Orphans(nodelife.OrphanFacts{Name: "n1", Node: c.node, Pods: c.pods, Missing: c.missing, Grace: 40 * time.Second})
-		fmt.Fprintf(&out, "# %s\nnode=%v pods=%d missing=%s\n----\ndelete=%d wait=%s\n%s: %s -> %s\n\n", c.argues, c.node != nil, len(c.pods), c.missing,
+		p := nodelife.Orphans(nodelife.OrphanFacts{
+			Name: "n1", Node: c.node, Pods: c.pods, Missing: c.missing, Grace: 40 * time.Second,
+		})
+		fmt.Fprintf(&out, "# %s\nnode=%v pods=%d missing=%s\n----\ndelete=%d wait=%s\n%s: %s -> %s\n\n", c.argues,
+			c.node != nil, len(c.pods), c.missing,
 			len(p.Delete), p.Wait, p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
 	golden.Equal(t, "testdata/orphans.txt", out.String())

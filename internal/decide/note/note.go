@@ -1,6 +1,6 @@
-// Package note reads what the host of drivers on a node has noted of them on the Node: which there are, and what is wrong
-// with each. It is all that deciders, controllers and the node agent know of such drivers. Those of FlexVolume are the
-// ones there are.
+// Package note reads what the host of drivers on a node has noted of them on the Node: which there are, and what is
+// wrong with each. It is all that deciders, controllers and the node agent know of such drivers. Those of FlexVolume
+// are the ones there are.
 package note
 
 import (
@@ -103,14 +103,18 @@ func Absent(csi string, n *corev1.Node) volume.Because {
 	switch {
 	case all == nil:
 		return because(volume.ReasonDriverMissing, admin,
-			"node %s serves no FlexVolume drivers: start its agent with --volume-plugin-dir DIR, and install driver %s there with `volplane flex install %s FILE`", n.Name, name, name)
+			"node %s serves no FlexVolume drivers: start its agent with --volume-plugin-dir DIR, and install driver %s there "+
+				"with `volplane flex install %s FILE`", n.Name, name, name)
 	case !found:
 		return because(volume.ReasonDriverMissing, admin,
-			"FlexVolume driver %s is not installed on node %s%s: install it there with `volplane flex install %s FILE`", name, n.Name, where(n), name)
+			"FlexVolume driver %s is not installed on node %s%s: install it there with `volplane flex install %s FILE`", name,
+			n.Name, where(n), name)
 	case wrong != "":
-		return because(volume.ReasonDriverMissing, admin, "FlexVolume driver %s cannot be used on node %s: %s; mend it there, or install another version with `volplane flex install %s FILE`", name, n.Name, short(name, wrong), name)
+		return because(volume.ReasonDriverMissing, admin, "FlexVolume driver %s cannot be used on node %s: %s; mend it "+
+			"there, or install another version with `volplane flex install %s FILE`", name, n.Name, short(name, wrong), name)
 	}
-	return because(volume.ReasonDriverMissing, "node "+n.Name, "FlexVolume driver %s is ready on node %s and is about to register", name, n.Name)
+	return because(volume.ReasonDriverMissing, "node "+n.Name,
+		"FlexVolume driver %s is ready on node %s and is about to register", name, n.Name)
 }
 
 // Lack is Absent in a few words that follow the name of the node.
@@ -168,7 +172,9 @@ func OptionsInline(v *corev1.Volume) map[string]string {
 // without its Secret.
 func Copy(to, from *corev1.PersistentVolumeSpec, options map[string]string) {
 	if d := from.FlexVolume; d != nil {
-		to.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: d.Driver, FSType: d.FSType, ReadOnly: d.ReadOnly, Options: options}
+		to.FlexVolume = &corev1.FlexPersistentVolumeSource{
+			Driver: d.Driver, FSType: d.FSType, ReadOnly: d.ReadOnly, Options: options,
+		}
 	}
 }
 

@@ -21,7 +21,10 @@ func TestAbsent(t *testing.T) {
 		{"it is not installed", "lofs.example.com", `{}`, "/plugins"},
 		{"nor is it known where", "lofs.example.com", `{"other.example.com":""}`, ""},
 		{"a driver without a vendor", "lofs", `{}`, "/plugins"},
-		{"it is broken", "lofs.example.com", `{"lofs.example.com":"driver example.com/lofs does not initialise: exit code 3"}`, "/plugins"},
+		{
+			"it is broken", "lofs.example.com",
+			`{"lofs.example.com":"driver example.com/lofs does not initialise: exit code 3"}`, "/plugins",
+		},
 		{"it is there", "lofs.example.com", `{"lofs.example.com":""}`, "/plugins"},
 		{"no FlexVolume driver has such a name", "LOFS", `{}`, "/plugins"},
 	} {
@@ -32,7 +35,8 @@ func TestAbsent(t *testing.T) {
 			}
 		}
 		b := note.Absent(c.csi, n)
-		fmt.Fprintf(&out, "# %s\n%s told=%s dir=%s\n----\n%s: %s -> %s\nn1: %s\n\n", c.argues, c.csi, c.told, c.dir, b.Reason, b.Message, b.Next, note.Lack(c.csi, n))
+		fmt.Fprintf(&out, "# %s\n%s told=%s dir=%s\n----\n%s: %s -> %s\nn1: %s\n\n", c.argues, c.csi, c.told, c.dir, b.Reason,
+			b.Message, b.Next, note.Lack(c.csi, n))
 	}
 	golden.Equal(t, "testdata/absent.txt", out.String())
 	if b := note.Absent("lofs.example.com", nil); b.Reason != "" || note.Of(nil) != nil {
@@ -44,10 +48,16 @@ func TestAbsent(t *testing.T) {
 func TestDriver(t *testing.T) {
 	var out strings.Builder
 	for _, d := range []note.Driver{
-		{CSI: "lofs.example.com", Hosted: true}, {CSI: "lofs.example.com"}, {CSI: "lofs", Hosted: true}, {CSI: "LOFS", Hosted: true},
+		{CSI: "lofs.example.com", Hosted: true},
+		{CSI: "lofs.example.com"},
+		{CSI: "lofs", Hosted: true},
+		{CSI: "LOFS", Hosted: true},
 	} {
-		fmt.Fprintf(&out, "# %s hosted=%v\nname %s, subject %s, in a sentence %s, next %s\n", d.CSI, d.Hosted, d.Name(), d.Subject(), d, d.Next())
-		for _, message := range []string{"FlexVolume driver example.com/lofs is not installed there", "driver lofs is missing", "no room"} {
+		fmt.Fprintf(&out, "# %s hosted=%v\nname %s, subject %s, in a sentence %s, next %s\n", d.CSI, d.Hosted, d.Name(),
+			d.Subject(), d, d.Next())
+		for _, message := range []string{
+			"FlexVolume driver example.com/lofs is not installed there", "driver lofs is missing", "no room",
+		} {
 			fmt.Fprintf(&out, "%s%s\n", message, d.Elsewhere(message))
 		}
 		out.WriteString("\n")

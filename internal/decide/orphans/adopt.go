@@ -101,7 +101,8 @@ func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
 		return a, because
 	}
 	if f.Claim.Spec.VolumeName != a.Object.Name || f.Claim.DeletionTimestamp != nil {
-		return Adoption{}, refuse(volume.ReasonClaimMisbound, "claim "+f.Wish.Claim.String()+" is there already, and not one of this volume: choose another name, or delete it")
+		return Adoption{}, refuse(volume.ReasonClaimMisbound,
+			"claim "+f.Wish.Claim.String()+" is there already, and not one of this volume: choose another name, or delete it")
 	}
 	return a, because
 }
@@ -113,18 +114,25 @@ func refuse(r volume.Reason, message string) volume.Because {
 // again decides about a volume that has an object.
 func (f AdoptionFacts) again(v *corev1.PersistentVolume) (Adoption, volume.Because) {
 	want, ref := f.Wish.Claim, v.Spec.ClaimRef
-	done := volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + Printable(f.Wish.Handle) + " has its object pv/" + v.Name}
+	done := volume.Because{
+		Reason: volume.ReasonNothingToDo, Message: "volume " + Printable(f.Wish.Handle) + " has its object pv/" + v.Name,
+	}
 	switch {
 	case v.DeletionTimestamp != nil:
-		return Adoption{}, refuse(volume.ReasonTerminating, "pv/"+v.Name+" of this volume is being deleted: try again when it is gone")
-	case want.Name == "" || ref != nil && ref.Namespace == want.Namespace && ref.Name == want.Name && (ref.UID == "" || f.Claim != nil && f.Claim.UID == ref.UID):
+		return Adoption{}, refuse(volume.ReasonTerminating,
+			"pv/"+v.Name+" of this volume is being deleted: try again when it is gone")
+	case want.Name == "" || ref != nil && ref.Namespace == want.Namespace && ref.Name == want.Name &&
+		(ref.UID == "" || f.Claim != nil && f.Claim.UID == ref.UID):
 		return Adoption{Object: v}, done
 	case ref != nil:
-		return Adoption{}, refuse(volume.ReasonInUse, fmt.Sprintf("pv/%s of this volume is for claim %s/%s: when that needs it no more, take claimRef out of the object", v.Name, ref.Namespace, ref.Name))
+		return Adoption{}, refuse(volume.ReasonInUse,
+			fmt.Sprintf("pv/%s of this volume is for claim %s/%s: when that needs it no more, take claimRef out of the object",
+				v.Name, ref.Namespace, ref.Name))
 	}
 	linked := v.DeepCopy()
 	linked.Spec.ClaimRef = refOf(want)
-	return Adoption{Link: linked, Object: linked}, volume.Because{Reason: volume.ReasonAdopted, Message: "pv/" + v.Name + " is given to claim " + want.String()}
+	return Adoption{Link: linked, Object: linked},
+		volume.Because{Reason: volume.ReasonAdopted, Message: "pv/" + v.Name + " is given to claim " + want.String()}
 }
 
 // create decides about a volume without an object.
@@ -133,7 +141,8 @@ func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
 	i := slices.IndexFunc(p.Findings, func(o Finding) bool { return o.Kind == Volume && o.Handle == e.Handle })
 	switch {
 	case i < 0:
-		return Adoption{}, refuse(volume.ReasonProvisioning, "volume "+Printable(e.Handle)+" is being made or deleted: look again with 'volplane orphans'")
+		return Adoption{}, refuse(volume.ReasonProvisioning,
+			"volume "+Printable(e.Handle)+" is being made or deleted: look again with 'volplane orphans'")
 	case p.Findings[i].Doubt && !f.Wish.Force:
 		return Adoption{}, refuse(p.Findings[i].Reason, p.Findings[i].Message+"; --force takes it in all the same")
 	}
@@ -142,9 +151,12 @@ func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
 	}
 	v := f.object(e)
 	if slices.ContainsFunc(f.After, func(other *corev1.PersistentVolume) bool { return other.Name == v.Name }) {
-		return Adoption{}, refuse(volume.ReasonVolumeMismatch, "there is a pv/"+v.Name+" of something else: choose another name with --name")
+		return Adoption{}, refuse(volume.ReasonVolumeMismatch,
+			"there is a pv/"+v.Name+" of something else: choose another name with --name")
 	}
-	return Adoption{Create: v, Object: v}, volume.Because{Reason: volume.ReasonAdopted, Message: "volume " + Printable(e.Handle) + " is taken in as pv/" + v.Name}
+	return Adoption{Create: v, Object: v}, volume.Because{
+		Reason: volume.ReasonAdopted, Message: "volume " + Printable(e.Handle) + " is taken in as pv/" + v.Name,
+	}
 }
 
 // problem says what is missing in a wish, or contradicts what is known; "" is
@@ -155,7 +167,8 @@ func (f AdoptionFacts) problem(e Entry) string {
 	case e.Bytes == 0 && w.Bytes == 0:
 		return "driver " + f.Driver + " does not tell the size of volume " + Printable(e.Handle) + ": give it with --size"
 	case e.Bytes != 0 && w.Bytes != 0 && e.Bytes != w.Bytes:
-		return fmt.Sprintf("driver %s says that volume %s has %d bytes, not %d: leave --size out", f.Driver, Printable(e.Handle), e.Bytes, w.Bytes)
+		return fmt.Sprintf("driver %s says that volume %s has %d bytes, not %d: leave --size out", f.Driver,
+			Printable(e.Handle), e.Bytes, w.Bytes)
 	case w.Mode == corev1.PersistentVolumeBlock && w.FSType != "":
 		return "a raw block volume has no filesystem: leave --fs-type out"
 	case f.Driver == volume.LocalDriver:
@@ -173,12 +186,14 @@ func (f AdoptionFacts) localProblem() string {
 	files := w.Mode == corev1.PersistentVolumeFilesystem || w.FSType != ""
 	switch {
 	case odd >= 0:
-		return fmt.Sprintf("a volume of driver %s is on one node at a time, not %s: ask for ReadWriteOnce or ReadWriteOncePod", f.Driver, w.Modes[odd])
+		return fmt.Sprintf("a volume of driver %s is on one node at a time, not %s: ask for ReadWriteOnce or "+
+			"ReadWriteOncePod", f.Driver, w.Modes[odd])
 	case f.Contents.Holds != "" && w.FSType != "" && w.FSType != f.Contents.Holds:
 		return fmt.Sprintf("volume %s holds %s, not %s: leave --fs-type out", name, f.Contents.Holds, w.FSType)
 	case !f.Contents.Known && w.FSType == "" && w.Mode != corev1.PersistentVolumeBlock:
 		// One that only its writer can read would be formatted.
-		return "nobody here can see what is on volume " + name + ": run this as root on the host of its pool, or say it with --fs-type or --volume-mode Block"
+		return "nobody here can see what is on volume " + name +
+			": run this as root on the host of its pool, or say it with --fs-type or --volume-mode Block"
 	case f.Contents.raw() && files:
 		return "volume " + name + " holds data and no filesystem: it is a raw block volume"
 	}
@@ -222,10 +237,13 @@ func (f AdoptionFacts) object(e Entry) *corev1.PersistentVolume {
 	v := &corev1.PersistentVolume{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: f.name(e), Annotations: map[string]string{volume.AnnProvisionedBy: f.Driver}, Finalizers: []string{volume.FinalizerVolumeProtection},
+			Name: f.name(e), Annotations: map[string]string{volume.AnnProvisionedBy: f.Driver},
+			Finalizers: []string{volume.FinalizerVolumeProtection},
 		},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(cmp.Or(e.Bytes, w.Bytes), resource.BinarySI)},
+			Capacity: corev1.ResourceList{
+				corev1.ResourceStorage: *resource.NewQuantity(cmp.Or(e.Bytes, w.Bytes), resource.BinarySI),
+			},
 			AccessModes:                   modes,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
 			StorageClassName:              class,
@@ -258,7 +276,9 @@ func (f AdoptionFacts) name(e Entry) string {
 }
 
 func refOf(claim types.NamespacedName) *corev1.ObjectReference {
-	return &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name}
+	return &corev1.ObjectReference{
+		APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name,
+	}
 }
 
 // claimOf returns the claim that a volume object is reserved for.
@@ -267,8 +287,9 @@ func claimOf(v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: v.Spec.AccessModes, StorageClassName: &v.Spec.StorageClassName, VolumeMode: v.Spec.VolumeMode, VolumeName: v.Name,
-			Resources: corev1.VolumeResourceRequirements{Requests: v.Spec.Capacity},
+			AccessModes: v.Spec.AccessModes, StorageClassName: &v.Spec.StorageClassName, VolumeMode: v.Spec.VolumeMode,
+			VolumeName: v.Name,
+			Resources:  corev1.VolumeResourceRequirements{Requests: v.Spec.Capacity},
 		},
 	}
 }

@@ -84,7 +84,8 @@ func local(f orphans.Facts) orphans.Facts {
 // adoptRows are about volumes without an object.
 func adoptRows() []adoptRow {
 	full := entry("h")
-	full.Context, full.Segments = map[string]string{"share": "s", "server": "old"}, []topology.Segment{{"zone": "z1"}, {"zone": "z2"}}
+	full.Context, full.Segments = map[string]string{"share": "s", "server": "old"},
+		[]topology.Segment{{"zone": "z1"}, {"zone": "z2"}}
 	nameless := entry("h")
 	nameless.Bytes = 0
 	used := entry("h")
@@ -102,26 +103,35 @@ func adoptRows() []adoptRow {
 		{"with a claim", wanting(at(nil, full), claimed)},
 		{"with all flags", wanting(at(nil, full), claimed, wish(func(w *orphans.Wish) {
 			class := "fast"
-			w.Name, w.Modes, w.FSType, w.Class = "mine", []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadOnlyMany}, "xfs", &class
+			w.Name, w.Modes, w.FSType, w.Class = "mine",
+				[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany, corev1.ReadOnlyMany}, "xfs", &class
 			w.Attributes = map[string]string{"server": "new"}
 		}))},
-		{"attributes of nothing", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Attributes = map[string]string{"a": "b"} }))},
+		{"attributes of nothing", wanting(at(nil, entry("h")),
+			wish(func(w *orphans.Wish) { w.Attributes = map[string]string{"a": "b"} }))},
 		{"a raw one", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Mode = block }))},
-		{"a raw one with a filesystem", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Mode, w.FSType = block, "ext4" }))},
+		{"a raw one with a filesystem", wanting(at(nil, entry("h")),
+			wish(func(w *orphans.Wish) { w.Mode, w.FSType = block, "ext4" }))},
 		{"no size", wanting(at(nil, nameless))},
 		{"a given size", wanting(at(nil, nameless), wish(func(w *orphans.Wish) { w.Bytes = 5 }))},
 		{"the size that the driver says", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Bytes = 1 << 30 }))},
-		{"raw data of another driver are its own matter, and so is the default class", wanting(at(nil, entry("h")), contents(orphans.Contents{Known: true}))},
+		{"raw data of another driver are its own matter, and so is the default class", wanting(at(nil, entry("h")),
+			contents(orphans.Contents{Known: true}))},
 		{"another size", wanting(at(nil, entry("h")), wish(func(w *orphans.Wish) { w.Bytes = 5 }))},
 		{"the name it was made as", wanting(at(nil, named))},
 		{"a name that is taken", wanting(at(objects{object("a", "x")}, named))},
-		{"a wanted name that is taken", wanting(at(objects{object("a", "x")}, entry("h")), wish(func(w *orphans.Wish) { w.Name = "a" }))},
+		{"a wanted name that is taken", wanting(at(objects{object("a", "x")}, entry("h")),
+			wish(func(w *orphans.Wish) { w.Name = "a" }))},
 		{"a hostile name", wanting(at(nil, hostile))},
 		{"another cluster's", wanting(at(nil, used))},
 		{"what another volume is does not matter", wanting(at(nil, elsewhere, entry("h")))},
 		{"another cluster's, by force", wanting(at(nil, used), wish(func(w *orphans.Wish) { w.Force = true }))},
-		{"being made", wanting(with(at(nil, named), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "a")) }))},
-		{"being made, by force", wanting(with(at(nil, named), func(f *orphans.Facts) { f.Intents = append(f.Intents, intent(driver, "a")) }), wish(func(w *orphans.Wish) { w.Force = true }))},
+		{"being made", wanting(with(at(nil, named), func(f *orphans.Facts) {
+			f.Intents = append(f.Intents, intent(driver, "a"))
+		}))},
+		{"being made, by force", wanting(with(at(nil, named), func(f *orphans.Facts) {
+			f.Intents = append(f.Intents, intent(driver, "a"))
+		}), wish(func(w *orphans.Wish) { w.Force = true }))},
 		{"being deleted", wanting(with(at(nil, named), func(f *orphans.Facts) { f.Second = nil }))},
 	}
 }
@@ -137,7 +147,10 @@ func againRows() []adoptRow {
 	}
 	claim := func(of string) func(*orphans.AdoptionFacts) {
 		return func(a *orphans.AdoptionFacts) {
-			a.Claim = &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: of}}
+			a.Claim = &corev1.PersistentVolumeClaim{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "u"},
+				Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: of},
+			}
 		}
 	}
 	return []adoptRow{
@@ -146,14 +159,27 @@ func againRows() []adoptRow {
 		{"killed before the claim", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed)},
 		{"all done", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed, claim("a"))},
 		{"released", wanting(at(objects{object("a", "h", ref("gone"))}, entry("h")), claimed)},
-		{"another claim's", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed, wish(func(w *orphans.Wish) { w.Claim.Name = "d" }))},
-		{"another namespace's", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed, wish(func(w *orphans.Wish) { w.Claim.Namespace = "other" }))},
-		{"another claim's, by name alone", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed, wish(func(w *orphans.Wish) { w.Claim.Name = "d" }))},
-		{"released, and its claim was made anew", wanting(at(objects{object("a", "h", ref("gone"))}, entry("h")), claimed, claim("a"))},
-		{"another driver has one of that handle", wanting(at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "other" })}, entry("h")))},
-		{"a volume of no driver is another one", wanting(at(objects{object("a", "", func(v *corev1.PersistentVolume) { v.Spec.CSI = nil })}, entry("h")))},
-		{"its claim is going", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed, claim("a"), func(a *orphans.AdoptionFacts) { a.Claim.DeletionTimestamp = &metav1.Time{} })},
-		{"its object is going", wanting(at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} })}, entry("h")), claimed)},
+		{"another claim's", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed,
+			wish(func(w *orphans.Wish) { w.Claim.Name = "d" }))},
+		{"another namespace's", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed,
+			wish(func(w *orphans.Wish) { w.Claim.Namespace = "other" }))},
+		{"another claim's, by name alone", wanting(at(objects{object("a", "h", ref(""))}, entry("h")), claimed,
+			wish(func(w *orphans.Wish) { w.Claim.Name = "d" }))},
+		{"released, and its claim was made anew", wanting(at(objects{object("a", "h", ref("gone"))}, entry("h")),
+			claimed, claim("a"))},
+		{
+			"another driver has one of that handle",
+			wanting(at(objects{object("a", "h", func(v *corev1.PersistentVolume) { v.Spec.CSI.Driver = "other" })}, entry("h"))),
+		},
+		{
+			"a volume of no driver is another one",
+			wanting(at(objects{object("a", "", func(v *corev1.PersistentVolume) { v.Spec.CSI = nil })}, entry("h"))),
+		},
+		{"its claim is going", wanting(at(objects{object("a", "h", ref("u"))}, entry("h")), claimed, claim("a"),
+			func(a *orphans.AdoptionFacts) { a.Claim.DeletionTimestamp = &metav1.Time{} })},
+		{"its object is going", wanting(at(objects{
+			object("a", "h", func(v *corev1.PersistentVolume) { v.DeletionTimestamp = &metav1.Time{} }),
+		}, entry("h")), claimed)},
 		{"the claim is there", wanting(at(nil, named), claimed, claim(""))},
 		{"the claim is another volume's", wanting(at(nil, named), claimed, claim("b"))},
 		{"the claim has lost its volume", wanting(at(nil, named), claimed, claim("a"))},
@@ -167,18 +193,28 @@ func bundledRows() []adoptRow {
 	return []adoptRow{
 		{"bundled, ext4", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}), claimed)},
 		{"bundled, xfs", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Holds: "xfs"}))},
-		{"bundled, no class wanted", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Holds: "xfs"}), wish(func(w *orphans.Wish) { w.Class = new(string) }))},
+		{"bundled, no class wanted", wanting(local(at(nil, entry("h"))),
+			contents(orphans.Contents{Known: true, Holds: "xfs"}), wish(func(w *orphans.Wish) { w.Class = new(string) }))},
 		{"bundled, blank", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}))},
 		{"bundled, raw", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}))},
-		{"bundled, raw is no filesystem", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}), wish(func(w *orphans.Wish) { w.Mode = corev1.PersistentVolumeFilesystem }))},
-		{"bundled, raw is no ext4", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}), wish(func(w *orphans.Wish) { w.FSType = "ext4" }))},
+		{"bundled, raw is no filesystem", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}),
+			wish(func(w *orphans.Wish) { w.Mode = corev1.PersistentVolumeFilesystem }))},
+		{"bundled, raw is no ext4", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true}),
+			wish(func(w *orphans.Wish) { w.FSType = "ext4" }))},
 		{"bundled, nobody can look", wanting(local(at(nil, entry("h"))))},
-		{"bundled, nobody can look, and it is said", wanting(local(at(nil, entry("h"))), wish(func(w *orphans.Wish) { w.FSType = "xfs" }))},
-		{"bundled, ext4 is not xfs", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}), wish(func(w *orphans.Wish) { w.FSType = "xfs" }))},
-		{"bundled, ext4 is ext4", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}), wish(func(w *orphans.Wish) { w.FSType = "ext4" }))},
-		{"bundled, nobody can look, and it is said to be raw", wanting(local(at(nil, entry("h"))), wish(func(w *orphans.Wish) { w.Mode = corev1.PersistentVolumeBlock }))},
-		{"bundled, read on many nodes", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}), wish(func(w *orphans.Wish) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany} }))},
-		{"bundled, on many nodes", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}), wish(func(w *orphans.Wish) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }))},
+		{"bundled, nobody can look, and it is said", wanting(local(at(nil, entry("h"))),
+			wish(func(w *orphans.Wish) { w.FSType = "xfs" }))},
+		{"bundled, ext4 is not xfs", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}),
+			wish(func(w *orphans.Wish) { w.FSType = "xfs" }))},
+		{"bundled, ext4 is ext4", wanting(local(at(nil, full)), contents(orphans.Contents{Known: true, Holds: "ext4"}),
+			wish(func(w *orphans.Wish) { w.FSType = "ext4" }))},
+		{"bundled, nobody can look, and it is said to be raw", wanting(local(at(nil, entry("h"))),
+			wish(func(w *orphans.Wish) { w.Mode = corev1.PersistentVolumeBlock }))},
+		{"bundled, read on many nodes", wanting(local(at(nil, entry("h"))),
+			contents(orphans.Contents{Known: true, Blank: true}),
+			wish(func(w *orphans.Wish) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany} }))},
+		{"bundled, on many nodes", wanting(local(at(nil, entry("h"))), contents(orphans.Contents{Known: true, Blank: true}),
+			wish(func(w *orphans.Wish) { w.Modes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany} }))},
 	}
 }
 
@@ -201,11 +237,15 @@ func TestAdoptionSettles(t *testing.T) {
 
 // drawn returns volumes and objects, and which handles have one.
 func drawn(t *rapid.T) (orphans.Facts, map[string]bool) {
-	handles := rapid.SliceOf(rapid.SampledFrom([]string{"a", "b", "x/a", "pvc-" + uid, "h\n\u202e", "csi-" + strings.Repeat("00", 32)}))
+	handles := rapid.SliceOf(rapid.SampledFrom([]string{
+		"a", "b", "x/a", "pvc-" + uid, "h\n\u202e", "csi-" + strings.Repeat("00", 32),
+	}))
 	f, owned := at(nil), map[string]bool{}
 	for i, h := range handles.Draw(t, "listed") {
 		e := entry(h)
-		e.Context = map[string]string{"csi.storage.k8s.io/pv/name": rapid.SampledFrom([]string{"", "pv-0", "n-1", "/"}).Draw(t, "name")}
+		e.Context = map[string]string{
+			"csi.storage.k8s.io/pv/name": rapid.SampledFrom([]string{"", "pv-0", "n-1", "/"}).Draw(t, "name"),
+		}
 		if i%2 == 1 {
 			e.Nodes = []string{"n1"}
 		}
@@ -226,15 +266,18 @@ func settles(t *rapid.T, f orphans.Facts, handle string) {
 		t.Fatalf("%q is not taken in: %v", handle, because)
 	}
 	v := first.Create
-	if v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || v.Spec.CSI.VolumeHandle != handle || first.Claim.Spec.VolumeName != v.Name {
+	if v.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain || v.Spec.CSI.VolumeHandle != handle ||
+		first.Claim.Spec.VolumeName != v.Name {
 		t.Fatalf("%q is taken in as %v", handle, v)
 	}
 	a.After = append(slices.Clone(a.After), v)
-	if slices.ContainsFunc(orphans.Find(a.Facts).Findings, func(p orphans.Finding) bool { return p.Kind == orphans.Volume && p.Handle == handle }) {
+	if slices.ContainsFunc(orphans.Find(a.Facts).Findings,
+		func(p orphans.Finding) bool { return p.Kind == orphans.Volume && p.Handle == handle }) {
 		t.Fatalf("%q is an orphan still", handle)
 	}
 	a.Claim = first.Claim
-	if second, because := orphans.Adopt(a); second.Create != nil || second.Link != nil || second.Claim != nil || second.Object == nil {
+	if second, because := orphans.Adopt(a); second.Create != nil || second.Link != nil || second.Claim != nil ||
+		second.Object == nil {
 		t.Fatalf("%q is not done: %v", handle, because)
 	}
 }

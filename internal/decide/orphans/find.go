@@ -162,13 +162,15 @@ func (f Facts) orphan(e Entry, unknown bool) Finding {
 		out.Reason, out.Message = volume.ReasonNotMine, name+" is part of a Pod, as its handle says"
 	case stranger >= 0:
 		out.Reason, out.Next = volume.ReasonInUse, "user"
-		out.Message = fmt.Sprintf("%s is in use on node %s, which is none of this cluster: it belongs to another one", name, Printable(e.Nodes[stranger]))
+		out.Message = fmt.Sprintf("%s is in use on node %s, which is none of this cluster: it belongs to another one", name,
+			Printable(e.Nodes[stranger]))
 	case f.Hidden:
 		out.Reason, out.Next = volume.ReasonProvisioning, "user"
 		out.Message = name + " may be one that is being made: you may not list the ConfigMaps that say what is"
 	case unknown:
 		out.Reason, out.Next = volume.ReasonProvisioning, f.Driver
-		out.Message = name + " has no object, and may be one that is being made: look again when no claim waits for driver " + f.Driver
+		out.Message = name + " has no object, and may be one that is being made: look again when no claim waits for driver " +
+			f.Driver
 	default:
 		out.Doubt, out.Reason, out.Next = false, volume.ReasonOrphaned, "user"
 		out.Message = name + " has no object in this cluster; another one that uses the same driver may have one"
@@ -179,7 +181,10 @@ func (f Facts) orphan(e Entry, unknown bool) Finding {
 // nameOf returns the name of the object that a volume was made for; "" when
 // nothing says it.
 func (f Facts) nameOf(e Entry) string {
-	for _, name := range []string{e.Name, e.Context[keyVolume], regexp.MustCompile(`pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(e.Handle)} {
+	for _, name := range []string{
+		e.Name, e.Context[keyVolume],
+		regexp.MustCompile(`pvc-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(e.Handle),
+	} {
 		if name != "" {
 			return name
 		}
@@ -227,7 +232,8 @@ func (f Facts) missing(p *Plan, again map[string]bool) {
 // going says whether the volume of an object is being deleted.
 func going(v *corev1.PersistentVolume) bool {
 	deletes := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
-	return v.DeletionTimestamp != nil || deletes && (v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed)
+	return v.DeletionTimestamp != nil ||
+		deletes && (v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed)
 }
 
 // reaches says whether a volume may lie in a segment: one that is not allowed
@@ -247,7 +253,9 @@ func reaches(v *corev1.PersistentVolume, own topology.Segment) bool {
 // Printable returns what a driver or somebody else called something, quoted when
 // it could be taken for anything else on a line.
 func Printable(s string) string {
-	odd := strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) || r == ' ' || r == '"' || r == '\ufffd' })
+	odd := strings.ContainsFunc(s, func(r rune) bool {
+		return !strconv.IsPrint(r) || r == ' ' || r == '"' || r == '\ufffd'
+	})
 	if odd || s == "" {
 		return strconv.QuoteToASCII(s)
 	}

@@ -30,7 +30,9 @@ type settlement struct {
 // with an available one, or with one to be made there. It returns the available
 // volumes that it used, by claim, or what keeps a claim from the node.
 func settle(f Facts, n Node) (map[string]*corev1.PersistentVolume, string) {
-	s := settlement{f: f, node: n, volumes: map[string]*corev1.PersistentVolume{}, adds: map[string]int{}, hosted: map[string]bool{}}
+	s := settlement{
+		f: f, node: n, volumes: map[string]*corev1.PersistentVolume{}, adds: map[string]int{}, hosted: map[string]bool{},
+	}
 	// Small claims first, so that they do not take what larger ones need.
 	claims := slices.Clone(f.Claims)
 	slices.SortStableFunc(claims, func(a, b Claim) int {
@@ -91,7 +93,9 @@ func (s *settlement) serve(c Claim) string {
 		return "no volume of class " + c.Class.Name + " for claim " + c.Name + " is available there"
 	}
 	allowed := topology.Flatten(c.Class.AllowedTopologies)
-	if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(t topology.Segment) bool { return within(t, s.node.Object.Labels) }) {
+	if len(allowed) > 0 && !slices.ContainsFunc(allowed, func(t topology.Segment) bool {
+		return within(t, s.node.Object.Labels)
+	}) {
 		return "class " + c.Class.Name + " does not allow volumes there"
 	}
 	// What a volume under way takes at the promised node is not there any more.
@@ -110,7 +114,9 @@ func (s *settlement) free(c Claim) *corev1.PersistentVolume {
 	if c.Free == nil {
 		return nil
 	}
-	return c.Free.Best(c.Object, func(v *corev1.PersistentVolume) bool { return !s.isTaken(v) && reachable(v, s.node.Object) })
+	return c.Free.Best(c.Object, func(v *corev1.PersistentVolume) bool {
+		return !s.isTaken(v) && reachable(v, s.node.Object)
+	})
 }
 
 func (s *settlement) knows(node string) bool {
@@ -143,7 +149,8 @@ func (s *settlement) refusesDriver(driver string) string {
 }
 
 func (s *settlement) refusesMore(d storagev1.CSINodeDriver) string {
-	if d.Allocatable != nil && d.Allocatable.Count != nil && s.adds[d.Name] > 0 && len(s.node.Volumes[d.Name])+s.adds[d.Name] > int(*d.Allocatable.Count) {
+	if d.Allocatable != nil && d.Allocatable.Count != nil && s.adds[d.Name] > 0 &&
+		len(s.node.Volumes[d.Name])+s.adds[d.Name] > int(*d.Allocatable.Count) {
 		return fmt.Sprintf("driver %s has its limit of %d volumes there", d.Name, *d.Allocatable.Count)
 	}
 	return ""

@@ -57,7 +57,8 @@ func apart(p *corev1.Pod) {
 
 func smallOnly(p *corev1.Pod) {
 	bigOnly(p)
-	p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].Operator = corev1.NodeSelectorOpLt
+	p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0].
+		Operator = corev1.NodeSelectorOpLt
 }
 
 // oddPods are seldom seen: promises that cannot be kept, claims that are not the
@@ -68,19 +69,39 @@ func oddPods() []podCase {
 	named := claim("")
 	named.Spec.VolumeName = "pv"
 	return []podCase{
-		{"a promise to a node that is down is kept: a volume may be under way there", Facts{Pod: pod(), Nodes: half, Claims: lateClaim("n1")}},
-		{"a volume that is there is not taken for a claim that one is being made for", Facts{Pod: pod(), Nodes: two, Claims: promised(static(available("s", "a", "10Gi")), "n1")}},
+		{"a promise to a node that is down is kept: a volume may be under way there", Facts{
+			Pod: pod(), Nodes: half, Claims: lateClaim("n1"),
+		}},
+		{"a volume that is there is not taken for a claim that one is being made for", Facts{
+			Pod: pod(), Nodes: two, Claims: promised(static(available("s", "a", "10Gi")), "n1"),
+		}},
 		{"a volume that is there needs its driver on the node", Facts{Pod: pod(), Nodes: one, Claims: foreign("a")}},
 		{"claims and volumes without annotations get them", Facts{Pod: pod(), Nodes: two, Claims: unlabelled()}},
-		{"also when they are told a node", Facts{Pod: pod(), Nodes: two, Claims: func() []Claim { c := lateClaim(""); c[0].Object.Annotations = nil; return c }()}},
-		{"a claim that is to be made for the Pod is waited for", Facts{Pod: pod(), Nodes: one, Claims: only("web-data", Claim{Ephemeral: true})}},
-		{"one that was made for it is used", Facts{Pod: pod(), Nodes: one, Claims: only("web-data", Claim{Ephemeral: true, Object: claim(""), Volume: everywhere()[0].Volume})}},
-		{"one that was made for another Pod is not", Facts{Pod: pod(), Nodes: one, Claims: only("web-data", Claim{Ephemeral: true, Stranger: true, Object: claim(""), Volume: everywhere()[0].Volume})}},
-		{"a claim that names a volume is the binder's turn", Facts{Pod: pod(), Nodes: one, Claims: only("data", Claim{Object: named, Class: lateClass()})}},
-		{"a node with more volumes than it takes keeps those that it has", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, overfull)}, Claims: bound("a")}},
-		{"a driver need not say how many it takes", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, uncounted)}, Claims: bound("a")}},
+		{"also when they are told a node", Facts{
+			Pod: pod(), Nodes: two, Claims: func() []Claim { c := lateClaim(""); c[0].Object.Annotations = nil; return c }(),
+		}},
+		{"a claim that is to be made for the Pod is waited for", Facts{
+			Pod: pod(), Nodes: one, Claims: only("web-data", Claim{Ephemeral: true}),
+		}},
+		{"one that was made for it is used", Facts{Pod: pod(), Nodes: one, Claims: only("web-data", Claim{
+			Ephemeral: true, Object: claim(""), Volume: everywhere()[0].Volume,
+		})}},
+		{"one that was made for another Pod is not", Facts{Pod: pod(), Nodes: one, Claims: only("web-data", Claim{
+			Ephemeral: true, Stranger: true, Object: claim(""), Volume: everywhere()[0].Volume,
+		})}},
+		{"a claim that names a volume is the binder's turn", Facts{
+			Pod: pod(), Nodes: one, Claims: only("data", Claim{Object: named, Class: lateClass()}),
+		}},
+		{"a node with more volumes than it takes keeps those that it has", Facts{
+			Pod: pod(), Nodes: []Node{node("n4", "a", 0, overfull)}, Claims: bound("a"),
+		}},
+		{"a driver need not say how many it takes", Facts{
+			Pod: pod(), Nodes: []Node{node("n4", "a", 0, uncounted)}, Claims: bound("a"),
+		}},
 		{"a FlexVolume driver without a name is on no node", Facts{Pod: pod(), Nodes: one, Claims: nameless()}},
-		{"a class without a provisioner makes nothing at the promised node", Facts{Pod: pod(), Nodes: one, Claims: byHand(promised(static(), "n1"))}},
+		{"a class without a provisioner makes nothing at the promised node", Facts{
+			Pod: pod(), Nodes: one, Claims: byHand(promised(static(), "n1")),
+		}},
 		{"a selector that no node has is told", Facts{Pod: pod(inZoneZ), Nodes: two}},
 		{"an affinity that is none of nodes excludes none", Facts{Pod: pod(apart), Nodes: one}},
 		{"one that the node has lets the Pod go there", Facts{Pod: pod(smallOnly), Nodes: one}},

@@ -84,7 +84,9 @@ func Pod(f Facts) Plan {
 	}
 	name := node.Object.Name
 	p := Plan{Node: name, Bind: f.Pod.Spec.NodeName == ""}
-	p.Because = volume.Because{Reason: volume.ReasonPlaced, Message: "Successfully assigned " + f.Pod.Namespace + "/" + f.Pod.Name + " to " + name}
+	p.Because = volume.Because{
+		Reason: volume.ReasonPlaced, Message: "Successfully assigned " + f.Pod.Namespace + "/" + f.Pod.Name + " to " + name,
+	}
 	// A Pod that named its node is there, whatever the node lacks; volumes are
 	// then made for it and none of the available ones is chosen.
 	volumes, _ := settle(f, *node)
@@ -93,11 +95,15 @@ func Pod(f Facts) Plan {
 			continue
 		}
 		p.Bind = false
-		p.Because = volume.Because{Reason: volume.ReasonWaitForBind, Message: fmt.Sprintf("persistentvolumeclaim %q is being bound for node %s", c.Name, name), Next: "provisioner"}
+		p.Because = volume.Because{
+			Reason:  volume.ReasonWaitForBind,
+			Message: fmt.Sprintf("persistentvolumeclaim %q is being bound for node %s", c.Name, name), Next: "provisioner",
+		}
 		if v := volumes[c.Name]; v != nil {
 			p.Reserve = append(p.Reserve, reserved(v, c.Object))
 			p.Because.Next = "binder"
-		} else if told := c.Object.Annotations[volume.AnnSelectedNode]; told != name && (told == "" || f.Pod.Spec.NodeName == "") {
+		} else if told := c.Object.Annotations[volume.AnnSelectedNode]; told != name &&
+			(told == "" || f.Pod.Spec.NodeName == "") {
 			p.Select = append(p.Select, selected(c.Object, name))
 		}
 	}
@@ -109,9 +115,11 @@ func unready(c Claim) *Plan {
 	var p Plan
 	switch {
 	case c.Object == nil && c.Ephemeral:
-		p = waits(volume.ReasonClaimMissing, "ephemeral", fmt.Sprintf("persistentvolumeclaim %q is being made for this pod", c.Name))
+		p = waits(volume.ReasonClaimMissing, "ephemeral",
+			fmt.Sprintf("persistentvolumeclaim %q is being made for this pod", c.Name))
 	case c.Stranger:
-		p = waits(volume.ReasonClaimMisbound, "user", fmt.Sprintf("persistentvolumeclaim %q was not made for this pod", c.Name))
+		p = waits(volume.ReasonClaimMisbound, "user",
+			fmt.Sprintf("persistentvolumeclaim %q was not made for this pod", c.Name))
 	case c.Object == nil:
 		p = waits(volume.ReasonClaimMissing, "user", fmt.Sprintf("persistentvolumeclaim %q not found", c.Name))
 	case c.Object.DeletionTimestamp != nil:
@@ -119,7 +127,8 @@ func unready(c Claim) *Plan {
 	case c.Object.Status.Phase == corev1.ClaimLost:
 		p = waits(volume.ReasonClaimLost, "user", fmt.Sprintf("persistentvolumeclaim %q has lost its volume", c.Name))
 	case c.Holder != "":
-		p = waits(volume.ReasonInUse, "pod "+c.Holder, fmt.Sprintf("persistentvolumeclaim %q is for one pod and pod %s uses it", c.Name, c.Holder))
+		p = waits(volume.ReasonInUse, "pod "+c.Holder,
+			fmt.Sprintf("persistentvolumeclaim %q is for one pod and pod %s uses it", c.Name, c.Holder))
 	case c.Volume == nil && !late(c):
 		p = waits(volume.ReasonWaitForBind, "binder", fmt.Sprintf("persistentvolumeclaim %q is not bound yet", c.Name))
 	default:
@@ -166,7 +175,8 @@ const maxNamed = 10
 func choose(f Facts) (*Node, Plan) {
 	nodes := slices.Clone(f.Nodes)
 	slices.SortFunc(nodes, func(a, b Node) int {
-		return cmp.Or(cmp.Compare(promises(f, b), promises(f, a)), cmp.Compare(a.Pods, b.Pods), cmp.Compare(a.Object.Name, b.Object.Name))
+		return cmp.Or(cmp.Compare(promises(f, b), promises(f, a)), cmp.Compare(a.Pods, b.Pods),
+			cmp.Compare(a.Object.Name, b.Object.Name))
 	})
 	var refused []string
 	for i := range nodes {
@@ -214,7 +224,8 @@ func refuses(f Facts, n Node) string {
 			return fmt.Sprintf("the pod wants label %s=%s", k, v)
 		}
 	}
-	if a := f.Pod.Spec.Affinity; a != nil && a.NodeAffinity != nil && !Selects(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution, n.Object) {
+	if a := f.Pod.Spec.Affinity; a != nil && a.NodeAffinity != nil &&
+		!Selects(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution, n.Object) {
 		return "the pod's node affinity excludes it"
 	}
 	if t := untolerated(f.Pod, n.Object); t != "" {

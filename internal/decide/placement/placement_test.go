@@ -24,7 +24,9 @@ func node(name, zone string, pods int, change ...func(*Node)) Node {
 	n := Node{
 		Object: &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": zone, "cpus": "8"}},
-			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+			Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			},
 		},
 		CSI:  &storagev1.CSINode{Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver}}}},
 		Pods: pods, Volumes: map[string]map[string]bool{},
@@ -84,9 +86,13 @@ func tolerantOfOthers(p *corev1.Pod) {
 func pinned(p *corev1.Pod)  { p.Spec.NodeName = "n9" }
 func inZoneB(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"zone": "b"} }
 func bigOnly(p *corev1.Pod) {
-	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "cpus", Operator: corev1.NodeSelectorOpGt, Values: []string{"16"}}}}},
-	}}}
+	p.Spec.Affinity = &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: "cpus", Operator: corev1.NodeSelectorOpGt, Values: []string{"16"}},
+			}}},
+		}},
+	}
 }
 
 func claim(selected string) *corev1.PersistentVolumeClaim {
@@ -98,7 +104,10 @@ func claim(selected string) *corev1.PersistentVolumeClaim {
 }
 
 func lateClass(allowed ...corev1.TopologySelectorTerm) *storagev1.StorageClass {
-	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driver, VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), AllowedTopologies: allowed}
+	return &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driver,
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer), AllowedTopologies: allowed,
+	}
 }
 
 func lateClaim(selected string, allowed ...corev1.TopologySelectorTerm) []Claim {
@@ -106,10 +115,15 @@ func lateClaim(selected string, allowed ...corev1.TopologySelectorTerm) []Claim 
 }
 
 func bound(zone string) []Claim {
-	return []Claim{{Name: "data", Object: claim(""), Volume: &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
-		NodeAffinity:           topology.Affinity([]topology.Segment{{"zone": zone}}),
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"}},
-	}}}}
+	return []Claim{{
+		Name: "data", Object: claim(""),
+		Volume: &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
+			NodeAffinity: topology.Affinity([]topology.Segment{{"zone": zone}}),
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h"},
+			},
+		}},
+	}}
 }
 
 // flexVolume is a claim with a FlexVolume, flexNode a node that serves some.
@@ -187,7 +201,8 @@ func measured(claims []Claim, zones map[string]string) []Claim {
 		c.Driver = &storagev1.CSIDriver{Spec: storagev1.CSIDriverSpec{StorageCapacity: ptr.To(true)}}
 		for zone, size := range zones {
 			c.Capacities = append(c.Capacities, &storagev1.CSIStorageCapacity{
-				StorageClassName: "fast", NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"zone": zone}}, Capacity: ptr.To(resource.MustParse(size)),
+				StorageClassName: "fast", NodeTopology: &metav1.LabelSelector{MatchLabels: map[string]string{"zone": zone}},
+				Capacity: ptr.To(resource.MustParse(size)),
 			})
 		}
 	}
@@ -215,7 +230,9 @@ func TestPods(t *testing.T) {
 		}
 		fmt.Fprintf(&out, "# %s\nnode=%q bind=%v\n", c.argues, p.Node, p.Bind)
 		for _, v := range p.Reserve {
-			fmt.Fprintf(&out, "reserve %s\n%s", v.Name, golden.Change(t, available(v.Name, v.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0], v.Spec.Capacity.Storage().String()), v))
+			fmt.Fprintf(&out, "reserve %s\n%s", v.Name,
+				golden.Change(t, available(v.Name, v.Spec.NodeAffinity.Required.NodeSelectorTerms[0].MatchExpressions[0].Values[0],
+					v.Spec.Capacity.Storage().String()), v))
 		}
 		for _, s := range p.Select {
 			was := slices.IndexFunc(c.facts.Claims, func(c Claim) bool { return c.Name == s.Name })
@@ -232,26 +249,39 @@ func twoNodes() []Node { return []Node{node("n1", "a", 3), node("n2", "b", 1)} }
 // readyPods are those whose volumes are there, or may be made.
 func readyPods() []podCase {
 	two := twoNodes()
-	onlyA := corev1.TopologySelectorTerm{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a"}}}}
+	onlyA := corev1.TopologySelectorTerm{
+		MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a"}}},
+	}
 	return []podCase{
 		{"without volumes the emptiest node is taken", Facts{Pod: pod(), Nodes: two}},
 		{"a bound volume draws its Pod to where it is", between(two, bound("a"))},
 		{"a late claim is told the node first", between(two, lateClaim(""))},
-		{"a node that was promised comes first, even for volumes that are reachable everywhere", between(two, promised(everywhere(), "n1"))},
+		{"a node that was promised comes first, even for volumes that are reachable everywhere", between(two,
+			promised(everywhere(), "n1"))},
 		{"a promised node is kept", between(two, lateClaim("n1"))},
 		{"the class's topologies bind", between(two, lateClaim("", onlyA))},
 		{"a promise to a node that is gone is void", between(two, lateClaim("n7"))},
-		{"a Pod that named its node has its claims told", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0, down)}, Claims: lateClaim("")}},
-		{"but not when another Pod has told them another node", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: lateClaim("n1")}},
-		{"a Pod whose claims are bound and that named its node needs nothing", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: bound("a")}},
+		{"a Pod that named its node has its claims told", Facts{
+			Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0, down)}, Claims: lateClaim(""),
+		}},
+		{"but not when another Pod has told them another node", Facts{
+			Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: lateClaim("n1"),
+		}},
+		{"a Pod whose claims are bound and that named its node needs nothing", Facts{
+			Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: bound("a"),
+		}},
 		{"a Pod that named a node that is not there", Facts{Pod: pod(pinned), Claims: lateClaim("")}},
-		{"a volume that is there is reserved for a late claim", between(two, static(available("s", "b", "10Gi"), available("m", "b", "7Gi")))},
+		{"a volume that is there is reserved for a late claim", between(two,
+			static(available("s", "b", "10Gi"), available("m", "b", "7Gi")))},
 		{"one elsewhere is not worth a fuller node", between(two, static(available("s", "a", "10Gi")))},
 		{"a class without a provisioner has only such volumes", between(two, byHand(static(available("s", "c", "10Gi"))))},
 		{"a volume is not given to two claims, and the smaller claim gets the smaller one", between(two, byHand(append(
-			static(available("s", "a", "10Gi"), available("m", "a", "7Gi")), small(static(available("s", "a", "10Gi"), available("m", "a", "7Gi")))...)))},
-		{"one volume for two claims is not enough", between(two, byHand(append(static(available("s", "a", "10Gi")), small(static(available("s", "a", "10Gi")))...)))},
-		{"a volume that refers to the claim is the binder's turn", between(two, static(reserved(available("s", "a", "10Gi"), claim(""))))},
+			static(available("s", "a", "10Gi"), available("m", "a", "7Gi")),
+			small(static(available("s", "a", "10Gi"), available("m", "a", "7Gi")))...)))},
+		{"one volume for two claims is not enough", between(two,
+			byHand(append(static(available("s", "a", "10Gi")), small(static(available("s", "a", "10Gi")))...)))},
+		{"a volume that refers to the claim is the binder's turn", between(two,
+			static(reserved(available("s", "a", "10Gi"), claim(""))))},
 		{"what is promised to a node is made there", between(two, promised(static(available("s", "b", "10Gi")), "n1"))},
 	}
 }
@@ -264,12 +294,17 @@ func refusedPods() []podCase {
 		{"a claim that lost its volume", between(two, []Claim{{Name: "data", Object: lost()}})},
 		{"a claim for one Pod is waited for", between(two, []Claim{{Name: "data", Object: claim(""), Holder: "db"}})},
 		{"a volume that is there already does not count twice", between([]Node{node("n4", "a", 0, full)}, bound("a"))},
-		{"two volumes need room for two", between([]Node{node("n4", "a", 0, roomForOne)}, append(lateClaim(""), small(lateClaim(""))...))},
+		{"two volumes need room for two", between([]Node{node("n4", "a", 0, roomForOne)},
+			append(lateClaim(""), small(lateClaim(""))...))},
 		{"one has it", between([]Node{node("n4", "a", 0, roomForOne)}, lateClaim(""))},
 		{"another driver is no driver", between([]Node{node("n4", "a", 0, others)}, lateClaim(""))},
-		{"a FlexVolume driver that is not there is named", between([]Node{node("n3", "a", 0, bare), node("n4", "a", 0, others, flexNode)}, flexVolume())},
+		{
+			"a FlexVolume driver that is not there is named",
+			between([]Node{node("n3", "a", 0, bare), node("n4", "a", 0, others, flexNode)}, flexVolume()),
+		},
 		{"a node that is going takes nobody", Facts{Pod: pod(), Nodes: []Node{node("n4", "a", 0, going)}}},
-		{"a volume of no driver goes with its affinity", between(two, []Claim{{Name: "data", Object: claim(""), Volume: &corev1.PersistentVolume{}}})},
+		{"a volume of no driver goes with its affinity", between(two,
+			[]Claim{{Name: "data", Object: claim(""), Volume: &corev1.PersistentVolume{}}})},
 		{"many refusals are not all named", Facts{Pod: pod(), Nodes: manyCordoned()}},
 		{"a preference is none here", Facts{Pod: pod(), Nodes: []Node{node("n5", "a", 0, avoided)}}},
 		{"everything is tolerated", Facts{Pod: pod(tolerantOfAll), Nodes: []Node{node("n5", "a", 0, tainted)}}},
@@ -277,17 +312,25 @@ func refusedPods() []podCase {
 		{"a claim that is not there is waited for", between(two, []Claim{{Name: "data"}})},
 		{"a claim that is going is not used any more", between(two, []Claim{{Name: "data", Object: dying}})},
 		{"a claim that binds at once does so first", between(two, []Claim{{Name: "data", Object: claim("")}})},
-		{"everything that refuses a node is said", Facts{Pod: pod(), Claims: lateClaim(""), Nodes: []Node{node("n1", "a", 0, down), node("n2", "a", 0, cordoned), node("n3", "a", 0, bare), node("n4", "a", 0, full), node("n5", "a", 0, tainted)}}},
+		{"everything that refuses a node is said", Facts{Pod: pod(), Claims: lateClaim(""), Nodes: []Node{
+			node("n1", "a", 0, down), node("n2", "a", 0, cordoned), node("n3", "a", 0, bare), node("n4", "a", 0, full),
+			node("n5", "a", 0, tainted),
+		}}},
 		{"a taint is tolerated", Facts{Pod: pod(tolerant), Nodes: []Node{node("n5", "a", 0, tainted)}}},
 		{"a selector is followed", Facts{Pod: pod(inZoneB), Nodes: two}},
 		{"so is an affinity", Facts{Pod: pod(bigOnly), Nodes: two}},
 		{"a volume that no node reaches", between(two, bound("z"))},
-		{"a node without room is passed over", between(two, measured(lateClaim(""), map[string]string{"a": "6Gi", "b": "5Gi"}))},
+		{"a node without room is passed over", between(two,
+			measured(lateClaim(""), map[string]string{"a": "6Gi", "b": "5Gi"}))},
 		{"no node has room", between(two, measured(lateClaim(""), map[string]string{"b": "5Gi"}))},
-		{"at the promised node the volume may be there already", between(two, measured(lateClaim("n2"), map[string]string{"a": "6Gi", "b": "0"}))},
-		{"a promise to a node that is gone gives no room", between(two, measured(lateClaim("n7"), map[string]string{"a": "6Gi", "b": "0"}))},
+		{"at the promised node the volume may be there already", between(two,
+			measured(lateClaim("n2"), map[string]string{"a": "6Gi", "b": "0"}))},
+		{"a promise to a node that is gone gives no room", between(two,
+			measured(lateClaim("n7"), map[string]string{"a": "6Gi", "b": "0"}))},
 		{"a volume that is there needs no room", between(two, measured(static(available("s", "b", "10Gi")), nil))},
-		{"nor does a Pod that named its node ask", Facts{Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: measured(lateClaim(""), nil)}},
+		{"nor does a Pod that named its node ask", Facts{
+			Pod: pod(pinned), Nodes: []Node{node("n9", "a", 0)}, Claims: measured(lateClaim(""), nil),
+		}},
 		{"no nodes at all", Facts{Pod: pod()}},
 	}
 }
@@ -319,16 +362,22 @@ func TestSelectors(t *testing.T) {
 		{"zone", corev1.NodeSelectorOpLt, []string{"1"}, false},
 		{"cpus", corev1.NodeSelectorOpGt, []string{"few"}, false},
 	} {
-		s := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: c.key, Operator: c.op, Values: c.values}}}}}
+		s := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: c.key, Operator: c.op, Values: c.values}}},
+		}}
 		if got := Selects(s, n); got != c.want {
 			t.Errorf("%s %s %v: %v", c.key, c.op, c.values, got)
 		}
 	}
 	zone := []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}}
 	for name, want := range map[string]bool{"n1": true, "n2": false} {
-		field := []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}}}
+		field := []corev1.NodeSelectorRequirement{
+			{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{name}},
+		}
 		for _, expressions := range [][]corev1.NodeSelectorRequirement{nil, zone} {
-			if s := (&corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: field, MatchExpressions: expressions}}}); Selects(s, n) != want {
+			if s := (&corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: field, MatchExpressions: expressions}},
+			}); Selects(s, n) != want {
 				t.Errorf("the node %s by name, with %v: %v", name, expressions, !want)
 			}
 		}

@@ -27,7 +27,9 @@ func TestKept(t *testing.T) {
 		{[]string{"b", "a"}, "b does not say for whom it waits (b)", "owner of b"},
 	} {
 		got := Kept("claim c", &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Finalizers: c.finalizers}}, owners)
-		want := volume.Because{Reason: volume.ReasonTerminating, Message: "claim c is being deleted; " + c.message, Next: c.next}
+		want := volume.Because{
+			Reason: volume.ReasonTerminating, Message: "claim c is being deleted; " + c.message, Next: c.next,
+		}
 		if got.Because != want || got.Stuck {
 			t.Errorf("%v: %+v, want %+v", c.finalizers, got, want)
 		}

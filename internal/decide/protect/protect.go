@@ -23,16 +23,24 @@ func Claim(claim *corev1.PersistentVolumeClaim, users []*corev1.Pod) (*corev1.Pe
 		c.Finalizers = append(c.Finalizers, volume.FinalizerClaimProtection)
 		return c, volume.Because{Reason: volume.ReasonProtecting, Message: "claim " + claim.Name + " has no protection yet"}
 	case claim.DeletionTimestamp == nil || !protected:
-		return nil, volume.Because{Reason: volume.ReasonNothingToDo, Message: "claim " + claim.Name + " is not waiting to be freed"}
+		return nil, volume.Because{
+			Reason: volume.ReasonNothingToDo, Message: "claim " + claim.Name + " is not waiting to be freed",
+		}
 	}
 	// The claim of an earlier Pod of the same name is not this one's.
-	users = slices.DeleteFunc(slices.Clone(users), func(p *corev1.Pod) bool { return p.Spec.NodeName == "" || ephemeral.Stranger(p, claim) })
+	users = slices.DeleteFunc(slices.Clone(users),
+		func(p *corev1.Pod) bool { return p.Spec.NodeName == "" || ephemeral.Stranger(p, claim) })
 	if len(users) > 0 {
-		return nil, volume.Because{Reason: volume.ReasonInUse, Message: "claim " + claim.Name + " is used by " + names(users), Next: "pod " + users[0].Name}
+		return nil, volume.Because{
+			Reason: volume.ReasonInUse, Message: "claim " + claim.Name + " is used by " + names(users),
+			Next: "pod " + users[0].Name,
+		}
 	}
 	c := claim.DeepCopy()
 	c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == volume.FinalizerClaimProtection })
-	return c, volume.Because{Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod", Next: "protection"}
+	return c, volume.Because{
+		Reason: volume.ReasonNotInUse, Message: "claim " + claim.Name + " is not used by any pod", Next: "protection",
+	}
 }
 
 // Volume returns a volume as it is to be written, or nil when it is to stay. One
@@ -46,14 +54,22 @@ func Volume(v *corev1.PersistentVolume) (*corev1.PersistentVolume, volume.Becaus
 		c.Finalizers = append(c.Finalizers, volume.FinalizerVolumeProtection)
 		return c, volume.Because{Reason: volume.ReasonProtecting, Message: "volume " + v.Name + " has no protection yet"}
 	case v.DeletionTimestamp == nil || !protected:
-		return nil, volume.Because{Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is not waiting to be freed"}
+		return nil, volume.Because{
+			Reason: volume.ReasonNothingToDo, Message: "volume " + v.Name + " is not waiting to be freed",
+		}
 	case v.Status.Phase == corev1.VolumeBound:
-		return nil, volume.Because{Reason: volume.ReasonInUse, Message: "volume " + v.Name + " is bound to a claim", Next: "user"}
+		return nil, volume.Because{
+			Reason: volume.ReasonInUse, Message: "volume " + v.Name + " is bound to a claim", Next: "user",
+		}
 	case slices.Contains(v.Finalizers, volume.FinalizerProvisioner):
 		// Nothing would come of two writers at the same moment.
-		return nil, volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner", Next: "provisioner"}
+		return nil, volume.Because{
+			Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is kept by its provisioner", Next: "provisioner",
+		}
 	}
 	c := v.DeepCopy()
 	c.Finalizers = slices.DeleteFunc(c.Finalizers, func(f string) bool { return f == volume.FinalizerVolumeProtection })
-	return c, volume.Because{Reason: volume.ReasonNotInUse, Message: "volume " + v.Name + " is not bound", Next: "protection"}
+	return c, volume.Because{
+		Reason: volume.ReasonNotInUse, Message: "volume " + v.Name + " is not bound", Next: "protection",
+	}
 }

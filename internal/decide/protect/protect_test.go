@@ -13,19 +13,26 @@ import (
 )
 
 func TestProtection(t *testing.T) {
-	meta := metav1.ObjectMeta{Name: "x", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{"example.com/keep", volume.FinalizerClaimProtection, volume.FinalizerVolumeProtection}}
+	meta := metav1.ObjectMeta{Name: "x", DeletionTimestamp: &metav1.Time{}, Finalizers: []string{
+		"example.com/keep", volume.FinalizerClaimProtection, volume.FinalizerVolumeProtection,
+	}}
 	alive, bare, going, kept := meta, meta, meta, meta
 	kept.Finalizers = []string{volume.FinalizerVolumeProtection, volume.FinalizerProvisioner}
 	alive.DeletionTimestamp, bare.DeletionTimestamp = nil, nil
 	bare.Finalizers, going.Finalizers = nil, nil
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta}
 	pod := func(node string, phase corev1.PodPhase) []*corev1.Pod {
-		return []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase}}}
+		return []*corev1.Pod{{
+			ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: node},
+			Status: corev1.PodStatus{Phase: phase},
+		}}
 	}
 	// Its volume would have a claim of this name, made for it.
 	stranger := pod("n1", corev1.PodRunning)
 	stranger[0].Name = "earlier"
-	stranger[0].Spec.Volumes = []corev1.Volume{{Name: "x", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}}}
+	stranger[0].Spec.Volumes = []corev1.Volume{
+		{Name: "x", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}},
+	}
 	earlier := claim.DeepCopy()
 	earlier.Name = "earlier-x"
 	var out strings.Builder
@@ -43,7 +50,10 @@ func TestProtection(t *testing.T) {
 	}{
 		{"a claim that is not deleted stays protected", &corev1.PersistentVolumeClaim{ObjectMeta: alive}, nil},
 		{"a claim that came without protection gets it", &corev1.PersistentVolumeClaim{ObjectMeta: bare}, nil},
-		{"not when it is deleted already: the server would refuse", &corev1.PersistentVolumeClaim{ObjectMeta: going}, pod("n1", corev1.PodRunning)},
+		{
+			"not when it is deleted already: the server would refuse", &corev1.PersistentVolumeClaim{ObjectMeta: going},
+			pod("n1", corev1.PodRunning),
+		},
 		{"nobody uses the claim", claim, nil},
 		{"a Pod with a node uses it", claim, pod("n1", corev1.PodRunning)},
 		{"a Pod that has ended may still have it mounted", claim, pod("n1", corev1.PodSucceeded)},

@@ -104,7 +104,8 @@ func Claim(f ClaimFacts) Plan {
 	case !f.Ours:
 		return because(Nothing, volume.ReasonDriverMissing, driver, "driver "+driver+" has not registered")
 	case f.Lacks != "":
-		return fault("user", "driver "+driver+" has registered, but makes no volumes: it does not have the capability "+f.Lacks)
+		return fault("user", "driver "+driver+
+			" has registered, but makes no volumes: it does not have the capability "+f.Lacks)
 	}
 	return ask(f, driver)
 }
@@ -139,7 +140,8 @@ func again(old *Intent, p Plan) Plan {
 		p.Step, p.Intent = Create, old
 		return p
 	}
-	p = because(Undo, volume.ReasonDeleting, old.Driver, "volume "+old.Name+" may have been made, and something else is wanted now")
+	p = because(Undo, volume.ReasonDeleting, old.Driver,
+		"volume "+old.Name+" may have been made, and something else is wanted now")
 	p.Intent = old
 	return p
 }
@@ -151,17 +153,21 @@ func resolve(f ClaimFacts) Plan {
 	switch {
 	case settled:
 	case !f.Ours:
-		p = because(Nothing, volume.ReasonDriverMissing, in.Driver, "driver "+in.Driver+" has not registered, and may have made a volume")
+		p = because(Nothing, volume.ReasonDriverMissing, in.Driver,
+			"driver "+in.Driver+" has not registered, and may have made a volume")
 	case f.Lacks != "":
-		p = fault(in.Driver, "driver "+in.Driver+" does not have the capability "+f.Lacks+" any more, and may have made volume "+in.Name)
+		p = fault(in.Driver, "driver "+in.Driver+" does not have the capability "+f.Lacks+
+			" any more, and may have made volume "+in.Name)
 	case !unwanted(c, in):
 		p = because(Create, volume.ReasonProvisioning, in.Driver, "volume "+in.Name+" is being made")
 	case in.Reclaim != corev1.PersistentVolumeReclaimDelete:
 		// A volume of this name may hold data that its object, which has gone
 		// since, had retained: what is there becomes a volume object again.
-		p = because(Create, volume.ReasonProvisioning, in.Driver, "volume "+in.Name+" may have been made, and is to be retained")
+		p = because(Create, volume.ReasonProvisioning, in.Driver,
+			"volume "+in.Name+" may have been made, and is to be retained")
 	default:
-		p = because(Undo, volume.ReasonDeleting, in.Driver, "volume "+in.Name+" may have been made, and is not wanted any more")
+		p = because(Undo, volume.ReasonDeleting, in.Driver,
+			"volume "+in.Name+" may have been made, and is not wanted any more")
 	}
 	p.Intent = in
 	return p
@@ -223,7 +229,8 @@ func request(f ClaimFacts) Plan {
 	if p, ok := f.live(in); !ok {
 		return p
 	}
-	p := because(Record, volume.ReasonProvisioning, in.Driver, "External provisioner is provisioning volume for claim \""+c.Namespace+"/"+c.Name+"\"")
+	p := because(Record, volume.ReasonProvisioning, in.Driver,
+		"External provisioner is provisioning volume for claim \""+c.Namespace+"/"+c.Name+"\"")
 	p.Intent = in
 	if f.Intent != nil {
 		return again(f.Intent, p)

@@ -27,7 +27,8 @@ func TestClaimFacts(t *testing.T) {
 	made.Name, in.Name = NameOf(c), NameOf(c)
 	k := class(nil)
 	lists := cluster.Lists{
-		Claims: []*corev1.PersistentVolumeClaim{source}, Volumes: []*corev1.PersistentVolume{sourceVolume}, Classes: []*storagev1.StorageClass{k},
+		Claims: []*corev1.PersistentVolumeClaim{source}, Volumes: []*corev1.PersistentVolume{sourceVolume},
+		Classes: []*storagev1.StorageClass{k},
 	}
 	withVolume := lists
 	withVolume.Volumes = append(withVolume.Volumes, made)
@@ -38,14 +39,30 @@ func TestClaimFacts(t *testing.T) {
 		begun  Begun
 		want   ClaimFacts
 	}{
-		{"the driver is the one that the claim names", lists.View(), c, Begun{Asked: "other"}, ClaimFacts{Claim: c, Class: k, Driver: ProvisionerOf(c)}},
-		{"or that was asked for within the process", lists.View(), claim(unasked), Begun{Asked: "other"}, ClaimFacts{Claim: claim(unasked), Class: k, Driver: "other"}},
-		{"its volume may be there", withVolume.View(), c, Begun{}, ClaimFacts{Claim: c, Class: k, Driver: ProvisionerOf(c), Saved: made}},
-		{"the source of a copy is looked for", lists.View(), copies, Begun{}, ClaimFacts{Claim: copies, Class: k, Driver: ProvisionerOf(copies), Source: Source{Claim: source, Volume: sourceVolume}}},
-		{"and may be gone", cluster.Lists{}.View(), copies, Begun{}, ClaimFacts{Claim: copies, Driver: ProvisionerOf(copies)}},
-		{"an intent is looked at with its volume", withVolume.View(), c, Begun{Intent: in}, ClaimFacts{Claim: c, Intent: in, Driver: in.Driver, Saved: made}},
-		{"also when the claim is gone", withVolume.View(), nil, Begun{Intent: in, Doubtful: true}, ClaimFacts{Intent: in, Doubtful: true, Driver: in.Driver, Saved: made}},
-		{"a doubtful one is asked for anew", withVolume.View(), c, Begun{Intent: in, Doubtful: true}, ClaimFacts{Claim: c, Intent: in, Doubtful: true, Class: k, Driver: ProvisionerOf(c), Saved: made}},
+		{"the driver is the one that the claim names", lists.View(), c, Begun{Asked: "other"}, ClaimFacts{
+			Claim: c, Class: k, Driver: ProvisionerOf(c),
+		}},
+		{"or that was asked for within the process", lists.View(), claim(unasked), Begun{Asked: "other"}, ClaimFacts{
+			Claim: claim(unasked), Class: k, Driver: "other",
+		}},
+		{"its volume may be there", withVolume.View(), c, Begun{}, ClaimFacts{
+			Claim: c, Class: k, Driver: ProvisionerOf(c), Saved: made,
+		}},
+		{"the source of a copy is looked for", lists.View(), copies, Begun{}, ClaimFacts{
+			Claim: copies, Class: k, Driver: ProvisionerOf(copies), Source: Source{Claim: source, Volume: sourceVolume},
+		}},
+		{
+			"and may be gone", cluster.Lists{}.View(), copies, Begun{}, ClaimFacts{Claim: copies, Driver: ProvisionerOf(copies)},
+		},
+		{"an intent is looked at with its volume", withVolume.View(), c, Begun{Intent: in}, ClaimFacts{
+			Claim: c, Intent: in, Driver: in.Driver, Saved: made,
+		}},
+		{"also when the claim is gone", withVolume.View(), nil, Begun{Intent: in, Doubtful: true}, ClaimFacts{
+			Intent: in, Doubtful: true, Driver: in.Driver, Saved: made,
+		}},
+		{"a doubtful one is asked for anew", withVolume.View(), c, Begun{Intent: in, Doubtful: true}, ClaimFacts{
+			Claim: c, Intent: in, Doubtful: true, Class: k, Driver: ProvisionerOf(c), Saved: made,
+		}},
 	} {
 		if diff := cmp.Diff(one.want, ClaimFactsOf(one.view, one.claim, one.begun), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", one.argues, diff)
@@ -55,7 +72,8 @@ func TestClaimFacts(t *testing.T) {
 
 // TestPlacesOf: a requirement follows from all nodes that drivers say anything of.
 func TestPlacesOf(t *testing.T) {
-	n1, csi1 := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+	n1, csi1 := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
+		&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
 	gone := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}
 	k := class(nil)
 	k.AllowedTopologies = []corev1.TopologySelectorTerm{{}}
@@ -102,8 +120,11 @@ func TestVolumeFacts(t *testing.T) {
 	a.Spec.Source.PersistentVolumeName = &v.Name
 	other := a.DeepCopy()
 	other.Name, other.Spec.Source.PersistentVolumeName = "other", ptr.To("other")
-	lists := cluster.Lists{Claims: []*corev1.PersistentVolumeClaim{c}, Attachments: []*storagev1.VolumeAttachment{a, other}}
-	if diff := cmp.Diff(VolumeFacts{Volume: v, Claim: c, Attachments: []string{"a"}}, VolumeFactsOf(lists.View(), v)); diff != "" {
+	lists := cluster.Lists{
+		Claims: []*corev1.PersistentVolumeClaim{c}, Attachments: []*storagev1.VolumeAttachment{a, other},
+	}
+	if diff := cmp.Diff(VolumeFacts{Volume: v, Claim: c, Attachments: []string{"a"}},
+		VolumeFactsOf(lists.View(), v)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	free := v.DeepCopy()

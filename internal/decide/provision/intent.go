@@ -53,7 +53,8 @@ func ParseIntent(text string) (*Intent, error) {
 		return nil, fmt.Errorf("read intent: %w", err)
 	}
 	if in.Driver == "" || in.Claim.UID == "" || in.Name != nameOf(in.Claim.UID) {
-		return nil, fmt.Errorf("intent of claim %.80q for volume %.80q at driver %.80q makes no sense", in.Claim.UID, in.Name, in.Driver)
+		return nil, fmt.Errorf("intent of claim %.80q for volume %.80q at driver %.80q makes no sense", in.Claim.UID,
+			in.Name, in.Driver)
 	}
 	return in, nil
 }

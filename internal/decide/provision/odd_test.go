@@ -27,9 +27,13 @@ type claimCase struct {
 func zoned() topology.Facts {
 	return topology.Facts{
 		Driver: driver, Claim: "data", Selected: "n1",
-		Nodes: map[string]*corev1.Node{"n1": {ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}}},
+		Nodes: map[string]*corev1.Node{
+			"n1": {ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"zone": "a"}}},
+		},
 		CSINodes: map[string]*storagev1.CSINode{"n1": {
-			ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "id1", TopologyKeys: []string{"zone"}}}},
+			ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: storagev1.CSINodeSpec{
+				Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "id1", TopologyKeys: []string{"zone"}}},
+			},
 		}},
 	}
 }
@@ -55,12 +59,22 @@ func wholeClaims() []claimCase {
 	return []claimCase{
 		{"what its class says of the volume is recorded as well", ClaimFacts{Claim: claim(raw), Class: full, Ours: true}},
 		{"a mode may be given that is the usual one", ClaimFacts{Claim: claim(files), Class: full, Ours: true}},
-		{"a late claim with its node is made for that node's place", ClaimFacts{Claim: claim(on), Class: late, Ours: true, Topology: true, Places: zoned()}},
+		{"a late claim with its node is made for that node's place", ClaimFacts{
+			Claim: claim(on), Class: late, Ours: true, Topology: true, Places: zoned(),
+		}},
 		{"more than a driver can count is a mistake", ClaimFacts{Claim: claim(huge), Class: class(nil), Ours: true}},
-		{"the namespace of a secret without its name is a mistake", ClaimFacts{Claim: claim(), Class: secret("namespace", "x"), Ours: true}},
-		{"its namespace may not be of the claim's user's choice", ClaimFacts{Claim: claim(), Class: secret("name", "s", "namespace", "${pvc.name}"), Ours: true}},
-		{"a token without braces is a mistake", ClaimFacts{Claim: claim(), Class: secret("name", "$pvc.name}", "namespace", "x"), Ours: true}},
-		{"and one that does not end", ClaimFacts{Claim: claim(), Class: secret("name", "${pvc.name", "namespace", "x"), Ours: true}},
+		{"the namespace of a secret without its name is a mistake", ClaimFacts{
+			Claim: claim(), Class: secret("namespace", "x"), Ours: true,
+		}},
+		{"its namespace may not be of the claim's user's choice", ClaimFacts{
+			Claim: claim(), Class: secret("name", "s", "namespace", "${pvc.name}"), Ours: true,
+		}},
+		{"a token without braces is a mistake", ClaimFacts{
+			Claim: claim(), Class: secret("name", "$pvc.name}", "namespace", "x"), Ours: true,
+		}},
+		{"and one that does not end", ClaimFacts{
+			Claim: claim(), Class: secret("name", "${pvc.name", "namespace", "x"), Ours: true,
+		}},
 	}
 }
 
@@ -73,11 +87,17 @@ func halfDone() []claimCase {
 	in, asked := intent(), Claim(ClaimFacts{Claim: claim(), Class: class(nil), Driver: driver, Ours: true}).Intent
 	asked.Claim.ResourceVersion, asked.Begun = "1", metav1.NewTime(time.Unix(1, 0).UTC())
 	return []claimCase{
-		{"a claim whose volume is saved needs nothing more", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Saved: saved("u1")}},
-		{"the volume object of another claim ends nothing", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Saved: saved("u2")}},
+		{"a claim whose volume is saved needs nothing more", ClaimFacts{
+			Claim: claim(), Class: class(nil), Ours: true, Saved: saved("u1"),
+		}},
+		{"the volume object of another claim ends nothing", ClaimFacts{
+			Claim: claim(), Intent: in, Ours: true, Saved: saved("u2"),
+		}},
 		{"a claim that is being bound to the volume still wants it", ClaimFacts{Claim: claim(named), Intent: in, Ours: true}},
 		{"a claim that has another volume does not", ClaimFacts{Claim: claim(hadOther), Intent: in, Ours: true}},
-		{"the same question is asked again as it was, whenever that began", ClaimFacts{Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
+		{"the same question is asked again as it was, whenever that began", ClaimFacts{
+			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true,
+		}},
 	}
 }
 
@@ -117,10 +137,12 @@ func TestUnselected(t *testing.T) {
 // TestKindsOfSources: where a claim and a snapshot of the name could be used, only
 // what names one of them gets it.
 func TestKindsOfSources(t *testing.T) {
-	source, v := claim(func(c *corev1.PersistentVolumeClaim) { c.UID, c.Status.Phase = "u9", corev1.ClaimBound }), saved("u9")
+	source, v := claim(func(c *corev1.PersistentVolumeClaim) { c.UID, c.Status.Phase = "u9", corev1.ClaimBound }),
+		saved("u9")
 	v.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h9"}
 	both := Source{
-		Clones: true, Claim: source, Volume: v, Restores: true, Snapshot: Snapshot{Installed: true, Exists: true, Ready: true, Bound: true, Driver: driver, Handle: "s9"},
+		Clones: true, Claim: source, Volume: v, Restores: true,
+		Snapshot: Snapshot{Installed: true, Exists: true, Ready: true, Bound: true, Driver: driver, Handle: "s9"},
 	}
 	group, none := volume.GroupSnapshot, ""
 	local := func(group *string, kind string) *corev1.TypedLocalObjectReference {
@@ -147,7 +169,8 @@ func TestKindsOfSources(t *testing.T) {
 		{"one that is only referred to is not passed over", nil, ref(nil)},
 	} {
 		asks := claim(func(w *corev1.PersistentVolumeClaim) { w.Spec.DataSource, w.Spec.DataSourceRef = c.source, c.ref })
-		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(ClaimFacts{Claim: asks, Class: class(nil), Driver: driver, Ours: true, Source: both})))
+		fmt.Fprintf(&out, "# %s\n%s", c.argues,
+			planText(t, Claim(ClaimFacts{Claim: asks, Class: class(nil), Driver: driver, Ours: true, Source: both})))
 	}
 	golden.Equal(t, "testdata/kinds.txt", out.String())
 }
@@ -168,7 +191,9 @@ func TestRestores(t *testing.T) {
 		in              *Intent
 		namespace, name string
 		want            bool
-	}{{in, "ns", "source", true}, {in, "other", "source", false}, {in, "ns", "more", false}, {clone, "ns", "source", false}} {
+	}{
+		{in, "ns", "source", true}, {in, "other", "source", false}, {in, "ns", "more", false}, {clone, "ns", "source", false},
+	} {
 		if got := c.in.Restores(c.namespace, c.name); got != c.want {
 			t.Errorf("%+v restores %s/%s: %v", c.in, c.namespace, c.name, got)
 		}
@@ -181,9 +206,11 @@ func TestObject(t *testing.T) {
 	ref := func(name string) *corev1.SecretReference { return &corev1.SecretReference{Name: name, Namespace: "n"} }
 	gold := "gold"
 	in := intent()
-	in.Bytes, in.FSType, in.Class, in.Modes, in.Options, in.Attributes = 100, "ext4", "fast", []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, []string{"noatime"}, &gold
+	in.Bytes, in.FSType, in.Class, in.Modes, in.Options, in.Attributes = 100, "ext4", "fast",
+		[]corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, []string{"noatime"}, &gold
 	in.Secrets = Secrets{
-		Provision: ref("provision"), Publish: ref("publish"), Stage: ref("stage"), Node: ref("node"), Expand: ref("expand"), NodeExpand: ref("node-expand"), Modify: ref("modify"),
+		Provision: ref("provision"), Publish: ref("publish"), Stage: ref("stage"), Node: ref("node"), Expand: ref("expand"),
+		NodeExpand: ref("node-expand"), Modify: ref("modify"),
 	}
 	block := intent()
 	block.Bytes, block.Block, block.FSType, block.Reclaim = 100, true, "ext4", corev1.PersistentVolumeReclaimRetain
@@ -193,14 +220,18 @@ func TestObject(t *testing.T) {
 		in     *Intent
 		answer Answer
 	}{
-		{"a filesystem with all that can be said of it", in, Answer{Handle: "h", Bytes: 200, Context: map[string]string{"k": "v"}, Segments: []topology.Segment{{"zone": "a"}}}},
-		{"raw block has no filesystem type, what is retained no finalizer of ours; the size asked for stands in for one that is not told", block, Answer{Handle: "h"}},
+		{"a filesystem with all that can be said of it", in, Answer{
+			Handle: "h", Bytes: 200, Context: map[string]string{"k": "v"}, Segments: []topology.Segment{{"zone": "a"}},
+		}},
+		{"raw block has no filesystem type, what is retained no finalizer of ours; the size asked for stands in for one " +
+			"that is not told", block, Answer{Handle: "h"}},
 	} {
 		out.WriteString("# " + c.argues + "\n" + golden.Change(t, nil, Object(c.in, c.answer)) + "\n")
 	}
 	golden.Equal(t, "testdata/objects.txt", out.String())
 	v := Object(in, Answer{Handle: "h"})
-	if got := golden.Change(t, v, Disowned(v)); got != "  metadata.finalizers[1]: \""+volume.FinalizerProvisioner+"\" is gone\n" {
+	if got := golden.Change(t, v, Disowned(v)); got != "  metadata.finalizers[1]: \""+volume.FinalizerProvisioner+
+		"\" is gone\n" {
 		t.Error("disowned:", got)
 	}
 	if diff := cmp.Diff(v, Adopted(Disowned(v))) + cmp.Diff(v, Adopted(v)); diff != "" {

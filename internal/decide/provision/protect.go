@@ -32,7 +32,9 @@ func Protected(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 // Copied tells why a claim that is being deleted is kept by that finalizer, as far as
 // the open intents are known.
 func Copied(c *corev1.PersistentVolumeClaim, open []*Intent) volume.Because {
-	b := volume.Because{Reason: volume.ReasonInUse, Message: "it stays until no copy of it is being made", Next: "provisioner"}
+	b := volume.Because{
+		Reason: volume.ReasonInUse, Message: "it stays until no copy of it is being made", Next: "provisioner",
+	}
 	if i := slices.IndexFunc(open, func(in *Intent) bool { return in.Copies(c) }); i >= 0 {
 		b.Message, b.Next = "volume "+open[i].Name+" is being made as a copy of it", open[i].Driver
 	}

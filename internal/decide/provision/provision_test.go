@@ -23,10 +23,14 @@ const driver = "d.example.com"
 func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 	class := "fast"
 	c := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u1", Annotations: map[string]string{volume.AnnStorageProvisioner: driver, "team": "red"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "u1", Annotations: map[string]string{
+			volume.AnnStorageProvisioner: driver, "team": "red",
+		}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")},
+			},
 		},
 	}
 	for _, f := range change {
@@ -37,7 +41,10 @@ func claim(change ...func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolu
 
 // intent is that of claim u1.
 func intent() *Intent {
-	return &Intent{Driver: driver, Name: "pvc-u1", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "u1"}, Reclaim: corev1.PersistentVolumeReclaimDelete}
+	return &Intent{
+		Driver: driver, Name: "pvc-u1", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "u1"},
+		Reclaim: corev1.PersistentVolumeReclaimDelete,
+	}
 }
 
 func deleting(c *corev1.PersistentVolumeClaim) { c.DeletionTimestamp = &metav1.Time{} }
@@ -58,7 +65,9 @@ func clones(c *corev1.PersistentVolumeClaim) {
 }
 
 func class(parameters map[string]string) *storagev1.StorageClass {
-	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driver, Parameters: parameters}
+	return &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Provisioner: driver, Parameters: parameters,
+	}
 }
 
 func lateClass() *storagev1.StorageClass {
@@ -90,34 +99,58 @@ func TestClaims(t *testing.T) {
 // newClaims are those that nothing was done for yet.
 func newClaims() []claimCase {
 	secret := func(name string) map[string]string {
-		return map[string]string{"csi.storage.k8s.io/provisioner-secret-name": name, "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}"}
+		return map[string]string{
+			"csi.storage.k8s.io/provisioner-secret-name":      name,
+			"csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
+		}
 	}
 	return []claimCase{
-		{"what CreateVolume will be called with is recorded first", ours(claim(), class(map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs"}))},
+		{"what CreateVolume will be called with is recorded first", ours(claim(),
+			class(map[string]string{"tier": "1", "csi.storage.k8s.io/fstype": "xfs"}))},
 		{"a claim that asks nobody is the binder's", ours(claim(unasked), class(nil))},
 		{"a driver that is not here cannot be asked", ClaimFacts{Claim: claim(), Class: class(nil)}},
-		{"a driver that makes no volumes is named with what it lacks", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
+		{"a driver that makes no volumes is named with what it lacks", ClaimFacts{
+			Claim: claim(), Class: class(nil), Ours: true, Lacks: "CREATE_DELETE_VOLUME",
+		}},
 		{"the older spelling of the request is one too", ours(claim(older), class(nil))},
-		{"a request within the process is one too", ClaimFacts{Claim: claim(unasked), Class: class(nil), Driver: driver, Ours: true}},
+		{"a request within the process is one too", ClaimFacts{
+			Claim: claim(unasked), Class: class(nil), Driver: driver, Ours: true,
+		}},
 		{"a claim that is going is left alone", ours(claim(deleting), class(nil))},
 		{"a bound claim needs nothing", ours(claim(bound), class(nil))},
 		{"the class has to exist", ClaimFacts{Claim: claim(), Ours: true}},
 		{"a class that changed its provisioner is not ours", ours(claim(), &storagev1.StorageClass{Provisioner: "x"})},
 		{"a late claim waits for its node", ours(claim(), lateClass())},
 		{"a selector cannot be provisioned (S4)", ours(claim(selects), class(nil))},
-		{"an unknown key of Kubernetes' is a mistake", ours(claim(), class(map[string]string{"csi.storage.k8s.io/typo": "1"}))},
-		{"the older key of the filesystem type is the driver's as well (S1-026)", ours(claim(), class(map[string]string{"fsType": "xfs"}))},
+		{"an unknown key of Kubernetes' is a mistake", ours(claim(),
+			class(map[string]string{"csi.storage.k8s.io/typo": "1"}))},
+		{"the older key of the filesystem type is the driver's as well (S1-026)", ours(claim(),
+			class(map[string]string{"fsType": "xfs"}))},
 		{"two of the older keys are a mistake", ours(claim(), class(map[string]string{"fsType": "xfs", "fstype": "xfs"}))},
-		{"two filesystem types are a mistake", ours(claim(), class(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fstype": "ext4"}))},
-		{"a secret's template may use the claim's annotations in its name", ours(claim(), class(secret("s-${pvc.annotations['team']}")))},
-		{"the older keys of a secret are the driver's as well (S1-116)", ours(claim(), class(map[string]string{"csiProvisionerSecretName": "${pvc.name}", "csiProvisionerSecretNamespace": "x", "csiNodeStageSecretName": "y", "csiNodeStageSecretNamespace": "x"}))},
-		{"both spellings of a secret are a mistake", ours(claim(), class(map[string]string{"csiProvisionerSecretName": "a", "csiProvisionerSecretNamespace": "x", "csi.storage.k8s.io/provisioner-secret-name": "a", "csi.storage.k8s.io/provisioner-secret-namespace": "x"}))},
-		{"one secret for all purposes but those that name their own", ours(claim(), class(map[string]string{"csi.storage.k8s.io/secret-name": "all", "csi.storage.k8s.io/secret-namespace": "x", "csi.storage.k8s.io/node-stage-secret-name": "own", "csi.storage.k8s.io/node-stage-secret-namespace": "x"}))},
+		{"two filesystem types are a mistake", ours(claim(),
+			class(map[string]string{"csi.storage.k8s.io/fstype": "xfs", "fstype": "ext4"}))},
+		{"a secret's template may use the claim's annotations in its name", ours(claim(),
+			class(secret("s-${pvc.annotations['team']}")))},
+		{"the older keys of a secret are the driver's as well (S1-116)", ours(claim(), class(map[string]string{
+			"csiProvisionerSecretName": "${pvc.name}", "csiProvisionerSecretNamespace": "x", "csiNodeStageSecretName": "y",
+			"csiNodeStageSecretNamespace": "x",
+		}))},
+		{"both spellings of a secret are a mistake", ours(claim(), class(map[string]string{
+			"csiProvisionerSecretName": "a", "csiProvisionerSecretNamespace": "x",
+			"csi.storage.k8s.io/provisioner-secret-name": "a", "csi.storage.k8s.io/provisioner-secret-namespace": "x",
+		}))},
+		{"one secret for all purposes but those that name their own", ours(claim(), class(map[string]string{
+			"csi.storage.k8s.io/secret-name": "all", "csi.storage.k8s.io/secret-namespace": "x",
+			"csi.storage.k8s.io/node-stage-secret-name": "own", "csi.storage.k8s.io/node-stage-secret-namespace": "x",
+		}))},
 		{"half a secret is a mistake", ours(claim(), class(map[string]string{"csiNodePublishSecretName": "a"}))},
 		{"an unknown token is a mistake", ours(claim(), class(secret("${pod.name}")))},
 		{"a name that leads elsewhere is a mistake", ours(claim(), class(secret("../x")))},
 		{"no node tells a topology", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Topology: true}},
-		{"a selected node without the driver is given up", ClaimFacts{Claim: claim(), Class: class(nil), Ours: true, Topology: true, Places: topology.Facts{Driver: driver, Selected: "n1"}}},
+		{"a selected node without the driver is given up", ClaimFacts{
+			Claim: claim(), Class: class(nil), Ours: true, Topology: true,
+			Places: topology.Facts{Driver: driver, Selected: "n1"},
+		}},
 	}
 }
 
@@ -130,17 +163,32 @@ func openIntents() []claimCase {
 		{"after a crash the call is repeated", ClaimFacts{Claim: claim(), Intent: in, Ours: true}},
 		{"a saved volume ends the intent", ClaimFacts{Claim: claim(), Intent: in, Ours: true, Saved: saved("u1")}},
 		{"a claim that had its volume gets no second one", ClaimFacts{Claim: claim(had), Intent: in, Ours: true}},
-		{"a deleted claim's volume is undone, whatever became of the class", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true}},
+		{"a deleted claim's volume is undone, whatever became of the class", ClaimFacts{
+			Claim: claim(deleting), Intent: in, Ours: true,
+		}},
 		{"so is that of a claim that is gone", ClaimFacts{Intent: in, Ours: true}},
 		{"what is to be retained is never undone", ClaimFacts{Intent: keeping, Ours: true}},
 		{"a claim that was bound elsewhere too", ClaimFacts{Claim: claim(bound), Intent: in, Ours: true}},
 		{"an intent waits for its driver", ClaimFacts{Claim: claim(deleting), Intent: in}},
-		{"a no that proves nothing is asked again", ClaimFacts{Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
-		{"what the claim wants otherwise now comes after it", ClaimFacts{Claim: claim(), Class: class(map[string]string{"tier": "2"}), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
-		{"a saved volume ends such an intent, too", ClaimFacts{Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true, Saved: saved("u1")}},
-		{"what hinders the next question is told", ClaimFacts{Claim: claim(), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
-		{"a claim that goes takes what may be there with it", ClaimFacts{Claim: claim(deleting), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true}},
-		{"and for what its driver could once", ClaimFacts{Claim: claim(deleting), Intent: in, Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
+		{"a no that proves nothing is asked again", ClaimFacts{
+			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true,
+		}},
+		{"what the claim wants otherwise now comes after it", ClaimFacts{
+			Claim: claim(), Class: class(map[string]string{"tier": "2"}), Intent: asked, Driver: driver, Doubtful: true,
+			Ours: true,
+		}},
+		{"a saved volume ends such an intent, too", ClaimFacts{
+			Claim: claim(), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true, Saved: saved("u1"),
+		}},
+		{"what hinders the next question is told", ClaimFacts{
+			Claim: claim(), Intent: asked, Driver: driver, Doubtful: true, Ours: true,
+		}},
+		{"a claim that goes takes what may be there with it", ClaimFacts{
+			Claim: claim(deleting), Class: class(nil), Intent: asked, Driver: driver, Doubtful: true, Ours: true,
+		}},
+		{"and for what its driver could once", ClaimFacts{
+			Claim: claim(deleting), Intent: in, Ours: true, Lacks: "CREATE_DELETE_VOLUME",
+		}},
 	}
 }
 
@@ -174,7 +222,8 @@ func planText(t *testing.T, p Plan) string {
 		t.Error("a plan without a reason")
 	}
 	step := map[Step]string{Nothing: "nothing", Record: "record", Create: "create", Finish: "finish", Undo: "undo"}[p.Step]
-	s := fmt.Sprintf("%s fault=%v reschedule=%v\n%s: %s -> %s\n", step, p.Fault, p.Reschedule, p.Because.Reason, p.Because.Message, p.Because.Next)
+	s := fmt.Sprintf("%s fault=%v reschedule=%v\n%s: %s -> %s\n", step, p.Fault, p.Reschedule, p.Because.Reason,
+		p.Because.Message, p.Because.Next)
 	if p.Step == Record {
 		back, err := ParseIntent(p.Intent.String())
 		if diff := cmp.Diff(p.Intent, back); err != nil || diff != "" {
@@ -211,24 +260,46 @@ func TestVolumes(t *testing.T) {
 		facts  VolumeFacts
 	}{
 		{"a released volume is deleted", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true}},
-		{"not while a claim names it that it names by another uid", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(named, other)}},
+		{"not while a claim names it that it names by another uid", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(named, other),
+		}},
 		{"nor while its own claim is there", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(named)}},
-		{"a claim of the name that does not name it does not keep it", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(other)}},
-		{"not while it is attached", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Attachments: []string{"csi-1"}}},
+		{"a claim of the name that does not name it does not keep it", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased), Ours: true, Claim: claim(other),
+		}},
+		{"not while it is attached", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased), Ours: true, Attachments: []string{"csi-1"},
+		}},
 		{"not without its driver", VolumeFacts{Volume: pv(corev1.VolumeReleased)}},
-		{"nor by one that cannot delete", VolumeFacts{Volume: pv(corev1.VolumeReleased), Ours: true, Lacks: "CREATE_DELETE_VOLUME"}},
-		{"not while its claim is bound, even if the object is deleted first", VolumeFacts{Volume: pv(corev1.VolumeBound, going), Ours: true}},
+		{"nor by one that cannot delete", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased), Ours: true, Lacks: "CREATE_DELETE_VOLUME",
+		}},
+		{"not while its claim is bound, even if the object is deleted first", VolumeFacts{
+			Volume: pv(corev1.VolumeBound, going), Ours: true,
+		}},
 		{"not twice", VolumeFacts{Volume: pv(corev1.VolumeReleased, going, free), Ours: true}},
-		{"a stop after the finalizer went repeats the deletion", VolumeFacts{Volume: pv(corev1.VolumeReleased, free), Ours: true}},
-		{"a bound volume that is to be deleted one day is kept until then", VolumeFacts{Volume: pv(corev1.VolumeBound, free), Ours: true}},
-		{"one that no claim has had can be taken away as it came", VolumeFacts{Volume: pv(corev1.VolumeAvailable, free), Ours: true}},
+		{"a stop after the finalizer went repeats the deletion", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased, free), Ours: true,
+		}},
+		{"a bound volume that is to be deleted one day is kept until then", VolumeFacts{
+			Volume: pv(corev1.VolumeBound, free), Ours: true,
+		}},
+		{"one that no claim has had can be taken away as it came", VolumeFacts{
+			Volume: pv(corev1.VolumeAvailable, free), Ours: true,
+		}},
 		{"a policy that was changed is followed", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain), Ours: true}},
 		{"a retained volume is the user's", VolumeFacts{Volume: pv(corev1.VolumeReleased, retain, free), Ours: true}},
-		{"a volume made by hand follows its policy, too (S4-056)", VolumeFacts{Volume: pv(corev1.VolumeReleased, byHand), Ours: true}},
-		{"a volume whose object was deleted first is deleted at the driver", VolumeFacts{Volume: pv(corev1.VolumeReleased, going), Ours: true}},
+		{"a volume made by hand follows its policy, too (S4-056)", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased, byHand), Ours: true,
+		}},
+		{"a volume whose object was deleted first is deleted at the driver", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased, going), Ours: true,
+		}},
 		{"a bound volume that is kept is as it should be", VolumeFacts{Volume: pv(corev1.VolumeBound), Ours: true}},
 		{"one that is going is not taken hold of", VolumeFacts{Volume: pv(corev1.VolumeBound, going, free), Ours: true}},
-		{"a volume that something else made is not the driver's", VolumeFacts{Volume: pv(corev1.VolumeReleased, foreign), Ours: true}},
+		{"a volume that something else made is not the driver's", VolumeFacts{
+			Volume: pv(corev1.VolumeReleased, foreign), Ours: true,
+		}},
 	} {
 		reclaim, why := Volume(c.facts)
 		name := map[Reclaim]string{Keep: "keep", Adopt: "adopt", Disown: "disown", Delete: "delete"}[reclaim]
@@ -259,7 +330,9 @@ func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {
 		{"another volume's: not ours to delete", in, Answer{Handle: "h", Bytes: 99}, "pv9", false, false},
 		{"restored", &Intent{Bytes: 1, Snapshot: "s"}, Answer{Handle: "h", Bytes: 1, Snapshot: "s"}, "", true, false},
 		{"copied", &Intent{Bytes: 1, Source: "s"}, Answer{Handle: "h", Bytes: 1, Source: "s"}, "", true, false},
-		{"with a source that nobody asked for", in, Answer{Handle: "h", Bytes: 100, Source: "x", Snapshot: "y"}, "", true, false},
+		{"with a source that nobody asked for", in, Answer{
+			Handle: "h", Bytes: 100, Source: "x", Snapshot: "y",
+		}, "", true, false},
 		{"empty instead of restored", &Intent{Bytes: 1, Snapshot: "s"}, Answer{Handle: "h", Bytes: 1}, "", false, true},
 		{"empty instead of a copy", &Intent{Bytes: 1, Source: "s"}, Answer{Handle: "h", Bytes: 1}, "", false, true},
 	} {

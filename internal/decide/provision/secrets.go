@@ -106,7 +106,9 @@ func (p purpose) templates(parameters map[string]string) (name, namespace string
 }
 
 // secret resolves the templates of one purpose.
-func secret(name, namespace, purpose string, claim *corev1.PersistentVolumeClaim, pv string) (*corev1.SecretReference, error) {
+func secret(
+	name, namespace, purpose string, claim *corev1.PersistentVolumeClaim, pv string,
+) (*corev1.SecretReference, error) {
 	tokens := map[string]string{"pv.name": pv, "pvc.namespace": claim.Namespace}
 	namespace, err := expand(namespace, tokens)
 	if err != nil {

@@ -77,7 +77,8 @@ func (s Source) into(in *Intent, c *corev1.PersistentVolumeClaim) (err error) {
 		in.Source, err = s.clone(c, c.Namespace+"/"+source.Name, in.Driver)
 		return err
 	}
-	return fmt.Errorf("%w %s %s: this provisioner does not fill volumes from a %s", ErrSource, source.Kind, source.Name, source.Kind)
+	return fmt.Errorf("%w %s %s: this provisioner does not fill volumes from a %s", ErrSource, source.Kind,
+		source.Name, source.Kind)
 }
 
 // restore returns the driver's id of the snapshot.
@@ -88,7 +89,8 @@ func (s Source) restore(c *corev1.PersistentVolumeClaim, name, driver string) (s
 	case !s.Restores:
 		problem = fmt.Sprintf("driver %s cannot restore it: it does not have the capability CREATE_DELETE_SNAPSHOT", driver)
 	case !shot.Installed:
-		problem = fmt.Sprintf("it cannot exist, because the custom resource %s.%s is not installed", volume.ResourceSnapshots, volume.GroupSnapshot)
+		problem = fmt.Sprintf("it cannot exist, because the custom resource %s.%s is not installed", volume.ResourceSnapshots,
+			volume.GroupSnapshot)
 	case !shot.Exists:
 		problem = "it does not exist"
 	case shot.Going:
@@ -121,7 +123,8 @@ func (shot Snapshot) mismatch(c *corev1.PersistentVolumeClaim, driver string) st
 	case request.Value() < shot.Bytes:
 		return fmt.Sprintf("its data need %d bytes, the claim requests %d", shot.Bytes, request.Value())
 	case shot.Mode != "" && shot.Mode != wanted && !shot.MayChangeMode:
-		return fmt.Sprintf("it was made of a volume in mode %s, the claim wants %s, and its content does not allow that by annotation %s", shot.Mode, wanted, volume.AnnAllowModeChange)
+		return fmt.Sprintf("it was made of a volume in mode %s, the claim wants %s, and its content does not allow that by "+
+			"annotation %s", shot.Mode, wanted, volume.AnnAllowModeChange)
 	}
 	return ""
 }
@@ -129,7 +132,8 @@ func (shot Snapshot) mismatch(c *corev1.PersistentVolumeClaim, driver string) st
 func (s Source) clone(c *corev1.PersistentVolumeClaim, name, driver string) (string, error) {
 	switch {
 	case !s.Clones:
-		return "", fmt.Errorf("%w: driver %s cannot copy claim %s: it does not have the capability CLONE_VOLUME", ErrSource, driver, name)
+		return "", fmt.Errorf("%w: driver %s cannot copy claim %s: it does not have the capability CLONE_VOLUME",
+			ErrSource, driver, name)
 	case s.Claim == nil:
 		return "", fmt.Errorf("%w: claim %s does not exist", ErrSource, name)
 	case s.Claim.DeletionTimestamp != nil:

@@ -25,7 +25,8 @@ func copied(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) Source 
 func TestSources(t *testing.T) {
 	var out strings.Builder
 	for _, c := range sources() {
-		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t, Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source})))
+		fmt.Fprintf(&out, "# %s\n%s", c.argues, planText(t,
+			Claim(ClaimFacts{Claim: claim(c.claim), Class: class(nil), Driver: driver, Ours: true, Source: c.source})))
 	}
 	golden.Equal(t, "testdata/sources.txt", out.String())
 }
@@ -62,7 +63,10 @@ func sources() []sourceCase {
 	block, mode := pv(driver, "u9"), corev1.PersistentVolumeBlock
 	block.Spec.VolumeMode = &mode
 	shot := func(change func(*Snapshot)) Source {
-		s := Snapshot{Installed: true, Exists: true, Ready: true, Bound: true, Driver: driver, Handle: "s9", Bytes: 1 << 30, Mode: corev1.PersistentVolumeFilesystem}
+		s := Snapshot{
+			Installed: true, Exists: true, Ready: true, Bound: true, Driver: driver, Handle: "s9", Bytes: 1 << 30,
+			Mode: corev1.PersistentVolumeFilesystem,
+		}
 		change(&s)
 		return Source{Restores: true, Snapshot: s}
 	}
@@ -73,7 +77,10 @@ func sources() []sourceCase {
 		{"the claim is not bound", clones, Source{Clones: true, Claim: unbound}},
 		{"the claim names a volume of another claim (CVE-2019-11255)", clones, copied(source, pv(driver, "u7"))},
 		{"the volume is another driver's", clones, copied(source, pv("x.example.com", "u9"))},
-		{"the claim is being deleted", clones, copied(claim(func(c *corev1.PersistentVolumeClaim) { *c = *source.DeepCopy(); deleting(c) }), pv(driver, "u9"))},
+		{
+			"the claim is being deleted", clones,
+			copied(claim(func(c *corev1.PersistentVolumeClaim) { *c = *source.DeepCopy(); deleting(c) }), pv(driver, "u9")),
+		},
 		{"the claim is larger", clones, Source{Clones: true, Claim: claim(func(c *corev1.PersistentVolumeClaim) {
 			*c = *source.DeepCopy()
 			c.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Ti")}
@@ -89,14 +96,19 @@ func sources() []sourceCase {
 		{"the snapshot is not at the driver", restores, shot(func(s *Snapshot) { s.Handle = "" })},
 		{"the data do not fit", restores, shot(func(s *Snapshot) { s.Bytes = 6 << 30 })},
 		{"the data are of another volume mode", restores, shot(func(s *Snapshot) { s.Mode = corev1.PersistentVolumeBlock })},
-		{"an administrator allows that", restores, shot(func(s *Snapshot) { s.Mode, s.MayChangeMode = corev1.PersistentVolumeBlock, true })},
+		{"an administrator allows that", restores, shot(func(s *Snapshot) {
+			s.Mode, s.MayChangeMode = corev1.PersistentVolumeBlock, true
+		})},
 		{"the snapshot is ready", restores, shot(func(*Snapshot) {})},
 		{"what others fill", from("populators.example.com", "Web"), Source{}},
 		{"a volume that no claim has is no source", clones, copied(source, &corev1.PersistentVolume{})},
 		{"nor one of no CSI driver", clones, copied(source, saved("u9"))},
 		{"data that just fit", restores, shot(func(s *Snapshot) { s.Bytes = 5 << 30 })},
 		{"data of a mode that nobody knows", restores, shot(func(s *Snapshot) { s.Mode = "" })},
-		{"data of a block device on one", func(c *corev1.PersistentVolumeClaim) { restores(c); c.Spec.VolumeMode = &mode }, shot(func(s *Snapshot) { s.Mode = mode })},
+		{
+			"data of a block device on one", func(c *corev1.PersistentVolumeClaim) { restores(c); c.Spec.VolumeMode = &mode },
+			shot(func(s *Snapshot) { s.Mode = mode }),
+		},
 		{"a source in another namespace is not passed over", elsewhere, Source{}},
 		{"nor is its namespace, where there is a claim of that name here", both, copied(source, pv(driver, "u9"))},
 	}
@@ -139,7 +151,8 @@ func TestReleased(t *testing.T) {
 		}
 	}
 	bare := claim()
-	if got := Protected(bare); got == nil || !slices.Contains(got.Finalizers, volume.FinalizerCloning) || Protected(got) != nil || len(bare.Finalizers) > 0 {
+	if got := Protected(bare); got == nil || !slices.Contains(got.Finalizers, volume.FinalizerCloning) ||
+		Protected(got) != nil || len(bare.Finalizers) > 0 {
 		t.Errorf("protected is %v, of %v", got, bare)
 	}
 }

@@ -60,7 +60,9 @@ func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 			Finalizers:  []string{volume.FinalizerVolumeProtection},
 		},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI)},
+			Capacity: corev1.ResourceList{
+				corev1.ResourceStorage: *resource.NewQuantity(bytes, resource.BinarySI),
+			},
 			AccessModes:                   in.Modes,
 			ClaimRef:                      in.Claim.DeepCopy(),
 			PersistentVolumeReclaimPolicy: in.Reclaim,
@@ -71,7 +73,8 @@ func Object(in *Intent, a Answer) *corev1.PersistentVolume {
 			NodeAffinity:                  topology.Affinity(a.Segments),
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: in.Driver, VolumeHandle: a.Handle, FSType: fsType, VolumeAttributes: a.Context,
-				ControllerPublishSecretRef: in.Secrets.Publish, NodeStageSecretRef: in.Secrets.Stage, NodePublishSecretRef: in.Secrets.Node,
+				ControllerPublishSecretRef: in.Secrets.Publish, NodeStageSecretRef: in.Secrets.Stage,
+				NodePublishSecretRef:      in.Secrets.Node,
 				ControllerExpandSecretRef: in.Secrets.Expand, NodeExpandSecretRef: in.Secrets.NodeExpand,
 			}},
 		},
@@ -153,8 +156,10 @@ func Volume(f VolumeFacts) (Reclaim, volume.Because) {
 }
 
 func notMine(v *corev1.PersistentVolume) volume.Because {
-	b := volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name + " is not one of a CSI driver, or was made by something else"}
-	if v.Status.Phase == corev1.VolumeReleased && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
+	b := volume.Because{Reason: volume.ReasonNotMine, Message: "volume " + v.Name +
+		" is not one of a CSI driver, or was made by something else"}
+	if v.Status.Phase == corev1.VolumeReleased &&
+		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete {
 		b.Message, b.Next = b.Message+": it is released, and nobody here deletes it", "user"
 	}
 	return b
@@ -176,30 +181,47 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 	v := f.Volume
 	switch {
 	case !kept && v.DeletionTimestamp != nil:
-		return Keep, volume.Because{Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is deleted at the driver, its object is going"}
+		return Keep, volume.Because{
+			Reason: volume.ReasonTerminating, Message: "volume " + v.Name + " is deleted at the driver, its object is going",
+		}
 	case bind.Together(f.Claim, v) && !Owns(f.Claim.UID, v):
 		return Keep, bind.UIDMismatch(f.Claim, v)
 	case bind.Together(f.Claim, v):
-		return Keep, volume.Because{Reason: volume.ReasonBinding, Message: "volume " + v.Name + " is released, and its claim is there", Next: "binder"}
+		return Keep, volume.Because{
+			Reason: volume.ReasonBinding, Message: "volume " + v.Name + " is released, and its claim is there", Next: "binder",
+		}
 	case len(f.Attachments) > 0:
-		return Keep, volume.Because{Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0], Next: "attachdetach"}
+		return Keep, volume.Because{
+			Reason: volume.ReasonStillAttached, Message: "volume " + v.Name + " is still attached: " + f.Attachments[0],
+			Next: "attachdetach",
+		}
 	case !f.Ours:
-		return Keep, volume.Because{Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: driver}
+		return Keep, volume.Because{
+			Reason:  volume.ReasonDriverMissing,
+			Message: "driver " + driver + " has not registered and cannot delete volume " + v.Name, Next: driver,
+		}
 	case f.Lacks != "":
 		return Keep, DeleteFailed(v, "driver "+driver+" does not have the capability "+f.Lacks)
 	}
-	return Delete, volume.Because{Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: driver}
+	return Delete, volume.Because{
+		Reason: volume.ReasonDeleting, Message: "volume " + v.Name + " is being deleted", Next: driver,
+	}
 }
 
 // DeleteFailed explains a DeleteVolume that did not work.
 func DeleteFailed(v *corev1.PersistentVolume, cause string) volume.Because {
-	return volume.Because{Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted: " + cause, Next: DeleterOf(v)}
+	return volume.Because{
+		Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted: " + cause, Next: DeleterOf(v),
+	}
 }
 
 // CleanupFailed explains a DeleteVolume that did not work for what was made for
 // a claim and must not become its volume.
 func CleanupFailed(in *Intent, cause string) volume.Because {
-	return volume.Because{Reason: volume.ReasonProvisioningCleanupFailed, Message: "what driver " + in.Driver + " made as volume " + in.Name + " is not deleted yet: " + cause, Next: in.Driver}
+	return volume.Because{
+		Reason:  volume.ReasonProvisioningCleanupFailed,
+		Message: "what driver " + in.Driver + " made as volume " + in.Name + " is not deleted yet: " + cause, Next: in.Driver,
+	}
 }
 
 // Disowned returns the volume object without the provisioner's finalizer.

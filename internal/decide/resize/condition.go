@@ -33,6 +33,7 @@ func isHanded(c *corev1.PersistentVolumeClaim) bool {
 // FailedOnNode explains a filesystem that did not grow; repeats is who tries again.
 func FailedOnNode(c *corev1.PersistentVolumeClaim, repeats, cause string) volume.Because {
 	return volume.Because{
-		Reason: volume.ReasonFailedNodeResize, Message: "the filesystem of claim " + c.Name + " did not grow: " + cause, Next: volume.NextAfter(cause, repeats),
+		Reason: volume.ReasonFailedNodeResize, Message: "the filesystem of claim " + c.Name + " did not grow: " + cause,
+		Next: volume.NextAfter(cause, repeats),
 	}
 }

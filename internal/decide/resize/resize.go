@@ -68,7 +68,8 @@ func Claim(f Facts) Plan {
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" is not bound to a CSI volume")
 	case c.DeletionTimestamp != nil:
 		return nothing(volume.ReasonTerminating, "", "claim "+c.Name+" is being deleted")
-	case stateOf(c) == corev1.PersistentVolumeClaimNodeResizePending, stateOf(c) == corev1.PersistentVolumeClaimNodeResizeInProgress:
+	case stateOf(c) == corev1.PersistentVolumeClaimNodeResizePending,
+		stateOf(c) == corev1.PersistentVolumeClaimNodeResizeInProgress:
 		return Plan{Because: Pending(f)}
 	case want.Cmp(have) <= 0:
 		return nothing(volume.ReasonNothingToDo, "", "claim "+c.Name+" has the size that it requests")
@@ -126,7 +127,8 @@ func problem(c *corev1.PersistentVolumeClaim) string {
 // says so.
 func Failure(c *corev1.PersistentVolumeClaim) string {
 	for _, k := range c.Status.Conditions {
-		if k.Type == corev1.PersistentVolumeClaimControllerResizeError || k.Type == corev1.PersistentVolumeClaimNodeResizeError {
+		if k.Type == corev1.PersistentVolumeClaimControllerResizeError ||
+			k.Type == corev1.PersistentVolumeClaimNodeResizeError {
 			return k.Message
 		}
 	}
@@ -142,7 +144,8 @@ func grow(f Facts, want resource.Quantity) Plan {
 		// meanwhile, and may be smaller, comes after it.
 		want = *allocated(c)
 	}
-	p := nothing(volume.ReasonResizing, v.Spec.CSI.Driver, fmt.Sprintf("volume %s grows from %s to %s", v.Name, size.String(), want.String()))
+	p := nothing(volume.ReasonResizing, v.Spec.CSI.Driver,
+		fmt.Sprintf("volume %s grows from %s to %s", v.Name, size.String(), want.String()))
 	p.Step, p.Size = Begin, want
 	switch {
 	case size.Cmp(want) >= 0:
@@ -158,7 +161,9 @@ func grow(f Facts, want resource.Quantity) Plan {
 
 // Pending explains that the filesystem is the node's turn.
 func Pending(f Facts) volume.Because {
-	b := volume.Because{Reason: volume.ReasonNodeResizePending, Message: "claim " + f.Claim.Name + " has a larger volume; ", Next: "node"}
+	b := volume.Because{
+		Reason: volume.ReasonNodeResizePending, Message: "claim " + f.Claim.Name + " has a larger volume; ", Next: "node",
+	}
 	switch {
 	case f.Unused:
 		b.Message, b.Next = b.Message+"its filesystem grows when a Pod mounts it", "user"
@@ -172,7 +177,10 @@ func Pending(f Facts) volume.Because {
 
 // Failed explains a call of the driver that did not work.
 func Failed(c *corev1.PersistentVolumeClaim, driver, cause string) volume.Because {
-	return volume.Because{Reason: volume.ReasonFailedResize, Message: "the volume of claim " + c.Name + " did not grow: " + cause, Next: volume.NextAfter(cause, driver)}
+	return volume.Because{
+		Reason: volume.ReasonFailedResize, Message: "the volume of claim " + c.Name + " did not grow: " + cause,
+		Next: volume.NextAfter(cause, driver),
+	}
 }
 
 // Grown explains a resize that is done.
@@ -181,7 +189,8 @@ func Grown(c *corev1.PersistentVolumeClaim) volume.Because {
 }
 
 func isBound(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) bool {
-	return c.Status.Phase == corev1.ClaimBound && v != nil && v.Spec.CSI != nil && v.Spec.ClaimRef != nil && v.Spec.ClaimRef.UID == c.UID
+	return c.Status.Phase == corev1.ClaimBound && v != nil && v.Spec.CSI != nil && v.Spec.ClaimRef != nil &&
+		v.Spec.ClaimRef.UID == c.UID
 }
 
 func stateOf(c *corev1.PersistentVolumeClaim) corev1.ClaimResourceStatus {
@@ -201,7 +210,9 @@ func Begun(c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1.T
 }
 
 // Impossible returns the claim whose volume the driver will never grow to size.
-func Impossible(c *corev1.PersistentVolumeClaim, size resource.Quantity, message string, now metav1.Time) *corev1.PersistentVolumeClaim {
+func Impossible(
+	c *corev1.PersistentVolumeClaim, size resource.Quantity, message string, now metav1.Time,
+) *corev1.PersistentVolumeClaim {
 	out := stamped(c, corev1.PersistentVolumeClaimControllerResizeInfeasible, size)
 	condition(out, corev1.PersistentVolumeClaimControllerResizeError, message, now)
 	return out
@@ -224,7 +235,8 @@ func Refused(c *corev1.PersistentVolumeClaim, message string, now metav1.Time) *
 // is the node's turn.
 func Handed(c *corev1.PersistentVolumeClaim, size resource.Quantity, now metav1.Time) *corev1.PersistentVolumeClaim {
 	out := stamped(c, corev1.PersistentVolumeClaimNodeResizePending, size)
-	condition(out, corev1.PersistentVolumeClaimFileSystemResizePending, "Waiting for user to (re-)start a pod to finish file system resize of volume on node.", now)
+	condition(out, corev1.PersistentVolumeClaimFileSystemResizePending,
+		"Waiting for user to (re-)start a pod to finish file system resize of volume on node.", now)
 	return out
 }
 
@@ -241,7 +253,9 @@ func Finished(c *corev1.PersistentVolumeClaim, size resource.Quantity) *corev1.P
 	return out
 }
 
-func stamped(c *corev1.PersistentVolumeClaim, state corev1.ClaimResourceStatus, size resource.Quantity) *corev1.PersistentVolumeClaim {
+func stamped(
+	c *corev1.PersistentVolumeClaim, state corev1.ClaimResourceStatus, size resource.Quantity,
+) *corev1.PersistentVolumeClaim {
 	out := c.DeepCopy()
 	if out.Status.AllocatedResources == nil {
 		out.Status.AllocatedResources = corev1.ResourceList{}
@@ -255,14 +269,17 @@ func stamped(c *corev1.PersistentVolumeClaim, state corev1.ClaimResourceStatus, 
 }
 
 // condition replaces all conditions of a resize by one.
-func condition(c *corev1.PersistentVolumeClaim, t corev1.PersistentVolumeClaimConditionType, message string, now metav1.Time) {
+func condition(
+	c *corev1.PersistentVolumeClaim, t corev1.PersistentVolumeClaimConditionType, message string, now metav1.Time,
+) {
 	c.Status.Conditions = append(withoutResize(c.Status.Conditions), corev1.PersistentVolumeClaimCondition{
 		Type: t, Status: corev1.ConditionTrue, LastTransitionTime: now, Message: message,
 	})
 }
 
 func withoutResize(all []corev1.PersistentVolumeClaimCondition) []corev1.PersistentVolumeClaimCondition {
-	return slices.DeleteFunc(slices.Clone(all), func(c corev1.PersistentVolumeClaimCondition) bool { return isResize(c.Type) })
+	return slices.DeleteFunc(slices.Clone(all),
+		func(c corev1.PersistentVolumeClaimCondition) bool { return isResize(c.Type) })
 }
 
 func isResize(t corev1.PersistentVolumeClaimConditionType) bool {

@@ -16,21 +16,31 @@ import (
 func claim(want, have string) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: "data", UID: "u1"},
-		Spec:       corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(want)}}},
-		Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(have)}},
+		Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(want)},
+		}},
+		Status: corev1.PersistentVolumeClaimStatus{
+			Phase: corev1.ClaimBound, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(have)},
+		},
 	}
 }
 
 func pv(size string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}, ClaimRef: &corev1.ObjectReference{UID: "u1"},
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com"}},
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+		ClaimRef: &corev1.ObjectReference{UID: "u1"},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com"},
+		},
 	}}
 }
 
 // saying is a claim with one more condition.
-func saying(c *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType, message string) *corev1.PersistentVolumeClaim {
-	c.Status.Conditions = append(c.Status.Conditions, corev1.PersistentVolumeClaimCondition{Type: kind, Status: corev1.ConditionTrue, Message: message})
+func saying(
+	c *corev1.PersistentVolumeClaim, kind corev1.PersistentVolumeClaimConditionType, message string,
+) *corev1.PersistentVolumeClaim {
+	c.Status.Conditions = append(c.Status.Conditions,
+		corev1.PersistentVolumeClaimCondition{Type: kind, Status: corev1.ConditionTrue, Message: message})
 	return c
 }
 
@@ -80,15 +90,23 @@ func growing() []claimCase {
 	others, free, path := pv("5Gi"), pv("5Gi"), pv("5Gi")
 	others.Spec.ClaimRef.UID, free.Spec.ClaimRef, path.Spec.CSI = "u2", nil, nil
 	return []claimCase{
-		{"a larger request begins a resize", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, Expands: true, NodeExpands: true}},
+		{"a larger request begins a resize", Facts{
+			Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, Expands: true, NodeExpands: true,
+		}},
 		{"what is recorded is carried out, also after a crash", grows(begun, pv("5Gi"))},
 		{"a request that changed meanwhile waits: the volume may have the other size already", grows(changed, pv("5Gi"))},
-		{"unless the driver said that it has not", Facts{Claim: changed, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
+		{"unless the driver said that it has not", Facts{
+			Claim: changed, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true,
+		}},
 		{"or the volume has it by now", grows(changed, pv("8Gi"))},
 		{"a smaller request waits as well", grows(lowered, pv("5Gi"))},
-		{"and is begun when the larger one was refused", Facts{Claim: lowered, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
+		{"and is begun when the larger one was refused", Facts{
+			Claim: lowered, Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true,
+		}},
 		{"a claim that is going is left alone", grows(going, pv("5Gi"))},
-		{"a stop between the volume's and the claim's write is made good", Facts{Claim: begun, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true}},
+		{"a stop between the volume's and the claim's write is made good", Facts{
+			Claim: begun, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true,
+		}},
 		{"then it is the node's turn", grows(Handed(begun, ten, now), pv("10Gi"))},
 		{"a claim that has what it wants is left alone", grows(Finished(begun, ten), pv("10Gi"))},
 		{"a driver that cannot grow volumes says so", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true}},
@@ -109,23 +127,53 @@ func troubled() []claimCase {
 	changed := Begun(claim("10Gi", "5Gi"), resource.MustParse("8Gi"), now)
 	nodeRefused := stamped(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimNodeResizeInfeasible, ten)
 	wordless := Impossible(claim("10Gi", "5Gi"), ten, "", now)
-	wordless.Status.Conditions = append(wordless.Status.Conditions, corev1.PersistentVolumeClaimCondition{Type: "Other", Message: "of something else"})
+	wordless.Status.Conditions = append(wordless.Status.Conditions,
+		corev1.PersistentVolumeClaimCondition{Type: "Other", Message: "of something else"})
 	return []claimCase{
 		{"a size that cannot be is explained by what was said of it", grows(wordless, pv("5Gi"))},
 		{"a size that cannot be is not asked for again at once", grows(Impossible(begun, ten, "no", now), pv("5Gi"))},
-		{"but later", Facts{Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Due: true}},
+		{"but later", Facts{
+			Claim: Impossible(begun, ten, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Due: true,
+		}},
 		{"another size is asked for at once", grows(Impossible(changed, resource.MustParse("8Gi"), "no", now), pv("5Gi"))},
-		{"a node that cannot grow the filesystem is left alone for a while", Facts{Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true}},
-		{"and gets another chance", Facts{Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true, Due: true}},
-		{"a driver whose node service does it all", Facts{Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, NodeExpands: true}},
-		{"a node that waits for whoever mounts it", Facts{Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Unused: true}},
-		{"a node that is known", Facts{Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
-		{"a filesystem that has not grown yet", Facts{Claim: saying(Handed(begun, ten, now), corev1.PersistentVolumeClaimNodeResizeError, "Internal: no"), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
-		{"a resizer that says by a condition alone that it is the node's turn", Facts{Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
-		{"that condition of an earlier growth", Facts{Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("5Gi"), Ours: true, Expands: true, Node: "n1"}},
-		{"a condition that is over", Facts{Claim: over(saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, "")), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1"}},
-		{"an error of a claim that has what it wants", grows(saying(claim("5Gi", "5Gi"), corev1.PersistentVolumeClaimControllerResizeError, "old"), pv("5Gi"))},
-		{"a final no is told once and does not end the resize", Facts{Claim: Refused(begun, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true}},
+		{"a node that cannot grow the filesystem is left alone for a while", Facts{
+			Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true,
+		}},
+		{"and gets another chance", Facts{
+			Claim: nodeRefused, Volume: pv("10Gi"), Ours: true, Expands: true, NodeExpands: true, Due: true,
+		}},
+		{"a driver whose node service does it all", Facts{
+			Claim: claim("10Gi", "5Gi"), Volume: pv("5Gi"), Ours: true, NodeExpands: true,
+		}},
+		{"a node that waits for whoever mounts it", Facts{
+			Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Unused: true,
+		}},
+		{"a node that is known", Facts{
+			Claim: Handed(begun, ten, now), Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1",
+		}},
+		{"a filesystem that has not grown yet", Facts{
+			Claim:  saying(Handed(begun, ten, now), corev1.PersistentVolumeClaimNodeResizeError, "Internal: no"),
+			Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1",
+		}},
+		{"a resizer that says by a condition alone that it is the node's turn", Facts{
+			Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("10Gi"),
+			Ours: true, Expands: true, Node: "n1",
+		}},
+		{"that condition of an earlier growth", Facts{
+			Claim: saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, ""), Volume: pv("5Gi"),
+			Ours: true, Expands: true, Node: "n1",
+		}},
+		{"a condition that is over", Facts{
+			Claim:  over(saying(claim("10Gi", "5Gi"), corev1.PersistentVolumeClaimFileSystemResizePending, "")),
+			Volume: pv("10Gi"), Ours: true, Expands: true, Node: "n1",
+		}},
+		{
+			"an error of a claim that has what it wants",
+			grows(saying(claim("5Gi", "5Gi"), corev1.PersistentVolumeClaimControllerResizeError, "old"), pv("5Gi")),
+		},
+		{"a final no is told once and does not end the resize", Facts{
+			Claim: Refused(begun, "no", now), Volume: pv("5Gi"), Ours: true, Expands: true, Refused: true,
+		}},
 	}
 }
 
@@ -141,7 +189,8 @@ func claimText(f Facts) string {
 	return fmt.Sprintf("claim wants=%s has=%s allocated=%s state=%q conditions=%v\n----\n",
 		claim.Spec.Resources.Requests.Storage(), s.Capacity.Storage(), s.AllocatedResources.Storage(),
 		s.AllocatedResourceStatuses[corev1.ResourceStorage], conditions) +
-		fmt.Sprintf("%s %s tell=%v\n%s: %s -> %s\n", step, p.Size.String(), p.Tell, p.Because.Reason, p.Because.Message, p.Because.Next) +
+		fmt.Sprintf("%s %s tell=%v\n%s: %s -> %s\n", step, p.Size.String(), p.Tell, p.Because.Reason, p.Because.Message,
+			p.Because.Next) +
 		fmt.Sprintf("told stuck=%v %s: %s -> %s\n\n", told.Stuck, told.Reason, told.Message, told.Next)
 }
 
@@ -158,7 +207,8 @@ func TestClaimsStatus(t *testing.T) {
 		t.Error("another refusal is not written")
 	}
 	done := Finished(Handed(refused, ten, now), ten)
-	if len(done.Status.Conditions) != 1 || len(done.Status.AllocatedResourceStatuses) > 0 || done.Status.Capacity.Storage().Cmp(ten) != 0 {
+	if len(done.Status.Conditions) != 1 || len(done.Status.AllocatedResourceStatuses) > 0 ||
+		done.Status.Capacity.Storage().Cmp(ten) != 0 {
 		t.Errorf("a finished claim has %+v", done.Status)
 	}
 	if len(c.Status.Conditions) != 1 || c.Status.AllocatedResources != nil {
@@ -175,7 +225,9 @@ func TestConditions(t *testing.T) {
 	then, ten := metav1.Unix(7, 0), resource.MustParse("10Gi")
 	other := corev1.PersistentVolumeClaimCondition{Type: "Other", Message: "no"}
 	c := claim("10Gi", "5Gi")
-	c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{other, {Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "no"}}
+	c.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+		other, {Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "no"},
+	}
 	for _, x := range []struct {
 		got     *corev1.PersistentVolumeClaim
 		typ     corev1.PersistentVolumeClaimConditionType
@@ -185,7 +237,9 @@ func TestConditions(t *testing.T) {
 		{Refused(c, "no", then), corev1.PersistentVolumeClaimControllerResizeError, "no"},
 		{Impossible(c, ten, "never", then), corev1.PersistentVolumeClaimControllerResizeError, "never"},
 	} {
-		want := []corev1.PersistentVolumeClaimCondition{other, {Type: x.typ, Status: corev1.ConditionTrue, LastTransitionTime: then, Message: x.message}}
+		want := []corev1.PersistentVolumeClaimCondition{
+			other, {Type: x.typ, Status: corev1.ConditionTrue, LastTransitionTime: then, Message: x.message},
+		}
 		if diff := cmp.Diff(want, x.got.Status.Conditions); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", x.typ, diff)
 		}

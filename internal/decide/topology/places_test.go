@@ -28,7 +28,8 @@ func TestPlaces(t *testing.T) {
 		"no node": {nil, "d", []string{"zone"}},
 	} {
 		csiNodes = append(csiNodes, &storagev1.CSINode{
-			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: n.driver, TopologyKeys: n.keys}}},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: n.driver, TopologyKeys: n.keys}}},
 		})
 		if n.labels != nil {
 			nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: n.labels}})

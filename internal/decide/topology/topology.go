@@ -197,7 +197,8 @@ func Affinity(segments []Segment) *corev1.VolumeNodeAffinity {
 		}
 		var t corev1.NodeSelectorTerm
 		for _, k := range slices.Sorted(maps.Keys(s)) {
-			t.MatchExpressions = append(t.MatchExpressions, corev1.NodeSelectorRequirement{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{s[k]}})
+			t.MatchExpressions = append(t.MatchExpressions,
+				corev1.NodeSelectorRequirement{Key: k, Operator: corev1.NodeSelectorOpIn, Values: []string{s[k]}})
 		}
 		terms = append(terms, t)
 	}

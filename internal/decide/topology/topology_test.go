@@ -21,13 +21,17 @@ func cluster(zones ...string) Facts {
 	for i, z := range zones {
 		name := fmt.Sprint("n", i+1)
 		f.Nodes[name] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"zone": z}}}
-		f.CSINodes[name] = &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, TopologyKeys: []string{"zone"}}}}}
+		f.CSINodes[name] = &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
+			Drivers: []storagev1.CSINodeDriver{{Name: driver, TopologyKeys: []string{"zone"}}},
+		}}
 	}
 	return f
 }
 
 func allow(zones ...string) []corev1.TopologySelectorTerm {
-	return []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: zones}}}}
+	return []corev1.TopologySelectorTerm{
+		{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: zones}}},
+	}
 }
 
 func zones(all []Segment) string {
@@ -45,9 +49,15 @@ func TestRequire(t *testing.T) {
 		requisite, preferred string
 		err                  error
 	}{
-		{"the selected node's segment comes first, the others follow in turn", with(cluster("c", "a", "b"), "n3", nil), "abc", "bca", nil},
+		{
+			"the selected node's segment comes first, the others follow in turn", with(cluster("c", "a", "b"), "n3", nil),
+			"abc", "bca", nil,
+		},
 		{"nodes of one zone count once", with(cluster("a", "a", "b"), "n1", nil), "ab", "ab", nil},
-		{"allowed topologies take the place of the cluster's", with(cluster("a", "b"), "n2", allow("b", "z")), "bz", "bz", nil},
+		{
+			"allowed topologies take the place of the cluster's", with(cluster("a", "b"), "n2", allow("b", "z")), "bz", "bz",
+			nil,
+		},
 		{"a selected node outside of them is given up", with(cluster("a", "b"), "n1", allow("b")), "", "", ErrNode},
 		{"a selected node that is gone is given up", with(cluster("a"), "n9", nil), "", "", ErrNode},
 		{"nobody tells anything", with(cluster(), "", nil), "", "", ErrNone},
@@ -155,7 +165,8 @@ func TestPreferredIsRequisiteInAnotherOrder(t *testing.T) {
 		}
 		again, _ := Require(f)
 		p := slices.Clone(r.Preferred)
-		if !slices.EqualFunc(sorted(p), r.Requisite, func(a, b Segment) bool { return maps.Equal(a, b) }) || zones(again.Preferred) != zones(r.Preferred) {
+		if !slices.EqualFunc(sorted(p), r.Requisite, func(a, b Segment) bool { return maps.Equal(a, b) }) ||
+			zones(again.Preferred) != zones(r.Preferred) {
 			t.Fatalf("requisite %s, preferred %s, again %s", zones(r.Requisite), zones(r.Preferred), zones(again.Preferred))
 		}
 	})
@@ -179,7 +190,9 @@ func TestAffinity(t *testing.T) {
 }
 
 func TestFlattenCombinesAllValues(t *testing.T) {
-	terms := []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{{Key: "zone", Values: []string{"a", "b"}}, {Key: "rack", Values: []string{"1", "2"}}}}, {}}
+	terms := []corev1.TopologySelectorTerm{{MatchLabelExpressions: []corev1.TopologySelectorLabelRequirement{
+		{Key: "zone", Values: []string{"a", "b"}}, {Key: "rack", Values: []string{"1", "2"}},
+	}}, {}}
 	if got := Flatten(terms); len(got) != 4 {
 		t.Errorf("got %v, want four segments", got)
 	}

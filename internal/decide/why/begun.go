@@ -40,11 +40,13 @@ func (k known) undone(in *provision.Intent) (Chain, bool) {
 	if in.Reclaim != corev1.PersistentVolumeReclaimDelete {
 		becomes = "made a PersistentVolume, for it is to be retained"
 	}
-	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits for it any more; it is asked until it tells, and what is there is %s",
+	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits "+
+		"for it any more; it is asked until it tells, and what is there is %s",
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, since(" at ", in), becomes)
 	subject, state, reason, next := "intent/"+in.Name, Waiting, volume.ReasonProvisioning, in.Driver
 	if e := k.lastWarning(in); e != nil {
-		state, reason, next = Problem, volume.Reason(e.Reason), volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], in.Driver))
+		state, reason, next = Problem, volume.Reason(e.Reason),
+			volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], in.Driver))
 		message += ": " + e.Message
 	}
 	return Chain{Subject: subject, Links: []Link{link(subject, state, reason, message, next)}}, true

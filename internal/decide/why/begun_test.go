@@ -25,8 +25,12 @@ func TestBegun(t *testing.T) {
 		change func(*scene, *provision.Intent)
 	}{
 		{"of a claim that is gone", func(*scene, *provision.Intent) {}},
-		{"of one that was written down by an earlier version", func(_ *scene, in *provision.Intent) { in.Begun = metav1.Time{} }},
-		{"what is to be retained is told so", func(_ *scene, in *provision.Intent) { in.Reclaim = corev1.PersistentVolumeReclaimRetain }},
+		{"of one that was written down by an earlier version", func(_ *scene, in *provision.Intent) {
+			in.Begun = metav1.Time{}
+		}},
+		{"what is to be retained is told so", func(_ *scene, in *provision.Intent) {
+			in.Reclaim = corev1.PersistentVolumeReclaimRetain
+		}},
 		{"the last warning about the claim says what keeps it", func(s *scene, _ *provision.Intent) {
 			for _, text := range []string{"older", "driver d.example.com has not registered, and may have made a volume"} {
 				s.all.Warnings = append(s.all.Warnings, &corev1.Event{
@@ -39,7 +43,9 @@ func TestBegun(t *testing.T) {
 			in.Claim.Name, in.Claim.UID = s.claim.Name, s.claim.UID
 		}},
 		{"one of its name does not", func(s *scene, in *provision.Intent) { in.Claim.Name = s.claim.Name }},
-		{"what has just begun is no news", func(_ *scene, in *provision.Intent) { in.Begun = metav1.NewTime(start.Add(51 * time.Second)) }},
+		{"what has just begun is no news", func(_ *scene, in *provision.Intent) {
+			in.Begun = metav1.NewTime(start.Add(51 * time.Second))
+		}},
 		{"nor what is there", func(s *scene, in *provision.Intent) {
 			v := provision.Object(in, provision.Answer{Handle: "h9"})
 			v.Status.Phase = corev1.VolumeAvailable

@@ -31,7 +31,9 @@ func Causes(o Objects) []Cause {
 	all := index(o)
 	g := grouping{at: map[group]int{}}
 	if o.Full != nil {
-		g.add("", Chain{Subject: "control plane", Links: []Link{{Subject: "control plane", State: Problem, Because: *o.Full}}})
+		g.add("", Chain{
+			Subject: "control plane", Links: []Link{{Subject: "control plane", State: Problem, Because: *o.Full}},
+		})
 	}
 	for _, c := range o.Claims {
 		g.add(c.Namespace, all.claim(c.Namespace, c.Name).chain())
@@ -56,7 +58,8 @@ func Causes(o Objects) []Cause {
 	}
 	g.joinDrivers()
 	slices.SortStableFunc(g.causes, func(a, b Cause) int {
-		return cmp.Or(len(b.Waits)-len(a.Waits), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.Waits[0].Namespace, b.Waits[0].Namespace))
+		return cmp.Or(len(b.Waits)-len(a.Waits), cmp.Compare(a.Subject, b.Subject),
+			cmp.Compare(a.Waits[0].Namespace, b.Waits[0].Namespace))
 	})
 	return g.causes
 }

@@ -16,7 +16,8 @@ import (
 // claim tells of the claim by itself.
 func (f facts) claim() Link {
 	subject, c := "pvc/"+f.ClaimName, f.Claim
-	if l, ok := f.moved(subject, "", f.Namespace+"/"+f.ClaimName); ok && (c == nil || c.DeletionTimestamp != nil || c.Status.Phase != corev1.ClaimBound) {
+	if l, ok := f.moved(subject, "", f.Namespace+"/"+f.ClaimName); ok &&
+		(c == nil || c.DeletionTimestamp != nil || c.Status.Phase != corev1.ClaimBound) {
 		return l
 	}
 	switch {
@@ -71,7 +72,8 @@ func (f facts) binding() []Link {
 func (f facts) class() Link {
 	name, _ := bind.ClassOf(f.Claim)
 	if name == "" {
-		return link("storageclass/<none>", OK, volume.ReasonNothingToDo, "the claim has no class: only volumes made by hand fit", "")
+		return link("storageclass/<none>", OK, volume.ReasonNothingToDo,
+			"the claim has no class: only volumes made by hand fit", "")
 	}
 	message := "a bound claim does not need its class"
 	switch {

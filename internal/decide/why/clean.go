@@ -23,8 +23,9 @@ func Clean(o Objects) Objects {
 	c := newCleaner()
 	c.learn(o)
 	out := Objects{
-		Moves: o.Moves, Now: o.Now, MakingHidden: o.MakingHidden, LeasesHidden: o.LeasesHidden, Snapshots: slices.Clone(o.Snapshots),
-		Warnings: each(o.Warnings, c.event), Begun: each(o.Begun, c.intent), Namespaces: each(o.Namespaces, c.namespace),
+		Moves: o.Moves, Now: o.Now, MakingHidden: o.MakingHidden, LeasesHidden: o.LeasesHidden,
+		Snapshots: slices.Clone(o.Snapshots),
+		Warnings:  each(o.Warnings, c.event), Begun: each(o.Begun, c.intent), Namespaces: each(o.Namespaces, c.namespace),
 	}
 	out.Claims, out.Volumes, out.Pods = each(o.Claims, c.claim), each(o.Volumes, c.volume), each(o.Pods, c.pod)
 	out.Classes, out.Drivers = each(o.Classes, c.class), each(o.Drivers, c.driver)

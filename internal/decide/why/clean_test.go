@@ -75,13 +75,15 @@ func (s *scene) secrets() {
 	}
 	s.class.Annotations[volume.AnnDefaultClass] = "true"
 	s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: "Resizing", Message: text}}
-	s.volume.Spec.CSI.VolumeAttributes, s.class.Parameters, s.attachment.Status.AttachmentMetadata = attributes, attributes, attributes
+	s.volume.Spec.CSI.VolumeAttributes, s.class.Parameters, s.attachment.Status.AttachmentMetadata = attributes,
+		attributes, attributes
 	s.volume.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Name: hidden}
 	s.volume.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: "example.com/d", Options: attributes}
 	s.volume.Spec.MountOptions, s.class.MountOptions = []string{"ro", "password=" + hidden}, []string{"credentials=" +
 		hidden}
 	s.volume.Status.Message = text
-	s.attachment.Status.AttachError, s.attachment.Status.DetachError = &storagev1.VolumeError{Message: text}, &storagev1.VolumeError{Message: text}
+	s.attachment.Status.AttachError, s.attachment.Status.DetachError = &storagev1.VolumeError{Message: text},
+		&storagev1.VolumeError{Message: text}
 	s.n1.Status.Images = []corev1.ContainerImage{{Names: []string{hidden}}}
 	s.n1.Status.Conditions[0].Message = text
 	s.warn("uid-data", volume.ReasonProvisioningFailed, text)
@@ -106,10 +108,14 @@ func (s *scene) secretPod(text string, attributes map[string]string) {
 			Driver:           driver,
 			VolumeAttributes: attributes,
 		}}},
-		corev1.Volume{Name: "flex", VolumeSource: corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{Options: attributes}}},
+		corev1.Volume{
+			Name: "flex", VolumeSource: corev1.VolumeSource{FlexVolume: &corev1.FlexVolumeSource{Options: attributes}},
+		},
 		corev1.Volume{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: hidden}}},
 		corev1.Volume{Name: "e", VolumeSource: corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{
-			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": hidden}}},
+			VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{
+				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": hidden}},
+			},
 		}}})
 	s.pod.Status.Message = text
 	s.pod.Status.Conditions[0].Message = text

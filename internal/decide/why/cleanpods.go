@@ -104,7 +104,9 @@ func ephemeral(e *corev1.EphemeralVolumeSource) *corev1.EphemeralVolumeSource {
 	if e.VolumeClaimTemplate == nil {
 		return &corev1.EphemeralVolumeSource{}
 	}
-	return &corev1.EphemeralVolumeSource{VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: e.VolumeClaimTemplate.Spec}}
+	return &corev1.EphemeralVolumeSource{
+		VolumeClaimTemplate: &corev1.PersistentVolumeClaimTemplate{Spec: e.VolumeClaimTemplate.Spec},
+	}
 }
 
 func (c cleaner) podStatus(s *corev1.PodStatus) corev1.PodStatus {
@@ -113,7 +115,8 @@ func (c cleaner) podStatus(s *corev1.PodStatus) corev1.PodStatus {
 		cond.Message = c.text(cond.Message)
 		out.Conditions = append(out.Conditions, cond)
 	}
-	out.ContainerStatuses, out.InitContainerStatuses = c.containers(s.ContainerStatuses), c.containers(s.InitContainerStatuses)
+	out.ContainerStatuses, out.InitContainerStatuses = c.containers(s.ContainerStatuses),
+		c.containers(s.InitContainerStatuses)
 	return out
 }
 

@@ -2,6 +2,7 @@ package why
 
 import (
 	"cmp"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,7 +81,8 @@ func (k known) failed(subject string, about metav1.Object, reason volume.Reason,
 	if e == nil {
 		return Link{}, false
 	}
-	return link(subject, Problem, reason, e.Message, volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], repeats))), true
+	return link(subject, Problem, reason, e.Message,
+		volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], repeats))), true
 }
 
 func (k known) warning(about metav1.Object, reason volume.Reason) *corev1.Event {

@@ -88,7 +88,8 @@ func (k fixing) claims(l Link) []Remedy {
 	case volume.ReasonWaitForFirstConsumer:
 		return []Remedy{{
 			command("volplane", "mount", name, "DIR", "-n", k.ns),
-			"mounts the claim on this host, as its first consumer, and has its volume made; in a cluster a Pod that uses the claim does", noRisk,
+			"mounts the claim on this host, as its first consumer, and has its volume made; in a cluster a Pod that uses the " +
+				"claim does", noRisk,
 		}}
 	case volume.ReasonDriverMissing:
 		return k.missingDriver(l)
@@ -104,7 +105,8 @@ func (k fixing) claims(l Link) []Remedy {
 		return []Remedy{{
 			command("kubectl", "delete", "pvc", name, "-n", k.ns),
 			"the claim can be made anew with the right volume, or by its Pod",
-			"none for the volume's data, which is another claim's; what only this claim was bound to goes with its reclaim policy",
+			"none for the volume's data, which is another claim's; what only this claim was bound to goes with its " +
+				"reclaim policy",
 		}}
 	case volume.ReasonClaimUIDMismatch:
 		if claim == nil {
@@ -218,7 +220,8 @@ func (k fixing) smaller() []Remedy {
 
 // node returns ways for a node that does nothing.
 func (k fixing) node(name string) []Remedy {
-	const off = "only if you have made sure that it is off: a node that still writes while its volumes are attached elsewhere destroys their data"
+	const off = "only if you have made sure that it is off: a node that still writes while its volumes are attached " +
+		"elsewhere destroys their data"
 	n := k.known.node(name)
 	if n == nil {
 		var out []Remedy
@@ -371,16 +374,19 @@ func leaks(finalizer string) string {
 	case finalizer == volume.FinalizerClaimProtection:
 		return "only if no Pod uses the claim: a Pod that does loses its volume while it writes"
 	case finalizer == volume.FinalizerVolumeProtection:
-		return "only if no claim is bound to the volume: one that is loses it, and its data cannot be reached from here any more"
+		return "only if no claim is bound to the volume: one that is loses it, and its data cannot be reached from " +
+			"here any more"
 	case finalizer == volume.FinalizerProvisioner:
 		return "the volume stays at its driver, costs what it costs, and nobody deletes it: `volplane orphans` names it"
 	case finalizer == volume.FinalizerCloning, finalizer == volume.FinalizerRestoring:
 		return "only if no copy is being made: one that is may be incomplete"
 	case strings.HasPrefix(finalizer, volume.FinalizerAttacherPrefix):
-		return "the driver is not asked to detach: the volume stays attached to the node, and may be written to from two nodes when it is attached " +
+		return "the driver is not asked to detach: the volume stays attached to the node, and may be written to from two " +
+			"nodes when it is attached " +
 			"to another one. Only if it is detached, or the node is off"
 	}
-	return "it is somebody else's, who does not do then what it is kept for: whatever that is (a copy, a backup, a record, a resource elsewhere) " +
+	return "it is somebody else's, who does not do then what it is kept for: whatever that is (a copy, a backup, a " +
+		"record, a resource elsewhere) " +
 		"leaks. Ask its owner first"
 }
 
@@ -431,7 +437,8 @@ func RenderFixes(w io.Writer, c Chain, fixes []Remedy) error {
 	case c.Healthy():
 		b.WriteString("\nThere is nothing to do.\n")
 	case len(fixes) == 0:
-		b.WriteString("\nNo command is known that frees it safely: do what the message names, or wait for\nthe one who acts next.\n")
+		b.WriteString("\nNo command is known that frees it safely: do what the message names, or wait for\nthe one who " +
+			"acts next.\n")
 	}
 	for _, f := range fixes {
 		b.WriteString("\n")

@@ -9,35 +9,55 @@ import (
 func growthRows() []row {
 	return []row{
 		{"the driver grows the volume", "pvc/data", func(s *scene) { s.wants("2Gi") }},
-		{"the driver refuses for now", "pvc/data", func(s *scene) { s.wants("2Gi"); s.warn("uid-data", volume.ReasonFailedResize, "pool is full") }},
-		{"a class that forbids it by now does not end what was asked for", "pvc/data", func(s *scene) { s.wants("2Gi"); s.class.AllowVolumeExpansion = nil }},
-		{"the driver cannot", "pvc/data", func(s *scene) { s.resizing(corev1.PersistentVolumeClaimControllerResizeInfeasible) }},
+		{"the driver refuses for now", "pvc/data", func(s *scene) {
+			s.wants("2Gi")
+			s.warn("uid-data", volume.ReasonFailedResize, "pool is full")
+		}},
+		{"a class that forbids it by now does not end what was asked for", "pvc/data", func(s *scene) {
+			s.wants("2Gi")
+			s.class.AllowVolumeExpansion = nil
+		}},
+		{"the driver cannot", "pvc/data", func(s *scene) {
+			s.resizing(corev1.PersistentVolumeClaimControllerResizeInfeasible)
+		}},
 		{"the driver cannot, as the claim says", "pvc/data", func(s *scene) {
 			s.resizing(corev1.PersistentVolumeClaimControllerResizeInfeasible)
-			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimControllerResizeError, Message: "OutOfRange: too large"}}
+			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimControllerResizeError, Message: "OutOfRange: too large"},
+			}
 		}},
 		{"the driver has not grown it yet, as the claim says when no event is left", "pvc/data", func(s *scene) {
 			s.resizing(corev1.PersistentVolumeClaimControllerResizeInProgress)
-			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimControllerResizeError, Message: "Internal: pool is full"}}
+			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimControllerResizeError, Message: "Internal: pool is full"},
+			}
 		}},
 		{"a resizer that says by a condition alone that it is the node's turn", "pvc/data", func(s *scene) {
 			s.wants("2Gi")
 			s.volume.Spec.Capacity = s.claim.Spec.Resources.Requests
-			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue}}
+			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimFileSystemResizePending, Status: corev1.ConditionTrue},
+			}
 		}},
 		{"and the filesystem does not grow", "pvc/data", func(s *scene) {
 			s.resizing(corev1.PersistentVolumeClaimNodeResizePending)
-			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "Internal: no room"}}
+			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "Internal: no room"},
+			}
 		}},
 		{"the file system grows", "pvc/data", func(s *scene) { s.resizing(corev1.PersistentVolumeClaimNodeResizePending) }},
-		{"the file system does not grow", "pvc/data", func(s *scene) { s.nodeGrowth("NodeExpandVolume by driver d: Internal: no room") }},
+		{"the file system does not grow", "pvc/data", func(s *scene) {
+			s.nodeGrowth("NodeExpandVolume by driver d: Internal: no room")
+		}},
 		{"the file system would grow if somebody mounted it", "pvc/data", func(s *scene) {
 			s.resizing(corev1.PersistentVolumeClaimNodeResizePending)
 			s.all.Pods, s.all.Attachments = nil, nil
 		}},
 		{"the file system cannot", "pvc/data", func(s *scene) {
 			s.resizing(corev1.PersistentVolumeClaimNodeResizeInfeasible)
-			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "resize2fs: bad magic number"}}
+			s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{
+				{Type: corev1.PersistentVolumeClaimNodeResizeError, Message: "resize2fs: bad magic number"},
+			}
 		}},
 		{"the driver says by event that it cannot", "pvc/data", func(s *scene) {
 			s.resizing(corev1.PersistentVolumeClaimNodeResizeInfeasible)

@@ -253,7 +253,9 @@ func nodeOfKubeletRows() []row {
 			s.all.Pods = nil
 		}},
 		{"the same of a driver's own volume", "node/n1", func(s *scene) { s.all.Pods = nil }},
-		{"the driver is gone that is to unmount it", "pvc/data", func(s *scene) { s.all.Pods, s.csi1.Spec.Drivers = nil, nil }},
+		{"the driver is gone that is to unmount it", "pvc/data", func(s *scene) {
+			s.all.Pods, s.csi1.Spec.Drivers = nil, nil
+		}},
 		{"a node whose only driver was refused", "node/n1", func(s *scene) {
 			s.all.CSINodes = nil
 			s.warn("uid-n1", volume.ReasonRegistrationRefused,

@@ -38,8 +38,10 @@ func (k known) mounted(p *corev1.Pod) Link {
 		if l, ok := k.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
 			return link(subject, Problem, l.Because.Reason, on(node, l.Because.Message), l.Because.Next)
 		}
-		if c := k.condition(p); c.State == Waiting && c.Because.Reason == volume.ReasonMounting && c.Because.Next != "node "+node {
-			return link(subject, Waiting, volume.ReasonUnmounting, "the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
+		if c := k.condition(p); c.State == Waiting && c.Because.Reason == volume.ReasonMounting &&
+			c.Because.Next != "node "+node {
+			return link(subject, Waiting, volume.ReasonUnmounting,
+				"the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
 		}
 		return k.ending(p)
 	}
@@ -122,7 +124,8 @@ func (k known) condition(p *corev1.Pod) Link {
 func (k known) ill(subject string, p *corev1.Pod) (Link, bool) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
-			return link(subject, Problem, volume.Reason(c.Reason), c.Message, cmp.Or(p.Annotations[volume.AnnNextHealthy], "user")), true
+			return link(subject, Problem, volume.Reason(c.Reason), c.Message,
+				cmp.Or(p.Annotations[volume.AnnNextHealthy], "user")), true
 		}
 	}
 	return Link{}, false

@@ -17,10 +17,12 @@ func (k known) moved(subject, pv, claim string) (Link, bool) {
 		return Link{}, false
 	}
 	m := k.Moves[i]
-	message := "volume " + m.Volume + " is being moved to the bridge, and that is not finished: `volplane flex migrate run " + m.Volume +
+	message := "volume " + m.Volume +
+		" is being moved to the bridge, and that is not finished: `volplane flex migrate run " + m.Volume +
 		"` goes on, `volplane flex migrate undo " + m.Volume + "` turns round"
 	if m.Back {
-		message = "volume " + m.Volume + " is being moved back from the bridge, and that is not finished: `volplane flex migrate undo " + m.Volume + "` goes on"
+		message = "volume " + m.Volume + " is being moved back from the bridge, and that is not finished: `volplane flex " +
+			"migrate undo " + m.Volume + "` goes on"
 	}
 	return link(subject, Problem, volume.ReasonMigrating, message, "user"), true
 }

@@ -54,7 +54,8 @@ func (k known) nodeChain(n *corev1.Node) Chain {
 	subject := "node/" + name
 	l, down := f.nodeDown(name)
 	if !down {
-		l = link(subject, OK, volume.ReasonNodeReady, fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
+		l = link(subject, OK, volume.ReasonNodeReady,
+			fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
 	}
 	links := append([]Link{l}, f.drivers(n)...)
 	if l, unknown := f.failed(subject, n, volume.ReasonMountUnknown, "user"); unknown {
@@ -75,7 +76,9 @@ func (k known) drivers(node *corev1.Node) []Link {
 			// A kubelet's node may be for Pods without such volumes.
 			return nil
 		}
-		return []Link{link("csinode/"+node.Name, Problem, volume.ReasonDriverMissing, "no driver has registered on the node", "user")}
+		return []Link{
+			link("csinode/"+node.Name, Problem, volume.ReasonDriverMissing, "no driver has registered on the node", "user"),
+		}
 	}
 	var out []Link
 	for _, d := range n.Spec.Drivers {

@@ -20,13 +20,18 @@ func volumeRows() []row {
 			s.detached()
 			s.volume.Status.Phase, s.volume.Spec.ClaimRef = corev1.VolumeAvailable, nil
 		}},
-		{"a volume that nobody has looked at", "pv/v1", func(s *scene) { s.released(); s.detached(); s.volume.Status.Phase = "" }},
+		{"a volume that nobody has looked at", "pv/v1", func(s *scene) {
+			s.released()
+			s.detached()
+			s.volume.Status.Phase = ""
+		}},
 		{"a bound volume that names no claim", "pv/v1", func(s *scene) { s.volume.Spec.ClaimRef = nil; s.detached() }},
 		{"the claim is gone, the volume still attached", "pv/v1", (*scene).released},
 		{"the claim is gone, the driver has enough to do", "pv/v1", func(s *scene) {
 			s.released()
 			s.detached()
-			s.warn(s.volume.UID, volume.ReasonDriverBusy, "driver d.example.com works on as many calls to delete volumes as may be under way at once; this one waits for its turn")
+			s.warn(s.volume.UID, volume.ReasonDriverBusy, "driver d.example.com works on as many calls to delete volumes as "+
+				"may be under way at once; this one waits for its turn")
 		}},
 		{"the claim is gone, the driver deletes the volume", "pv/v1", func(s *scene) { s.released(); s.detached() }},
 		{"the claim is gone and the data kept", "pv/v1", func(s *scene) {
@@ -76,16 +81,20 @@ func nodeRows() []row {
 			s.csi1.Spec.Drivers[0].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To(int32(32))}
 		}},
 		{"a node with a mount that nobody knows", "node/n1", func(s *scene) {
-			s.warn(s.n1.UID, volume.ReasonMountUnknown, mount.Unknown([]string{"/r/pods/u/volumes/kubernetes.io~csi/v/mount"}).Message)
+			s.warn(s.n1.UID, volume.ReasonMountUnknown,
+				mount.Unknown([]string{"/r/pods/u/volumes/kubernetes.io~csi/v/mount"}).Message)
 			s.next("user")
 		}},
 		{"a node without drivers", "node/n1", func(s *scene) { s.all.CSINodes = nil }},
 		{"a node whose only driver was refused", "node/n1", func(s *scene) {
 			s.all.CSINodes = nil
-			s.warn("uid-n1", volume.ReasonRegistrationRefused, "the driver that registers at /r is not registered: Unavailable: not now")
+			s.warn("uid-n1", volume.ReasonRegistrationRefused,
+				"the driver that registers at /r is not registered: Unavailable: not now")
 		}},
 		{"a node that is not ready, whoever is there", "node/n1", func(s *scene) {
-			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{
+				Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown",
+			}
 		}},
 		{"what is wrong with its attachments and Pods", "node/n1", func(s *scene) {
 			s.detaching()
@@ -111,7 +120,12 @@ func causeRows() []row {
 			s.use(pod("web", ""))
 			s.all.CSINodes = s.all.CSINodes[1:]
 		}},
-		{"a Pod that names a missing claim", "", func(s *scene) { s.all.Claims = nil; s.released(); s.use(pod("web", "n1")); s.detached() }},
+		{"a Pod that names a missing claim", "", func(s *scene) {
+			s.all.Claims = nil
+			s.released()
+			s.use(pod("web", "n1"))
+			s.detached()
+		}},
 		{"a volume that cannot be deleted", "", func(s *scene) {
 			s.released()
 			s.detached()
@@ -125,7 +139,9 @@ func causeRows() []row {
 			s.all.Claims = append(s.all.Claims, c)
 		}},
 		{"a node holds up its Pods", "", func(s *scene) {
-			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{
+				Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown",
+			}
 		}},
 		{"a Pod that has ended waits for nothing", "", func(s *scene) {
 			s.pod.Status.Phase, s.all.Claims, s.all.Volumes, s.all.Attachments = corev1.PodSucceeded, nil, nil, nil

@@ -84,7 +84,8 @@ func (k known) claim(ns, name string) facts {
 
 // volume returns the facts about a volume, and of the claim that it is bound to.
 func (k known) volume(v *corev1.PersistentVolume) facts {
-	if ref := v.Spec.ClaimRef; ref != nil && (v.Status.Phase == corev1.VolumeBound || bind.Together(found(k.view.Claims, ref.Namespace+"/"+ref.Name), v)) {
+	if ref := v.Spec.ClaimRef; ref != nil &&
+		(v.Status.Phase == corev1.VolumeBound || bind.Together(found(k.view.Claims, ref.Namespace+"/"+ref.Name), v)) {
 		return k.claim(ref.Namespace, ref.Name)
 	}
 	return facts{known: k, Volume: v}.withClass(bind.VolumeClassOf(v))

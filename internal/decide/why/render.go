@@ -49,7 +49,8 @@ func Headline(c Chain) string {
 	if l.Subject != c.Subject {
 		subject = l.Subject + ": "
 	}
-	s := fmt.Sprintf("%s %s: %s%s (%s).", c.Subject, verb, subject, strings.TrimRight(l.Because.Message, "."), l.Because.Reason)
+	s := fmt.Sprintf("%s %s: %s%s (%s).", c.Subject, verb, subject, strings.TrimRight(l.Because.Message, "."),
+		l.Because.Reason)
 	if l.Because.Next != "" {
 		s += " Next: " + l.Because.Next + "."
 	}

@@ -14,18 +14,26 @@ func claimRows() []row {
 	return append([]row{
 		{"a claim that is mounted", "pvc/data", func(*scene) {}},
 		{"no class by that name", "pvc/data", func(s *scene) { s.unbound(); s.all.Classes = nil }},
-		{"no class named and none is the default", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.StorageClassName = nil }},
+		{"no class named and none is the default", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.claim.Spec.StorageClassName = nil
+		}},
 		{"no class named, and a default one", "pvc/data", func(s *scene) {
 			s.unbound()
 			s.claim.Spec.StorageClassName, s.class.Annotations = nil, map[string]string{volume.AnnDefaultClass: "true"}
 		}},
-		{"no class wanted, no volume fits", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.StorageClassName = ptr.To("") }},
+		{"no class wanted, no volume fits", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.claim.Spec.StorageClassName = ptr.To("")
+		}},
 		{"the driver is nowhere", "pvc/data", func(s *scene) { s.unbound(); s.all.CSINodes = nil }},
 		{"the provisioner has not begun", "pvc/data", (*scene).unbound},
 		{"the driver is making the volume", "pvc/data", func(s *scene) { s.unbound(); s.making() }},
 		{"the class has parameters that make no sense", "pvc/data", func(s *scene) {
 			s.unbound()
-			s.class.Parameters = map[string]string{"csi.storage.k8s.io/provisioner-secret-name": "${nosuch}", "csi.storage.k8s.io/provisioner-secret-namespace": "ns"}
+			s.class.Parameters = map[string]string{
+				"csi.storage.k8s.io/provisioner-secret-name": "${nosuch}", "csi.storage.k8s.io/provisioner-secret-namespace": "ns",
+			}
 		}},
 		{"a free volume fits", "pvc/data", func(s *scene) {
 			s.unbound()
@@ -34,9 +42,13 @@ func claimRows() []row {
 		}},
 		{"the driver has enough to do", "pvc/data", func(s *scene) {
 			s.unbound()
-			s.warn("uid-data", volume.ReasonDriverBusy, "driver d.example.com works on as many calls to create volumes as may be under way at once; this one waits for its turn")
+			s.warn("uid-data", volume.ReasonDriverBusy, "driver d.example.com works on as many calls to create volumes as may "+
+				"be under way at once; this one waits for its turn")
 		}},
-		{"whether the driver is making the volume may not be read", "pvc/data", func(s *scene) { s.unbound(); s.all.MakingHidden = true }},
+		{"whether the driver is making the volume may not be read", "pvc/data", func(s *scene) {
+			s.unbound()
+			s.all.MakingHidden = true
+		}},
 		{"the driver refuses", "pvc/data", func(s *scene) {
 			s.unbound()
 			s.warn("uid-data", volume.ReasonProvisioningFailed, "rpc error: code = ResourceExhausted desc = pool is full")
@@ -49,30 +61,46 @@ func claimRows() []row {
 			s.unbound()
 			s.warn("uid-before", volume.ReasonProvisioningFailed, "boom")
 		}},
+	}, append(lateRows(), namedRows()...)...)
+}
+
+// lateRows are of claims that wait for their first consumer.
+func lateRows() []row {
+	return []row{
 		{"a late class and nobody uses the claim", "pvc/data", (*scene).late},
 		{"a late class and a Pod without a node", "pvc/data", func(s *scene) { s.late(); s.use(pod("web", "")) }},
 		{"a late class and a Pod that finds no node", "pvc/data", func(s *scene) {
 			s.late()
 			p := pod("web", "")
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available: n1: the node is not ready; n2: the node is cordoned"}}
+			p.Status.Conditions = []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+				Message: "0/2 nodes are available: n1: the node is not ready; n2: the node is cordoned",
+			}}
 			s.use(p)
 		}},
 		{"no node has room", "pvc/data", func(s *scene) {
-			s.short("0/1 nodes are available: n1: node(s) did not have enough free storage: claim data asks for 2Ti, class fast has volumes of up to 97.9Gi there")
+			s.short("0/1 nodes are available: n1: node(s) did not have enough free storage: claim data asks for 2Ti, class " +
+				"fast has volumes of up to 97.9Gi there")
 		}},
 		{"no node has room, says a cluster's scheduler", "pvc/data", func(s *scene) {
 			s.short("0/3 nodes are available: 3 node(s) did not have enough free storage. not found")
 		}},
 		{"the driver has not told its capacity yet", "pvc/data", func(s *scene) {
-			s.short("0/1 nodes are available: n1: node(s) did not have enough free storage: driver d.example.com has not told how much of class fast there is")
+			s.short("0/1 nodes are available: n1: node(s) did not have enough free storage: driver d.example.com has not told " +
+				"how much of class fast there is")
 		}},
 		{"the driver does not tell its capacity", "pvc/data", func(s *scene) {
-			s.short("0/1 nodes are available: n1: node(s) did not have enough free storage: driver d.example.com has not told how much of class fast there is")
-			s.warn("uid-fast", volume.ReasonCapacityUnknown, "driver d.example.com does not tell the capacity of class fast in zone=a: Internal: disk on fire")
+			s.short("0/1 nodes are available: n1: node(s) did not have enough free storage: driver d.example.com has not told " +
+				"how much of class fast there is")
+			s.warn("uid-fast", volume.ReasonCapacityUnknown,
+				"driver d.example.com does not tell the capacity of class fast in zone=a: Internal: disk on fire")
 		}},
 		{"a late class and a Pod that named its node", "pvc/data", func(s *scene) { s.late(); s.use(pod("web", "n1")) }},
-		{"a late class whose volumes are made by hand", "pvc/data", func(s *scene) { s.late(); s.class.Provisioner = volume.NoProvisioner }},
-	}, namedRows()...)
+		{"a late class whose volumes are made by hand", "pvc/data", func(s *scene) {
+			s.late()
+			s.class.Provisioner = volume.NoProvisioner
+		}},
+	}
 }
 
 // namedRows are of claims that name a volume.
@@ -90,12 +118,17 @@ func namedRows() []row {
 		}},
 		{"a volume that is just being bound", "pvc/data", (*scene).pending},
 		{"a bound claim whose volume is gone", "pvc/data", func(s *scene) { s.all.Volumes = nil }},
-		{"a volume that has another uid for the claim that names it", "pv/v1", func(s *scene) { s.volume.Spec.ClaimRef.UID = "uid-edited" }},
+		{"a volume that has another uid for the claim that names it", "pv/v1", func(s *scene) {
+			s.volume.Spec.ClaimRef.UID = "uid-edited"
+		}},
 		{"one that was released for that", "pv/v1", func(s *scene) {
-			s.volume.Spec.ClaimRef.UID, s.volume.Status.Phase, s.claim.Status.Phase = "uid-edited", corev1.VolumeReleased, corev1.ClaimLost
+			s.volume.Spec.ClaimRef.UID, s.volume.Status.Phase, s.claim.Status.Phase = "uid-edited", corev1.VolumeReleased,
+				corev1.ClaimLost
 		}},
 		{"a lost claim", "pvc/data", func(s *scene) { s.claim.Status.Phase, s.all.Volumes = corev1.ClaimLost, nil }},
-		{"the volume is being deleted under the claim", "pvc/data", func(s *scene) { s.goes(volume.FinalizerVolumeProtection) }},
+		{"the volume is being deleted under the claim", "pvc/data", func(s *scene) {
+			s.goes(volume.FinalizerVolumeProtection)
+		}},
 		{"deleted while a Pod uses it", "pvc/data", func(s *scene) {
 			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerClaimProtection}
 		}},
@@ -107,7 +140,8 @@ func namedRows() []row {
 			s.claim.DeletionTimestamp, s.claim.Finalizers, s.all.Pods = now(), []string{volume.FinalizerClaimProtection}, nil
 		}},
 		{"deleted while a copy of it is made", "pvc/data", func(s *scene) {
-			s.claim.DeletionTimestamp, s.claim.Finalizers, s.all.Pods = now(), []string{"example.com/keep", volume.FinalizerCloning}, nil
+			s.claim.DeletionTimestamp, s.claim.Finalizers, s.all.Pods = now(),
+				[]string{"example.com/keep", volume.FinalizerCloning}, nil
 			s.making()
 			s.all.Begun[0].Source, s.all.Begun[0].SourceName = "h1", "data"
 		}},
@@ -136,7 +170,9 @@ func moveRows() []row {
 			s.detached()
 			s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data"}}
 		}},
-		{"a move that is forgotten when all is well", "pvc/data", func(s *scene) { s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data"}} }},
+		{"a move that is forgotten when all is well", "pvc/data", func(s *scene) {
+			s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data"}}
+		}},
 	}
 }
 
@@ -150,7 +186,9 @@ func attachmentRows() []row {
 		}},
 		{"another node has it, and is dead", "pod/other", func(s *scene) {
 			s.use(pod("other", "n2"))
-			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{
+				Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown",
+			}
 		}},
 		{"the driver does not detach it from another node", "pod/other", func(s *scene) {
 			s.all.Pods = nil
@@ -190,7 +228,10 @@ func attachmentRows() []row {
 			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "no such disk"}}
 		}},
 		{"the driver is not on the node", "pvc/data", func(s *scene) { s.attaching(); s.csi1.Spec.Drivers = nil }},
-		{"the driver needs no attaching", "pvc/data", func(s *scene) { s.detached(); s.driver.Spec.AttachRequired = ptr.To(false) }},
+		{"the driver needs no attaching", "pvc/data", func(s *scene) {
+			s.detached()
+			s.driver.Spec.AttachRequired = ptr.To(false)
+		}},
 	}, leavingRows()...)
 }
 
@@ -204,15 +245,21 @@ func leavingRows() []row {
 		{"and is dead", "pvc/data", func(s *scene) {
 			s.stillMounted("")
 			s.all.Warnings = nil
-			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{
+				Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown",
+			}
 		}},
-		{"and cannot get rid of it", "pvc/data", func(s *scene) { s.stillMounted("NodeUnstageVolume by driver d: Internal: busy") }},
+		{"and cannot get rid of it", "pvc/data", func(s *scene) {
+			s.stillMounted("NodeUnstageVolume by driver d: Internal: busy")
+		}},
 		{"nobody uses it", "pvc/data", func(s *scene) { s.all.Pods = nil }},
 		{"it is being detached", "volumeattachment/a1", func(s *scene) { s.all.Pods = nil; s.detaching() }},
 		{"it is detached, and somebody else holds the attachment", "volumeattachment/a1", func(s *scene) {
 			s.all.Pods, s.attachment.DeletionTimestamp, s.attachment.Finalizers = nil, now(), []string{"example.com/keep"}
 		}},
-		{"somebody else has made the attachment", "pvc/data", func(s *scene) { s.all.Pods, s.attachment.Name = nil, "by-hand" }},
+		{"somebody else has made the attachment", "pvc/data", func(s *scene) {
+			s.all.Pods, s.attachment.Name = nil, "by-hand"
+		}},
 		{"it cannot be detached", "volumeattachment/a1", func(s *scene) {
 			s.all.Pods = nil
 			s.attachment.Status.DetachError = &storagev1.VolumeError{Message: "device is busy"}
@@ -236,11 +283,16 @@ func consumerRows() []row {
 	return []row{
 		{"a Pod whose volumes are mounted", "pod/web", func(*scene) {}},
 		{"a Pod with a volume that is ill", "pvc/data", func(s *scene) { s.ill(); s.next("administrator of node n1") }},
-		{"a Pod with a volume that is ill, of which no event is left", "pod/web", func(s *scene) { s.ill(); s.all.Warnings = nil }},
+		{"a Pod with a volume that is ill, of which no event is left", "pod/web", func(s *scene) {
+			s.ill()
+			s.all.Warnings = nil
+		}},
 		{"a Pod that names a claim that does not exist", "pod/web", func(s *scene) { s.all.Claims = nil }},
 		{"a Pod without claims that finds no node", "pod/other", func(s *scene) {
 			p := pod("other", "")
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available"}}
+			p.Status.Conditions = []corev1.PodCondition{
+				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available"},
+			}
 			p.Spec.Volumes = nil
 			s.all.Pods = append(s.all.Pods, p)
 		}},
@@ -251,7 +303,9 @@ func consumerRows() []row {
 		}},
 		{"the node is gone", "pod/web", func(s *scene) { s.all.Nodes = s.all.Nodes[1:] }},
 		{"the node is not ready", "pod/web", func(s *scene) {
-			s.n1.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "the agent has stopped"}
+			s.n1.Status.Conditions[0] = corev1.NodeCondition{
+				Type: corev1.NodeReady, Status: corev1.ConditionFalse, Message: "the agent has stopped",
+			}
 		}},
 		{"the node has said nothing", "pod/web", func(s *scene) { s.pod.Status.Conditions = nil }},
 		{"the node is mounting", "pod/web", func(s *scene) {
@@ -261,10 +315,14 @@ func consumerRows() []row {
 			s.claim.DeletionTimestamp, s.claim.Finalizers = now(), []string{volume.FinalizerClaimProtection}
 		}},
 		{"another Pod has the volume that is for one", "pod/web", func(s *scene) {
-			s.told(volume.Because{Reason: volume.ReasonInUse, Message: "volume v1 is for one Pod only and Pod ns/first has it", Next: "pod ns/first"})
+			s.told(volume.Because{
+				Reason: volume.ReasonInUse, Message: "volume v1 is for one Pod only and Pod ns/first has it", Next: "pod ns/first",
+			})
 		}},
 		{"the node waits for the attach", "pod/web", func(s *scene) {
-			s.told(volume.Because{Reason: volume.ReasonWaitForAttach, Message: "volume v1 is not attached to node n1 yet", Next: "attacher"})
+			s.told(volume.Because{
+				Reason: volume.ReasonWaitForAttach, Message: "volume v1 is not attached to node n1 yet", Next: "attacher",
+			})
 		}},
 		{"the driver hangs", "pod/web", (*scene).asked},
 		{"the mount fails", "pod/web", func(s *scene) {
@@ -275,7 +333,9 @@ func consumerRows() []row {
 			s.warn("uid-web", volume.ReasonFailedMount, "another volume of the Pod has another cause")
 		}},
 		{"the driver of the mount is away", "pod/web", func(s *scene) {
-			s.told(volume.Because{Reason: volume.ReasonDriverMissing, Message: "driver d is not registered on node n1", Next: "d"})
+			s.told(volume.Because{
+				Reason: volume.ReasonDriverMissing, Message: "driver d is not registered on node n1", Next: "d",
+			})
 		}},
 		{"a node agent without the condition says it by event", "pod/web", func(s *scene) {
 			s.pod.Status.Conditions = nil
@@ -291,89 +351,8 @@ func consumerRows() []row {
 		}},
 		{"and cannot be unmounted", "pod/web", func(s *scene) {
 			s.pod.DeletionTimestamp = now()
-			s.failed(mount.Unpublish, "NodeUnpublishVolume by driver d.example.com: Internal: unmount /t: device or resource busy", "node n1")
+			s.failed(mount.Unpublish,
+				"NodeUnpublishVolume by driver d.example.com: Internal: unmount /t: device or resource busy", "node n1")
 		}},
-	}
-}
-
-// absentRows are what is told when a driver is not where it is needed.
-func absentRows() []row {
-	missing := func(s *scene) {
-		s.mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing), "driver d.example.com is not registered on node n1")
-	}
-	return []row{
-		{"a FlexVolume's driver that is not installed", "pod/web", func(s *scene) { s.flexVolume(); s.attaching(); s.flexDrivers(`{}`); missing(s) }},
-		{"the same, its node serves none", "pod/web", func(s *scene) { s.flexVolume(); s.attaching(); s.csi1.Spec.Drivers = nil; missing(s) }},
-		{"the same, it attaches and has attached", "pod/web", func(s *scene) { s.flexVolume(); s.flexDrivers(`{}`); missing(s) }},
-		{"the same, in a Pod", "pod/web", func(s *scene) { s.inline(); s.flexDrivers(`{}`); missing(s) }},
-		{"in a Pod, and it does not initialise", "pod/web", func(s *scene) {
-			s.inline()
-			s.flexDrivers(`{"c.example.com":"another cause","d.example.com":"driver example.com/d does not initialise: jq is not installed"}`)
-			missing(s)
-		}},
-		{"in a Pod, and it is about to register", "pod/web", func(s *scene) { s.inline(); s.flexDrivers(`{"d.example.com":""}`); missing(s) }},
-		{"what the node said is over", "pod/web", func(s *scene) { s.inline(); missing(s) }},
-		{"a driver that a bridge knows, of a volume written as CSI", "pvc/data", func(s *scene) {
-			s.attaching()
-			s.flexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed"}`)
-		}},
-		{"a bridge that is not understood", "pvc/data", func(s *scene) { s.attaching(); s.flexDrivers(`["d"]`) }},
-		{"no node for want of it", "pod/web", func(s *scene) {
-			s.flexVolume()
-			s.flexDrivers(`{}`)
-			s.homeless("0/2 nodes are available: n1: FlexVolume driver example.com/d is not installed there; n2: it is not ready")
-			s.all.CSINodes = nil
-		}},
-		{"the only node has it not", "pod/web", func(s *scene) {
-			s.flexVolume()
-			s.flexDrivers(`{}`)
-			s.homeless("0/1 nodes are available: n1: FlexVolume driver example.com/d is not installed there")
-			s.all.Nodes, s.all.CSINodes = s.all.Nodes[:1], nil
-		}},
-		{"no node for another reason", "pod/web", func(s *scene) {
-			s.flexVolume()
-			s.homeless("0/2 nodes are available: n1: it is not ready; n2: it is not ready")
-		}},
-		{"it was removed, and is kept to unmount with", "pod/web", func(s *scene) {
-			s.inline()
-			registered := s.csi1.Spec.Drivers
-			s.flexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed; 1 volume can be unmounted with version 12ab, which is kept for that"}`)
-			s.csi1.Spec.Drivers = registered
-			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "NodePublishVolume by driver d.example.com: Unavailable: no such FlexVolume driver: driver example.com/d was removed")
-		}},
-		{"the same, but that is not the cause", "pod/web", func(s *scene) {
-			s.inline()
-			registered := s.csi1.Spec.Drivers
-			s.flexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed"}`)
-			s.csi1.Spec.Drivers = registered
-			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), `volume data: the secret cannot be used: secrets "s" not found`)
-		}},
-		{"the control plane's host has a broken one", "pvc/data", func(s *scene) {
-			s.flexVolume()
-			s.controls()
-			s.all.CSINodes = append(s.all.CSINodes, csiNode("n2"))
-			s.all.Nodes[1].Annotations[volume.AnnDriverNotes] = `{"d.example.com":"driver example.com/d does not initialise: jq is not installed"}`
-			s.attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "Unavailable: driver example.com/d does not initialise"}}
-		}},
-		{"a node with drivers that cannot be used", "node/n1", func(s *scene) {
-			s.flexDrivers(`{"a.example.com":"driver example.com/a does not initialise: jq is not installed","d.example.com":""}`)
-			s.csi1.Spec.Drivers = csiNode("n1").Spec.Drivers
-		}},
-		{"the control plane's host has it not", "pvc/data", func(s *scene) { s.attachment.Status.Attached = false; s.controls() }},
-		{"the control plane's host has no such FlexVolume driver", "pvc/data", func(s *scene) {
-			s.flexVolume()
-			s.attachment.Status.Attached = false
-			s.controls()
-			s.all.Nodes[1].Annotations[volume.AnnDriverNotes] = `{}`
-		}},
-		{"the control plane's host cannot detach", "volumeattachment/a1", func(s *scene) {
-			s.all.Pods, s.attachment.DeletionTimestamp = nil, now()
-			s.controls()
-		}},
-		{"the control plane's host cannot detach what has no volume any more", "volumeattachment/a1", func(s *scene) {
-			s.all.Pods, s.all.Volumes, s.attachment.DeletionTimestamp = nil, nil, now()
-			s.controls()
-		}},
-		{"the control plane's host cannot grow it", "pvc/data", func(s *scene) { s.wants("2Gi"); s.controls() }},
 	}
 }

@@ -46,7 +46,8 @@ func (s Snapshot) link(subject string) Link {
 	switch {
 	case s.Deleting && slices.Contains(s.Finalizers, volume.FinalizerRestoring):
 		return link(subject, Waiting, volume.ReasonTerminating,
-			"the snapshot is being deleted; it stays while a volume is made from it ("+volume.FinalizerRestoring+")", "provisioner")
+			"the snapshot is being deleted; it stays while a volume is made from it ("+volume.FinalizerRestoring+")",
+			"provisioner")
 	case s.Deleting && s.Error != "":
 		return link(subject, Problem, volume.ReasonTerminating, "the snapshot is being deleted: "+s.Error, controller)
 	case s.Deleting:

@@ -24,7 +24,8 @@ func (f facts) volumeAlone() Link {
 	}
 	told := bind.Volume(bind.VolumeFactsOf(f.view, v)).Condition()
 	switch {
-	case told.Reason == volume.ReasonReleased && (v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed):
+	case told.Reason == volume.ReasonReleased &&
+		(v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed):
 		told = f.reclaimed()
 	case v.DeletionTimestamp != nil:
 		told = f.deletedVolume()
@@ -58,10 +59,16 @@ func (f facts) deletedVolume() volume.Condition {
 	v := f.Volume
 	owners := protect.Owners{
 		volume.FinalizerVolumeProtection: func() volume.Because { _, b := protect.Volume(v); return b },
-		volume.FinalizerProvisioner:      func() volume.Because { _, b := provision.Volume(provision.VolumeFactsOf(f.view, v)); return b },
+		volume.FinalizerProvisioner: func() volume.Because {
+			_, b := provision.Volume(provision.VolumeFactsOf(f.view, v))
+			return b
+		},
 	}
 	if csi := v.Spec.CSI; csi != nil {
-		owners[volume.AttacherFinalizer(csi.Driver)] = func() volume.Because { _, b := attach.Volume(v, len(f.attached()) > 0); return b }
+		owners[volume.AttacherFinalizer(csi.Driver)] = func() volume.Because {
+			_, b := attach.Volume(v, len(f.attached()) > 0)
+			return b
+		}
 	}
 	return protect.Kept("volume "+v.Name, v, owners)
 }

@@ -42,9 +42,14 @@ type scene struct {
 
 func newScene() *scene {
 	s := &scene{
-		claim:      &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "uid-data", Annotations: map[string]string{}}},
-		volume:     &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v1", UID: "uid-v1"}},
-		class:      &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: "uid-fast"}, Provisioner: driver, AllowVolumeExpansion: ptr.To(true)},
+		claim: &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "uid-data", Annotations: map[string]string{}},
+		},
+		volume: &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v1", UID: "uid-v1"}},
+		class: &storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: "uid-fast"}, Provisioner: driver,
+			AllowVolumeExpansion: ptr.To(true),
+		},
 		driver:     &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}},
 		attachment: attachment("n1"),
 		pod:        pod("web", "n1"),
@@ -53,17 +58,22 @@ func newScene() *scene {
 	}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	s.claim.Spec = corev1.PersistentVolumeClaimSpec{
-		StorageClassName: ptr.To("fast"), VolumeName: "v1", AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{Requests: size},
+		StorageClassName: ptr.To("fast"), VolumeName: "v1",
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources:   corev1.VolumeResourceRequirements{Requests: size},
 	}
-	s.claim.Status.Phase, s.claim.Status.Capacity, s.claim.Status.AccessModes = corev1.ClaimBound, size, s.claim.Spec.AccessModes
+	s.claim.Status.Phase, s.claim.Status.Capacity, s.claim.Status.AccessModes = corev1.ClaimBound, size,
+		s.claim.Spec.AccessModes
 	s.claim.Annotations[volume.AnnBindCompleted] = "yes"
 	s.volume.Spec = corev1.PersistentVolumeSpec{
 		Capacity: size, AccessModes: s.claim.Spec.AccessModes, StorageClassName: "fast",
-		ClaimRef:               &corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h1"}},
+		ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "h1"},
+		},
 	}
-	s.volume.Spec.PersistentVolumeReclaimPolicy, s.volume.Status.Phase = corev1.PersistentVolumeReclaimDelete, corev1.VolumeBound
+	s.volume.Spec.PersistentVolumeReclaimPolicy, s.volume.Status.Phase = corev1.PersistentVolumeReclaimDelete,
+		corev1.VolumeBound
 	s.attachment.Status.Attached = true
 	s.mounted(corev1.ConditionTrue, string(volume.ReasonMounted), "data=/m")
 	s.all = why.Objects{Lists: cluster.Lists{
@@ -76,31 +86,47 @@ func newScene() *scene {
 }
 
 func node(name string) *corev1.Node {
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
 }
 
 func csiNode(name string) *storagev1.CSINode {
-	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "id-" + name}}}}
+	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
+		Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: "id-" + name}},
+	}}
 }
 
 // pod uses the claim.
 func pod(name, node string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{NodeName: node}}
-	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{NodeName: node},
+	}
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+	}}}
 	return p
 }
 
 func attachment(node string) *storagev1.VolumeAttachment {
-	return &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driver, "h1", node)}, Spec: storagev1.VolumeAttachmentSpec{
-		NodeName: node, Attacher: driver, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("v1")},
-	}}
+	return &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(driver, "h1", node)},
+		Spec: storagev1.VolumeAttachmentSpec{
+			NodeName: node, Attacher: driver, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("v1")},
+		},
+	}
 }
 
 func now() *metav1.Time { t := metav1.Now(); return &t }
 
 // mounted sets what the node agent says of the Pod's volumes.
 func (s *scene) mounted(status corev1.ConditionStatus, reason, message string) {
-	s.pod.Status.Conditions = []corev1.PodCondition{{Type: volume.ConditionVolumesMounted, Status: status, Reason: reason, Message: message}}
+	s.pod.Status.Conditions = []corev1.PodCondition{
+		{Type: volume.ConditionVolumesMounted, Status: status, Reason: reason, Message: message},
+	}
 }
 
 // told has the node agent say why the Pod's volumes are not mounted.
@@ -160,7 +186,9 @@ func (s *scene) inline() {
 func (s *scene) homeless(why string) {
 	s.detached()
 	s.pod.Spec.NodeName = ""
-	s.pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: why}}
+	s.pod.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: why},
+	}
 }
 
 // controls has the control plane run on n2, where no driver has registered.
@@ -189,7 +217,9 @@ func (s *scene) pending() {
 
 // making has the provisioner have asked the driver for the claim's volume.
 func (s *scene) making() {
-	in := &provision.Intent{Driver: driver, Name: "pvc-uid-data", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"}}
+	in := &provision.Intent{
+		Driver: driver, Name: "pvc-uid-data", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
+	}
 	s.all.Begun = []*provision.Intent{in}
 }
 
@@ -203,7 +233,9 @@ func (s *scene) late() {
 func (s *scene) short(message string) {
 	s.late()
 	p := pod("web", "")
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message}}
+	p.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message},
+	}
 	s.use(p)
 }
 
@@ -229,11 +261,14 @@ func (s *scene) detaching() {
 
 // inlineAttachment has the attachment itself say what its volume is.
 func (s *scene) inlineAttachment() {
-	s.attachment.Spec.Source, s.attachment.Status.Attached = storagev1.VolumeAttachmentSource{InlineVolumeSpec: &s.volume.Spec}, false
+	s.attachment.Spec.Source, s.attachment.Status.Attached =
+		storagev1.VolumeAttachmentSource{InlineVolumeSpec: &s.volume.Spec}, false
 }
 
 func (s *scene) warn(uid types.UID, reason volume.Reason, message string) {
-	s.all.Warnings = append(s.all.Warnings, &corev1.Event{InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: string(reason), Message: message})
+	s.all.Warnings = append(s.all.Warnings, &corev1.Event{
+		InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: string(reason), Message: message,
+	})
 }
 
 // next adds to the newest warning who has to act.
@@ -248,7 +283,9 @@ func (s *scene) wants(size string) {
 func (s *scene) resizing(status corev1.ClaimResourceStatus) {
 	s.wants("2Gi")
 	s.claim.Status.AllocatedResources = s.claim.Spec.Resources.Requests
-	s.claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: status}
+	s.claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{
+		corev1.ResourceStorage: status,
+	}
 }
 
 // row is one scene and the object that is asked about.
@@ -261,7 +298,8 @@ type row struct {
 func TestExplanations(t *testing.T) {
 	for file, rows := range map[string][]row{
 		"claims.txt": claimRows(), "attachments.txt": attachmentRows(), "consumers.txt": consumerRows(),
-		"growth.txt": growthRows(), "volumes.txt": volumeRows(), "nodes.txt": nodeRows(), "absent.txt": absentRows(), "moves.txt": moveRows(),
+		"growth.txt": growthRows(), "volumes.txt": volumeRows(), "nodes.txt": nodeRows(), "absent.txt": absentRows(),
+		"moves.txt": moveRows(),
 		"kinds.txt": kindRows(),
 	} {
 		var b strings.Builder
@@ -342,8 +380,13 @@ func TestNextAfterEveryCode(t *testing.T) {
 		{"ControllerUnpublishVolume", "volumeattachment/a1", func(s *scene) {
 			s.all.Pods, s.attachment.Status.DetachError = nil, &storagev1.VolumeError{}
 		}},
-		{"NodeStageVolume, NodePublishVolume", "pod/web", func(s *scene) { s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "") }},
-		{"NodeUnpublishVolume", "pod/web", func(s *scene) { s.pod.DeletionTimestamp = now(); s.warn("uid-web", volume.ReasonFailedUnmount, "") }},
+		{"NodeStageVolume, NodePublishVolume", "pod/web", func(s *scene) {
+			s.mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "")
+		}},
+		{"NodeUnpublishVolume", "pod/web", func(s *scene) {
+			s.pod.DeletionTimestamp = now()
+			s.warn("uid-web", volume.ReasonFailedUnmount, "")
+		}},
 		{"NodeUnstageVolume", "volumeattachment/a1", func(s *scene) { s.stillMounted(""); s.next("node n1") }},
 		{"NodeExpandVolume", "pvc/data", func(s *scene) { s.nodeGrowth("") }},
 		{"NodeGetInfo", "node/n1", func(s *scene) {
@@ -400,7 +443,8 @@ func (s *scene) usedAlone(told bool) {
 	s.use(pod("other", "n2"))
 	s.n1.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(driver, "h1"))}
 	if told {
-		s.warn("uid-other", volume.ReasonFailedAttach, `Multi-Attach error for volume "v1": it can be on one node at a time, and node n1 says that it still uses it`)
+		s.warn("uid-other", volume.ReasonFailedAttach,
+			`Multi-Attach error for volume "v1": it can be on one node at a time, and node n1 says that it still uses it`)
 		s.next("node n1")
 	}
 }

@@ -19,7 +19,8 @@ import (
 // what nobody decides or has told yet. What is well has no words of a decision either.
 func own() []string {
 	return []string{
-		"there is no ", "is not ready", "is being moved", "has not said anything about the Pod yet", "the Pod has no node yet",
+		"there is no ", "is not ready", "is being moved", "has not said anything about the Pod yet",
+		"the Pod has no node yet",
 		"the Pod is being deleted", "is detached from node n1 by force",
 	}
 }

@@ -105,7 +105,8 @@ func TestKilledCheck(t *testing.T) {
 	p.ok(err)
 	bin := t.TempDir()
 	file := func(name string) string { return filepath.Join(bin, name) }
-	script := "#!/bin/sh\ntouch " + file("began") + "\nwhile [ ! -e " + file("go") + " ]; do sleep 0.01; done\n" + real + ` "$@" >` + file("said") + " 2>&1\ntouch " + file("ended") + "\n"
+	script := "#!/bin/sh\ntouch " + file("began") + "\nwhile [ ! -e " + file("go") + " ]; do sleep 0.01; done\n" + real +
+		` "$@" >` + file("said") + " 2>&1\ntouch " + file("ended") + "\n"
 	p.ok(os.WriteFile(file("e2fsck"), []byte(script), 0o700)) //nolint:gosec // it is to be run
 	exists := func(name string) func() bool {
 		return func() bool { _, err := os.Stat(file(name)); return err == nil }

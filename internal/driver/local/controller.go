@@ -17,7 +17,9 @@ import (
 
 // ControllerPublishVolume lets one node at a time use the volume. It is a
 // fence: NodeStageVolume asks for it.
-func (c *controller) ControllerPublishVolume(_ context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+func (c *controller) ControllerPublishVolume(
+	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
+) (*csipb.ControllerPublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetNodeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id or no node id")
 	}
@@ -28,7 +30,8 @@ func (c *controller) ControllerPublishVolume(_ context.Context, r *csipb.Control
 		return nil, failure(err)
 	}
 	if !c.pool.knowsNode(r.GetNodeId()) {
-		return nil, status.Errorf(codes.NotFound, "node %.128q: no driver serves it with pool %s; start one there first", r.GetNodeId(), c.pool.dir)
+		return nil, status.Errorf(codes.NotFound, "node %.128q: no driver serves it with pool %s; start one there first",
+			r.GetNodeId(), c.pool.dir)
 	}
 	if err := c.pool.publish(r.GetVolumeId(), r.GetNodeId()); err != nil {
 		return nil, failure(err)
@@ -38,7 +41,9 @@ func (c *controller) ControllerPublishVolume(_ context.Context, r *csipb.Control
 
 // ControllerUnpublishVolume takes the volume from a node, or from all nodes
 // when none is named.
-func (c *controller) ControllerUnpublishVolume(_ context.Context, r *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+func (c *controller) ControllerUnpublishVolume(
+	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
+) (*csipb.ControllerUnpublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id")
 	}
@@ -50,7 +55,9 @@ func (c *controller) ControllerUnpublishVolume(_ context.Context, r *csipb.Contr
 }
 
 // ValidateVolumeCapabilities says whether a volume can be used as asked.
-func (c *controller) ValidateVolumeCapabilities(_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
+func (c *controller) ValidateVolumeCapabilities(
+	_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest,
+) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
 	if r.GetVolumeId() == "" || len(r.GetVolumeCapabilities()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "no volume id or no capability")
 	}
@@ -67,7 +74,8 @@ func (c *controller) ValidateVolumeCapabilities(_ context.Context, r *csipb.Vali
 
 // publishedTo is the answer to whoever wants what another node uses.
 func publishedTo(v record) error {
-	return status.Errorf(codes.FailedPrecondition, "volume %s is published to node %.128q; unpublish it there first", v.ID, v.Node)
+	return status.Errorf(codes.FailedPrecondition,
+		"volume %s is published to node %.128q; unpublish it there first", v.ID, v.Node)
 }
 
 func publishedNodes(v record) []string {
@@ -97,7 +105,9 @@ func (c *controller) ListVolumes(_ context.Context, r *csipb.ListVolumesRequest)
 }
 
 // ControllerGetVolume describes one volume.
-func (c *controller) ControllerGetVolume(_ context.Context, r *csipb.ControllerGetVolumeRequest) (*csipb.ControllerGetVolumeResponse, error) {
+func (c *controller) ControllerGetVolume(
+	_ context.Context, r *csipb.ControllerGetVolumeRequest,
+) (*csipb.ControllerGetVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id")
 	}
@@ -105,17 +115,22 @@ func (c *controller) ControllerGetVolume(_ context.Context, r *csipb.ControllerG
 	if err != nil {
 		return nil, failure(err)
 	}
-	return &csipb.ControllerGetVolumeResponse{Volume: c.describe(v), Status: &csipb.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: publishedNodes(v)}}, nil
+	return &csipb.ControllerGetVolumeResponse{
+		Volume: c.describe(v), Status: &csipb.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: publishedNodes(v)},
+	}, nil
 }
 
 // ListSnapshots lists all snapshots, those of a volume, or one.
-func (c *controller) ListSnapshots(_ context.Context, r *csipb.ListSnapshotsRequest) (*csipb.ListSnapshotsResponse, error) {
+func (c *controller) ListSnapshots(
+	_ context.Context, r *csipb.ListSnapshotsRequest,
+) (*csipb.ListSnapshotsResponse, error) {
 	all, err := c.pool.list(snapshots)
 	if err != nil {
 		return nil, failure(err)
 	}
 	all = slices.DeleteFunc(all, func(s record) bool {
-		return r.GetSnapshotId() != "" && s.ID != r.GetSnapshotId() || r.GetSourceVolumeId() != "" && s.Source != r.GetSourceVolumeId()
+		return r.GetSnapshotId() != "" && s.ID != r.GetSnapshotId() ||
+			r.GetSourceVolumeId() != "" && s.Source != r.GetSourceVolumeId()
 	})
 	some, next, err := page(all, r.GetStartingToken(), r.GetMaxEntries())
 	if err != nil {
@@ -146,7 +161,9 @@ func (c *controller) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest)
 	if err != nil {
 		return nil, failure(err)
 	}
-	return &csipb.GetCapacityResponse{AvailableCapacity: max(0, usage.Available-c.keep), MaximumVolumeSize: wrapperspb.Int64(usage.Total)}, nil
+	return &csipb.GetCapacityResponse{
+		AvailableCapacity: max(0, usage.Available-c.keep), MaximumVolumeSize: wrapperspb.Int64(usage.Total),
+	}, nil
 }
 
 // page cuts one page out of entries; tokens are positions.
@@ -155,7 +172,8 @@ func page[T any](entries []T, token string, most int32) ([]T, string, error) {
 	if token != "" {
 		var err error
 		if start, err = strconv.Atoi(token); err != nil || start < 0 || start > len(entries) {
-			return nil, "", status.Errorf(codes.Aborted, "starting token %.40q is not one of ours; start the list again without one", token)
+			return nil, "", status.Errorf(codes.Aborted,
+				"starting token %.40q is not one of ours; start the list again without one", token)
 		}
 	}
 	if most < 0 {
@@ -173,7 +191,9 @@ func page[T any](entries []T, token string, most int32) ([]T, string, error) {
 }
 
 // ControllerGetCapabilities says what the controller service can do.
-func (c *controller) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+func (c *controller) ControllerGetCapabilities(
+	context.Context, *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	out := &csipb.ControllerGetCapabilitiesResponse{}
 	for _, t := range []csipb.ControllerServiceCapability_RPC_Type{
 		csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,

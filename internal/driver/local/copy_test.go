@@ -18,7 +18,9 @@ func TestSuite(t *testing.T) {
 			csitest.Suite(t, func(t *testing.T) csitest.Target {
 				w := newWorld(t)
 				t.Cleanup(w.empty)
-				return csitest.Target{Socket: filepath.Join(w.dir, "csi.sock"), Dir: w.dir, FSType: fsType, Block: true, Bytes: smallest(fsType)}
+				return csitest.Target{
+					Socket: filepath.Join(w.dir, "csi.sock"), Dir: w.dir, FSType: fsType, Block: true, Bytes: smallest(fsType),
+				}
 			})
 		})
 	}
@@ -139,7 +141,9 @@ func TestCopySizes(t *testing.T) {
 	w := newWorld(t)
 	original := w.create("original", 64*mib, "ext4", nil)
 	snapshot := w.snapshot("snapshot", original.id)
-	for name, source := range map[string]*csipb.VolumeContentSource{"volume": fromVolume(original.id), "snapshot": fromSnapshot(snapshot)} {
+	for name, source := range map[string]*csipb.VolumeContentSource{
+		"volume": fromVolume(original.id), "snapshot": fromSnapshot(snapshot),
+	} {
 		r := request(name, 32*mib, "ext4")
 		r.VolumeContentSource = source
 		_, err := w.c.CreateVolume(t.Context(), r)

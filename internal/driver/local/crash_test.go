@@ -78,10 +78,14 @@ func TestHalfDone(t *testing.T) {
 	d.write("data")
 	d.rest()
 	for name, half := range map[string]func(){
-		"draft of the node":             func() { w.ok(os.WriteFile(filepath.Dir(image)+"/node.tmp", []byte("no"), 0o600)) },
-		"attached":                      func() { attached() },
-		"attached and the staging path": func() { attached(); w.ok(os.RemoveAll(d.staging)); w.ok(os.Mkdir(d.staging, 0o750)) },
-		"target made":                   func() { w.ok(os.Mkdir(d.target, 0o750)) },
+		"draft of the node": func() { w.ok(os.WriteFile(filepath.Dir(image)+"/node.tmp", []byte("no"), 0o600)) },
+		"attached":          func() { attached() },
+		"attached and the staging path": func() {
+			attached()
+			w.ok(os.RemoveAll(d.staging))
+			w.ok(os.Mkdir(d.staging, 0o750))
+		},
+		"target made": func() { w.ok(os.Mkdir(d.target, 0o750)) },
 		"grown on the disk only": func() {
 			attached()
 			info, err := os.Stat(image)
@@ -293,7 +297,8 @@ func TestKill(t *testing.T) {
 	rounds := []step{
 		{"create", create("blank", nil), nothing},
 		{"snapshot", func(w *world) error {
-			_, err := w.c.CreateSnapshot(w.Context(), &csipb.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: original.id})
+			_, err := w.c.CreateSnapshot(w.Context(),
+				&csipb.CreateSnapshotRequest{Name: "snapshot", SourceVolumeId: original.id})
 			return err
 		}, same(snapshots, snapshot)},
 		{"clone", create("clone", fromVolume(original.id)), same(volumes, clone)},
@@ -306,7 +311,8 @@ func TestKill(t *testing.T) {
 		{"unpublish", func(w *world) error { return w.disk("blank", blank, "ext4").detach() }, nothing},
 		{"expand", func(w *world) error {
 			size += mib
-			_, err := w.c.ControllerExpandVolume(w.Context(), &csipb.ControllerExpandVolumeRequest{VolumeId: blank, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
+			_, err := w.c.ControllerExpandVolume(w.Context(),
+				&csipb.ControllerExpandVolumeRequest{VolumeId: blank, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
 			return err
 		}, nothing},
 		{"delete", remove(blank), nothing},

@@ -37,7 +37,9 @@ type controller struct {
 
 // CreateVolume makes a volume, or finds the one that an equal call has made:
 // also when the source of that one is gone by now.
-func (c *controller) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
+func (c *controller) CreateVolume(
+	ctx context.Context, r *csipb.CreateVolumeRequest,
+) (*csipb.CreateVolumeResponse, error) {
 	if err := checkName(r.GetName()); err != nil {
 		return nil, err
 	}
@@ -45,7 +47,8 @@ func (c *controller) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequ
 		return nil, err
 	}
 	if len(r.GetMutableParameters()) > 0 {
-		return nil, status.Error(codes.InvalidArgument, "this driver cannot modify volumes; take the attributes class out of the claim")
+		return nil, status.Error(codes.InvalidArgument,
+			"this driver cannot modify volumes; take the attributes class out of the claim")
 	}
 	fsType, err := checkCapabilities(r.GetVolumeCapabilities())
 	if err != nil {
@@ -97,8 +100,10 @@ func (c *controller) create(ctx context.Context, id, fsType string, r *csipb.Cre
 func (c *controller) created(v record, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	_, source := sourceOf(r.GetVolumeContentSource())
 	want := r.GetCapacityRange()
-	if v.Size < want.GetRequiredBytes() || want.GetLimitBytes() > 0 && v.Size > want.GetLimitBytes() || v.Source != source {
-		return nil, status.Errorf(codes.AlreadyExists, "volume %s exists with %d bytes and source %q; delete it first or choose another name", v.ID, v.Size, v.Source)
+	if v.Size < want.GetRequiredBytes() || want.GetLimitBytes() > 0 && v.Size > want.GetLimitBytes() ||
+		v.Source != source {
+		return nil, status.Errorf(codes.AlreadyExists,
+			"volume %s exists with %d bytes and source %q; delete it first or choose another name", v.ID, v.Size, v.Source)
 	}
 	out := c.describe(v)
 	out.ContentSource = r.GetVolumeContentSource()
@@ -128,7 +133,8 @@ func checkParameters(all map[string]string) error {
 		// The old name of the filesystem type comes as a parameter too (S1-026);
 		// what counts is the capability.
 		if !strings.HasPrefix(key, reserved) && !strings.EqualFold(key, "fstype") {
-			return status.Errorf(codes.InvalidArgument, "parameter %.128q is not known; this driver has none, take it out of the class", key)
+			return status.Errorf(codes.InvalidArgument,
+				"parameter %.128q is not known; this driver has none, take it out of the class", key)
 		}
 	}
 	return nil
@@ -144,9 +150,12 @@ func checkCapabilities(all []*csipb.VolumeCapability) (string, error) {
 	for _, c := range all {
 		switch c.GetAccessMode().GetMode() {
 		case csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
-			csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
+			csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+			csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 		default:
-			return "", status.Errorf(codes.InvalidArgument, "access mode %s: a local volume is on one node at a time; ask for ReadWriteOnce or ReadWriteOncePod", c.GetAccessMode().GetMode())
+			return "", status.Errorf(codes.InvalidArgument,
+				"access mode %s: a local volume is on one node at a time; ask for ReadWriteOnce or ReadWriteOncePod",
+				c.GetAccessMode().GetMode())
 		}
 		switch {
 		case c.GetBlock() != nil:
@@ -157,7 +166,8 @@ func checkCapabilities(all []*csipb.VolumeCapability) (string, error) {
 				fsType = defaultFS
 			}
 			if _, err := mount.SmallestFS(fsType); err != nil {
-				return "", status.Errorf(codes.InvalidArgument, "filesystem type %.40q is not supported; there are ext4, xfs and btrfs", fsType)
+				return "", status.Errorf(codes.InvalidArgument,
+					"filesystem type %.40q is not supported; there are ext4, xfs and btrfs", fsType)
 			}
 		}
 	}
@@ -173,7 +183,8 @@ func (c *controller) checkTopology(r *csipb.TopologyRequirement) error {
 			return nil
 		}
 	}
-	return status.Errorf(codes.ResourceExhausted, "this driver makes volumes in pool %s only, which is not among the requested ones", c.pool.id)
+	return status.Errorf(codes.ResourceExhausted,
+		"this driver makes volumes in pool %s only, which is not among the requested ones", c.pool.id)
 }
 
 // sourceOf returns the kind and the id of a source; "" when there is none.
@@ -214,7 +225,8 @@ func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) 
 		size = min(defaultSize, orNone(limit)/sizeStep*sizeStep)
 	}
 	if required < source.Size && required > 0 {
-		return 0, status.Errorf(codes.OutOfRange, "%d bytes are less than the %d of source %s; ask for as many", required, source.Size, source.ID)
+		return 0, status.Errorf(codes.OutOfRange, "%d bytes are less than the %d of source %s; ask for as many", required,
+			source.Size, source.ID)
 	}
 	// A volume of no bytes would be one that nothing can be done with.
 	size = max(size, source.Size, sizeStep)
@@ -230,7 +242,8 @@ func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) 
 	}
 	size = (size + sizeStep - 1) / sizeStep * sizeStep
 	if size > orNone(limit) {
-		return 0, status.Errorf(codes.OutOfRange, "the least size is %d bytes, more than the limit of %d; raise the limit", size, limit)
+		return 0, status.Errorf(codes.OutOfRange,
+			"the least size is %d bytes, more than the limit of %d; raise the limit", size, limit)
 	}
 	return size, c.checkRoom(size)
 }
@@ -269,7 +282,8 @@ func (c *controller) checkRoom(size int64) error {
 		return failure(err)
 	}
 	if size > usage.Total {
-		return status.Errorf(codes.OutOfRange, "%d bytes are more than the disk of pool %s has (%d); ask for less", size, c.pool.dir, usage.Total)
+		return status.Errorf(codes.OutOfRange, "%d bytes are more than the disk of pool %s has (%d); ask for less", size,
+			c.pool.dir, usage.Total)
 	}
 	return nil
 }
@@ -282,7 +296,8 @@ func (c *controller) checkSpare() error {
 		return failure(err)
 	}
 	if c.keep > 0 && usage.Available <= c.keep {
-		return status.Errorf(codes.ResourceExhausted, "the disk of pool %s has %d MiB free, and %d MiB of it are kept for the control plane; delete volumes or snapshots, make room on it, or mount another disk at the pool",
+		return status.Errorf(codes.ResourceExhausted, "the disk of pool %s has %d MiB free, and %d MiB of it are kept for "+
+			"the control plane; delete volumes or snapshots, make room on it, or mount another disk at the pool",
 			c.pool.dir, usage.Available>>20, c.keep>>20)
 	}
 	return nil
@@ -304,7 +319,9 @@ func (c *controller) fill(ctx context.Context, image *os.File, source record) er
 }
 
 // DeleteVolume deletes a volume that nobody uses.
-func (c *controller) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
+func (c *controller) DeleteVolume(
+	ctx context.Context, r *csipb.DeleteVolumeRequest,
+) (*csipb.DeleteVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id")
 	}
@@ -328,7 +345,9 @@ func (c *controller) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequ
 
 // ControllerExpandVolume makes a volume larger; the node fits the device and
 // the filesystem to it.
-func (c *controller) ControllerExpandVolume(ctx context.Context, r *csipb.ControllerExpandVolumeRequest) (*csipb.ControllerExpandVolumeResponse, error) {
+func (c *controller) ControllerExpandVolume(
+	ctx context.Context, r *csipb.ControllerExpandVolumeRequest,
+) (*csipb.ControllerExpandVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetCapacityRange() == nil {
 		return nil, status.Error(codes.InvalidArgument, "no volume id or no capacity range")
 	}
@@ -347,7 +366,8 @@ func (c *controller) ControllerExpandVolume(ctx context.Context, r *csipb.Contro
 		}
 	}
 	if limit := r.GetCapacityRange().GetLimitBytes(); size > orNone(limit) {
-		return nil, status.Errorf(codes.OutOfRange, "volume %s has %d bytes, more than the limit of %d; volumes never shrink", v.ID, size, limit)
+		return nil, status.Errorf(codes.OutOfRange, "volume %s has %d bytes, more than the limit of %d; volumes never shrink",
+			v.ID, size, limit)
 	}
 	if err := c.pool.grow(v.ID, size); err != nil {
 		return nil, failure(err)

@@ -37,8 +37,10 @@ func TestDamage(t *testing.T) {
 			w.ok(os.Remove(dir + "/volume.json"))
 			w.ok(unix.Mkfifo(dir+"/volume.json", 0o600))
 		},
-		"record of another": func(w *world, dir, _ string) { w.ok(os.WriteFile(dir+"/volume.json", []byte(`{"id":"vol-0"}`), 0o600)) },
-		"node is a link":    func(w *world, dir, precious string) { w.ok(os.Symlink(precious+"/file", dir+"/node")) },
+		"record of another": func(w *world, dir, _ string) {
+			w.ok(os.WriteFile(dir+"/volume.json", []byte(`{"id":"vol-0"}`), 0o600))
+		},
+		"node is a link": func(w *world, dir, precious string) { w.ok(os.Symlink(precious+"/file", dir+"/node")) },
 		"only the directory": func(w *world, dir, _ string) {
 			w.ok(os.Remove(dir + "/volume.json"))
 			w.ok(os.Remove(dir + "/disk.img"))

@@ -89,7 +89,8 @@ func (p *pool) byHand(v record, err error) error {
 		return err
 	}
 	image := p.image(volumes, v.ID)
-	return fmt.Errorf("the filesystem of volume %s %w: run flock %s e2fsck -f %s", v.ID, mount.ErrNeedsPerson, image, image)
+	return fmt.Errorf("the filesystem of volume %s %w: run flock %s e2fsck -f %s", v.ID,
+		mount.ErrNeedsPerson, image, image)
 }
 
 // mountedAt returns a path where a device's filesystem can be reached, or "".
@@ -138,7 +139,8 @@ func notOurs(v record, device, path string) error {
 	if err != nil || !mounted || shows(at, device) {
 		return err
 	}
-	return status.Errorf(codes.FailedPrecondition, "volume %s is not at %s, %.128q is; nothing was unmounted", v.ID, path, at.Source)
+	return status.Errorf(codes.FailedPrecondition, "volume %s is not at %s, %.128q is; nothing was unmounted", v.ID,
+		path, at.Source)
 }
 
 func syncDevice(device string) error {

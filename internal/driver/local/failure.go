@@ -36,7 +36,10 @@ func failure(err error) error {
 		{mount.ErrOccupied, codes.FailedPrecondition, "; unmount that first"},
 		{mount.ErrNoLoop, codes.ResourceExhausted, ""},
 		{unix.ENOSPC, codes.ResourceExhausted, "; the pool's disk is full: delete volumes or snapshots, or make room on it"},
-		{unix.EDQUOT, codes.ResourceExhausted, "; the quota of the pool's disk is used up: delete volumes or snapshots, or raise it"},
+		{
+			unix.EDQUOT, codes.ResourceExhausted,
+			"; the quota of the pool's disk is used up: delete volumes or snapshots, or raise it",
+		},
 		{unix.EFBIG, codes.OutOfRange, "; the filesystem of the pool has no files as large: ask for less"},
 		{unix.EBUSY, codes.FailedPrecondition, "; a process still uses it, end that first"},
 		{context.Canceled, codes.Canceled, ""},

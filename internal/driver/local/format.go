@@ -81,7 +81,8 @@ func (p *pool) format(ctx context.Context, v record, device, fsType string) erro
 		return err
 	}
 	if !blank {
-		return status.Errorf(codes.FailedPrecondition, "volume %s holds data but no filesystem that is known; it is never formatted: use it as a raw block volume, or delete it", v.ID)
+		return status.Errorf(codes.FailedPrecondition, "volume %s holds data but no filesystem that is known; it is never "+
+			"formatted: use it as a raw block volume, or delete it", v.ID)
 	}
 	if err := durable.WriteFile(p.formattingPath(v.ID), nil); err != nil {
 		return err

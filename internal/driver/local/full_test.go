@@ -86,7 +86,8 @@ func TestCapacity(t *testing.T) {
 	w.refused("larger than the disk", err, codes.OutOfRange, "disk", w.pool, "ask for less")
 	modeless := capability("")
 	modeless.AccessMode.Mode = csipb.VolumeCapability_AccessMode_UNKNOWN
-	if _, of := w.capacity(&csipb.GetCapacityRequest{VolumeCapabilities: []*csipb.VolumeCapability{modeless}}); of != largest {
+	if _, of := w.capacity(&csipb.GetCapacityRequest{VolumeCapabilities: []*csipb.VolumeCapability{modeless}}); of !=
+		largest {
 		t.Errorf("largest volume for no mode %d, want %d", of, largest)
 	}
 	shared := capability("ext4")
@@ -164,7 +165,8 @@ func TestCopyDoesNotFit(t *testing.T) {
 	clone.VolumeContentSource = fromVolume(d.id)
 	for range 2 {
 		_, err = w.c.CreateSnapshot(t.Context(), &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: d.id})
-		w.refused("snapshot", err, codes.ResourceExhausted, snapshots.idOf("s"), "disk is full", "delete volumes or snapshots")
+		w.refused("snapshot", err, codes.ResourceExhausted, snapshots.idOf("s"), "disk is full",
+			"delete volumes or snapshots")
 		_, err = w.c.CreateVolume(t.Context(), clone)
 		w.refused("clone", err, codes.ResourceExhausted, volumes.idOf("clone"), "disk is full", "delete volumes or snapshots")
 	}
@@ -187,7 +189,8 @@ func TestCopyDoesNotFit(t *testing.T) {
 // that gives space back goes well.
 func TestFullPool(t *testing.T) {
 	w := newSmallWorld(t)
-	used, fresh, more := w.create("used", 16*mib, "ext4", nil), w.create("fresh", 16*mib, "ext4", nil), w.create("more", mib, "block", nil)
+	used, fresh, more := w.create("used", 16*mib, "ext4", nil), w.create("fresh", 16*mib, "ext4", nil),
+		w.create("more", mib, "block", nil)
 	used.use()
 	used.write("data")
 	w.ok(fresh.attach())

@@ -53,7 +53,8 @@ func TestHostileNames(t *testing.T) {
 	for _, name := range []string{"", strings.Repeat("n", 129), strings.Repeat("n", 10<<10)} {
 		_, err := w.c.CreateVolume(t.Context(), request(name, mib, "block"))
 		w.refused("volume name", err, codes.InvalidArgument, "name", "128")
-		_, err = w.c.CreateSnapshot(t.Context(), &csipb.CreateSnapshotRequest{Name: name, SourceVolumeId: "vol-" + strings.Repeat("0", 32)})
+		_, err = w.c.CreateSnapshot(t.Context(),
+			&csipb.CreateSnapshotRequest{Name: name, SourceVolumeId: "vol-" + strings.Repeat("0", 32)})
 		w.refused("snapshot name", err, codes.InvalidArgument, "name", "128")
 	}
 	made := map[string]string{}
@@ -76,9 +77,11 @@ func TestHostileNames(t *testing.T) {
 // calls are all calls with an id, and how each answers if it is none.
 func (w *world) calls(id string) map[string]error {
 	ctx, volume, block := w.Context(), w.disk("hostile", id, "block"), capability("block")
-	_, expand := w.c.ControllerExpandVolume(ctx, &csipb.ControllerExpandVolumeRequest{VolumeId: id, CapacityRange: &csipb.CapacityRange{RequiredBytes: mib}})
+	_, expand := w.c.ControllerExpandVolume(ctx,
+		&csipb.ControllerExpandVolumeRequest{VolumeId: id, CapacityRange: &csipb.CapacityRange{RequiredBytes: mib}})
 	_, get := w.c.ControllerGetVolume(ctx, &csipb.ControllerGetVolumeRequest{VolumeId: id})
-	_, validate := w.c.ValidateVolumeCapabilities(ctx, &csipb.ValidateVolumeCapabilitiesRequest{VolumeId: id, VolumeCapabilities: []*csipb.VolumeCapability{block}})
+	_, validate := w.c.ValidateVolumeCapabilities(ctx,
+		&csipb.ValidateVolumeCapabilitiesRequest{VolumeId: id, VolumeCapabilities: []*csipb.VolumeCapability{block}})
 	_, snapshot := w.c.CreateSnapshot(ctx, &csipb.CreateSnapshotRequest{Name: "s", SourceVolumeId: id})
 	_, stats := w.n.NodeGetVolumeStats(ctx, &csipb.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: w.dir})
 	clone, restore := request("c", mib, "block"), request("r", mib, "block")
@@ -86,7 +89,8 @@ func (w *world) calls(id string) map[string]error {
 	_, cloned := w.c.CreateVolume(ctx, clone)
 	_, restored := w.c.CreateVolume(ctx, restore)
 	return map[string]error{
-		"ControllerExpandVolume": expand, "ControllerGetVolume": get, "ValidateVolumeCapabilities": validate, "CreateSnapshot": snapshot,
+		"ControllerExpandVolume": expand, "ControllerGetVolume": get, "ValidateVolumeCapabilities": validate,
+		"CreateSnapshot":     snapshot,
 		"NodeGetVolumeStats": stats, "clone": cloned, "restore": restored, "ControllerPublishVolume": volume.attach(),
 		"NodeStageVolume": volume.stage(), "NodeUnstageVolume": volume.unstage(), "NodePublishVolume": volume.publish(false),
 		"NodeUnpublishVolume": volume.unpublish(), "NodeExpandVolume": volume.nodeExpand(),
@@ -101,7 +105,8 @@ func TestHostileIDs(t *testing.T) {
 	w.ok(os.WriteFile(filepath.Join(outside, "disk.img"), blob("precious"), 0o600))
 	w.disk("hostile", "", "")
 	before := w.tree()
-	ids := append(hostileNames(), "../../"+filepath.Base(outside), outside, strings.Repeat("i", 10<<10), "vol-"+strings.Repeat("1", 10<<10))
+	ids := append(hostileNames(), "../../"+filepath.Base(outside), outside, strings.Repeat("i", 10<<10),
+		"vol-"+strings.Repeat("1", 10<<10))
 	for _, id := range ids {
 		for call, err := range w.calls(id) {
 			w.refused(fmt.Sprintf("%s of %.40q", call, id), err, codes.NotFound)
@@ -129,9 +134,11 @@ func TestHostileNodes(t *testing.T) {
 	d := w.create("v", mib, "block", nil)
 	before := w.tree()
 	for _, node := range append(hostileNames(), strings.Repeat("n", 10<<10), "../nodes/"+digest("node"), digest("node")) {
-		_, err := w.c.ControllerPublishVolume(t.Context(), &csipb.ControllerPublishVolumeRequest{VolumeId: d.id, NodeId: node, VolumeCapability: capability("block")})
+		_, err := w.c.ControllerPublishVolume(t.Context(),
+			&csipb.ControllerPublishVolumeRequest{VolumeId: d.id, NodeId: node, VolumeCapability: capability("block")})
 		w.refused(fmt.Sprintf("publish to node %.40q", node), err, codes.NotFound, "start one there")
-		_, err = w.c.ControllerUnpublishVolume(t.Context(), &csipb.ControllerUnpublishVolumeRequest{VolumeId: d.id, NodeId: node})
+		_, err = w.c.ControllerUnpublishVolume(t.Context(),
+			&csipb.ControllerUnpublishVolumeRequest{VolumeId: d.id, NodeId: node})
 		w.ok(err)
 	}
 	w.unchanged(before)
@@ -232,22 +239,40 @@ func TestWhatIsNotKnown(t *testing.T) {
 		code   codes.Code
 		words  []string
 	}{
-		"fs type": {func(r *csipb.CreateVolumeRequest) { r.VolumeCapabilities[0] = capability("../ext4") }, codes.InvalidArgument, []string{"../ext4", "ext4, xfs and btrfs"}},
+		"fs type": {func(r *csipb.CreateVolumeRequest) {
+			r.VolumeCapabilities[0] = capability("../ext4")
+		}, codes.InvalidArgument, []string{"../ext4", "ext4, xfs and btrfs"}},
 		"fs type2": {func(r *csipb.CreateVolumeRequest) {
 			r.VolumeCapabilities[0] = capability("-F\x00" + strings.Repeat("x", 10<<10))
 		}, codes.InvalidArgument, []string{"ext4, xfs and btrfs"}},
 		"mode": {func(r *csipb.CreateVolumeRequest) {
 			r.VolumeCapabilities[0].AccessMode.Mode = csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 		}, codes.InvalidArgument, []string{"MULTI_NODE_MULTI_WRITER", "ReadWriteOnce"}},
-		"no mode":         {func(r *csipb.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessMode = nil }, codes.InvalidArgument, []string{"access mode"}},
-		"no type":         {func(r *csipb.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessType = nil }, codes.InvalidArgument, []string{"mount nor block"}},
-		"no capabilities": {func(r *csipb.CreateVolumeRequest) { r.VolumeCapabilities = nil }, codes.InvalidArgument, []string{"capability"}},
-		"parameter":       {func(r *csipb.CreateVolumeRequest) { r.Parameters = map[string]string{"colour": "red"} }, codes.InvalidArgument, []string{"colour", "class"}},
-		"10 KB parameter": {func(r *csipb.CreateVolumeRequest) { r.Parameters = map[string]string{strings.Repeat("p", 10<<10): ""} }, codes.InvalidArgument, []string{"class"}},
-		"mutable":         {func(r *csipb.CreateVolumeRequest) { r.MutableParameters = map[string]string{"iops": "1"} }, codes.InvalidArgument, []string{"attributes class"}},
-		"empty source":    {func(r *csipb.CreateVolumeRequest) { r.VolumeContentSource = &csipb.VolumeContentSource{} }, codes.InvalidArgument, []string{"source"}},
+		"no mode": {func(r *csipb.CreateVolumeRequest) {
+			r.VolumeCapabilities[0].AccessMode = nil
+		}, codes.InvalidArgument, []string{"access mode"}},
+		"no type": {func(r *csipb.CreateVolumeRequest) {
+			r.VolumeCapabilities[0].AccessType = nil
+		}, codes.InvalidArgument, []string{"mount nor block"}},
+		"no capabilities": {
+			func(r *csipb.CreateVolumeRequest) { r.VolumeCapabilities = nil }, codes.InvalidArgument, []string{"capability"},
+		},
+		"parameter": {func(r *csipb.CreateVolumeRequest) {
+			r.Parameters = map[string]string{"colour": "red"}
+		}, codes.InvalidArgument, []string{"colour", "class"}},
+		"10 KB parameter": {func(r *csipb.CreateVolumeRequest) {
+			r.Parameters = map[string]string{strings.Repeat("p", 10<<10): ""}
+		}, codes.InvalidArgument, []string{"class"}},
+		"mutable": {func(r *csipb.CreateVolumeRequest) {
+			r.MutableParameters = map[string]string{"iops": "1"}
+		}, codes.InvalidArgument, []string{"attributes class"}},
+		"empty source": {func(r *csipb.CreateVolumeRequest) {
+			r.VolumeContentSource = &csipb.VolumeContentSource{}
+		}, codes.InvalidArgument, []string{"source"}},
 		"topology": {func(r *csipb.CreateVolumeRequest) {
-			r.AccessibilityRequirements = &csipb.TopologyRequirement{Requisite: []*csipb.Topology{{Segments: map[string]string{"zone": "a"}}, {}}}
+			r.AccessibilityRequirements = &csipb.TopologyRequirement{
+				Requisite: []*csipb.Topology{{Segments: map[string]string{"zone": "a"}}, {}},
+			}
 		}, codes.ResourceExhausted, []string{"pool"}},
 	} {
 		r := request("v", mib, "ext4")
@@ -298,7 +323,8 @@ func TestHostilePaths(t *testing.T) {
 			w.refused(fmt.Sprintf("publish at %.40q", path), b.publish(false), codes.InvalidArgument, "path")
 			w.refused(fmt.Sprintf("unpublish at %.40q", path), b.unpublish(), codes.InvalidArgument, "path")
 		}
-		for path, words := range map[string]string{w.dir + "/no/parent": "no such", w.dir + "/file": "remove it first", full: "remove it first", wrong[fsType]: "remove it first"} {
+		for path, words := range map[string]string{w.dir + "/no/parent": "no such", w.dir +
+			"/file": "remove it first", full: "remove it first", wrong[fsType]: "remove it first"} {
 			b := *d
 			b.target = path
 			if err := b.publish(false); err == nil || !strings.Contains(err.Error(), words) {
@@ -331,7 +357,8 @@ func TestStrangersStayMounted(t *testing.T) {
 		w.refused("unstage "+path, x.unstage(), codes.FailedPrecondition, a.id, path, "nothing was unmounted")
 		w.refused("unpublish "+path, x.unpublish(), codes.FailedPrecondition, a.id, path, "nothing was unmounted")
 		w.refused("stage "+path, x.stage(), codes.FailedPrecondition, path, "unmount that first")
-		if _, err := a.n.NodeGetVolumeStats(t.Context(), &csipb.NodeGetVolumeStatsRequest{VolumeId: a.id, VolumePath: path}); status.Code(err) != codes.NotFound {
+		if _, err := a.n.NodeGetVolumeStats(t.Context(),
+			&csipb.NodeGetVolumeStatsRequest{VolumeId: a.id, VolumePath: path}); status.Code(err) != codes.NotFound {
 			t.Errorf("statistics of %s: %v", path, err)
 		}
 		w.refused("expand "+path, x.nodeExpand(), codes.NotFound, a.id, path)
@@ -360,7 +387,8 @@ func FuzzArguments(f *testing.F) {
 		if checkPath("path", s) == nil && (!filepath.IsAbs(s) || filepath.Clean(s) != s || strings.ContainsRune(s, 0)) {
 			t.Errorf("path %q passes", s)
 		}
-		if checkParameters(map[string]string{s: ""}) == nil && !strings.HasPrefix(s, reserved) && !strings.EqualFold(s, "fstype") {
+		if checkParameters(map[string]string{s: ""}) == nil && !strings.HasPrefix(s, reserved) &&
+			!strings.EqualFold(s, "fstype") {
 			t.Errorf("parameter %q passes", s)
 		}
 		if p.knowsNode(s) {
@@ -372,7 +400,8 @@ func FuzzArguments(f *testing.F) {
 
 func tryID(t *testing.T, p *pool, k kind, s string) {
 	t.Helper()
-	if got := filepath.Dir(p.path(k, s)); k.checkID(s) == nil && (got != filepath.Join(p.dir, string(k)) || strings.HasPrefix(s, ".")) {
+	if got := filepath.Dir(p.path(k, s)); k.checkID(s) == nil &&
+		(got != filepath.Join(p.dir, string(k)) || strings.HasPrefix(s, ".")) {
 		t.Errorf("id %q leads to %s", s, got)
 	}
 	if id := k.idOf(s); k.checkID(id) != nil || k.checkID(id+s) == nil && s != "" {

@@ -53,14 +53,17 @@ func (n *node) mine(ctx context.Context, id string) (record, func(), error) {
 	}
 	if v.Node != n.id {
 		release()
-		return v, nil, status.Errorf(codes.FailedPrecondition, "volume %s is not published to node %.128q; publish it there first", v.ID, n.id)
+		return v, nil, status.Errorf(codes.FailedPrecondition,
+			"volume %s is not published to node %.128q; publish it there first", v.ID, n.id)
 	}
 	return v, release, nil
 }
 
 // NodeStageVolume makes the volume's device appear and mounts its filesystem,
 // made first if the device is blank.
-func (n *node) NodeStageVolume(ctx context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
+func (n *node) NodeStageVolume(
+	ctx context.Context, r *csipb.NodeStageVolumeRequest,
+) (*csipb.NodeStageVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetVolumeCapability() == nil {
 		return nil, status.Error(codes.InvalidArgument, "no volume id or no capability")
 	}
@@ -168,7 +171,9 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 }
 
 // NodeUnstageVolume undoes NodeStageVolume.
-func (n *node) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
+func (n *node) NodeUnstageVolume(
+	ctx context.Context, r *csipb.NodeUnstageVolumeRequest,
+) (*csipb.NodeUnstageVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id")
 	}
@@ -217,7 +222,9 @@ func (n *node) takeAway(v record, path string) error {
 
 // NodeExpandVolume fits the device and the filesystem to the volume's size
 // while they are in use.
-func (n *node) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+func (n *node) NodeExpandVolume(
+	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
+) (*csipb.NodeExpandVolumeResponse, error) {
 	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id or no volume path")
 	}
@@ -230,7 +237,9 @@ func (n *node) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRe
 		return nil, err
 	}
 	if v.Size < r.GetCapacityRange().GetRequiredBytes() {
-		return nil, status.Errorf(codes.OutOfRange, "volume %s has %d bytes, %d are wanted; expand it in the controller first", v.ID, v.Size, r.GetCapacityRange().GetRequiredBytes())
+		return nil, status.Errorf(codes.OutOfRange,
+			"volume %s has %d bytes, %d are wanted; expand it in the controller first", v.ID, v.Size,
+			r.GetCapacityRange().GetRequiredBytes())
 	}
 	if err := n.fit(ctx, v, r); err != nil {
 		return nil, failure(err)
@@ -268,7 +277,9 @@ func notAt(v record, path string) error {
 }
 
 // NodeGetVolumeStats says how full the volume at a path is.
-func (n *node) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
+func (n *node) NodeGetVolumeStats(
+	_ context.Context, r *csipb.NodeGetVolumeStatsRequest,
+) (*csipb.NodeGetVolumeStatsResponse, error) {
 	if r.GetVolumeId() == "" || r.GetVolumePath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id or no volume path")
 	}
@@ -287,7 +298,8 @@ func (n *node) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeStats
 	case !shows(at, device):
 		return nil, notAt(v, r.GetVolumePath())
 	case at.Source != device:
-		return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: v.Size}}}, nil
+		return &csipb.NodeGetVolumeStatsResponse{Usage: []*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: v.Size}}},
+			nil
 	}
 	u, err := mount.Stat(r.GetVolumePath())
 	if err != nil {
@@ -305,7 +317,9 @@ func (n *node) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.N
 }
 
 // NodeGetCapabilities says what the node service can do.
-func (n *node) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
+func (n *node) NodeGetCapabilities(
+	context.Context, *csipb.NodeGetCapabilitiesRequest,
+) (*csipb.NodeGetCapabilitiesResponse, error) {
 	out := &csipb.NodeGetCapabilitiesResponse{}
 	for _, t := range []csipb.NodeServiceCapability_RPC_Type{
 		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,

@@ -215,7 +215,9 @@ func removeEntry(dir string) error {
 	case !info.IsDir():
 		return fmt.Errorf("remove %s: it is not a directory", dir)
 	}
-	names := []string{recordFile + durable.Draft, recordFile, nodeFile + durable.Draft, nodeFile, formattingFile, imageFile, ""}
+	names := []string{
+		recordFile + durable.Draft, recordFile, nodeFile + durable.Draft, nodeFile, formattingFile, imageFile, "",
+	}
 	for _, name := range names {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -306,7 +308,8 @@ func readEntry(dir, id string) (record, error) {
 }
 
 func damaged(dir string, why error) error {
-	return fmt.Errorf("%s %w, nothing was changed: %w; restore what is missing in %s, or delete that directory by hand", filepath.Base(dir), errDamaged, why, dir)
+	return fmt.Errorf("%s %w, nothing was changed: %w; restore what is missing in %s, or delete that directory by hand",
+		filepath.Base(dir), errDamaged, why, dir)
 }
 
 // list returns everything of a kind, ordered by id; of what is damaged the id

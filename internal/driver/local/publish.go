@@ -22,7 +22,9 @@ func checkPath(what, path string) error {
 }
 
 // NodePublishVolume shows the staged volume at a target path.
-func (n *node) NodePublishVolume(ctx context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+func (n *node) NodePublishVolume(
+	ctx context.Context, r *csipb.NodePublishVolumeRequest,
+) (*csipb.NodePublishVolumeResponse, error) {
 	if err := checkPublish(r); err != nil {
 		return nil, err
 	}
@@ -121,7 +123,8 @@ func (p publication) nothingHidden() error {
 		empty = err == nil && len(entries) == 0
 	}
 	if !empty {
-		return status.Errorf(codes.FailedPrecondition, "volume %s: %s is neither new nor empty; remove it first", p.v.ID, p.target)
+		return status.Errorf(codes.FailedPrecondition, "volume %s: %s is neither new nor empty; remove it first",
+			p.v.ID, p.target)
 	}
 	return nil
 }
@@ -133,7 +136,8 @@ func (p publication) there() (bool, error) {
 		return false, err
 	}
 	if p.target == p.staging || !shows(at, p.device) || p.block != (at.Source != p.device) {
-		return false, status.Errorf(codes.FailedPrecondition, "volume %s: something else is at %s; unmount that first", p.v.ID, p.target)
+		return false, status.Errorf(codes.FailedPrecondition, "volume %s: something else is at %s; unmount that first",
+			p.v.ID, p.target)
 	}
 	staged, _, err := mount.At(p.staging)
 	if err != nil {
@@ -141,7 +145,8 @@ func (p publication) there() (bool, error) {
 	}
 	// What is staged read-only is so at its targets, whatever they ask for.
 	if at.ReadOnly != (p.readOnly || !p.block && staged.ReadOnly) {
-		return false, status.Errorf(codes.AlreadyExists, "volume %s is at %s already, read-only %t; unpublish it first", p.v.ID, p.target, at.ReadOnly)
+		return false, status.Errorf(codes.AlreadyExists, "volume %s is at %s already, read-only %t; unpublish it first",
+			p.v.ID, p.target, at.ReadOnly)
 	}
 	return true, nil
 }
@@ -154,7 +159,8 @@ func (p publication) allowed() error {
 		return err
 	}
 	if other != "" && p.mode == csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER {
-		return status.Errorf(codes.FailedPrecondition, "volume %s has its single writer at %s; unpublish it there first", p.v.ID, other)
+		return status.Errorf(codes.FailedPrecondition, "volume %s has its single writer at %s; unpublish it there first",
+			p.v.ID, other)
 	}
 	if p.block {
 		return p.blockAllowed(other)
@@ -178,20 +184,25 @@ func (p publication) blockAllowed(other string) error {
 		return err
 	}
 	if at != "" {
-		return status.Errorf(codes.FailedPrecondition, "volume %s is mounted as a filesystem at %s; unstage it first", p.v.ID, at)
+		return status.Errorf(codes.FailedPrecondition,
+			"volume %s is mounted as a filesystem at %s; unstage it first", p.v.ID, at)
 	}
 	if other == "" {
 		return nil
 	}
 	is, err := readOnly(p.device)
 	if err == nil && is != p.readOnly {
-		err = status.Errorf(codes.FailedPrecondition, "volume %s is a raw device at %s already, read-only %t, and cannot be otherwise at a second target", p.v.ID, other, is)
+		err = status.Errorf(codes.FailedPrecondition,
+			"volume %s is a raw device at %s already, read-only %t, and cannot be otherwise at a second target",
+			p.v.ID, other, is)
 	}
 	return err
 }
 
 // NodeUnpublishVolume undoes NodePublishVolume.
-func (n *node) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+func (n *node) NodeUnpublishVolume(
+	ctx context.Context, r *csipb.NodeUnpublishVolumeRequest,
+) (*csipb.NodeUnpublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id")
 	}

@@ -21,7 +21,9 @@ func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*regist
 }
 
 // NotifyRegistrationStatus hears how the registration ended.
-func (r *registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (r *registrar) NotifyRegistrationStatus(
+	_ context.Context, s *registration.RegistrationStatus,
+) (*registration.RegistrationStatusResponse, error) {
 	if !s.GetPluginRegistered() {
 		r.log.Warn("node agent refused the driver", "driver", volume.LocalDriver, "err", s.GetError())
 	}
@@ -44,13 +46,19 @@ func (identity) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespons
 }
 
 // GetPluginCapabilities says what the driver can do as a whole.
-func (identity) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+func (identity) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
 	service := func(t csipb.PluginCapability_Service_Type) *csipb.PluginCapability {
-		return &csipb.PluginCapability{Type: &csipb.PluginCapability_Service_{Service: &csipb.PluginCapability_Service{Type: t}}}
+		return &csipb.PluginCapability{
+			Type: &csipb.PluginCapability_Service_{Service: &csipb.PluginCapability_Service{Type: t}},
+		}
 	}
 	return &csipb.GetPluginCapabilitiesResponse{Capabilities: []*csipb.PluginCapability{
 		service(csipb.PluginCapability_Service_CONTROLLER_SERVICE),
 		service(csipb.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS),
-		{Type: &csipb.PluginCapability_VolumeExpansion_{VolumeExpansion: &csipb.PluginCapability_VolumeExpansion{Type: csipb.PluginCapability_VolumeExpansion_ONLINE}}},
+		{Type: &csipb.PluginCapability_VolumeExpansion_{
+			VolumeExpansion: &csipb.PluginCapability_VolumeExpansion{Type: csipb.PluginCapability_VolumeExpansion_ONLINE},
+		}},
 	}}, nil
 }

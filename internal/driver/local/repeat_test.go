@@ -118,7 +118,8 @@ func (d *disk) snapshotTogether(name string) {
 func (d *disk) expandTogether(size int64) {
 	d.Helper()
 	d.together("expand", func() error {
-		r, err := d.c.ControllerExpandVolume(d.Context(), &csipb.ControllerExpandVolumeRequest{VolumeId: d.id, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
+		r, err := d.c.ControllerExpandVolume(d.Context(),
+			&csipb.ControllerExpandVolumeRequest{VolumeId: d.id, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
 		if err == nil && (r.GetCapacityBytes() != size || !r.GetNodeExpansionRequired()) {
 			d.Errorf("expanded %v", r)
 		}
@@ -271,7 +272,8 @@ func TestReadOnly(t *testing.T) {
 		d := w.create("v", 16*mib, fsType, nil)
 		d.use()
 		d.write("data")
-		w.refused("read-only where it is writable", d.publish(true), codes.AlreadyExists, d.id, d.target, "unpublish it first")
+		w.refused("read-only where it is writable", d.publish(true), codes.AlreadyExists, d.id, d.target,
+			"unpublish it first")
 		second := *d
 		second.target += "2"
 		if fsType == "block" {

@@ -15,7 +15,9 @@ import (
 
 // CreateSnapshot copies a volume as it is at one moment, or finds the copy
 // that an equal call has made: also when the volume is gone by now.
-func (c *controller) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshotRequest) (*csipb.CreateSnapshotResponse, error) {
+func (c *controller) CreateSnapshot(
+	ctx context.Context, r *csipb.CreateSnapshotRequest,
+) (*csipb.CreateSnapshotResponse, error) {
 	if err := checkName(r.GetName()); err != nil {
 		return nil, err
 	}
@@ -34,7 +36,8 @@ func (c *controller) CreateSnapshot(ctx context.Context, r *csipb.CreateSnapshot
 		return nil, failure(err)
 	}
 	if made.Source != r.GetSourceVolumeId() {
-		return nil, status.Errorf(codes.AlreadyExists, "snapshot %s exists of volume %s; delete it first or choose another name", made.ID, made.Source)
+		return nil, status.Errorf(codes.AlreadyExists,
+			"snapshot %s exists of volume %s; delete it first or choose another name", made.ID, made.Source)
 	}
 	return &csipb.CreateSnapshotResponse{Snapshot: describeSnapshot(made)}, nil
 }
@@ -53,11 +56,16 @@ func (c *controller) snapshot(ctx context.Context, id string, r *csipb.CreateSna
 }
 
 func describeSnapshot(s record) *csipb.Snapshot {
-	return &csipb.Snapshot{SnapshotId: s.ID, SourceVolumeId: s.Source, SizeBytes: s.Size, ReadyToUse: true, CreationTime: timestamppb.New(time.Unix(0, s.Created))}
+	return &csipb.Snapshot{
+		SnapshotId: s.ID, SourceVolumeId: s.Source, SizeBytes: s.Size, ReadyToUse: true,
+		CreationTime: timestamppb.New(time.Unix(0, s.Created)),
+	}
 }
 
 // DeleteSnapshot deletes a snapshot; volumes made from it live on.
-func (c *controller) DeleteSnapshot(ctx context.Context, r *csipb.DeleteSnapshotRequest) (*csipb.DeleteSnapshotResponse, error) {
+func (c *controller) DeleteSnapshot(
+	ctx context.Context, r *csipb.DeleteSnapshotRequest,
+) (*csipb.DeleteSnapshotResponse, error) {
 	if r.GetSnapshotId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no snapshot id")
 	}

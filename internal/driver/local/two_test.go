@@ -34,7 +34,9 @@ func TestOneDriverPerNode(t *testing.T) {
 			t.Errorf("a second driver for %q: %v, %s", c.node, err, second.said)
 		}
 	}
-	err := Serve(t.Context(), Options{NodeID: "other", PoolDir: filepath.Join(dir, "pool"), Endpoint: filepath.Join(dir, "node.sock")})
+	err := Serve(t.Context(), Options{
+		NodeID: "other", PoolDir: filepath.Join(dir, "pool"), Endpoint: filepath.Join(dir, "node.sock"),
+	})
 	if err == nil || !strings.Contains(err.Error(), "another one answers at "+dir+"/node.sock; stop it first") {
 		t.Errorf("a second driver at the socket: %v", err)
 	}
@@ -95,13 +97,16 @@ func (two pair) both(f func(p *process, node string) error) (failed []error) {
 // well wants such a call to go well each time.
 func (two pair) well(what string, f func(p *process) error) {
 	two.Helper()
-	if failed := two.both(func(p *process, _ string) error { return insist(func() error { return f(p) }) }); len(failed) > 0 {
+	if failed := two.both(func(p *process, _ string) error {
+		return insist(func() error { return f(p) })
+	}); len(failed) > 0 {
 		two.Errorf("%s: %v", what, failed)
 	}
 }
 
 func (p *process) publishTo(id, node string) error {
-	_, err := p.c.ControllerPublishVolume(p.Context(), &csipb.ControllerPublishVolumeRequest{VolumeId: id, NodeId: node, VolumeCapability: capability("block")})
+	_, err := p.c.ControllerPublishVolume(p.Context(),
+		&csipb.ControllerPublishVolumeRequest{VolumeId: id, NodeId: node, VolumeCapability: capability("block")})
 	return err
 }
 

@@ -57,7 +57,8 @@ func child(dir string) error {
 	defer stop()
 	node := os.Getenv("LOCAL_DRIVER_TEST_NODE")
 	return Serve(ctx, Options{
-		NodeID: node, PoolDir: filepath.Join(dir, "pool"), Endpoint: filepath.Join(dir, node+".sock"), Log: slog.New(slog.DiscardHandler),
+		NodeID: node, PoolDir: filepath.Join(dir, "pool"), Endpoint: filepath.Join(dir, node+".sock"),
+		Log: slog.New(slog.DiscardHandler),
 	})
 }
 
@@ -154,7 +155,9 @@ func (w *world) start() {
 	ended := make(chan error, 1)
 	socket := filepath.Join(w.dir, "csi.sock")
 	go func() {
-		ended <- Serve(ctx, Options{NodeID: "node", PoolDir: w.pool, Keep: w.keep, Endpoint: socket, Log: slog.New(slog.DiscardHandler)})
+		ended <- Serve(ctx, Options{
+			NodeID: "node", PoolDir: w.pool, Keep: w.keep, Endpoint: socket, Log: slog.New(slog.DiscardHandler),
+		})
 	}()
 	stopped := false
 	w.stop = func() {
@@ -230,27 +233,36 @@ func (w *world) refused(what string, err error, code codes.Code, words ...string
 
 // capability is that of a filesystem; of raw block if fsType is "block".
 func capability(fsType string, options ...string) *csipb.VolumeCapability {
-	c := &csipb.VolumeCapability{AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER}}
+	c := &csipb.VolumeCapability{
+		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+	}
 	if fsType == "block" {
 		c.AccessType = &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}}
 	} else {
-		c.AccessType = &csipb.VolumeCapability_Mount{Mount: &csipb.VolumeCapability_MountVolume{FsType: fsType, MountFlags: options}}
+		c.AccessType = &csipb.VolumeCapability_Mount{
+			Mount: &csipb.VolumeCapability_MountVolume{FsType: fsType, MountFlags: options},
+		}
 	}
 	return c
 }
 
 func request(name string, size int64, fsType string) *csipb.CreateVolumeRequest {
 	return &csipb.CreateVolumeRequest{
-		Name: name, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csipb.VolumeCapability{capability(fsType)},
+		Name: name, CapacityRange: &csipb.CapacityRange{RequiredBytes: size},
+		VolumeCapabilities: []*csipb.VolumeCapability{capability(fsType)},
 	}
 }
 
 func fromVolume(id string) *csipb.VolumeContentSource {
-	return &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: id}}}
+	return &csipb.VolumeContentSource{
+		Type: &csipb.VolumeContentSource_Volume{Volume: &csipb.VolumeContentSource_VolumeSource{VolumeId: id}},
+	}
 }
 
 func fromSnapshot(id string) *csipb.VolumeContentSource {
-	return &csipb.VolumeContentSource{Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: id}}}
+	return &csipb.VolumeContentSource{
+		Type: &csipb.VolumeContentSource_Snapshot{Snapshot: &csipb.VolumeContentSource_SnapshotSource{SnapshotId: id}},
+	}
 }
 
 // disk is a volume and where it is used.
@@ -293,12 +305,14 @@ func (w *world) delete(id string) error {
 }
 
 func (d *disk) attach() error {
-	_, err := d.c.ControllerPublishVolume(d.Context(), &csipb.ControllerPublishVolumeRequest{VolumeId: d.id, NodeId: "node", VolumeCapability: capability(d.fsType)})
+	_, err := d.c.ControllerPublishVolume(d.Context(),
+		&csipb.ControllerPublishVolumeRequest{VolumeId: d.id, NodeId: "node", VolumeCapability: capability(d.fsType)})
 	return err
 }
 
 func (d *disk) detach() error {
-	_, err := d.c.ControllerUnpublishVolume(d.Context(), &csipb.ControllerUnpublishVolumeRequest{VolumeId: d.id, NodeId: "node"})
+	_, err := d.c.ControllerUnpublishVolume(d.Context(),
+		&csipb.ControllerUnpublishVolumeRequest{VolumeId: d.id, NodeId: "node"})
 	return err
 }
 
@@ -310,13 +324,15 @@ func (d *disk) stage(options ...string) error {
 }
 
 func (d *disk) unstage() error {
-	_, err := d.n.NodeUnstageVolume(d.Context(), &csipb.NodeUnstageVolumeRequest{VolumeId: d.id, StagingTargetPath: d.staging})
+	_, err := d.n.NodeUnstageVolume(d.Context(),
+		&csipb.NodeUnstageVolumeRequest{VolumeId: d.id, StagingTargetPath: d.staging})
 	return err
 }
 
 func (d *disk) publish(readOnly bool) error {
 	_, err := d.n.NodePublishVolume(d.Context(), &csipb.NodePublishVolumeRequest{
-		VolumeId: d.id, StagingTargetPath: d.staging, TargetPath: d.target, VolumeCapability: capability(d.fsType), Readonly: readOnly,
+		VolumeId: d.id, StagingTargetPath: d.staging, TargetPath: d.target, VolumeCapability: capability(d.fsType),
+		Readonly: readOnly,
 	})
 	return err
 }
@@ -346,13 +362,16 @@ func (d *disk) rest() {
 func (d *disk) expand(size int64) {
 	d.Helper()
 	d.ok(insist(func() error {
-		_, err := d.c.ControllerExpandVolume(d.Context(), &csipb.ControllerExpandVolumeRequest{VolumeId: d.id, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
+		_, err := d.c.ControllerExpandVolume(d.Context(),
+			&csipb.ControllerExpandVolumeRequest{VolumeId: d.id, CapacityRange: &csipb.CapacityRange{RequiredBytes: size}})
 		return err
 	}))
 }
 
 func (d *disk) nodeExpand() error {
-	_, err := d.n.NodeExpandVolume(d.Context(), &csipb.NodeExpandVolumeRequest{VolumeId: d.id, VolumePath: d.target, StagingTargetPath: d.staging, VolumeCapability: capability(d.fsType)})
+	_, err := d.n.NodeExpandVolume(d.Context(), &csipb.NodeExpandVolumeRequest{
+		VolumeId: d.id, VolumePath: d.target, StagingTargetPath: d.staging, VolumeCapability: capability(d.fsType),
+	})
 	return err
 }
 

@@ -23,7 +23,9 @@ const boot = "this boot"
 // Records tests a kind of records by two of different paths. What the first one says is done: in doubt, it differs.
 func Records[T any](t *testing.T, kind durable.Kind[T], first, second *T) {
 	s := func(t *testing.T) *suite[T] {
-		w := &suite[T]{T: t, kind: kind, dir: filepath.Join(t.TempDir(), "records"), one: kind.Clone(first), two: kind.Clone(second)}
+		w := &suite[T]{
+			T: t, kind: kind, dir: filepath.Join(t.TempDir(), "records"), one: kind.Clone(first), two: kind.Clone(second),
+		}
 		w.open(boot)
 		w.must(w.all.Put(w.one))
 		return w
@@ -141,7 +143,9 @@ func (s *suite[T]) copies() {
 }
 
 func (s *suite[T]) forTheirOwnerOnly() {
-	for path, want := range map[string]os.FileMode{s.dir: 0o700, filepath.Dir(s.file(s.one)): 0o700, s.file(s.one): 0o600} {
+	for path, want := range map[string]os.FileMode{
+		s.dir: 0o700, filepath.Dir(s.file(s.one)): 0o700, s.file(s.one): 0o600,
+	} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			s.Errorf("%s: %v %v", path, info.Mode(), err)
 		}
@@ -253,7 +257,10 @@ func (s *suite[T]) newer() {
 func (s *suite[T]) notToBeRead() {
 	path := s.file(s.one)
 	for argues, prepare := range map[string]func(){
-		"a file in the place of the directory": func() { s.must(os.RemoveAll(s.dir)); s.must(os.WriteFile(s.dir, nil, 0o600)) },
+		"a file in the place of the directory": func() {
+			s.must(os.RemoveAll(s.dir))
+			s.must(os.WriteFile(s.dir, nil, 0o600))
+		},
 		"a directory in the place of a record": func() { s.must(os.MkdirAll(filepath.Join(path, "x"), 0o700)) },
 		"a record that leads nowhere":          func() { s.must(os.Symlink("nowhere", path)) },
 		"a draft that cannot be removed":       func() { s.must(os.MkdirAll(filepath.Join(path+durable.Draft, "x"), 0o700)) },
@@ -261,7 +268,8 @@ func (s *suite[T]) notToBeRead() {
 			s.must(os.WriteFile(path, []byte("{"), 0o600))
 			s.must(os.MkdirAll(filepath.Join(s.dir, durable.Quarantine), 0o700))
 			for n := range 1000 {
-				s.must(os.WriteFile(filepath.Join(s.dir, durable.Quarantine, fmt.Sprintf("%s.%d", filepath.Base(path), n)), nil, 0o600))
+				s.must(os.WriteFile(filepath.Join(s.dir, durable.Quarantine, fmt.Sprintf("%s.%d", filepath.Base(path), n)), nil,
+					0o600))
 			}
 		},
 	} {

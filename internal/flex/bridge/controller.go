@@ -12,10 +12,13 @@ import (
 )
 
 // ControllerGetCapabilities says what the controller service can do.
-func (d *driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+func (d *driver) ControllerGetCapabilities(
+	context.Context, *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	var all []csipb.ControllerServiceCapability_RPC_Type
 	if d.Attach {
-		all = append(all, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, csipb.ControllerServiceCapability_RPC_PUBLISH_READONLY)
+		all = append(all, csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+			csipb.ControllerServiceCapability_RPC_PUBLISH_READONLY)
 	}
 	if d.provision {
 		all = append(all, csipb.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME)
@@ -30,7 +33,9 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGet
 }
 
 // ControllerPublishVolume attaches a volume to a node.
-func (d *driver) ControllerPublishVolume(ctx context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+func (d *driver) ControllerPublishVolume(
+	ctx context.Context, r *csipb.ControllerPublishVolumeRequest,
+) (*csipb.ControllerPublishVolumeResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -55,9 +60,10 @@ func (d *driver) ControllerPublishVolume(ctx context.Context, r *csipb.Controlle
 		Kind: attached, Driver: d.name, Volume: r.GetVolumeId(), Place: r.GetNodeId(), Step: attaching,
 		Name: r.GetVolumeId(), FSType: u.fsType, ReadOnly: u.readOnly || r.GetReadonly(), Options: options,
 	}
-	out, err := d.b.works.do(ctx, d.attachKey(want.Volume), &work{path: want.Place, request: r}, func(ctx context.Context) (proto.Message, error) {
-		return d.attach(ctx, want)
-	})
+	out, err := d.b.works.do(ctx, d.attachKey(want.Volume), &work{path: want.Place, request: r},
+		func(ctx context.Context) (proto.Message, error) {
+			return d.attach(ctx, want)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +108,8 @@ func (d *driver) attachedStill(ctx context.Context, now *flex.Driver, want *reco
 		return nil, nil
 	}
 	if !has.like(want) {
-		return nil, status.Errorf(codes.AlreadyExists, "volume %s is attached to %.80q already in another way; detach it first", want.Volume, want.Place)
+		return nil, status.Errorf(codes.AlreadyExists,
+			"volume %s is attached to %.80q already in another way; detach it first", want.Volume, want.Place)
 	}
 	is, known, err := now.IsAttached(ctx, has.volume(), has.Place)
 	if err != nil || known && !is {
@@ -128,7 +135,9 @@ func contextOf(r *record) *csipb.ControllerPublishVolumeResponse {
 
 // ControllerUnpublishVolume detaches a volume from a node, or from all that it
 // is known to be attached to.
-func (d *driver) ControllerUnpublishVolume(ctx context.Context, r *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+func (d *driver) ControllerUnpublishVolume(
+	ctx context.Context, r *csipb.ControllerUnpublishVolumeRequest,
+) (*csipb.ControllerUnpublishVolumeResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -167,7 +176,8 @@ func (d *driver) detach(ctx context.Context, now *flex.Driver, r *record) error 
 	if r.Place == d.b.Node {
 		// Also without a record.
 		paths := []string{deviceDir(d.b.RootDir, d.name, r.Volume)}
-		for _, here := range d.b.records.of(d.name, func(o *record) bool { return o.Volume == r.Volume && o.Kind == published }) {
+		for _, here := range d.b.records.of(d.name,
+			func(o *record) bool { return o.Volume == r.Volume && o.Kind == published }) {
 			paths = append(paths, here.Dir)
 		}
 		for _, path := range paths {
@@ -201,9 +211,12 @@ func (d *driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest)
 		return nil, err
 	}
 	want := &record{Kind: made, Driver: d.name, Volume: r.GetName(), Options: options, Bytes: need}
-	out, err := d.b.works.do(ctx, d.madeKey(want.Volume), &work{wide: true, request: r}, func(context.Context) (proto.Message, error) {
-		return &csipb.CreateVolumeResponse{Volume: &csipb.Volume{VolumeId: want.Volume, CapacityBytes: need, VolumeContext: options}}, d.make(want)
-	})
+	out, err := d.b.works.do(ctx, d.madeKey(want.Volume), &work{wide: true, request: r},
+		func(context.Context) (proto.Message, error) {
+			return &csipb.CreateVolumeResponse{
+				Volume: &csipb.Volume{VolumeId: want.Volume, CapacityBytes: need, VolumeContext: options},
+			}, d.make(want)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -252,9 +265,10 @@ func (d *driver) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest)
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	out, err := d.b.works.do(ctx, d.madeKey(r.GetVolumeId()), &work{wide: true, request: r}, func(context.Context) (proto.Message, error) {
-		return &csipb.DeleteVolumeResponse{}, d.unmake(r.GetVolumeId())
-	})
+	out, err := d.b.works.do(ctx, d.madeKey(r.GetVolumeId()), &work{wide: true, request: r},
+		func(context.Context) (proto.Message, error) {
+			return &csipb.DeleteVolumeResponse{}, d.unmake(r.GetVolumeId())
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -262,22 +276,27 @@ func (d *driver) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest)
 }
 
 func (d *driver) unmake(volumeID string) error {
-	if used := d.b.records.of(d.name, func(o *record) bool { return o.Volume == volumeID && o.Kind != made }); len(used) > 0 {
-		return status.Errorf(codes.FailedPrecondition, "volume %s is %s at %s; end that first", volumeID, used[0].Kind, used[0].Place)
+	if used := d.b.records.of(d.name,
+		func(o *record) bool { return o.Volume == volumeID && o.Kind != made }); len(used) > 0 {
+		return status.Errorf(codes.FailedPrecondition, "volume %s is %s at %s; end that first", volumeID, used[0].Kind,
+			used[0].Place)
 	}
 	return d.b.records.drop(&record{Kind: made, Driver: d.name, Volume: volumeID})
 }
 
 // ValidateVolumeCapabilities confirms what can be had of any volume. Which ones
 // exist the driver does not tell; of those that were made here it is known.
-func (d *driver) ValidateVolumeCapabilities(_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
+func (d *driver) ValidateVolumeCapabilities(
+	_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest,
+) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
 	if len(r.GetVolumeCapabilities()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "no capability")
 	}
-	if known := d.b.records.of(d.name, func(o *record) bool { return o.Volume == r.GetVolumeId() }); len(known) == 0 && d.provision {
+	if known := d.b.records.of(d.name, func(o *record) bool { return o.Volume == r.GetVolumeId() }); len(known) == 0 &&
+		d.provision {
 		return nil, status.Errorf(codes.NotFound, "volume %s was neither made nor used here", r.GetVolumeId())
 	}
 	for _, c := range r.GetVolumeCapabilities() {

@@ -47,7 +47,9 @@ func live(dir string) error {
 		Dir: filepath.Join(dir, "plugins"), StateDir: filepath.Join(dir, "root/state"), Log: log,
 		Options: func(decide.Name) flex.Options { return flex.Options{} },
 	}
-	b, err := Open(Options{Host: host, Node: nodeName, RootDir: filepath.Join(dir, "root"), SocketDir: filepath.Join(dir, "s"), Log: log})
+	b, err := Open(Options{
+		Host: host, Node: nodeName, RootDir: filepath.Join(dir, "root"), SocketDir: filepath.Join(dir, "s"), Log: log,
+	})
 	if err != nil {
 		return err
 	}
@@ -305,7 +307,9 @@ func (m *mortals) watch(d death) (stop func() (records, mounts int)) {
 // deaths returns when a bridge dies, the caller giving up in turn.
 func deaths(inline bool, records, mounts int) []death {
 	var all []death
-	for i, op := range []string{"getvolumename", "attach", "waitforattach", "mountdevice", "mount", "unmount", "unmountdevice", "detach"} {
+	for i, op := range []string{
+		"getvolumename", "attach", "waitforattach", "mountdevice", "mount", "unmount", "unmountdevice", "detach",
+	} {
 		for _, after := range []bool{false, true} {
 			all = append(all, death{op: op, after: after, inline: inline, callerEnd: after == (i%2 == 0)})
 		}

@@ -25,7 +25,9 @@ func (d *driver) at(volumeID, path string) (*record, error) {
 }
 
 // NodeGetVolumeStats says how full the volume at a path is.
-func (d *driver) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
+func (d *driver) NodeGetVolumeStats(
+	_ context.Context, r *csipb.NodeGetVolumeStatsRequest,
+) (*csipb.NodeGetVolumeStatsResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -50,7 +52,9 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, r *csipb.NodeGetVolumeSta
 
 // NodeExpandVolume makes the volume and its filesystem larger. It is all done on
 // the node: only there the volume's options are known.
-func (d *driver) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+func (d *driver) NodeExpandVolume(
+	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
+) (*csipb.NodeExpandVolumeResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -67,10 +71,11 @@ func (d *driver) NodeExpandVolume(ctx context.Context, r *csipb.NodeExpandVolume
 	if err != nil {
 		return nil, err
 	}
-	out, err := d.b.works.do(ctx, d.nodeKey(one.Volume), &work{path: one.Place, wide: true, request: r}, func(ctx context.Context) (proto.Message, error) {
-		size, err := d.grow(ctx, one, r.GetCapacityRange().GetRequiredBytes())
-		return &csipb.NodeExpandVolumeResponse{CapacityBytes: size}, err
-	})
+	out, err := d.b.works.do(ctx, d.nodeKey(one.Volume), &work{path: one.Place, wide: true, request: r},
+		func(ctx context.Context) (proto.Message, error) {
+			size, err := d.grow(ctx, one, r.GetCapacityRange().GetRequiredBytes())
+			return &csipb.NodeExpandVolumeResponse{CapacityBytes: size}, err
+		})
 	if err != nil {
 		return nil, err
 	}

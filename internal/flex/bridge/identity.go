@@ -24,8 +24,10 @@ func Object(s Served) *storagev1.CSIDriver {
 			// mount is told of the Pod (F-008), and inline volumes are recognised.
 			PodInfoOnMount: ptr.To(true),
 			// The group is given to the driver, and the bridge does the rest.
-			FSGroupPolicy:        ptr.To(storagev1.FileFSGroupPolicy),
-			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral},
+			FSGroupPolicy: ptr.To(storagev1.FileFSGroupPolicy),
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{
+				storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral,
+			},
 		},
 	}
 }
@@ -50,7 +52,9 @@ func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespon
 }
 
 // GetPluginCapabilities says what the driver can do as a whole.
-func (d *driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+func (d *driver) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
 	out := &csipb.GetPluginCapabilitiesResponse{}
 	if d.Attach || d.provision {
 		out.Capabilities = append(out.Capabilities, &csipb.PluginCapability{Type: &csipb.PluginCapability_Service_{

@@ -69,7 +69,9 @@ func TestMapping(t *testing.T) {
 	w.install("lofs")
 	w.install("scratch")
 	drivers := w.run(lofs, scratch)
-	v := w.volume(drivers[0], "pv-1", map[string]string{"file": "data", "size": "32Mi", "csi.storage.k8s.io/pod.name": "p", "csi.storage.k8s.io/pod.uid": "uid-1"})
+	v := w.volume(drivers[0], "pv-1", map[string]string{
+		"file": "data", "size": "32Mi", "csi.storage.k8s.io/pod.name": "p", "csi.storage.k8s.io/pod.uid": "uid-1",
+	})
 	s := w.volume(drivers[1], "pv-2", map[string]string{"size": "4Mi"})
 	v.secrets = map[string]string{"user": "me"}
 	w.called()
@@ -92,7 +94,10 @@ mountdevice ROOT/plugins/kubernetes.io/flexvolume/example.com/lofs/mounts/pv-1 D
 		{"unstage again", v.unstage, ""},
 		{"detach", v.detach, "detach data n1"},
 		{"detach again", v.detach, "detach pv-1 n1"},
-		{"publish without attach", s.publish, `mount ROOT/pods/uid-1/volumes/example.com~scratch/pv-2 {"pvOrVolumeName":"pv-2","readwrite":"rw","size":"4Mi"}`},
+		{
+			"publish without attach", s.publish,
+			`mount ROOT/pods/uid-1/volumes/example.com~scratch/pv-2 {"pvOrVolumeName":"pv-2","readwrite":"rw","size":"4Mi"}`,
+		},
 		{"unpublish without attach", s.unpublish, "unmount ROOT/pods/uid-1/volumes/example.com~scratch/pv-2"},
 	} {
 		if err := c.call(); err != nil {
@@ -118,7 +123,8 @@ func TestOtherNode(t *testing.T) {
 	})
 	w.ok(err)
 	// From all nodes.
-	_, err = d.ControllerClient().ControllerUnpublishVolume(t.Context(), &csipb.ControllerUnpublishVolumeRequest{VolumeId: "pv-1"})
+	_, err = d.ControllerClient().ControllerUnpublishVolume(t.Context(),
+		&csipb.ControllerUnpublishVolumeRequest{VolumeId: "pv-1"})
 	w.ok(err)
 	if got := w.told(); !strings.Contains(got, "\nattach {") || !strings.HasSuffix(got, "\ndetach data n2") {
 		t.Errorf("calls:\n%s", got)
@@ -171,7 +177,8 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("%s: %+v, version %s, %v", name, info, d.Version, err)
 		}
 	}
-	if o := Object(Served{Name: scratch}); *o.Spec.AttachRequired || !*o.Spec.PodInfoOnMount || len(o.Spec.VolumeLifecycleModes) != 2 {
+	if o := Object(Served{Name: scratch}); *o.Spec.AttachRequired || !*o.Spec.PodInfoOnMount ||
+		len(o.Spec.VolumeLifecycleModes) != 2 {
 		t.Errorf("object %+v", o.Spec)
 	}
 }
@@ -247,7 +254,8 @@ func TestGroup(t *testing.T) {
 			v.group = "4711"
 			w.called()
 			w.ok(v.publish())
-			if got := w.told(); !strings.Contains(got, `"fsGroup":"4711"`) || !strings.Contains(got, `"mounterArgs.FsGroup":"4711"`) {
+			if got := w.told(); !strings.Contains(got, `"fsGroup":"4711"`) ||
+				!strings.Contains(got, `"mounterArgs.FsGroup":"4711"`) {
 				t.Error(got)
 			}
 			var st unix.Stat_t
@@ -266,7 +274,8 @@ func TestStats(t *testing.T) {
 	w.install("scratch")
 	v := w.volume(w.run(scratch)[0], "pv-1", map[string]string{"size": "4Mi"})
 	stats := func() (*csipb.NodeGetVolumeStatsResponse, error) {
-		return v.d.NodeClient().NodeGetVolumeStats(t.Context(), &csipb.NodeGetVolumeStatsRequest{VolumeId: v.id, VolumePath: v.target})
+		return v.d.NodeClient().NodeGetVolumeStats(t.Context(),
+			&csipb.NodeGetVolumeStatsRequest{VolumeId: v.id, VolumePath: v.target})
 	}
 	_, err := stats()
 	w.refused("stats of nothing", err, codes.NotFound)
@@ -330,14 +339,16 @@ func TestNothingIsLeftByAFailure(t *testing.T) {
 			}
 			before, err := mount.Below(w.dir)
 			w.ok(err)
-			w.on(op, `case $op in mount*) mount -t tmpfs x "$2" || mkdir -p "$2" && mount -t tmpfs x "$2";; esac; fail "no luck today"`)
+			w.on(op,
+				`case $op in mount*) mount -t tmpfs x "$2" || mkdir -p "$2" && mount -t tmpfs x "$2";; esac; fail "no luck today"`)
 			w.refused(op, call(v), codes.Internal, "no luck today")
 			after, err := mount.Below(w.dir)
 			w.ok(err)
 			if diff := cmp.Diff(before, after); diff != "" {
 				t.Error(diff)
 			}
-			if len(v.d.Name) == 0 || len(w.bridge.records.of(decide.Name{Vendor: "example.com", Driver: "lofs"}, func(r *record) bool { return r.Kind == published })) > 0 {
+			if len(v.d.Name) == 0 || len(w.bridge.records.of(decide.Name{Vendor: "example.com", Driver: "lofs"},
+				func(r *record) bool { return r.Kind == published })) > 0 {
 				t.Error("a record of the publication is left")
 			}
 			w.on(op, "")
@@ -399,7 +410,8 @@ func TestSuccessWithoutAMount(t *testing.T) {
 // mounted in its name.
 func TestNothingSupported(t *testing.T) {
 	w := newWorld(t)
-	w.write("scratch", "#!/bin/sh\n[ $1 = init ] && echo '{\"status\":\"Success\"}' && exit 0\necho '{\"status\":\"Not supported\"}'; exit 1\n")
+	w.write("scratch", "#!/bin/sh\n[ $1 = init ] && echo '{\"status\":\"Success\"}' && exit 0\necho '{\"status\":\"Not "+
+		"supported\"}'; exit 1\n")
 	v := w.volume(w.run(scratch)[0], "pv-1", nil)
 	w.ok(v.attach())
 	w.ok(v.stage())

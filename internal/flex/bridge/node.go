@@ -21,7 +21,9 @@ func (d *driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb
 }
 
 // NodeGetCapabilities says what the node service can do.
-func (d *driver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
+func (d *driver) NodeGetCapabilities(
+	context.Context, *csipb.NodeGetCapabilitiesRequest,
+) (*csipb.NodeGetCapabilitiesResponse, error) {
 	all := []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP}
 	if d.Attach {
 		all = append(all, csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME)
@@ -46,7 +48,9 @@ func (d *driver) nodeKey(volumeID string) string { return "node " + d.csi + " " 
 // NodeStageVolume waits for the volume's device and mounts it, at a private path.
 // Nothing is mounted at the staging path: a kubelet unstages no volume of which
 // it finds a second mount.
-func (d *driver) NodeStageVolume(ctx context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
+func (d *driver) NodeStageVolume(
+	ctx context.Context, r *csipb.NodeStageVolumeRequest,
+) (*csipb.NodeStageVolumeResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -66,12 +70,14 @@ func (d *driver) NodeStageVolume(ctx context.Context, r *csipb.NodeStageVolumeRe
 	}
 	want := &record{
 		Kind: staged, Driver: d.name, Volume: r.GetVolumeId(), Place: r.GetStagingTargetPath(), Step: device,
-		Name: r.GetVolumeId(), FSType: u.fsType, ReadOnly: u.readOnly || r.GetPublishContext()[keyReadOnly] == "true", Options: options,
+		Name: r.GetVolumeId(), FSType: u.fsType, ReadOnly: u.readOnly || r.GetPublishContext()[keyReadOnly] == "true",
+		Options:   options,
 		DeviceDir: deviceDir(d.b.RootDir, d.name, r.GetVolumeId()), Device: r.GetPublishContext()[keyDevice],
 	}
-	out, err := d.b.works.do(ctx, d.nodeKey(want.Volume), &work{path: want.Place, wide: true, request: r}, func(ctx context.Context) (proto.Message, error) {
-		return &csipb.NodeStageVolumeResponse{}, d.stage(ctx, want)
-	})
+	out, err := d.b.works.do(ctx, d.nodeKey(want.Volume), &work{path: want.Place, wide: true, request: r},
+		func(ctx context.Context) (proto.Message, error) {
+			return &csipb.NodeStageVolumeResponse{}, d.stage(ctx, want)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +114,8 @@ func (d *driver) stage(ctx context.Context, want *record) error {
 func (d *driver) stagedStill(want *record) (bool, error) {
 	for _, has := range d.stagings(want.Volume) {
 		if !has.like(want) {
-			return false, status.Errorf(codes.AlreadyExists, "volume %s is staged at %s already in another way; unstage it first", want.Volume, has.Place)
+			return false, status.Errorf(codes.AlreadyExists,
+				"volume %s is staged at %s already in another way; unstage it first", want.Volume, has.Place)
 		}
 		if has.Place == want.Place {
 			is, err := d.b.table.Mounted(has.DeviceDir)
@@ -120,7 +127,9 @@ func (d *driver) stagedStill(want *record) (bool, error) {
 
 // stagings returns where a volume is staged.
 func (d *driver) stagings(volumeID string) []*record {
-	return d.b.records.of(d.name, func(o *record) bool { return o.Kind == staged && o.Volume == volumeID && o.Step == done })
+	return d.b.records.of(d.name, func(o *record) bool {
+		return o.Kind == staged && o.Volume == volumeID && o.Step == done
+	})
 }
 
 // bringDevice waits for the device and has it mounted. What is mounted there and
@@ -215,7 +224,9 @@ func (d *driver) takeMount(ctx context.Context, now *flex.Driver, r *record) err
 // at another path, too.
 func (d *driver) takeDevice(ctx context.Context, now *flex.Driver, r *record) error {
 	if r.Kind == staged {
-		others := d.b.records.of(d.name, func(o *record) bool { return o.Kind == staged && o.Volume == r.Volume && o.Place != r.Place })
+		others := d.b.records.of(d.name, func(o *record) bool {
+			return o.Kind == staged && o.Volume == r.Volume && o.Place != r.Place
+		})
 		if len(others) > 0 {
 			return nil
 		}
@@ -239,7 +250,9 @@ func (d *driver) takeDevice(ctx context.Context, now *flex.Driver, r *record) er
 
 // NodeUnstageVolume undoes NodeStageVolume. It needs no record: the paths tell
 // where things are.
-func (d *driver) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
+func (d *driver) NodeUnstageVolume(
+	ctx context.Context, r *csipb.NodeUnstageVolumeRequest,
+) (*csipb.NodeUnstageVolumeResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -247,9 +260,10 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolu
 		return nil, err
 	}
 	path := r.GetStagingTargetPath()
-	out, err := d.b.works.do(ctx, d.nodeKey(r.GetVolumeId()), &work{path: path, wide: true, request: r}, func(ctx context.Context) (proto.Message, error) {
-		return &csipb.NodeUnstageVolumeResponse{}, d.unstage(ctx, r.GetVolumeId(), path)
-	})
+	out, err := d.b.works.do(ctx, d.nodeKey(r.GetVolumeId()), &work{path: path, wide: true, request: r},
+		func(ctx context.Context) (proto.Message, error) {
+			return &csipb.NodeUnstageVolumeResponse{}, d.unstage(ctx, r.GetVolumeId(), path)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -257,16 +271,20 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, r *csipb.NodeUnstageVolu
 }
 
 func (d *driver) unstage(ctx context.Context, volumeID, path string) error {
-	for _, p := range d.b.records.of(d.name, func(o *record) bool { return o.Kind == published && o.Volume == volumeID && !o.Inline }) {
+	for _, p := range d.b.records.of(d.name,
+		func(o *record) bool { return o.Kind == published && o.Volume == volumeID && !o.Inline }) {
 		for _, path := range []string{p.Place, p.Dir} {
 			if is, err := d.b.table.Mounted(path); err != nil || is {
-				return status.Errorf(codes.FailedPrecondition, "volume %s is published at %s; unpublish it first", volumeID, p.Place)
+				return status.Errorf(codes.FailedPrecondition, "volume %s is published at %s; unpublish it first",
+					volumeID, p.Place)
 			}
 		}
 	}
 	r := d.b.records.get(d.name, staged, volumeID, path)
 	if r == nil {
-		r = &record{Kind: staged, Driver: d.name, Volume: volumeID, Place: path, DeviceDir: deviceDir(d.b.RootDir, d.name, volumeID)}
+		r = &record{
+			Kind: staged, Driver: d.name, Volume: volumeID, Place: path, DeviceDir: deviceDir(d.b.RootDir, d.name, volumeID),
+		}
 		if there, err := d.there(r.DeviceDir); err != nil || !there {
 			return err
 		}
@@ -311,7 +329,9 @@ func (d *driver) tidy(dir, top string) {
 
 // tell logs what a driver did that is not as it should be.
 func (d *driver) tell(r *record, because volume.Because, err error) {
-	if err == nil && because.Reason != "" && because.Reason != volume.ReasonFlexMounted && because.Reason != volume.ReasonFlexUnmounted {
-		d.b.Log.Warn("driver did not do as it should", "driver", d.csi, "volume", r.Volume, "reason", because.Reason, "message", because.Message)
+	if err == nil && because.Reason != "" && because.Reason != volume.ReasonFlexMounted &&
+		because.Reason != volume.ReasonFlexUnmounted {
+		d.b.Log.Warn("driver did not do as it should", "driver", d.csi, "volume", r.Volume, "reason", because.Reason,
+			"message", because.Message)
 	}
 }

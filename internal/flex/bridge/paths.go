@@ -51,7 +51,8 @@ func deviceDir(root string, n decide.Name, volumeID string) string {
 // checkRoot refuses a root directory of another depth than a kubelet's (H13).
 func checkRoot(root string) error {
 	if !filepath.IsAbs(root) || filepath.Clean(root) != root || strings.Count(root, "/") != 3 {
-		return fmt.Errorf("root directory %q: FlexVolume drivers count the parts of their path: give one of three parts, as /var/lib/volplane-flex", root)
+		return fmt.Errorf("root directory %q: FlexVolume drivers count the parts of their path: give one of three parts, "+
+			"as /var/lib/volplane-flex", root)
 	}
 	return nil
 }

@@ -21,14 +21,17 @@ type private struct {
 }
 
 // NodePublishVolume has the driver mount the volume, and shows it at the target.
-func (d *driver) NodePublishVolume(ctx context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+func (d *driver) NodePublishVolume(
+	ctx context.Context, r *csipb.NodePublishVolumeRequest,
+) (*csipb.NodePublishVolumeResponse, error) {
 	want, hidden, err := d.wanted(r)
 	if err != nil {
 		return nil, err
 	}
-	out, err := d.b.works.do(ctx, d.nodeKey(want.Volume), &work{path: want.Place, request: r}, func(ctx context.Context) (proto.Message, error) {
-		return &csipb.NodePublishVolumeResponse{}, d.publish(ctx, want, hidden)
-	})
+	out, err := d.b.works.do(ctx, d.nodeKey(want.Volume), &work{path: want.Place, request: r},
+		func(ctx context.Context) (proto.Message, error) {
+			return &csipb.NodePublishVolumeResponse{}, d.publish(ctx, want, hidden)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +100,8 @@ func (d *driver) publish(ctx context.Context, want *record, hidden private) erro
 	has := d.b.records.get(d.name, published, want.Volume, want.Place)
 	if has != nil && has.Step == done {
 		if !has.like(want) {
-			return status.Errorf(codes.AlreadyExists, "volume %s is at %s already in another way; unpublish it first", want.Volume, want.Place)
+			return status.Errorf(codes.AlreadyExists, "volume %s is at %s already in another way; unpublish it first",
+				want.Volume, want.Place)
 		}
 		if ok, err := d.stands(has); err != nil || ok {
 			return err
@@ -132,7 +136,8 @@ func (d *driver) admit(has, want *record) error {
 	}
 	for _, o := range d.b.records.of(d.name, func(o *record) bool { return o.Kind == published && o.Dir == want.Dir }) {
 		if o.Place != want.Place || o.Volume != want.Volume {
-			return status.Errorf(codes.FailedPrecondition, "volume %s is at %s, which has the same Pod and the same name; unpublish it first", o.Volume, o.Place)
+			return status.Errorf(codes.FailedPrecondition,
+				"volume %s is at %s, which has the same Pod and the same name; unpublish it first", o.Volume, o.Place)
 		}
 	}
 	return nil
@@ -243,7 +248,9 @@ func (d *driver) attachInline(ctx context.Context, now *flex.Driver, has, want *
 
 // NodeUnpublishVolume undoes NodePublishVolume. It needs no record: the path
 // tells where things are.
-func (d *driver) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+func (d *driver) NodeUnpublishVolume(
+	ctx context.Context, r *csipb.NodeUnpublishVolumeRequest,
+) (*csipb.NodeUnpublishVolumeResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
@@ -251,9 +258,10 @@ func (d *driver) NodeUnpublishVolume(ctx context.Context, r *csipb.NodeUnpublish
 		return nil, err
 	}
 	path := r.GetTargetPath()
-	out, err := d.b.works.do(ctx, d.nodeKey(r.GetVolumeId()), &work{path: path, request: r}, func(ctx context.Context) (proto.Message, error) {
-		return &csipb.NodeUnpublishVolumeResponse{}, d.unpublish(ctx, r.GetVolumeId(), path)
-	})
+	out, err := d.b.works.do(ctx, d.nodeKey(r.GetVolumeId()), &work{path: path, request: r},
+		func(ctx context.Context) (proto.Message, error) {
+			return &csipb.NodeUnpublishVolumeResponse{}, d.unpublish(ctx, r.GetVolumeId(), path)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -282,8 +290,10 @@ func (d *driver) unrecorded(volumeID, path string) (*record, error) {
 		Kind: published, Driver: d.name, Volume: volumeID, Place: path, Step: mounting,
 		Dir: podDir(d.b.RootDir, d.name, placeOf(path, volumeID)),
 	}
-	if other := d.b.records.of(d.name, func(o *record) bool { return o.Kind == published && o.Dir == r.Dir }); len(other) > 0 {
-		return nil, status.Errorf(codes.FailedPrecondition, "something else is at %s: volume %s; unpublish that", other[0].Place, other[0].Volume)
+	if other := d.b.records.of(d.name,
+		func(o *record) bool { return o.Kind == published && o.Dir == r.Dir }); len(other) > 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "something else is at %s: volume %s; unpublish that",
+			other[0].Place, other[0].Volume)
 	}
 	if err := d.ours(path, r.Dir); err != nil {
 		return nil, err

@@ -53,7 +53,8 @@ func TestEarlierRecords(t *testing.T) {
 	// It is of an earlier boot.
 	want := &record{
 		Format: format, Kind: attached, Driver: name, Volume: "pv-1", Place: "n1", Step: attaching,
-		Name: "data", DetachName: "data", FSType: "ext4", Options: map[string]string{"file": "data"}, Pod: decide.PodInfo{Name: "p"}, Device: "/dev/loop0",
+		Name: "data", DetachName: "data", FSType: "ext4", Options: map[string]string{"file": "data"},
+		Pod: decide.PodInfo{Name: "p"}, Device: "/dev/loop0",
 	}
 	got := all.get(name, attached, "pv-1", "n1")
 	if got != nil {

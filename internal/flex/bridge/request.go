@@ -52,7 +52,8 @@ func expanded(parameters map[string]string, name string) map[string]string {
 // podOf returns the Pod that a volume is published for.
 func podOf(context map[string]string) decide.PodInfo {
 	return decide.PodInfo{
-		Name: context[infoPrefix+"pod.name"], Namespace: context[infoPrefix+"pod.namespace"], UID: context[infoPrefix+"pod.uid"],
+		Name: context[infoPrefix+"pod.name"], Namespace: context[infoPrefix+"pod.namespace"],
+		UID:            context[infoPrefix+"pod.uid"],
 		ServiceAccount: context[infoPrefix+"serviceAccount.name"],
 	}
 }
@@ -88,7 +89,8 @@ func useOf(c *csipb.VolumeCapability) (use, error) {
 	switch c.GetAccessMode().GetMode() {
 	case csipb.VolumeCapability_AccessMode_UNKNOWN:
 		return u, status.Error(codes.InvalidArgument, "the capability has no access mode")
-	case csipb.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY, csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
+	case csipb.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
 		u.readOnly = true
 	}
 	for _, f := range m.GetMountFlags() {
@@ -97,7 +99,8 @@ func useOf(c *csipb.VolumeCapability) (use, error) {
 			u.readOnly = true
 		case "rw", "":
 		default:
-			return u, status.Error(codes.InvalidArgument, "FlexVolume drivers know no mount options but ro and rw; give the volume an option of the driver instead")
+			return u, status.Error(codes.InvalidArgument,
+				"FlexVolume drivers know no mount options but ro and rw; give the volume an option of the driver instead")
 		}
 	}
 	if g := m.GetVolumeMountGroup(); g != "" {

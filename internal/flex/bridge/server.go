@@ -129,7 +129,9 @@ func (d *driver) run(ctx context.Context, at net.Listener, endpoint string) erro
 
 // answer gives errors their codes and takes secrets out of them, also those of
 // earlier requests.
-func (d *driver) answer(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (d *driver) answer(
+	ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler,
+) (any, error) {
 	if s, ok := request.(interface{ GetSecrets() map[string]string }); ok {
 		d.given.AddData(s.GetSecrets())
 	}

@@ -175,7 +175,8 @@ func TestMadeByMany(t *testing.T) {
 	for range 100 {
 		asked.Go(func() {
 			_, err := d.CreateVolume(t.Context(), &csipb.CreateVolumeRequest{
-				Name: v.id, VolumeCapabilities: []*csipb.VolumeCapability{v.capability()}, Parameters: map[string]string{"size": "4Mi"},
+				Name: v.id, VolumeCapabilities: []*csipb.VolumeCapability{v.capability()},
+				Parameters: map[string]string{"size": "4Mi"},
 			})
 			if err != nil {
 				t.Error(err)
@@ -200,7 +201,9 @@ func TestSameDirectoryAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.install("scratch")
 	d := w.run(scratch)[0]
-	both := []*volumeOf{w.volume(d, "pv-1", map[string]string{"share": "one"}), w.volume(d, "pv-2", map[string]string{"share": "two"})}
+	both := []*volumeOf{
+		w.volume(d, "pv-1", map[string]string{"share": "one"}), w.volume(d, "pv-2", map[string]string{"share": "two"}),
+	}
 	w.on("mount", `sleep 0.1`)
 	for i, v := range both {
 		v.target = filepath.Join(w.dir, string(rune('a'+i)), "pods/uid-1/volumes/kubernetes.io~csi/data/mount")

@@ -25,7 +25,9 @@ func TestSuite(t *testing.T) {
 				w.install(c.name)
 				w.run(c.driver)
 				t.Cleanup(w.empty)
-				return csitest.Target{Socket: w.socket(c.driver), Dir: filepath.Join(w.dir, "pods"), Parameters: c.parameters, AnyID: true}
+				return csitest.Target{
+					Socket: w.socket(c.driver), Dir: filepath.Join(w.dir, "pods"), Parameters: c.parameters, AnyID: true,
+				}
 			})
 		})
 	}

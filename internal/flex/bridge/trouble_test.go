@@ -40,7 +40,9 @@ func TestRestart(t *testing.T) {
 	if got := w.called(); len(got) != 1 || !strings.HasPrefix(got[0], "isattached") {
 		t.Errorf("a volume that is there caused calls: %q", got)
 	}
-	r, err := v.d.NodeClient().NodeExpandVolume(t.Context(), &csipb.NodeExpandVolumeRequest{VolumeId: v.id, VolumePath: v.target, CapacityRange: &csipb.CapacityRange{RequiredBytes: 32 * mib}})
+	r, err := v.d.NodeClient().NodeExpandVolume(t.Context(), &csipb.NodeExpandVolumeRequest{
+		VolumeId: v.id, VolumePath: v.target, CapacityRange: &csipb.CapacityRange{RequiredBytes: 32 * mib},
+	})
 	if err != nil || r.GetCapacityBytes() != 32*mib {
 		t.Errorf("grow after a restart: %v, %v", r, err)
 	}
@@ -193,7 +195,8 @@ func TestDriverNoLongerAttaches(t *testing.T) {
 	v.forward()
 	w.on("init", `answer '{"status":"Success","capabilities":{"attach":false}}'; exit 0`)
 	w.on("mount", `mkdir -p "$2" && mount -t tmpfs flip "$2" && answer '{"status":"Success"}'; exit 0`)
-	w.on("unmount", `while [ -n "$(mounted "$2")" ]; do umount "$2"; done; rmdir "$2"; answer '{"status":"Success"}'; exit 0`)
+	w.on("unmount",
+		`while [ -n "$(mounted "$2")" ]; do umount "$2"; done; rmdir "$2"; answer '{"status":"Success"}'; exit 0`)
 	w.install("lofs")
 	w.eventually(func() error {
 		if v.d = w.dial(lofs); v.d.Node.Stats {
@@ -228,7 +231,8 @@ func inlineID(digit string) string { return "csi-" + strings.Repeat(digit, 64) }
 func (w *world) inline(d *csi.Driver, digit string, options map[string]string) *volumeOf {
 	w.Helper()
 	v := w.volume(d, inlineID(digit), map[string]string{
-		"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.namespace": "team-a", "csi.storage.k8s.io/pod.name": "p",
+		"csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.namespace": "team-a",
+		"csi.storage.k8s.io/pod.name": "p",
 	})
 	for k, value := range options {
 		v.context[k] = value
@@ -252,7 +256,8 @@ func TestInlineAttachable(t *testing.T) {
 	want := `getvolumename {"file":"a","pvOrVolumeName":"data","readwrite":"rw","size":"32Mi"}
 attach {"file":"a","pvOrVolumeName":"data","readwrite":"rw","size":"32Mi"} n1
 waitforattach {"file":"a","pvOrVolumeName":"data","readwrite":"rw","size":"32Mi"}
-mountdevice ROOT/plugins/kubernetes.io/flexvolume/example.com/lofs/mounts/` + a.id + ` DEVICE {"file":"a","pvOrVolumeName":"data","readwrite":"rw","size":"32Mi"}
+mountdevice ROOT/plugins/kubernetes.io/flexvolume/example.com/lofs/mounts/` + a.id +
+		` DEVICE {"file":"a","pvOrVolumeName":"data","readwrite":"rw","size":"32Mi"}
 mount ROOT/pods/uid-1/volumes/example.com~lofs/data {"file":"a","pod.name":"p","pod.namespace":"team-a","pvOrVolumeName":"data","readwrite":"rw","size":"32Mi"}`
 	if got := w.told(); got != want {
 		t.Errorf("calls:\n%s", got)
@@ -261,7 +266,8 @@ mount ROOT/pods/uid-1/volumes/example.com~lofs/data {"file":"a","pod.name":"p","
 	w.ok(a.publish())
 	w.called()
 	w.ok(a.unpublish())
-	if got := w.told(); got != "unmount ROOT/pods/uid-1/volumes/example.com~lofs/data\nunmountdevice ROOT/plugins/kubernetes.io/flexvolume/example.com/lofs/mounts/"+a.id+"\ndetach a n1" {
+	if got := w.told(); got != "unmount ROOT/pods/uid-1/volumes/example.com~lofs/data\nunmountdevice "+
+		"ROOT/plugins/kubernetes.io/flexvolume/example.com/lofs/mounts/"+a.id+"\ndetach a n1" {
 		t.Errorf("calls:\n%s", got)
 	}
 	w.ok(a.unpublish())
@@ -301,7 +307,9 @@ func TestInlineFailure(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	w := newWorld(t)
 	w.install("scratch")
-	w.config.Policy = decide.Policy{{Namespaces: []string{"team-a"}, Driver: "example.com/scratch", Options: map[string]string{"size": "[1-9]Mi"}}}
+	w.config.Policy = decide.Policy{
+		{Namespaces: []string{"team-a"}, Driver: "example.com/scratch", Options: map[string]string{"size": "[1-9]Mi"}},
+	}
 	d := w.run(scratch)[0]
 	w.called()
 	for name, change := range map[string]func(v *volumeOf){
@@ -340,7 +348,8 @@ func TestSecretsStayHidden(t *testing.T) {
 	v.secrets = map[string]string{"password": plain, "long": strings.Repeat("y", 60<<10)}
 	var told []string
 	for _, script := range []string{
-		`fail "cannot: $3"`, `printf '%s\n' "$3" >&3; exit 3`, `exec >&3 2>&3; printf '%s' "$3"; exit 0`, `printf '%s' "$3" >&3; kill -9 $$`,
+		`fail "cannot: $3"`, `printf '%s\n' "$3" >&3; exit 3`, `exec >&3 2>&3; printf '%s' "$3"; exit 0`,
+		`printf '%s' "$3" >&3; kill -9 $$`,
 		`fail "` + encoded + `"`, `fail "` + strings.ReplaceAll(plain, "$", `\$`) + `"`,
 	} {
 		w.on("mount", script)
@@ -398,7 +407,9 @@ func TestHostileRequests(t *testing.T) {
 	w.ok(os.Symlink(w.dir, filepath.Join(w.dir, "link")))
 	w.called()
 	calls := func(v *volumeOf) map[string]error {
-		return map[string]error{"attach": v.attach(), "stage": v.stage(), "publish": v.publish(), "unpublish": v.unpublish(), "unstage": v.unstage()}
+		return map[string]error{
+			"attach": v.attach(), "stage": v.stage(), "publish": v.publish(), "unpublish": v.unpublish(), "unstage": v.unstage(),
+		}
 	}
 	for _, id := range []string{"", ".", "..", "a/b", "../x", "a\x00b", strings.Repeat("i", 256)} {
 		v := w.volume(d, "pv-1", nil)
@@ -407,7 +418,9 @@ func TestHostileRequests(t *testing.T) {
 			w.refused(fmt.Sprintf("%s of %.10q", what, id), err, codes.InvalidArgument)
 		}
 	}
-	for _, path := range []string{"", "relative", w.dir + "/", w.dir + "/../x", w.dir + "/link/x", w.dir + "/link", "/" + strings.Repeat("p", 5000)} {
+	for _, path := range []string{
+		"", "relative", w.dir + "/", w.dir + "/../x", w.dir + "/link/x", w.dir + "/link", "/" + strings.Repeat("p", 5000),
+	} {
 		v := w.volume(d, "pv-1", nil)
 		v.staging, v.target = path, path
 		for what, err := range calls(v) {

@@ -33,7 +33,9 @@ type work struct {
 // do runs a work, or waits for the same one that runs already. Another one about
 // the same path, or about the whole volume, is refused with Aborted. When ctx
 // ends the caller hears so, and the work goes on.
-func (w *works) do(ctx context.Context, key string, one *work, run func(context.Context) (proto.Message, error)) (proto.Message, error) {
+func (w *works) do(
+	ctx context.Context, key string, one *work, run func(context.Context) (proto.Message, error),
+) (proto.Message, error) {
 	running, other := w.begin(ctx, key, one, run)
 	if other {
 		return nil, status.Errorf(codes.Aborted, "another call about this volume is under way; call again")
@@ -49,7 +51,9 @@ func (w *works) do(ctx context.Context, key string, one *work, run func(context.
 	return nil, status.Error(codes.Canceled, "the driver is still at work; call again to wait for it")
 }
 
-func (w *works) begin(ctx context.Context, key string, one *work, run func(context.Context) (proto.Message, error)) (running *work, other bool) {
+func (w *works) begin(
+	ctx context.Context, key string, one *work, run func(context.Context) (proto.Message, error),
+) (running *work, other bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.all[key] {

@@ -107,7 +107,8 @@ func (w *world) install(name string) {
 	w.Helper()
 	text, err := os.ReadFile(filepath.Join("../../../examples/flex", name, name))
 	w.ok(err)
-	hook := `printf '%s\n' "$*" >>` + w.calls() + "\n" + `if [ -e ` + w.dir + `/on/$op ]; then . ` + w.dir + "/on/$op; fi\ncase $op/$# in\n"
+	hook := `printf '%s\n' "$*" >>` + w.calls() + "\n" + `if [ -e ` + w.dir + `/on/$op ]; then . ` + w.dir +
+		"/on/$op; fi\ncase $op/$# in\n"
 	out := strings.Replace(string(text), "case $op/$# in\n", hook, 1)
 	out = strings.ReplaceAll(out, "/var/lib/"+name, filepath.Join(w.dir, "pool"))
 	if !strings.Contains(out, hook) {
@@ -167,8 +168,9 @@ func (w *world) run(drivers ...string) []*csi.Driver {
 		Options: func(n decide.Name) flex.Options { return flex.Options{Settings: w.config.Of(n)} },
 	}
 	b, err := Open(Options{
-		Host: host, Node: nodeName, RootDir: w.root, SocketDir: filepath.Join(w.dir, "s"), RegistryDir: filepath.Join(w.dir, "r"),
-		Config: w.config, Log: log,
+		Host: host, Node: nodeName, RootDir: w.root, SocketDir: filepath.Join(w.dir, "s"),
+		RegistryDir: filepath.Join(w.dir, "r"),
+		Config:      w.config, Log: log,
 	})
 	w.ok(err)
 	var running sync.WaitGroup
@@ -271,19 +273,22 @@ func (v *volumeOf) attach() error {
 }
 
 func (v *volumeOf) detach() error {
-	_, err := v.d.ControllerClient().ControllerUnpublishVolume(v.Context(), &csipb.ControllerUnpublishVolumeRequest{VolumeId: v.id, NodeId: nodeName})
+	_, err := v.d.ControllerClient().ControllerUnpublishVolume(v.Context(),
+		&csipb.ControllerUnpublishVolumeRequest{VolumeId: v.id, NodeId: nodeName})
 	return err
 }
 
 func (v *volumeOf) stage() error {
 	_, err := v.d.NodeClient().NodeStageVolume(v.Context(), &csipb.NodeStageVolumeRequest{
-		VolumeId: v.id, StagingTargetPath: v.staging, VolumeCapability: v.capability(), VolumeContext: v.context, PublishContext: v.published,
+		VolumeId: v.id, StagingTargetPath: v.staging, VolumeCapability: v.capability(), VolumeContext: v.context,
+		PublishContext: v.published,
 	})
 	return err
 }
 
 func (v *volumeOf) unstage() error {
-	_, err := v.d.NodeClient().NodeUnstageVolume(v.Context(), &csipb.NodeUnstageVolumeRequest{VolumeId: v.id, StagingTargetPath: v.staging})
+	_, err := v.d.NodeClient().NodeUnstageVolume(v.Context(),
+		&csipb.NodeUnstageVolumeRequest{VolumeId: v.id, StagingTargetPath: v.staging})
 	return err
 }
 
@@ -291,14 +296,16 @@ func (v *volumeOf) publish() error { return v.publishWithin(v.Context()) }
 
 func (v *volumeOf) publishWithin(ctx context.Context) error {
 	_, err := v.d.NodeClient().NodePublishVolume(ctx, &csipb.NodePublishVolumeRequest{
-		VolumeId: v.id, StagingTargetPath: v.staging, TargetPath: v.target, VolumeCapability: v.capability(), VolumeContext: v.context,
+		VolumeId: v.id, StagingTargetPath: v.staging, TargetPath: v.target, VolumeCapability: v.capability(),
+		VolumeContext:  v.context,
 		PublishContext: v.published, Secrets: v.secrets, Readonly: v.readOnly,
 	})
 	return err
 }
 
 func (v *volumeOf) unpublish() error {
-	_, err := v.d.NodeClient().NodeUnpublishVolume(v.Context(), &csipb.NodeUnpublishVolumeRequest{VolumeId: v.id, TargetPath: v.target})
+	_, err := v.d.NodeClient().NodeUnpublishVolume(v.Context(),
+		&csipb.NodeUnpublishVolumeRequest{VolumeId: v.id, TargetPath: v.target})
 	return err
 }
 

@@ -42,7 +42,8 @@ func (x *exam) named(ctx context.Context, v vol) (string, bool) {
 		return v.Name, true
 	}
 	if !c.ok() {
-		x.fail("getvolumename", "answer the name that the volume has on all nodes, or Not supported", "hosts give the mount up: %s", c.why())
+		x.fail("getvolumename", "answer the name that the volume has on all nodes, or Not supported",
+			"hosts give the mount up: %s", c.why())
 		return "", false
 	}
 	name, err := decide.VolumeNameOf(c.answer)
@@ -55,7 +56,9 @@ func (x *exam) named(ctx context.Context, v vol) (string, bool) {
 	if again.answer.VolumeName != c.answer.VolumeName {
 		reason = "it gives one volume two names"
 	}
-	x.answer(question{"getvolumename", decide.Fail, "make the name of the options and of nothing else", "the volume is called " + name}, reason)
+	x.answer(question{
+		"getvolumename", decide.Fail, "make the name of the options and of nothing else", "the volume is called " + name,
+	}, reason)
 	return name, true
 }
 
@@ -73,9 +76,11 @@ func (x *exam) attach(ctx context.Context, v vol, name string) (device string, o
 	if !again.ok() && !again.unsupported() {
 		reason = "what is attached should be a success: " + again.why()
 	}
-	x.answer(question{"attach-again", decide.Warn, "look first whether it is attached", "what is attached stays as it is"}, reason)
+	x.answer(question{"attach-again", decide.Warn, "look first whether it is attached", "what is attached stays as it is"},
+		reason)
 	if again.ok() && again.answer.Device != first.answer.Device {
-		x.fail("attach-device", "answer the device that the volume has already", "attached again, the device is %q, not %q", again.answer.Device, first.answer.Device)
+		x.fail("attach-device", "answer the device that the volume has already", "attached again, the device is %q, not %q",
+			again.answer.Device, first.answer.Device)
 	}
 	x.attached(ctx, "isattached", v, true)
 	return first.answer.Device, !x.stopped()
@@ -117,7 +122,9 @@ func (x *exam) waits(ctx context.Context, v vol, device string) (string, bool) {
 	if !again.ok() || again.answer.Device != c.answer.Device {
 		reason = "asked again, it answers otherwise: " + again.why()
 	}
-	x.answer(question{"waitforattach", decide.Fail, "answer the device that is there already", "the device is " + c.answer.Device}, reason)
+	x.answer(question{
+		"waitforattach", decide.Fail, "answer the device that is there already", "the device is " + c.answer.Device,
+	}, reason)
 	return c.answer.Device, true
 }
 
@@ -137,7 +144,8 @@ func (x *exam) mountDevice(ctx context.Context, v vol, device string) bool {
 		return false
 	}
 	if len(at(c.after, v.deviceDir)) == 0 {
-		x.warn("mountdevice", "mount the device there, or answer Not supported, and the host does", "it answers Success and nothing is mounted at the directory")
+		x.warn("mountdevice", "mount the device there, or answer Not supported, and the host does",
+			"it answers Success and nothing is mounted at the directory")
 		return true
 	}
 	x.pass("mountdevice", "%s is mounted", at(c.after, v.deviceDir)[0].source)
@@ -168,7 +176,8 @@ func (x *exam) hostMounts(ctx context.Context, v vol, device string) {
 		err = mount.Device(ctx, device, v.deviceDir, fsType, nil)
 	}
 	if err != nil {
-		x.fail("mountdevice", "answer waitforattach with a block device, or mount the volume in mountdevice", "Not supported, and a host cannot mount %s: %v", device, err)
+		x.fail("mountdevice", "answer waitforattach with a block device, or mount the volume in mountdevice",
+			"Not supported, and a host cannot mount %s: %v", device, err)
 		return
 	}
 	x.pass("mountdevice", "Not supported: the host mounts %s", device)
@@ -179,7 +188,8 @@ func (x *exam) unmountDevice(ctx context.Context, v vol) {
 	c := x.undoAt(ctx, decide.OpUnmountDevice, v.deviceDir)
 	switch left := within(c.after, v.deviceDir); {
 	case len(left) > 0:
-		x.fail("unmountdevice", "unmount what the mount table has at the directory, and answer Failure if that cannot be done", "something is still mounted at %s: %s", left[0].path, c.why())
+		x.fail("unmountdevice", "unmount what the mount table has at the directory, and answer Failure if that "+
+			"cannot be done", "something is still mounted at %s: %s", left[0].path, c.why())
 	case !c.ok() && !c.unsupported():
 		x.warn("unmountdevice", "answer Success when nothing is mounted", "nothing is mounted any more, though %s", c.why())
 	default:
@@ -204,7 +214,9 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 	if again := x.call(ctx, decide.OpDetach, name, x.node); !again.ok() && !again.unsupported() {
 		reason = "what is detached should be a success: " + again.why()
 	}
-	x.answer(question{"detach-again", decide.Warn, "answer Success when it is not attached", "what is detached already is a success"}, reason)
+	x.answer(question{
+		"detach-again", decide.Warn, "answer Success when it is not attached", "what is detached already is a success",
+	}, reason)
 	if !c.unsupported() {
 		x.attached(ctx, "isattached-after", v, false)
 	}

@@ -92,7 +92,9 @@ const busyTries = 10
 func (x *exam) command(r *running) *exec.Cmd {
 	cmd := exec.CommandContext(r.ctx, x.path, append([]string{string(r.op)}, r.args...)...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", &r.stdout, &r.stderr, drain
-	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8", x.mark}
+	cmd.Env = []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8", x.mark,
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	return cmd
@@ -190,7 +192,8 @@ func at(points []point, path string) []point {
 }
 
 func within(points []point, dir string) []point {
-	return slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.path != dir && !strings.HasPrefix(p.path, dir+"/") })
+	return slices.DeleteFunc(slices.Clone(points),
+		func(p point) bool { return p.path != dir && !strings.HasPrefix(p.path, dir+"/") })
 }
 
 // processes returns those that the driver started and that are still there.

@@ -32,7 +32,9 @@ func startAnother(t *testing.T) *another {
 	dir := t.TempDir()
 	a := &another{T: t, scratch: filepath.Join(dir, "scratch"), out: &strings.Builder{}}
 	p := sound()
-	p["mount"] = `mount -t tmpfs x "$2"; mkdir "$2/in"; mount -t tmpfs x "$2/in"; sleep 600 </dev/null >/dev/null 2>&1 & echo $! >` + dir + `/new; mv ` + dir + `/new ` + dir + `/daemon; sleep 600`
+	p["mount"] =
+		`mount -t tmpfs x "$2"; mkdir "$2/in"; mount -t tmpfs x "$2/in"; sleep 600 </dev/null >/dev/null 2>&1 & echo $! >` +
+			dir + `/new; mv ` + dir + `/new ` + dir + `/daemon; sleep 600`
 	path := filepath.Join(dir, "test")
 	if err := errors.Join(os.WriteFile(path, []byte(p.script()), 0o755), os.Mkdir(a.scratch, 0o700)); err != nil {
 		t.Fatal(err)
@@ -93,7 +95,9 @@ func (a *another) beside() Report {
 	if err := os.WriteFile(path, []byte(sound().script()), 0o755); err != nil {
 		a.Fatal(err)
 	}
-	r, err := (&Doctor{Path: path, Name: decide.Name{Driver: "test"}, Scratch: a.scratch, Limit: time.Minute}).Run(a.Context())
+	r, err := (&Doctor{
+		Path: path, Name: decide.Name{Driver: "test"}, Scratch: a.scratch, Limit: time.Minute,
+	}).Run(a.Context())
 	if err != nil {
 		a.Errorf("%v\n%s", err, listed(r))
 	}
@@ -102,7 +106,8 @@ func (a *another) beside() Report {
 
 // ofLeftovers returns what is said of the dead.
 func ofLeftovers(r Report) []decide.Finding {
-	return slices.DeleteFunc(slices.Clone(r.Findings), func(f decide.Finding) bool { return f.Check != "leftover-examination" })
+	return slices.DeleteFunc(slices.Clone(r.Findings),
+		func(f decide.Finding) bool { return f.Check != "leftover-examination" })
 }
 
 // TestKilled: what a doctor leaves that was killed the next one takes away, and
@@ -118,7 +123,8 @@ func TestKilled(t *testing.T) {
 		t.Errorf("mounted after the kill: %v", left)
 	}
 	r := a.beside()
-	if said := ofLeftovers(r); r.Level != decide.Pass || len(said) != 1 || said[0].Path != a.root || !strings.Contains(said[0].Message, "mounts in it: 2") {
+	if said := ofLeftovers(r); r.Level != decide.Pass || len(said) != 1 || said[0].Path != a.root ||
+		!strings.Contains(said[0].Message, "mounts in it: 2") {
 		t.Errorf("%+v\n%s", said, listed(r))
 	}
 	nothingLeft(t, &Doctor{Scratch: a.scratch})
@@ -171,7 +177,8 @@ func TestDeadOnesOnly(t *testing.T) {
 	for _, f := range ofLeftovers(a.beside()) {
 		said += fmt.Sprintf("%s %s, to do: %q\n", f.Level, filepath.Base(f.Path), f.Next)
 	}
-	if want := "warn volplane-doctor-7, to do: \"unmount what is mounted there, and remove it\"\npass volplane-doctor-8, to do: \"\"\n"; said != want {
+	if want := "warn volplane-doctor-7, to do: \"unmount what is mounted there, and remove it\"\npass " +
+		"volplane-doctor-8, to do: \"\"\n"; said != want {
 		t.Errorf("it said %s", said)
 	}
 	left, err := filepath.Glob(a.scratch + "/*")
@@ -252,7 +259,8 @@ func TestWhatCannotBeRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := ofLeftovers(r)
-	if len(said) != 1 || said[0].Level != decide.Warn || said[0].Path != root || said[0].Next == "" || !strings.Contains(said[0].Message, "not permitted") {
+	if len(said) != 1 || said[0].Level != decide.Warn || said[0].Path != root || said[0].Next == "" ||
+		!strings.Contains(said[0].Message, "not permitted") {
 		t.Errorf("%+v", said)
 	}
 	if said := ofLeftovers(a.beside()); len(said) != 1 || said[0].Level != decide.Pass {

@@ -136,13 +136,16 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 	}
 	x.ofAllCalls()
 	err = errors.Join(why, x.takeAway(clean))
-	x.report.Level, x.report.Calls, x.report.Seconds = decide.Worst(x.report.Findings), len(x.calls), seconds(time.Since(begun))
+	x.report.Level, x.report.Calls, x.report.Seconds = decide.Worst(x.report.Findings), len(x.calls),
+		seconds(time.Since(begun))
 	return x.report, err
 }
 
 // begin makes the scratch directory, when those of the dead are taken away.
 func (d *Doctor) begin(ctx context.Context) (*exam, error) {
-	x := &exam{path: d.Path, name: d.Name, node: d.Node, fsType: d.FSType, limit: d.Limit, options: d.Options, growTo: d.GrowTo}
+	x := &exam{
+		path: d.Path, name: d.Name, node: d.Node, fsType: d.FSType, limit: d.Limit, options: d.Options, growTo: d.GrowTo,
+	}
 	x.report = Report{Driver: d.Name.String(), Path: d.Path, Level: decide.Fail}
 	if err := decide.CheckOptions(d.Options); err != nil {
 		return x, fmt.Errorf("options of the volume: %w", err)
@@ -196,7 +199,8 @@ func (x *exam) scratch(ctx context.Context, in string) error {
 
 // odd returns a value that a shell would do something with.
 func (x *exam) odd(word string) string {
-	return word + " $(touch " + x.canary + ") `touch " + x.canary + "` ; touch " + x.canary + " | * ? ' \" \\ < > & # {} é"
+	return word + " $(touch " + x.canary + ") `touch " + x.canary + "` ; touch " + x.canary +
+		" | * ? ' \" \\ < > & # {} é"
 }
 
 // examine makes all checks until one stops it.

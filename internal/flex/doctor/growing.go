@@ -30,7 +30,8 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 		return
 	}
 	if len(at(x.table(), dir)) == 0 {
-		x.warn("grown", "mount the volume at the directory itself", "nothing is mounted at the directory: whether it grows cannot be seen")
+		x.warn("grown", "mount the volume at the directory itself",
+			"nothing is mounted at the directory: whether it grows cannot be seen")
 		return
 	}
 	g := &growth{vol: v, device: device, dir: dir, size: x.growTo}
@@ -39,7 +40,8 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 		return
 	}
 	if g.size <= g.old {
-		x.warn("grown", "ask for more with --grow-to, or give a smaller volume", "nothing was tried: the volume has %d bytes already", g.old)
+		x.warn("grown", "ask for more with --grow-to, or give a smaller volume",
+			"nothing was tried: the volume has %d bytes already", g.old)
 		return
 	}
 	path := filepath.Join(dir, marker)
@@ -48,14 +50,18 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 		x.grown(g)
 	}
 	if written != nil {
-		x.warn("grown-data", "mount the volume so that root can write to it", "nothing can be written to the volume: %v", written)
+		x.warn("grown-data", "mount the volume so that root can write to it",
+			"nothing can be written to the volume: %v", written)
 		return
 	}
 	reason := ""
 	if data, err := os.ReadFile(path); err != nil || !bytes.Equal(data, []byte(marker)) {
 		reason = "what was written before the volume grew is not there any more"
 	}
-	x.answer(question{"grown-data", decide.Fail, "change the size only: make no new filesystem and no second mount", "what was written before is still there"}, reason)
+	x.answer(question{
+		"grown-data", decide.Fail, "change the size only: make no new filesystem and no second mount",
+		"what was written before is still there",
+	}, reason)
 	_ = os.Remove(path)
 }
 
@@ -108,9 +114,11 @@ func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
 		x.fail(name, growToSize+`, and answer "volumeNewSize" with a number`, "%s", c.why())
 		return false
 	case c.answer.NewSize > 0 && c.answer.NewSize < g.size:
-		x.fail(name, growToSize+", or answer Failure", "it answers that the volume has %d bytes, %d were asked for", c.answer.NewSize, g.size)
+		x.fail(name, growToSize+", or answer Failure", "it answers that the volume has %d bytes, %d were asked for",
+			c.answer.NewSize, g.size)
 	case has > 0 && has < g.size:
-		x.fail(name, growToSize+", and let the device see it", "it answers Success, and %s has %d bytes, %d were asked for", g.device, has, g.size)
+		x.fail(name, growToSize+", and let the device see it", "it answers Success, and %s has %d bytes, %d were asked for",
+			g.device, has, g.size)
 	default:
 		x.pass(name, "the volume has %d bytes", max(g.size, c.answer.NewSize))
 	}
@@ -120,7 +128,8 @@ func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
 	case !again.ok():
 		reason = "a host that was interrupted calls it again: " + again.why()
 	case again.answer.NewSize != c.answer.NewSize:
-		reason = "called again, the volume has " + strconv.FormatInt(again.answer.NewSize, 10) + " bytes, not " + strconv.FormatInt(c.answer.NewSize, 10)
+		reason = "called again, the volume has " + strconv.FormatInt(again.answer.NewSize, 10) + " bytes, not " +
+			strconv.FormatInt(c.answer.NewSize, 10)
 	case g.deviceSize() != has:
 		reason = "called again, it makes the device larger once more"
 	}
@@ -193,8 +202,10 @@ func (x *exam) grown(g *growth) {
 	case u.Total > g.had:
 		x.pass("grown", "the filesystem has %d bytes, and had %d", u.Total, g.had)
 	case g.done:
-		x.fail("grown", growFS+"; it is called if init says requiresFSResize", "the driver answers Success, and the filesystem has %d bytes, and had %d", u.Total, g.had)
+		x.fail("grown", growFS+"; it is called if init says requiresFSResize",
+			"the driver answers Success, and the filesystem has %d bytes, and had %d", u.Total, g.had)
 	default:
-		x.warn("grown", "do it in expandvolume or expandfs, if the volumes can grow", "hosts take the volume for %d bytes now, and its filesystem has %d, as before", g.size, u.Total)
+		x.warn("grown", "do it in expandvolume or expandfs, if the volumes can grow",
+			"hosts take the volume for %d bytes now, and its filesystem has %d, as before", g.size, u.Total)
 	}
 }

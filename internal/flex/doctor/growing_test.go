@@ -41,7 +41,8 @@ func TestGrowsOnlyWhenAsked(t *testing.T) {
 	for _, size := range []int64{0, grownSize} {
 		r, d, err := examined(t, p.all(), func(d *Doctor) { d.GrowTo = size })
 		_, asked := os.Stat(filepath.Join(filepath.Dir(d.Path), "asked"))
-		if err != nil || r.Level != decide.Pass || (asked == nil) != (size > 0) || (len(ofGrowing(r).Findings) > 0) != (size > 0) {
+		if err != nil || r.Level != decide.Pass || (asked == nil) != (size > 0) ||
+			(len(ofGrowing(r).Findings) > 0) != (size > 0) {
 			t.Errorf("to %d: %v, %v\n%s", size, asked, err, listed(r))
 		}
 	}
@@ -73,10 +74,13 @@ func TestArgumentsOfGrowing(t *testing.T) {
 	}
 	const (
 		json   = `{"kubernetes.io/fsType":"","kubernetes.io/pvOrVolumeName":"pv1","kubernetes.io/readwrite":"rw"}`
-		volume = "expandvolume|" + json + "|ROOT/plugins/kubernetes.io/flexvolume/example.com/test/mounts/pv1|2097152|1048576|\n"
-		fs     = "expandfs|" + json + "||ROOT/pods/00000000-0000-4000-8000-000000000001/volumes/example.com~test/pv1|3145728|1048576|\n"
+		volume = "expandvolume|" + json +
+			"|ROOT/plugins/kubernetes.io/flexvolume/example.com/test/mounts/pv1|2097152|1048576|\n"
+		fs = "expandfs|" + json +
+			"||ROOT/pods/00000000-0000-4000-8000-000000000001/volumes/example.com~test/pv1|3145728|1048576|\n"
 	)
-	if text := regexp.MustCompile(`/[^|]*/volplane-doctor-[0-9]+`).ReplaceAllString(string(got), "ROOT"); text != volume+volume+fs+fs {
+	if text := regexp.MustCompile(`/[^|]*/volplane-doctor-[0-9]+`).ReplaceAllString(string(got),
+		"ROOT"); text != volume+volume+fs+fs {
 		t.Errorf("called with\n%s", text)
 	}
 }
@@ -89,26 +93,51 @@ func TestGrowingFaults(t *testing.T) {
 		grow        = `mount -o "remount,size=$5" "$4" >/dev/null 2>&1 || fail "cannot grow"; `
 	)
 	faults := map[string]fault{
-		"the size is a text":          {"expandvolume", `say '{"status":"Success","volumeNewSize":"2097152"}'`, "expandvolume", decide.Fail},
-		"the size is negative":        {"expandvolume", `say '{"status":"Success","volumeNewSize":-1}'`, "expandvolume", decide.Fail},
-		"the size has a point":        {"expandvolume", `say '{"status":"Success","volumeNewSize":2097152.5}'`, "expandvolume", decide.Fail},
-		"the size is of another unit": {"expandvolume", `say '{"status":"Success","volumeNewSize":2}'`, "expandvolume", decide.Fail},
-		"it cannot grow":              {"expandvolume", `fail "no room"`, "expandvolume", decide.Fail},
-		"no answer":                   {"expandvolume", `exit 0`, "one-answer", decide.Fail},
-		"it grows once":               {"expandvolume", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + success, "expandvolume-again", decide.Fail},
-		"it grows by a difference":    {"expandvolume", `echo >>"${0%/*}/n"; n=$(wc -l <"${0%/*}/n"); say "{\"status\":\"Success\",\"volumeNewSize\":$(($4 + ($4 - $5) * n))}"`, "expandvolume-again", decide.Fail},
-		"it hangs":                    {"expandvolume", `sleep 600`, "time-limit", decide.Fail},
-		"noise on standard error":     {"expandvolume", `echo grown >&2; ` + no, "standard-error", decide.Fail},
-		"the filesystem cannot":       {"expandfs", `fail "no tool"`, "expandfs", decide.Fail},
-		"the filesystem once":         {"expandfs", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + grow + success, "expandfs-again", decide.Fail},
-		"first yes, then no":          {"expandfs", `mkdir "${0%/*}/once" 2>/dev/null || { ` + no + `; }; ` + grow + success, "expandfs-again", decide.Fail},
-		"nothing grows":               {"expandfs", success, "grown", decide.Fail},
-		"it becomes smaller":          {"expandfs", `mount -o remount,size=512k "$4" >/dev/null 2>&1; ` + success, "grown", decide.Fail},
-		"nobody grows anything":       {"expandfs", no, "grown", decide.Warn},
-		"capability without a call":   {"init", `say '{"status":"Success","capabilities":{"attach":false,"requiresFSResize":false}}'`, "grown", decide.Warn},
-		"a new filesystem":            {"expandfs", `umount "$4"; mount -t tmpfs -o size=$5 x "$4" 2>/dev/null; ` + success, "grown-data", decide.Fail},
-		"one on top of the other":     {"expandfs", `mount -t tmpfs -o size=$5 x "$4" 2>/dev/null; ` + success, "grown-data", decide.Fail},
-		"nothing can be written":      {"mount", `mountpoint -q "$2" || mount -t tmpfs -o size=1m,ro x "$2" 2>/dev/null || fail no; ` + success, "grown-data", decide.Warn},
+		"the size is a text": {
+			"expandvolume", `say '{"status":"Success","volumeNewSize":"2097152"}'`, "expandvolume", decide.Fail,
+		},
+		"the size is negative": {
+			"expandvolume", `say '{"status":"Success","volumeNewSize":-1}'`, "expandvolume", decide.Fail,
+		},
+		"the size has a point": {
+			"expandvolume", `say '{"status":"Success","volumeNewSize":2097152.5}'`, "expandvolume", decide.Fail,
+		},
+		"the size is of another unit": {
+			"expandvolume", `say '{"status":"Success","volumeNewSize":2}'`, "expandvolume", decide.Fail,
+		},
+		"it cannot grow": {"expandvolume", `fail "no room"`, "expandvolume", decide.Fail},
+		"no answer":      {"expandvolume", `exit 0`, "one-answer", decide.Fail},
+		"it grows once": {
+			"expandvolume", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + success, "expandvolume-again", decide.Fail,
+		},
+		"it grows by a difference": {"expandvolume", `echo >>"${0%/*}/n"; n=$(wc -l <"${0%/*}/n"); say "{\"status\":\"Success\",\"volumeNewSize\":$(($4 + ($4 - $5) * n))}"`, "expandvolume-again", decide.Fail},
+		"it hangs":                 {"expandvolume", `sleep 600`, "time-limit", decide.Fail},
+		"noise on standard error":  {"expandvolume", `echo grown >&2; ` + no, "standard-error", decide.Fail},
+		"the filesystem cannot":    {"expandfs", `fail "no tool"`, "expandfs", decide.Fail},
+		"the filesystem once": {
+			"expandfs", `mkdir "${0%/*}/once" 2>/dev/null || fail "again?"; ` + grow + success, "expandfs-again", decide.Fail,
+		},
+		"first yes, then no": {
+			"expandfs", `mkdir "${0%/*}/once" 2>/dev/null || { ` + no + `; }; ` + grow + success, "expandfs-again", decide.Fail,
+		},
+		"nothing grows": {"expandfs", success, "grown", decide.Fail},
+		"it becomes smaller": {
+			"expandfs", `mount -o remount,size=512k "$4" >/dev/null 2>&1; ` + success, "grown", decide.Fail,
+		},
+		"nobody grows anything": {"expandfs", no, "grown", decide.Warn},
+		"capability without a call": {
+			"init", `say '{"status":"Success","capabilities":{"attach":false,"requiresFSResize":false}}'`, "grown", decide.Warn,
+		},
+		"a new filesystem": {
+			"expandfs", `umount "$4"; mount -t tmpfs -o size=$5 x "$4" 2>/dev/null; ` + success, "grown-data", decide.Fail,
+		},
+		"one on top of the other": {
+			"expandfs", `mount -t tmpfs -o size=$5 x "$4" 2>/dev/null; ` + success, "grown-data", decide.Fail,
+		},
+		"nothing can be written": {
+			"mount", `mountpoint -q "$2" || mount -t tmpfs -o size=1m,ro x "$2" 2>/dev/null || fail no; ` + success,
+			"grown-data", decide.Warn,
+		},
 	}
 	findsAll(t, faults, growing, parts.all, toGrownSize)
 }
@@ -117,7 +146,8 @@ func TestGrowingFaults(t *testing.T) {
 func TestNothingToGrow(t *testing.T) {
 	t.Parallel()
 	r, _, err := examined(t, growing().all(), func(d *Doctor) { d.GrowTo = 1 << 20 })
-	if all := ofGrowing(r).Findings; err != nil || len(all) != 1 || all[0].Check != "grown" || all[0].Level != decide.Warn {
+	if all := ofGrowing(r).Findings; err != nil || len(all) != 1 || all[0].Check != "grown" ||
+		all[0].Level != decide.Warn {
 		t.Errorf("%v\n%s", err, listed(r))
 	}
 }
@@ -157,14 +187,21 @@ func TestHostGrows(t *testing.T) {
 		t.Errorf("the image: %+v, %v", info, err)
 	}
 	for name, f := range map[string]fault{
-		"the device does not see it":   {"expandvolume", `truncate -s "$4" "$i"; say '{"status":"Success"}'`, "expandvolume", decide.Fail},
-		"the device grows more":        {"expandvolume", `truncate -s "+$(($4 - $5))" "$i"; losetup --set-capacity "$(device)"; say '{"status":"Success"}'`, "expandvolume-again", decide.Fail},
+		"the device does not see it": {
+			"expandvolume", `truncate -s "$4" "$i"; say '{"status":"Success"}'`, "expandvolume", decide.Fail,
+		},
+		"the device grows more": {
+			"expandvolume", `truncate -s "+$(($4 - $5))" "$i"; losetup --set-capacity "$(device)"; say '{"status":"Success"}'`,
+			"expandvolume-again", decide.Fail,
+		},
 		"what the host does is undone": {"expandfs", `say '{"status":"Success"}'`, "grown", decide.Fail},
 	} {
 		p := onLoop()
 		p[f.part] = f.text
 		r, _, err := examined(t, p.all(), change)
-		if err != nil || !slices.ContainsFunc(r.Findings, func(g decide.Finding) bool { return g.Check == f.check && g.Level == f.level && g.Next != "" }) {
+		if err != nil || !slices.ContainsFunc(r.Findings, func(g decide.Finding) bool {
+			return g.Check == f.check && g.Level == f.level && g.Next != ""
+		}) {
 			t.Errorf("%s: %v\n%s", name, err, listed(r))
 		}
 	}
@@ -191,7 +228,8 @@ func TestExampleGrows(t *testing.T) {
 			want.change(d)
 			d.Limit = time.Minute
 		})
-		if all := ofGrowing(r); err != nil || r.Level != want.level || decide.Worst(all.Findings) != want.level || len(all.Findings) < 3 {
+		if all := ofGrowing(r); err != nil || r.Level != want.level || decide.Worst(all.Findings) != want.level ||
+			len(all.Findings) < 3 {
 			t.Errorf("%s: %v\n%s", name, err, listed(r))
 		}
 	}

@@ -50,7 +50,10 @@ func (x *exam) file() {
 	if filepath.Base(x.path) != x.name.Driver {
 		wrong = append(wrong, fmt.Sprintf("it is called %s, a host looks for %s", filepath.Base(x.path), x.name.Driver))
 	}
-	x.answer(question{"file", decide.Warn, "install it with volplane flex install, which puts that right", "root's file, with the name that a host looks for"}, strings.Join(wrong, "; "))
+	x.answer(question{
+		"file", decide.Warn, "install it with volplane flex install, which puts that right",
+		"root's file, with the name that a host looks for",
+	}, strings.Join(wrong, "; "))
 }
 
 // init calls init and says whether the driver can be examined further.
@@ -76,9 +79,13 @@ func (x *exam) init(ctx context.Context) bool {
 			again = "called again, it names other capabilities"
 		}
 	}
-	x.answer(question{"init-repeatable", decide.Fail, "let init change nothing and answer the same each time", "it may be called at any time"}, again)
+	x.answer(question{
+		"init-repeatable", decide.Fail, "let init change nothing and answer the same each time",
+		"it may be called at any time",
+	}, again)
 	f := decide.Finding{Check: "init-time", Level: decide.Pass}
-	f.Message = fmt.Sprintf("init takes %v, %v are expected: hosts call it after every change", took.Round(time.Millisecond), quickInit)
+	f.Message = fmt.Sprintf("init takes %v, %v are expected: hosts call it after every change",
+		took.Round(time.Millisecond), quickInit)
 	if took > quickInit {
 		f.Level, f.Next = decide.Warn, "do nothing in init but answer"
 	}
@@ -108,7 +115,8 @@ func (x *exam) capabilities(c call) {
 				return
 			}
 		}
-		x.warn(name, sayCapabilities, "init names no capabilities: a host takes its defaults, among them that the driver attaches")
+		x.warn(name, sayCapabilities,
+			"init names no capabilities: a host takes its defaults, among them that the driver attaches")
 		return
 	}
 	if bytes.Equal(bytes.TrimSpace(raw), []byte("null")) {
@@ -135,7 +143,9 @@ func (x *exam) capabilities(c call) {
 	if _, found := said["attach"]; !found {
 		reason = "\"attach\" is not said, and true by default"
 	}
-	x.answer(question{name, decide.Warn, sayCapabilities, fmt.Sprintf("an object; attach is %v", x.report.Capabilities.Attach)}, reason)
+	x.answer(question{
+		name, decide.Warn, sayCapabilities, fmt.Sprintf("an object; attach is %v", x.report.Capabilities.Attach),
+	}, reason)
 }
 
 // objects returns all JSON objects in what was printed.
@@ -192,5 +202,6 @@ func (x *exam) others(ctx context.Context, v vol) {
 			wrong = append(wrong, c.why())
 		}
 	}
-	x.answer(question{"other-operations", decide.Warn, sayUnsupported, "what belongs to attaching is Not supported"}, strings.Join(wrong, "; "))
+	x.answer(question{"other-operations", decide.Warn, sayUnsupported, "what belongs to attaching is Not supported"},
+		strings.Join(wrong, "; "))
 }

@@ -53,10 +53,12 @@ func (x *exam) mounts(ctx context.Context, v vol) bool {
 		x.fail("mount", "mount the volume at the directory itself", "the directory was replaced by a symbolic link")
 		return false
 	case len(here) == 0 && len(within(c.added(), v.dir)) == 0:
-		x.warn("mount", "mount the volume at the directory, by bind if need be", "it answers Success and nothing is mounted at the directory: a host cannot see whether it is")
+		x.warn("mount", "mount the volume at the directory, by bind if need be",
+			"it answers Success and nothing is mounted at the directory: a host cannot see whether it is")
 		return false
 	case len(here) == 0:
-		x.fail("mount", "mount the volume at the directory itself", "nothing is mounted at the directory but at %s", within(c.added(), v.dir)[0].path)
+		x.fail("mount", "mount the volume at the directory itself", "nothing is mounted at the directory but at %s",
+			within(c.added(), v.dir)[0].path)
 	case len(here) > 1:
 		x.fail("mount", "mount once", "%d mounts lie on top of each other", len(here))
 	default:
@@ -74,7 +76,10 @@ func (x *exam) mountPlace(c call, v vol) {
 	for _, p := range minus(within(c.added(), x.root), within(c.added(), v.dir)) {
 		reason = "it mounts something beside the directory: " + p.path
 	}
-	x.answer(question{"mount-place", decide.Warn, "mount nowhere else, or in a directory of the driver's own", "it mounts nothing beside the directory"}, reason)
+	x.answer(question{
+		"mount-place", decide.Warn, "mount nowhere else, or in a directory of the driver's own",
+		"it mounts nothing beside the directory",
+	}, reason)
 }
 
 // mountAgain calls mount for what is mounted (F-012).
@@ -100,7 +105,8 @@ func (x *exam) unmounts(ctx context.Context, v vol) {
 	left := within(c.after, v.dir)
 	switch {
 	case len(left) > 0:
-		x.fail("unmount", "unmount what the mount table has at the directory, and answer Failure if that cannot be done", "something is still mounted at %s: %s", left[0].path, c.why())
+		x.fail("unmount", "unmount what the mount table has at the directory, and answer Failure if that cannot be done",
+			"something is still mounted at %s: %s", left[0].path, c.why())
 	case !c.ok():
 		x.warn("unmount", "answer Success when nothing is mounted", "nothing is mounted any more, though %s", c.why())
 	default:
@@ -128,7 +134,10 @@ func (x *exam) again(ctx context.Context, name string, op decide.Operation, dir 
 	if c := x.undoAt(ctx, op, dir); !c.ok() && !c.unsupported() {
 		wrong = append(wrong, "where the directory is gone, "+c.why())
 	}
-	x.answer(question{name, decide.Warn, "answer Success when nothing is mounted, whether the directory is there or not", "what is undone already is a success"}, strings.Join(wrong, "; "))
+	x.answer(question{
+		name, decide.Warn, "answer Success when nothing is mounted, whether the directory is there or not",
+		"what is undone already is a success",
+	}, strings.Join(wrong, "; "))
 }
 
 // leftFiles looks at what is beside the directory, and in it, when nothing is
@@ -151,7 +160,9 @@ func (x *exam) leftFiles(v vol) {
 	if len(left) > 0 {
 		reason = "unmount leaves " + strings.Join(left, ", ") + ": a host cannot remove the directory"
 	}
-	x.answer(question{"leftover-files", decide.Fail, "keep files in a directory of the driver's own, below /run", "no file is left"}, reason)
+	x.answer(question{
+		"leftover-files", decide.Fail, "keep files in a directory of the driver's own, below /run", "no file is left",
+	}, reason)
 }
 
 const marker = "volplane-doctor"
@@ -166,7 +177,8 @@ func (x *exam) keepsData(ctx context.Context, v vol) {
 		}) == nil
 	}
 	if !x.up(ctx, v) {
-		x.fail("mount-anew", "let unmount leave everything as it was before mount", "what was mounted and unmounted cannot be mounted again")
+		x.fail("mount-anew", "let unmount leave everything as it was before mount",
+			"what was mounted and unmounted cannot be mounted again")
 		return
 	}
 	x.pass("mount-anew", "what was unmounted can be mounted again")
@@ -181,7 +193,8 @@ func (x *exam) keepsData(ctx context.Context, v vol) {
 	x.unmount(ctx, v)
 	x.unmount(ctx, v)
 	if x.up(ctx, v); kept && !read() {
-		x.fail("data", "delete nothing in unmount, and least of all where nothing is mounted", "a second unmount destroys what was written")
+		x.fail("data", "delete nothing in unmount, and least of all where nothing is mounted",
+			"a second unmount destroys what was written")
 	} else if kept {
 		x.pass("data", "what was written is there after the volume was unmounted, also twice")
 	} else {
@@ -208,9 +221,11 @@ func (x *exam) inUse(ctx context.Context, v vol) {
 	left := len(within(c.after, v.dir)) > 0
 	switch {
 	case c.ok() && left:
-		x.fail("unmount-in-use", "look at the exit code of umount, and answer Failure", "unmount of what is in use answers Success, and it is still mounted")
+		x.fail("unmount-in-use", "look at the exit code of umount, and answer Failure",
+			"unmount of what is in use answers Success, and it is still mounted")
 	case !left:
-		x.warn("unmount-in-use", "use umount without -l and -f", "what is in use is taken away: its users go on, and nobody sees that they do")
+		x.warn("unmount-in-use", "use umount without -l and -f",
+			"what is in use is taken away: its users go on, and nobody sees that they do")
 	default:
 		x.pass("unmount-in-use", "what is in use stays")
 	}
@@ -238,7 +253,8 @@ func (x *exam) twoPods(ctx context.Context) {
 				why = c.why()
 			}
 		}
-		x.fail("two-at-once", "wait for a lock (flock -w) instead of giving up, and share no files between two calls", "two mounts at once, for two pods: %s", why)
+		x.fail("two-at-once", "wait for a lock (flock -w) instead of giving up, and share no files between two calls",
+			"two mounts at once, for two pods: %s", why)
 		x.down(ctx, a)
 		x.down(ctx, b)
 		return
@@ -250,7 +266,8 @@ func (x *exam) twoPods(ctx context.Context) {
 	case len(within(table, b.dir)) < two:
 		x.fail("two-pods", "unmount the one directory that is given", "what is unmounted for one pod is gone for another one")
 	case len(within(table, a.dir)) > 0:
-		x.fail("two-pods", "unmount the directory that is given, whoever else has the volume", "what is mounted for another pod stays mounted for the one")
+		x.fail("two-pods", "unmount the directory that is given, whoever else has the volume",
+			"what is mounted for another pod stays mounted for the one")
 	default:
 		x.pass("two-pods", "each pod's volume is its own")
 	}
@@ -274,7 +291,9 @@ func (x *exam) readOnly(ctx context.Context, v vol) {
 	if err == nil {
 		reason = "kubernetes.io/readwrite is ro, and the volume can be written to"
 	}
-	x.answer(question{"read-only", decide.Warn, "mount with the option ro then", "a read-only volume cannot be written to"}, reason)
+	x.answer(question{
+		"read-only", decide.Warn, "mount with the option ro then", "a read-only volume cannot be written to",
+	}, reason)
 	x.down(ctx, v)
 }
 
@@ -287,7 +306,8 @@ func (x *exam) arguments(ctx context.Context, v vol) {
 			reason = c.why()
 		}
 		if _, err := os.Lstat(x.canary); err == nil {
-			reason, next = "the driver executes what is in the JSON as a command of the shell", "never give a value to eval or sh -c; with jq use @sh"
+			reason, next = "the driver executes what is in the JSON as a command of the shell",
+				"never give a value to eval or sh -c; with jq use @sh"
 			_ = os.Remove(x.canary)
 		}
 		x.answer(question{name, decide.Fail, next, passed}, reason)
@@ -301,7 +321,8 @@ func (x *exam) arguments(ctx context.Context, v vol) {
 		}
 		return x.json(decide.OpMount, with)
 	})
-	try("spaced-json", readJSON, "JSON may have blanks and more than one line", func() string { return spaced(x.json(decide.OpMount, v)) })
+	try("spaced-json", readJSON, "JSON may have blanks and more than one line",
+		func() string { return spaced(x.json(decide.OpMount, v)) })
 	try("little-json", "do without what the JSON does not have", "what is optional may be absent", func() string {
 		with := v
 		with.Pod, with.FSGroup = decide.PodInfo{}, nil
@@ -315,9 +336,13 @@ func (x *exam) elsewhere(ctx context.Context) {
 	v.deviceDir = x.volume("pv1", 1).deviceDir
 	reason := ""
 	if c := x.mount(ctx, v, x.json(decide.OpMount, v)); !c.ok() || len(within(c.after, v.dir)) == 0 {
-		reason = fmt.Sprintf("it does not mount below a root directory of another depth than /var/lib/kubelet has: %s", c.why())
+		reason = fmt.Sprintf("it does not mount below a root directory of another depth than /var/lib/kubelet has: %s",
+			c.why())
 	}
-	x.answer(question{"path-depth", decide.Warn, "take what is needed from the JSON, not from the path", "the depth of the path is not its business"}, reason)
+	x.answer(question{
+		"path-depth", decide.Warn, "take what is needed from the JSON, not from the path",
+		"the depth of the path is not its business",
+	}, reason)
 	x.down(ctx, v)
 }
 
@@ -337,11 +362,14 @@ func (x *exam) failing(ctx context.Context) {
 	case c.unsupported():
 		x.pass("failed-mount", "mount is left to the host")
 	case c.ok():
-		x.fail("failed-mount", "look at the exit code of each program", "mount answers Success where there is a file in the place of the directory")
+		x.fail("failed-mount", "look at the exit code of each program",
+			"mount answers Success where there is a file in the place of the directory")
 	case len(left) > 0:
-		x.fail("failed-mount", "take away what was mounted before answering Failure", "mount fails and leaves %s mounted: who tries again takes it for the volume", left[0].path)
+		x.fail("failed-mount", "take away what was mounted before answering Failure",
+			"mount fails and leaves %s mounted: who tries again takes it for the volume", left[0].path)
 	case c.err != nil:
-		x.warn("failed-mount", `print {"status":"Failure","message":"..."} and exit with 1`, "a mount that fails should say why: %s", c.why())
+		x.warn("failed-mount", `print {"status":"Failure","message":"..."} and exit with 1`,
+			"a mount that fails should say why: %s", c.why())
 	default:
 		x.pass("failed-mount", "a mount that fails says so and leaves nothing: %s", c.why())
 	}

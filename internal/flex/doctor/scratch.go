@@ -38,12 +38,15 @@ func (x *exam) afterwards(ctx context.Context) {
 	if pids := x.remaining(ctx); len(pids) > 0 {
 		reason = fmt.Sprintf("%d processes of the driver still run when nothing is mounted any more", len(pids))
 	}
-	x.answer(question{"leftover-processes", decide.Fail, "end in unmount what mount has started", "no process is left"}, reason)
+	x.answer(question{"leftover-processes", decide.Fail, "end in unmount what mount has started", "no process is left"},
+		reason)
 	reason = ""
 	if left := within(x.table(), x.root); len(left) > 0 {
 		reason = "something is still mounted at " + left[0].path
 	}
-	x.answer(question{"leftover-mounts", decide.Fail, "unmount in unmount all that mount has mounted", "nothing is left mounted"}, reason)
+	x.answer(question{
+		"leftover-mounts", decide.Fail, "unmount in unmount all that mount has mounted", "nothing is left mounted",
+	}, reason)
 }
 
 // remaining returns the driver's processes, which get a moment to end.

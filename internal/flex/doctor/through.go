@@ -45,5 +45,8 @@ func (x *exam) seen(v vol) {
 		slices.Sort(missing)
 		reason = "a pod does not see what is mounted at " + missing[0]
 	}
-	x.answer(question{"seen-by-pods", decide.Fail, "mount nothing unbindable at the directory or below it", "a pod sees all that is mounted, at the directory and below it"}, reason)
+	x.answer(question{
+		"seen-by-pods", decide.Fail, "mount nothing unbindable at the directory or below it",
+		"a pod sees all that is mounted, at the directory and below it",
+	}, reason)
 }

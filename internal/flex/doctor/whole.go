@@ -14,15 +14,26 @@ import (
 
 // ofAllCalls judges what all calls have in common.
 func (x *exam) ofAllCalls() {
-	x.every(question{"standard-error", decide.Fail, "send messages to a log, or into the message of the answer", "nothing is printed on standard error"}, func(c call) string {
+	x.every(question{
+		"standard-error", decide.Fail, "send messages to a log, or into the message of the answer",
+		"nothing is printed on standard error",
+	}, func(c call) string {
 		if text := bytes.TrimSpace(c.stderr); len(text) > 0 {
-			return fmt.Sprintf("prints on standard error, which Kubernetes takes for a part of the answer: %q", text[:min(len(text), 100)])
+			return fmt.Sprintf("prints on standard error, which Kubernetes takes for a part of the answer: %q",
+				text[:min(len(text), 100)])
 		}
 		return ""
 	})
-	x.every(question{"one-answer", decide.Fail, "print the answer only, and send what programs print to /dev/null", "each call prints one JSON object on standard output and nothing else"}, oneAnswer)
-	x.every(question{"status", decide.Fail, "spell it as these three", "each status is Success, Failure or Not supported"}, status)
-	x.every(question{"exit-code", decide.Fail, "exit with 0 after Success, with 1 otherwise", "the exit code is 0 for Success, 1 otherwise"}, contradiction)
+	x.every(question{
+		"one-answer", decide.Fail, "print the answer only, and send what programs print to /dev/null",
+		"each call prints one JSON object on standard output and nothing else",
+	}, oneAnswer)
+	x.every(question{"status", decide.Fail, "spell it as these three", "each status is Success, Failure or Not supported"},
+		status)
+	x.every(question{
+		"exit-code", decide.Fail, "exit with 0 after Success, with 1 otherwise",
+		"the exit code is 0 for Success, 1 otherwise",
+	}, contradiction)
 	x.every(question{"exit-code-1", decide.Warn, "exit with 1", ""}, func(c call) string {
 		switch {
 		case c.err != nil || c.answer.Status == decide.Success || c.exit == 1:
@@ -30,13 +41,16 @@ func (x *exam) ofAllCalls() {
 		}
 		return fmt.Sprintf("ends with %d, hosts expect 1 for everything but Success", c.exit)
 	})
-	x.every(question{"output-kept-open", decide.Fail, "start it with </dev/null >/dev/null 2>&1", "nobody keeps the output open"}, func(c call) string {
+	x.every(question{
+		"output-kept-open", decide.Fail, "start it with </dev/null >/dev/null 2>&1", "nobody keeps the output open",
+	}, func(c call) string {
 		if c.holds {
 			return "leaves a process that keeps its output open: Kubernetes waits for that"
 		}
 		return ""
 	})
-	x.every(question{"secrets", decide.Fail, "print nothing of the JSON, not even in a message", "no secret is printed"}, x.secret)
+	x.every(question{"secrets", decide.Fail, "print nothing of the JSON, not even in a message", "no secret is printed"},
+		x.secret)
 }
 
 // every notes what is wrong with the first call that something is wrong with.

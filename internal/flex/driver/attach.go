@@ -44,7 +44,9 @@ func (d *Driver) Attach(ctx context.Context, v decide.Volume, node string) (stri
 	if err != nil {
 		return "", err
 	}
-	a, err := d.ask(ctx, call{op: decide.OpAttach, key: d.object(v), volume: v.Name, args: []string{arg, node}, keep: true})
+	a, err := d.ask(ctx, call{
+		op: decide.OpAttach, key: d.object(v), volume: v.Name, args: []string{arg, node}, keep: true,
+	})
 	return a.Device, err
 }
 
@@ -68,7 +70,9 @@ func (d *Driver) WaitForAttach(ctx context.Context, device string, v decide.Volu
 	if err != nil {
 		return "", err
 	}
-	a, err := d.ask(ctx, call{op: decide.OpWaitForAttach, key: d.object(v), volume: v.Name, args: []string{device, arg}, keep: true})
+	a, err := d.ask(ctx, call{
+		op: decide.OpWaitForAttach, key: d.object(v), volume: v.Name, args: []string{device, arg}, keep: true,
+	})
 	if err != nil {
 		return "", err
 	}
@@ -93,7 +97,9 @@ func (d *Driver) Detach(ctx context.Context, name, node string) error {
 
 // ExpandVolume makes a volume larger and returns its size in bytes. Not
 // supported, or not wanted, is success: somebody else has made it larger.
-func (d *Driver) ExpandVolume(ctx context.Context, v decide.Volume, deviceDir string, newSize, oldSize int64) (int64, error) {
+func (d *Driver) ExpandVolume(
+	ctx context.Context, v decide.Volume, deviceDir string, newSize, oldSize int64,
+) (int64, error) {
 	if d.o.Settings.SkipExpandVolume {
 		return newSize, nil
 	}

@@ -120,7 +120,10 @@ func TestNames(t *testing.T) {
 		err                         error
 	}{
 		{"driver's", `getvolumename) echo '{"status":"Success","volumeName":"a/b"}' ;;`, "", "a~b", nil},
-		{"Kubernetes' way", `getvolumename) echo '{"status":"Success","volumeName":"a/b"}' ;;`, decide.NameOfVolume, "pv-1", nil},
+		{
+			"Kubernetes' way", `getvolumename) echo '{"status":"Success","volumeName":"a/b"}' ;;`, decide.NameOfVolume, "pv-1",
+			nil,
+		},
 		{"not supported", "", "", "pv-1", nil},
 		{"empty", `getvolumename) echo '{"status":"Success"}' ;;`, "", "", decide.ErrVolumeName},
 		{"upwards", `getvolumename) echo '{"status":"Success","volumeName":".."}' ;;`, "", "", decide.ErrVolumeName},
@@ -189,7 +192,8 @@ mount) printf '%s' "$3" | wc -c >"$root/size"; printf '%s' "$3" | sed 's/.*secre
 	v := decide.Volume{Name: "pv", Secrets: map[string]string{"k": strings.Repeat("s", 100_000)}}
 	_, err := b.Mount(t.Context(), b.dir(), "", v)
 	var e *CallError
-	if !errors.As(err, &e) || e.Outcome != volume.Failed || !errors.Is(err, decide.ErrTooLong) || strings.Contains(err.Error(), "ssss") {
+	if !errors.As(err, &e) || e.Outcome != volume.Failed || !errors.Is(err, decide.ErrTooLong) ||
+		strings.Contains(err.Error(), "ssss") {
 		t.Errorf("%.300v", err)
 	}
 	if b.ops() != "" {

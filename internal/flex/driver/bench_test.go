@@ -100,7 +100,9 @@ func install(t *testing.T, path, content string) {
 }
 
 func options(limit time.Duration) Options {
-	return Options{Settings: decide.Settings{Timeout: metav1.Duration{Duration: limit}, WaitTimeout: metav1.Duration{Duration: limit}}}
+	return Options{
+		Settings: decide.Settings{Timeout: metav1.Duration{Duration: limit}, WaitTimeout: metav1.Duration{Duration: limit}},
+	}
 }
 
 // newBench probes a driver with these branches.

@@ -49,7 +49,8 @@ func TestCallsJoin(t *testing.T) {
 				}
 			})
 		}
-		if _, err := c.join(t.Context(), job("b", "mount", false, time.Second, &others)); err != nil || time.Since(began) != time.Second {
+		if _, err := c.join(t.Context(), job("b", "mount", false, time.Second, &others)); err != nil ||
+			time.Since(began) != time.Second {
 			t.Error("another object waited", err)
 		}
 		wg.Wait()
@@ -72,7 +73,8 @@ func TestCallsGoOn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := c.askFor(t, time.Second, job("a", "detach", true, 0, &others)); !errors.Is(err, context.DeadlineExceeded) || others.Load() != 0 {
+		if _, err := c.askFor(t, time.Second,
+			job("a", "detach", true, 0, &others)); !errors.Is(err, context.DeadlineExceeded) || others.Load() != 0 {
 			t.Errorf("detach beside attach: %v", err)
 		}
 		c.Wait()

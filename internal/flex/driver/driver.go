@@ -127,7 +127,9 @@ func Known(name decide.Name, path string, can decide.Capabilities, o Options) (*
 	if err != nil {
 		return nil, fmt.Errorf("look at driver %s: %w", name, err)
 	}
-	return &Driver{Name: name, Path: path, Hash: hash, Capabilities: can, o: o, file: file, unsupported: map[decide.Operation]bool{}}, nil
+	return &Driver{
+		Name: name, Path: path, Hash: hash, Capabilities: can, o: o, file: file, unsupported: map[decide.Operation]bool{},
+	}, nil
 }
 
 // Init starts the driver with init once more and returns its answer.

@@ -271,9 +271,15 @@ func TestProbe(t *testing.T) {
 		{"no interpreter", "#!/nowhere/sh\n", errNotStarted},
 		{"says nothing", "#!/bin/sh\n", decide.ErrNoAnswer},
 		{"not supported", "#!/bin/sh\necho '{\"status\":\"Not supported\"}'; exit 1\n", ErrNotSupported},
-		{"capabilities of a wrong kind", "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":\"no\"}}'\n", decide.ErrMalformed},
+		{
+			"capabilities of a wrong kind", "#!/bin/sh\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":\"no\"}}'\n",
+			decide.ErrMalformed,
+		},
 		{"hangs", "#!/bin/sh\nsleep 1000\n", decide.ErrTimeLimit},
-		{"changes itself", "#!/bin/sh\necho >>\"$0.x\"; cp \"$0\" \"$0.y\"; mv \"$0.y\" \"$0\"; echo '{\"status\":\"Success\"}'\n", ErrChanged},
+		{
+			"changes itself",
+			"#!/bin/sh\necho >>\"$0.x\"; cp \"$0\" \"$0.y\"; mv \"$0.y\" \"$0\"; echo '{\"status\":\"Success\"}'\n", ErrChanged,
+		},
 	} {
 		install(t, path, c.content)
 		o := options(time.Minute)

@@ -35,7 +35,9 @@ func hostile() []struct{ name, mount, unmount string } {
 		{"huge JSON", `printf '{"status":"Success","x":"'; head -c 3000000 /dev/zero | tr '\0' a; printf '"}'`, ""},
 		{"status of a wrong kind", `echo '{"status":["Success"]}'`, ""},
 		{"capabilities null", `mount -t tmpfs one "$2"; echo '{"status":"Success","capabilities":null}'`, ""},
-		{"other capitals", `mount -t tmpfs one "$2"; echo '{"STATUS":"success"}'`, `umount "$2"; echo '{"Status":"SUCCESS"}'`},
+		{
+			"other capitals", `mount -t tmpfs one "$2"; echo '{"STATUS":"success"}'`, `umount "$2"; echo '{"Status":"SUCCESS"}'`,
+		},
 		{"success with exit 1", mountsOne + `; exit 1`, `umount "$2"; ` + success + `; exit 1`},
 		{"success with exit 2", mountsOne + `; exit 2`, `umount "$2"; ` + success + `; exit 2`},
 		{"success with exit 137", mountsOne + `; exit 137`, ""},
@@ -46,9 +48,15 @@ func hostile() []struct{ name, mount, unmount string } {
 		{"hangs and ignores signals", `trap '' TERM INT HUP; sleep 1000; sleep 1000`, `trap '' TERM; sleep 1000`},
 		{"answers and hangs", `mount -t tmpfs one "$2"; ` + success + `; sleep 1000`, ""},
 		{"mounts and fails", `mount -t tmpfs one "$2"; ` + no, `umount "$2"; ` + no},
-		{"mounts twice and below and fails", `mount -t tmpfs one "$2"; mount -t tmpfs two "$2"; mkdir "$2/a"; mount -t tmpfs three "$2/a"; ` + no, ""},
+		{
+			"mounts twice and below and fails",
+			`mount -t tmpfs one "$2"; mount -t tmpfs two "$2"; mkdir "$2/a"; mount -t tmpfs three "$2/a"; ` + no, "",
+		},
 		{"mounts twice", `mount -t tmpfs one "$2"; mount -t tmpfs two "$2"; ` + success, ""},
-		{"mounts below, then over it, and fails", `mkdir "$2/a"; mount -t tmpfs three "$2/a"; mount -t tmpfs one "$2"; ` + no, ""},
+		{
+			"mounts below, then over it, and fails",
+			`mkdir "$2/a"; mount -t tmpfs three "$2/a"; mount -t tmpfs one "$2"; ` + no, "",
+		},
 		{"mounts and is in it", `mount -t tmpfs one "$2"; cd "$2"; sleep 1000 & echo $! >>"$root/daemons"; cd /; ` + no, ""},
 		{"mounts nothing", success, ""},
 		{"mounts elsewhere", `mkdir "$root/other"; mount -t tmpfs other "$root/other"; ` + success, success},
@@ -58,8 +66,14 @@ func hostile() []struct{ name, mount, unmount string } {
 		{"unpacks files", `echo data >"$2/file"; ` + success, `rm "$2/file"; ` + success},
 		{"unpacks files and fails", `echo data >"$2/file"; ` + no, ""},
 		{"leaves files behind", `echo data >"$2/file"; ` + mountsOne, ""},
-		{"replaces the directory by a link", `mkdir -p "$root/data"; rmdir "$2"; ln -s "$root/data" "$2"; ` + success, success},
-		{"replaces the directory by a link and fails", `mkdir -p "$root/data"; rmdir "$2"; ln -s "$root/data" "$2"; ` + no, ""},
+		{
+			"replaces the directory by a link", `mkdir -p "$root/data"; rmdir "$2"; ln -s "$root/data" "$2"; ` + success,
+			success,
+		},
+		{
+			"replaces the directory by a link and fails", `mkdir -p "$root/data"; rmdir "$2"; ln -s "$root/data" "$2"; ` + no,
+			"",
+		},
 		{"replaces the directory by a file", `rmdir "$2"; echo x >"$2"; ` + success, success},
 		{"removes the directory", `rm -r "$2"; ` + success, ""},
 		{"unmount removes the directory", mountsOne, `umount "$2"; rmdir "$2"; ` + success},
@@ -68,10 +82,19 @@ func hostile() []struct{ name, mount, unmount string } {
 		{"unmount fails", mountsOne, no},
 		{"unmount takes one of two", `mount -t tmpfs one "$2"; mount -t tmpfs two "$2"; ` + success, `umount "$2"; ` + no},
 		{"not supported", `echo '{"status":"Not supported"}'; exit 1`, `echo '{"status":"Not supported"}'; exit 1`},
-		{"mounts and does not support it", `mount -t tmpfs one "$2"; echo '{"status":"Not supported"}'; exit 1`, `echo '{"status":"Not supported"}'; exit 1`},
+		{
+			"mounts and does not support it", `mount -t tmpfs one "$2"; echo '{"status":"Not supported"}'; exit 1`,
+			`echo '{"status":"Not supported"}'; exit 1`,
+		},
 		{"tells its arguments", `echo "usage: $1"; printf '%s' "$3" >&2; exit 1`, ""},
-		{"tells its arguments in the answer", `echo "{\"status\":\"Failure\",\"message\":\"$(printf '%s' "$3" | sed 's/"/\\"/g')\"}"; exit 1`, ""},
-		{"mounts under the secret's name", `s=$(printf '%s' "$3" | sed 's/.*password":"//; s/".*//' | base64 -d); mount -t tmpfs "$s" "$2"; ` + success, ""},
+		{
+			"tells its arguments in the answer",
+			`echo "{\"status\":\"Failure\",\"message\":\"$(printf '%s' "$3" | sed 's/"/\\"/g')\"}"; exit 1`, "",
+		},
+		{
+			"mounts under the secret's name",
+			`s=$(printf '%s' "$3" | sed 's/.*password":"//; s/".*//' | base64 -d); mount -t tmpfs "$s" "$2"; ` + success, "",
+		},
 		{"decodes the secret and tells it", `printf '%s' "$3" | sed 's/.*password":"//; s/".*//' | base64 -d; exit 1`, ""},
 	}
 }

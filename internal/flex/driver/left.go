@@ -50,7 +50,8 @@ func (c *Calls) endAll(ctx context.Context, driver, key string, all []*trace, lo
 		if t.Volume != "" {
 			c.name(driver, t.Volume, t.Named)
 		}
-		log.Warn("what is left of a call of a FlexVolume driver is ended", "driver", driver, "call", string(t.Op), "about", key)
+		log.Warn("what is left of a call of a FlexVolume driver is ended", "driver", driver, "call",
+			string(t.Op), "about", key)
 	}
 	end := func(_ context.Context, overdue func()) (any, error) {
 		overdue = sync.OnceFunc(overdue)
@@ -60,7 +61,8 @@ func (c *Calls) endAll(ctx context.Context, driver, key string, all []*trace, lo
 		return nil, nil
 	}
 	if _, err := c.join(ctx, task{key: key, what: "end what is left", do: end}); err != nil {
-		log.Error("what is left of a call of a FlexVolume driver does not end; other calls about it wait", "driver", driver, "about", key, "err", err)
+		log.Error("what is left of a call of a FlexVolume driver does not end; other calls about it wait", "driver", driver,
+			"about", key, "err", err)
 	}
 }
 

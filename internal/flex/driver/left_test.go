@@ -21,11 +21,14 @@ func TestWhatIsLeftHangs(t *testing.T) {
 	calls, ctx := &Calls{}, t.Context()
 	b := newBench(t, ready+"\nmount) "+mountsOne+" ;;\n"+unmounts, Options{Calls: calls})
 	end := make(chan struct{})
-	hangs := task{key: b.Name.String() + " directory " + b.dir(), what: "end what is left", do: func(_ context.Context, overdue func()) (any, error) {
-		overdue()
-		<-end
-		return nil, nil
-	}}
+	hangs := task{
+		key: b.Name.String() + " directory " + b.dir(), what: "end what is left",
+		do: func(_ context.Context, overdue func()) (any, error) {
+			overdue()
+			<-end
+			return nil, nil
+		},
+	}
 	if _, err := calls.join(ctx, hangs); !errors.Is(err, errOverdue) {
 		t.Fatal(err)
 	}

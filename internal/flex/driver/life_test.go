@@ -154,7 +154,8 @@ func neverTwo(t *testing.T, how, cgroup string) {
 	root := driver.Place(t)
 	driver.Install(t, filepath.Join(root, "writer"), writes)
 	driver.Install(t, filepath.Join(root, "plugins/example.com~t/t"), driver.Script(root, driver.Ready+`
-mount) `+how+`"$root/writer" "$root" & if [ -e "$root/calm" ]; then while ! grep -q $! "$root/daemons"; do :; done; `+driver.MountsOne+`; else wait; fi ;;
+mount) `+how+`"$root/writer" "$root" & if [ -e "$root/calm" ]; then while ! grep -q $! "$root/daemons"; do :; done; `+
+		driver.MountsOne+`; else wait; fi ;;
 `+driver.Unmounts))
 	const kills = 3
 	for n := range kills {
@@ -179,7 +180,8 @@ mount) `+how+`"$root/writer" "$root" & if [ -e "$root/calm" ]; then while ! grep
 	if overlaps := driver.Lines(root, "overlaps"); len(overlaps) > 0 {
 		t.Errorf("two writers, %d times", len(overlaps))
 	}
-	if now := slices.DeleteFunc(driver.Lines(root, "daemons"), func(pid string) bool { return !driver.Running(pid) }); len(now) != 1 {
+	if now := slices.DeleteFunc(driver.Lines(root, "daemons"),
+		func(pid string) bool { return !driver.Running(pid) }); len(now) != 1 {
 		t.Errorf("writers that live: %v, want the one of the call that had ended", now)
 	}
 	if _, err := d.Unmount(ctx, targetIn(root)); err != nil {

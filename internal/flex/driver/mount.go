@@ -25,7 +25,9 @@ func (d *Driver) MountDevice(ctx context.Context, dir, device string, v decide.V
 	if err != nil {
 		return volume.Because{}, err
 	}
-	c := call{op: decide.OpMountDevice, args: []string{dir, device, arg}, shown: []string{dir, device, shown}, secrets: v.Secrets}
+	c := call{
+		op: decide.OpMountDevice, args: []string{dir, device, arg}, shown: []string{dir, device, shown}, secrets: v.Secrets,
+	}
 	return d.mountAt(ctx, dir, c, func(ctx context.Context) error {
 		if device == "" {
 			return nil
@@ -85,7 +87,8 @@ func mountDevice(ctx context.Context, dir, device string, v decide.Volume) error
 // starts a program of that name as root with fuse.NAME.
 func ofDevice(fsType string) bool {
 	switch fsType {
-	case "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs", "vfat", "exfat", "ntfs3", "iso9660", "udf", "squashfs", "erofs":
+	case "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs", "vfat", "exfat", "ntfs3", "iso9660", "udf",
+		"squashfs", "erofs":
 		return true
 	}
 	return false
@@ -93,7 +96,9 @@ func ofDevice(fsType string) bool {
 
 // mountAt makes a call that mounts something at dir; byHost does it when the
 // driver does not support the operation.
-func (d *Driver) mountAt(ctx context.Context, dir string, c call, byHost func(context.Context) error) (volume.Because, error) {
+func (d *Driver) mountAt(
+	ctx context.Context, dir string, c call, byHost func(context.Context) error,
+) (volume.Because, error) {
 	if err := plain(dir); err != nil {
 		return volume.Because{}, d.fail(c.op, volume.Failed, err)
 	}
@@ -110,7 +115,9 @@ func (d *Driver) mountAt(ctx context.Context, dir string, c call, byHost func(co
 	return why, nil
 }
 
-func (d *Driver) mountOnce(ctx context.Context, dir string, c call, byHost func(context.Context) error, overdue func()) (volume.Because, error) {
+func (d *Driver) mountOnce(
+	ctx context.Context, dir string, c call, byHost func(context.Context) error, overdue func(),
+) (volume.Because, error) {
 	before, err := d.ready(ctx, dir)
 	if err != nil {
 		return volume.Because{}, d.fail(c.op, volume.Failed, err)
@@ -231,7 +238,8 @@ func (d *Driver) unmountOnce(dir string, c call, overdue func()) (volume.Because
 		return volume.Because{}, d.fail(c.op, volume.Failed, fmt.Errorf("%s: %w", v.Because.Message, err))
 	}
 	if v.Outcome != volume.Done {
-		return volume.Because{}, &CallError{Driver: d.Name, Op: c.op, Outcome: v.Outcome, Message: v.Because.Message, cause: callErr}
+		return volume.Because{},
+			&CallError{Driver: d.Name, Op: c.op, Outcome: v.Outcome, Message: v.Because.Message, cause: callErr}
 	}
 	if !tidy(dir) {
 		v.Because.Message += "; the driver left files there, which stay"
@@ -307,8 +315,8 @@ func mounts(dir string) ([]decide.Mount, error) {
 
 // undo unmounts one mount for each path, and nothing that is mounted elsewhere as
 // well; one that is busy is given time, and then stays: what is only out of sight
-// is written to still when its device goes to another node. The table tells whether that went well: what is mounted at or
-// below dir afterwards, and was not before, is an error.
+// is written to still when its device goes to another node. The table tells whether that went well: what is mounted at
+// or below dir afterwards, and was not before, is an error.
 func undo(dir string, before []decide.Mount, paths []string) error {
 	if len(paths) == 0 {
 		return nil

@@ -166,7 +166,8 @@ func TestHostChecks(t *testing.T) {
 	for range 2 {
 		_, err := b.MountDevice(t.Context(), b.deviceDir(), device, pv())
 		var e *CallError
-		if !errors.As(err, &e) || e.Outcome != volume.Failed || !errors.Is(err, mount.ErrNeedsPerson) || !strings.Contains(err.Error(), "run e2fsck -f "+device) {
+		if !errors.As(err, &e) || e.Outcome != volume.Failed || !errors.Is(err, mount.ErrNeedsPerson) ||
+			!strings.Contains(err.Error(), "run e2fsck -f "+device) {
 			t.Error(err)
 		}
 		if !absent(b.deviceDir()) || b.mounted(t) != "" {
@@ -251,7 +252,8 @@ func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	const volumes = 40
 	b := newBench(t, ready+`
-mount) touch "$root/at.$(basename "$2")"; while [ "$(ls "$root" | grep -c '^at')" -lt 40 ]; do sleep 0.02; done; `+mountsOne+` ;;
+mount) touch "$root/at.$(basename "$2")"; while [ "$(ls "$root" | grep -c '^at')" -lt 40 ]; do sleep 0.02; done; `+
+		mountsOne+` ;;
 `+unmounts, options(time.Minute))
 	var wg sync.WaitGroup
 	for i := range volumes {
@@ -379,7 +381,10 @@ func TestDeadMountsAreMountedAnew(t *testing.T) {
 func TestForeignFilesystems(t *testing.T) {
 	device, _ := loopDevice(t, 32<<20)
 	b := newBench(t, attaches, options(time.Minute))
-	for _, fsType := range []string{"proc", "sysfs", "devtmpfs", "tmpfs", "overlay", "cgroup2", "fuse", "fuse.touch", "fuseblk.sh", "nfs", "auto", "ext4,proc", "none", "../x", "-B"} {
+	for _, fsType := range []string{
+		"proc", "sysfs", "devtmpfs", "tmpfs", "overlay", "cgroup2", "fuse", "fuse.touch", "fuseblk.sh", "nfs", "auto",
+		"ext4,proc", "none", "../x", "-B",
+	} {
 		v := pv()
 		v.FSType = fsType
 		_, err := b.MountDevice(t.Context(), b.deviceDir(), device, v)

@@ -68,7 +68,8 @@ func TestExchangedScripts(t *testing.T) {
 		"a pipe that nobody fills":   `rm "$0"; mkfifo "$0"`,
 		"its directory is exchanged": `mv "${0%/*}" "${0%/*}.old"; mkdir "${0%/*}"; cp "${0%/*}.old/t" "$0"`,
 	} {
-		b := newBench(t, ready+"\nmount) "+mountsOne+"; "+exchange+" ;;\ndetach) "+success+"; "+exchange+" ;;\n"+unmounts, options(10*time.Second))
+		b := newBench(t, ready+"\nmount) "+mountsOne+"; "+exchange+" ;;\ndetach) "+success+"; "+exchange+" ;;\n"+unmounts,
+			options(10*time.Second))
 		_, err := b.Mount(t.Context(), b.dir(), "", decide.Volume{})
 		var e *CallError
 		if !errors.As(err, &e) || e.Outcome == volume.Done || !errors.Is(err, ErrExchanged) {
@@ -80,7 +81,8 @@ func TestExchangedScripts(t *testing.T) {
 	}
 	b := newBench(t, attaches+"\ndetach) "+success+"; echo >>\"$0\" ;;\n", options(10*time.Second))
 	var e *CallError
-	if err := b.Detach(t.Context(), "pv", "n"); !errors.As(err, &e) || e.Outcome != volume.Unknown || !errors.Is(err, ErrExchanged) {
+	if err := b.Detach(t.Context(), "pv", "n"); !errors.As(err, &e) || e.Outcome != volume.Unknown ||
+		!errors.Is(err, ErrExchanged) {
 		t.Errorf("detach: %v", err)
 	}
 }
@@ -90,9 +92,11 @@ func TestScriptsFindWhatIsBesideThem(t *testing.T) {
 	t.Parallel()
 	root := place(t)
 	path := filepath.Join(root, "example.com~t", "t")
-	install(t, filepath.Join(root, "example.com~t", "lib.sh"), ready[strings.Index(ready, "echo"):strings.Index(ready, " ;;")]+"\n")
+	install(t, filepath.Join(root, "example.com~t", "lib.sh"),
+		ready[strings.Index(ready, "echo"):strings.Index(ready, " ;;")]+"\n")
 	install(t, path, "#!/bin/sh\n. \"$(dirname \"$0\")/lib.sh\"\n")
-	if _, err := Probe(t.Context(), decide.Name{Vendor: "example.com", Driver: "t"}, path, options(time.Minute)); err != nil {
+	if _, err := Probe(t.Context(), decide.Name{Vendor: "example.com", Driver: "t"}, path,
+		options(time.Minute)); err != nil {
 		t.Error(err)
 	}
 }

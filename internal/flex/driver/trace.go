@@ -73,7 +73,9 @@ func (d *Driver) begin(c call) (*trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write down the call: %w", err)
 	}
-	t := &trace{Boot: boot, Op: c.op, Key: d.Name.String() + " " + c.key, path: filepath.Join(d.o.Traces, rand.Text()+traceEnding)}
+	t := &trace{
+		Boot: boot, Op: c.op, Key: d.Name.String() + " " + c.key, path: filepath.Join(d.o.Traces, rand.Text()+traceEnding),
+	}
 	if named, is := strings.CutPrefix(c.key, "volume "); is {
 		t.Volume, t.Named = c.volume, named
 	}

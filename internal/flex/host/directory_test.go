@@ -28,7 +28,8 @@ func TestSymlinks(t *testing.T) {
 			r.settled()
 		}
 		r.install("first", r.script("one", mountOnly))
-		r.try(os.Mkdir(filepath.Join(r.Dir, "second"), 0o755), os.Symlink("../first/first", filepath.Join(r.Dir, "second/second")),
+		r.try(os.Mkdir(filepath.Join(r.Dir, "second"), 0o755),
+			os.Symlink("../first/first", filepath.Join(r.Dir, "second/second")),
 			os.Symlink("first/first", filepath.Join(r.Dir, "first/third")), os.Symlink("first", filepath.Join(r.Dir, "third")),
 			os.Remove(filepath.Join(r.Dir, "first/third")), os.Symlink("first", filepath.Join(r.Dir, "first/third")))
 		if early {
@@ -82,7 +83,8 @@ func TestHiddenTargetIsNotWatched(t *testing.T) {
 	r := newRig(t)
 	hidden := filepath.Join(r.Dir, ".hidden")
 	write := func(version string) {
-		r.try(os.MkdirAll(hidden, 0o755), os.WriteFile(filepath.Join(hidden, ".x"), []byte(r.script(version, mountOnly)), 0o755),
+		r.try(os.MkdirAll(hidden, 0o755),
+			os.WriteFile(filepath.Join(hidden, ".x"), []byte(r.script(version, mountOnly)), 0o755),
 			os.Rename(filepath.Join(hidden, ".x"), filepath.Join(hidden, "x")))
 	}
 	write("one")
@@ -174,7 +176,8 @@ func TestHangingInitDelaysNobody(t *testing.T) {
 	if s := r.state("hangs"); s.State != decide.Probing {
 		t.Errorf("%+v", s)
 	}
-	if _, err := r.Get(decide.Name{Driver: "hangs"}); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "has not answered init") {
+	if _, err := r.Get(decide.Name{Driver: "hangs"}); !errors.Is(err, ErrNotReady) ||
+		!strings.Contains(err.Error(), "has not answered init") {
 		t.Error(err)
 	}
 	if s := r.inState("hangs", decide.Broken); !strings.Contains(s.Message, "did not end in time") {
@@ -283,7 +286,8 @@ func TestUnreadableDirectory(t *testing.T) {
 	r.start()
 	r.ready("lofs")
 	// The link that it is leads to a file now.
-	r.try(os.WriteFile(filepath.Join(r.root, "file"), nil, 0o600), os.Symlink("file", filepath.Join(r.root, "new")), os.Rename(filepath.Join(r.root, "new"), r.Dir))
+	r.try(os.WriteFile(filepath.Join(r.root, "file"), nil, 0o600), os.Symlink("file", filepath.Join(r.root, "new")),
+		os.Rename(filepath.Join(r.root, "new"), r.Dir))
 	r.eventually("the host cannot read it", func() bool { return strings.Contains(r.logged.String(), "cannot be read") })
 	r.ready("lofs")
 	r.try(os.Symlink(real, filepath.Join(r.root, "new")), os.Rename(filepath.Join(r.root, "new"), r.Dir))
@@ -327,7 +331,9 @@ func TestLinkChangesWhileItIsLookedAt(t *testing.T) {
 	root := t.TempDir()
 	dir, link := filepath.Join(root, "dir"), filepath.Join(root, "link")
 	script(t, filepath.Join(dir, "lofs", "lofs"), "#!/bin/sh\n")
-	for _, err := range []error{os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(root, "file"), nil, 0o600), os.Symlink(dir, link)} {
+	for _, err := range []error{
+		os.Chmod(dir, 0o755), os.WriteFile(filepath.Join(root, "file"), nil, 0o600), os.Symlink(dir, link),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}

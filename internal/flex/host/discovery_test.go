@@ -146,7 +146,8 @@ func TestFailedInitTakesTheDriverOut(t *testing.T) {
 	if s.Hash != "" || s.LastGood != good.Hash || s.Next != "user" {
 		t.Errorf("%+v", s)
 	}
-	if _, err := r.Get(decide.Name{Driver: "lofs"}); !errors.Is(err, ErrNotReady) || !strings.Contains(err.Error(), "does not initialise") {
+	if _, err := r.Get(decide.Name{Driver: "lofs"}); !errors.Is(err, ErrNotReady) ||
+		!strings.Contains(err.Error(), "does not initialise") {
 		t.Error(err)
 	}
 	r.eventually("it is logged", func() bool { return strings.Contains(r.logged.String(), "does not initialise") })
@@ -196,7 +197,8 @@ func TestRenamedAwayIsRemoved(t *testing.T) {
 	// It is removed before its init is tried again.
 	r.install("b", r.script("one", refusing))
 	r.inState("b", decide.Broken)
-	r.try(os.Rename(filepath.Join(r.Dir, "a/a"), filepath.Join(r.root, "a")), os.Rename(filepath.Join(r.Dir, "b"), filepath.Join(r.root, "b")))
+	r.try(os.Rename(filepath.Join(r.Dir, "a/a"), filepath.Join(r.root, "a")),
+		os.Rename(filepath.Join(r.Dir, "b"), filepath.Join(r.root, "b")))
 	r.eventually("both are gone", func() bool { return r.state("a").State == "" && r.state("b").State == "" })
 	// What happens in a directory that was moved away is nobody's business, what
 	// comes in its place is.
@@ -208,7 +210,8 @@ func TestRenamedAwayIsRemoved(t *testing.T) {
 		t.Errorf("called %d times, %d more after the removal; moved %d", before, after-before, r.called("moved"))
 	}
 	// And back it comes, within the tree and into it.
-	r.try(os.Rename(filepath.Join(r.Dir, "b"), filepath.Join(r.Dir, "c")), os.Rename(filepath.Join(r.Dir, "c/b"), filepath.Join(r.Dir, "c/c")),
+	r.try(os.Rename(filepath.Join(r.Dir, "b"), filepath.Join(r.Dir, "c")),
+		os.Rename(filepath.Join(r.Dir, "c/b"), filepath.Join(r.Dir, "c/c")),
 		os.Rename(filepath.Join(r.root, "a"), filepath.Join(r.Dir, "a/a")))
 	r.ready("a")
 	r.ready("c")
@@ -250,7 +253,8 @@ func TestRemovalOfADriverInUseIsHeld(t *testing.T) {
 	r.Keep(name, "pv1")
 	r.try(os.RemoveAll(filepath.Join(r.Dir, "example.com~lofs")))
 	s := r.inState("example.com/lofs", decide.Removed)
-	if s.InUse != 1 || s.LastGood != d.Hash || s.Next != "user" || !strings.Contains(s.Message, "was removed while it is needed") {
+	if s.InUse != 1 || s.LastGood != d.Hash || s.Next != "user" ||
+		!strings.Contains(s.Message, "was removed while it is needed") {
 		t.Errorf("%+v", s)
 	}
 	if _, err := r.Get(name); !errors.Is(err, ErrNoDriver) {

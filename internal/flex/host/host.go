@@ -276,7 +276,8 @@ func (h *Host) stateOf(s *slot) State {
 	standing, why := decide.Stand(facts)
 	st := State{
 		Name: s.label, Path: filepath.Join(h.Dir, s.dir, decide.ExecutableName(s.dir)), State: standing,
-		Reason: why.Reason, Message: why.Message, Next: why.Next, LastGood: facts.Kept, InUse: facts.InUse, Since: s.state.Since,
+		Reason: why.Reason, Message: why.Message, Next: why.Next, LastGood: facts.Kept, InUse: facts.InUse,
+		Since: s.state.Since,
 	}
 	if s.ready != nil {
 		st.Hash, st.Capabilities = s.ready.Hash, s.ready.Capabilities
@@ -295,7 +296,8 @@ func (h *Host) log(before, after State) {
 	}
 	log := h.Log.With("driver", after.Name, "reason", string(after.Reason))
 	switch {
-	case after.State == decide.Broken, after.State == decide.Removed && after.InUse > 0, after.State == decide.Ready && after.Next != "":
+	case after.State == decide.Broken, after.State == decide.Removed && after.InUse > 0, after.State == decide.Ready &&
+		after.Next != "":
 		log.Warn("FlexVolume driver needs attention", "why", after.Message, "path", after.Path)
 	case after.State == decide.Ready:
 		log.Info("FlexVolume driver is ready", "hash", after.Hash, "path", after.Path)

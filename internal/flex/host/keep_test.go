@@ -54,7 +54,8 @@ func TestWhatIsKeptIsWhatItsNameSays(t *testing.T) {
 	r.end()
 	kept := filepath.Join(r.StateDir, "kept/lofs", hash, "lofs")
 	whole, err := os.ReadFile(kept)
-	r.try(err, os.WriteFile(kept, whole[:20], 0o700), os.Rename(filepath.Join(r.Dir, "lofs"), filepath.Join(r.root, "lofs")))
+	r.try(err, os.WriteFile(kept, whole[:20], 0o700),
+		os.Rename(filepath.Join(r.Dir, "lofs"), filepath.Join(r.root, "lofs")))
 	r.again()
 	r.Keep(name, "pv1")
 	r.start()

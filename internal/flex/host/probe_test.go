@@ -21,7 +21,9 @@ func TestPace(t *testing.T) {
 		{"one at once", []time.Duration{0}, 5 * ms, nil, "[0s]"},
 		{"a storm", []time.Duration{0, 100 * ms, 100 * ms, 1000 * ms, 500 * ms}, 5 * ms, nil, "[0s 1.005s 2.01s]"},
 		{"failures", []time.Duration{0}, 0, []outcome{failed, failed, failed}, "[0s 1s 3s 7s]"},
-		{"a change after failures", []time.Duration{0, 10 * time.Second}, 0, []outcome{failed, failed, failed, failed}, "[0s 1s 3s 7s 10s]"},
+		{"a change after failures", []time.Duration{0, 10 * time.Second}, 0, []outcome{
+			failed, failed, failed, failed,
+		}, "[0s 1s 3s 7s 10s]"},
 		{"nothing there", []time.Duration{0}, 0, []outcome{failed, vain}, "[0s 1s]"},
 		{"a change during a slow one", []time.Duration{0, 3000 * ms}, 10 * time.Second, nil, "[0s 11s]"},
 	} {

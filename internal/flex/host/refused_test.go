@@ -34,7 +34,8 @@ func TestHostileDriversAreNeverCalled(t *testing.T) {
 		{"lofs", "setuid or setgid", func(r *rig) error { return os.Chmod(at(r, "lofs/lofs"), 0o755|os.ModeSetgid) }},
 		{"lofs", "not executable", func(r *rig) error { return os.Chmod(at(r, "lofs/lofs"), 0o644) }},
 		{"lofs", "leads out of the plugin directory", func(r *rig) error {
-			return errors.Join(os.Rename(at(r, "lofs/lofs"), filepath.Join(r.root, "x")), os.Symlink("../../x", at(r, "lofs/lofs")))
+			return errors.Join(os.Rename(at(r, "lofs/lofs"), filepath.Join(r.root, "x")),
+				os.Symlink("../../x", at(r, "lofs/lofs")))
 		}},
 		{"lofs", "leads out of the plugin directory", func(r *rig) error {
 			return errors.Join(os.Rename(at(r, "lofs"), filepath.Join(r.root, "x")), os.Symlink("../x", at(r, "lofs")))
@@ -43,7 +44,8 @@ func TestHostileDriversAreNeverCalled(t *testing.T) {
 			return errors.Join(os.Remove(at(r, "lofs/lofs")), os.Symlink("lofs", at(r, "lofs/lofs")))
 		}},
 		{"lofs", "belongs to user 1000", func(r *rig) error {
-			return errors.Join(os.Rename(at(r, "lofs"), at(r, ".x")), os.Chown(at(r, ".x"), 1000, 0), os.Symlink(".x", at(r, "lofs")))
+			return errors.Join(os.Rename(at(r, "lofs"), at(r, ".x")), os.Chown(at(r, ".x"), 1000, 0),
+				os.Symlink(".x", at(r, "lofs")))
 		}},
 		{"lofs", "is not a file", func(r *rig) error {
 			return errors.Join(os.Remove(at(r, "lofs/lofs")), syscall.Mkfifo(at(r, "lofs/lofs"), 0o755))

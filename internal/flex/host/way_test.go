@@ -20,12 +20,18 @@ func TestWhoCouldPutItThere(t *testing.T) {
 		dir    func(base string) (string, []error)
 		reason string
 	}{
-		"root's alone":  {func(base string) (string, []error) { return base + "/a/b/exec", nil }, ""},
-		"all may write": {func(base string) (string, []error) { return base + "/a/b/exec", []error{os.Chmod(base+"/a", 0o777)} }, "can be written to by others"},
+		"root's alone": {func(base string) (string, []error) { return base + "/a/b/exec", nil }, ""},
+		"all may write": {
+			func(base string) (string, []error) { return base + "/a/b/exec", []error{os.Chmod(base+"/a", 0o777)} },
+			"can be written to by others",
+		},
 		"sticky": {func(base string) (string, []error) {
 			return base + "/a/b/exec", []error{os.Chmod(base+"/a", 0o777|os.ModeSticky)}
 		}, ""},
-		"another user's": {func(base string) (string, []error) { return base + "/a/b/exec", []error{os.Chown(base+"/a", other, 0)} }, "belongs to user 12345"},
+		"another user's": {
+			func(base string) (string, []error) { return base + "/a/b/exec", []error{os.Chown(base+"/a", other, 0)} },
+			"belongs to user 12345",
+		},
 		"a link": {func(base string) (string, []error) {
 			return base + "/link", []error{os.Symlink("a/b/exec", base+"/link")}
 		}, ""},
@@ -36,13 +42,18 @@ func TestWhoCouldPutItThere(t *testing.T) {
 			return base + "/link/exec", []error{os.Symlink("a/b", base+"/link"), os.Lchown(base+"/link", other, 0)}
 		}, "belongs to user 12345"},
 		"a link by way of what all may write": {func(base string) (string, []error) {
-			return base + "/link", []error{os.Mkdir(base+"/c", 0o700), os.Chmod(base+"/c", 0o777), os.Symlink("../a/b/exec", base+"/c/link"), os.Symlink("c/link", base+"/link")}
+			return base + "/link", []error{
+				os.Mkdir(base+"/c", 0o700), os.Chmod(base+"/c", 0o777), os.Symlink("../a/b/exec", base+"/c/link"),
+				os.Symlink("c/link", base+"/link"),
+			}
 		}, "can be written to by others"},
 		"a name outside": {func(base string) (string, []error) {
 			return base + "/a/b/exec", []error{os.Link(base+"/a/b/exec/t/t", base+"/name")}
 		}, "a hard link"},
 		"a name inside, as an installer gives it": {func(base string) (string, []error) {
-			return base + "/a/b/exec", []error{os.Link(base+"/a/b/exec/t/t", base+"/a/b/exec/.t.keep"), os.Link(base+"/a/b/exec/t/t", base+"/a/b/exec/t/u")}
+			return base + "/a/b/exec", []error{
+				os.Link(base+"/a/b/exec/t/t", base+"/a/b/exec/.t.keep"), os.Link(base+"/a/b/exec/t/t", base+"/a/b/exec/t/u"),
+			}
 		}, ""},
 		"in a circle": {func(base string) (string, []error) {
 			return base + "/a/b/exec", []error{os.Remove(base + "/a/b/exec/t/t"), os.Symlink("t", base+"/a/b/exec/t/t")}
@@ -90,7 +101,8 @@ func TestWayInACircle(t *testing.T) {
 // script writes an executable.
 func script(t *testing.T, path, content string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o700)); err != nil { //nolint:gosec // it is to be run
+	//nolint:gosec // it is to be run
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 }

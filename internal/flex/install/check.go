@@ -79,7 +79,8 @@ func (c *check) add(name string, level decide.Level, message, next string) {
 // named checks the name, which is a path in two forms and a CSI driver's.
 func (c *check) named() {
 	if c.name.Vendor == "" {
-		c.add("name", decide.Warn, "the driver has no vendor: after a restart Kubernetes cannot detach its volumes", "name it VENDOR/"+c.name.Driver)
+		c.add("name", decide.Warn, "the driver has no vendor: after a restart Kubernetes cannot detach its volumes",
+			"name it VENDOR/"+c.name.Driver)
 		return
 	}
 	if _, err := c.name.CSI(); err != nil {
@@ -126,7 +127,8 @@ func (c *check) file() bool {
 	case bytes.HasPrefix(head, []byte(elf.ELFMAG)):
 		c.program(f)
 	default:
-		c.add("format", decide.Fail, "it is neither a script (#!) nor an ELF program: the kernel does not start it", "begin it with #!/bin/sh")
+		c.add("format", decide.Fail, "it is neither a script (#!) nor an ELF program: the kernel does not start it",
+			"begin it with #!/bin/sh")
 	}
 	return true
 }
@@ -137,13 +139,16 @@ func (c *check) script(head []byte) {
 	words := strings.Fields(string(line))
 	switch {
 	case bytes.HasSuffix(line, []byte("\r")):
-		c.add("format", decide.Fail, "its first line ends with a carriage return, so that no interpreter is found", "save it with line ends of Unix")
+		c.add("format", decide.Fail, "its first line ends with a carriage return, so that no interpreter is found",
+			"save it with line ends of Unix")
 		return
 	case !whole || len(line)+2 > maxInterpreter || len(words) == 0:
-		c.add("format", decide.Fail, "its first line names no interpreter that the kernel could read", "begin it with #!/bin/sh")
+		c.add("format", decide.Fail, "its first line names no interpreter that the kernel could read",
+			"begin it with #!/bin/sh")
 		return
 	case !filepath.IsAbs(words[0]):
-		c.add("format", decide.Fail, fmt.Sprintf("its interpreter %q is no absolute path", words[0]), "begin it with #!/bin/sh")
+		c.add("format", decide.Fail, fmt.Sprintf("its interpreter %q is no absolute path", words[0]),
+			"begin it with #!/bin/sh")
 		return
 	}
 	c.interpreter(words)
@@ -175,7 +180,8 @@ func (c *check) program(f *os.File) {
 		return
 	}
 	if want := machine(runtime.GOARCH); want != elf.EM_NONE && e.Machine != want {
-		c.add("format", decide.Fail, fmt.Sprintf("it is for %s, this host is %s", e.Machine, want), "build it for "+runtime.GOARCH)
+		c.add("format", decide.Fail, fmt.Sprintf("it is for %s, this host is %s", e.Machine, want),
+			"build it for "+runtime.GOARCH)
 		return
 	}
 	loader := ""
@@ -233,7 +239,8 @@ func (c *check) tools(script []byte) {
 		}
 	}
 	if len(missing) > 0 {
-		c.add("tools", decide.Warn, "it names programs that are not on this host: "+strings.Join(missing, ", "), "install them")
+		c.add("tools", decide.Warn, "it names programs that are not on this host: "+strings.Join(missing, ", "),
+			"install them")
 		return
 	}
 	c.add("tools", decide.Pass, "the programs that it names are on this host, as far as they are known", "")
@@ -269,7 +276,8 @@ func (c *check) init(ctx context.Context) {
 		return
 	}
 	if len(bytes.TrimSpace(r.stderr.kept)) > 0 {
-		c.add("standard-error", decide.Fail, "init writes to standard error, which a kubelet takes for a part of the answer", "send messages to a log")
+		c.add("standard-error", decide.Fail, "init writes to standard error, which a kubelet takes for a part of the answer",
+			"send messages to a log")
 	}
 	answer, err := decide.ParseAnswer(decide.OpInit, r.exit, r.stdout.kept, r.stderr.kept)
 	switch {
@@ -277,20 +285,24 @@ func (c *check) init(ctx context.Context) {
 		c.add("init", decide.Fail, err.Error(), "run it by hand: "+filepath.Base(c.path)+" init")
 		return
 	case answer.Status != decide.Success:
-		c.add("init", decide.Fail, "init answers "+string(answer.Status)+": "+decide.Redact(answer.Message, nil), "put right what it says")
+		c.add("init", decide.Fail, "init answers "+string(answer.Status)+": "+decide.Redact(answer.Message, nil),
+			"put right what it says")
 		return
 	}
 	c.Capabilities = &answer.Capabilities
 	if !bytes.Contains(bytes.ToLower(r.stdout.kept), []byte(`"capabilities"`)) {
-		c.add("init-capabilities", decide.Warn, "init names no capabilities, so that it counts as a driver that attaches", `answer {"status":"Success","capabilities":{"attach":false}} if it does not`)
+		c.add("init-capabilities", decide.Warn, "init names no capabilities, so that it counts as a driver that attaches",
+			`answer {"status":"Success","capabilities":{"attach":false}} if it does not`)
 	} else if regexp.MustCompile(`(?i)"capabilities"\s*:\s*null`).Match(r.stdout.kept) {
-		c.add("init-capabilities", decide.Fail, "init answers capabilities null, at which a kubelet crashes", "answer an object, or nothing")
+		c.add("init-capabilities", decide.Fail, "init answers capabilities null, at which a kubelet crashes",
+			"answer an object, or nothing")
 	}
 	level, next := decide.Pass, ""
 	if r.took > slowInit {
 		level, next = decide.Warn, "do nothing in init but answer: it runs whenever the file changes"
 	}
-	c.add("init", level, fmt.Sprintf("answers in %d ms: %s", r.took.Milliseconds(), Capabilities(answer.Capabilities)), next)
+	c.add("init", level, fmt.Sprintf("answers in %d ms: %s", r.took.Milliseconds(), Capabilities(answer.Capabilities)),
+		next)
 }
 
 // Capabilities returns capabilities as people read them.

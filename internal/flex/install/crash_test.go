@@ -32,7 +32,10 @@ func TestMain(m *testing.M) {
 }
 
 func installInTurn(dir string) error {
-	o := Options{Name: demo(), Directory: Directory{Path: filepath.Join(dir, "kubelet", "exec")}, Here: true, Absent: true, Upgrade: true}
+	o := Options{
+		Name: demo(), Directory: Directory{Path: filepath.Join(dir, "kubelet", "exec")}, Here: true, Absent: true,
+		Upgrade: true,
+	}
 	for i := 0; ; i++ {
 		o.Source = filepath.Join(dir, fmt.Sprint(1+i%2))
 		if _, err := Install(context.Background(), o); err != nil {
@@ -49,7 +52,8 @@ func installInTurn(dir string) error {
 // long writes a driver whose answer is at the end of a long script: half of it
 // would end with success and without an answer.
 func (w *world) long(version string) {
-	w.script(version, "#!/bin/sh\n# version "+version+"\n"+strings.Repeat("true "+version+"\n", 2000)+"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n# end "+version+"\n")
+	w.script(version, "#!/bin/sh\n# version "+version+"\n"+strings.Repeat("true "+version+"\n", 2000)+
+		"echo '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n# end "+version+"\n")
 }
 
 // installer starts an installer and returns how it is killed.
@@ -214,7 +218,8 @@ func TestFullDisk(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(w.plugins, unix.MNT_DETACH) })
 	r, err := Install(t.Context(), w.options(w.driver("1")))
 	w.want(Installed, r, err)
-	o := w.options(w.script("2", "#!/bin/sh\n# version 2\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\nexit\n"+strings.Repeat("#", 100<<10)))
+	o := w.options(w.script("2", "#!/bin/sh\n# version 2\necho "+
+		"'{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\nexit\n"+strings.Repeat("#", 100<<10)))
 	o.Upgrade = true
 	if _, err := Install(t.Context(), o); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)

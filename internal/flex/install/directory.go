@@ -107,7 +107,9 @@ func (s Search) Find() (Directory, []Directory, error) {
 		all[0].Because = "no host runs; it is " + all[0].Because
 		return all[0], all[1:], nil
 	}
-	return Directory{}, all, fmt.Errorf("%w: no host runs, and %s: %s. Name one with --dir, and start kubelet with --volume-plugin-dir", ErrNoDirectory, all[0].Path, all[0].Problem)
+	return Directory{}, all,
+		fmt.Errorf("%w: no host runs, and %s: %s. Name one with --dir, and start kubelet with --volume-plugin-dir",
+			ErrNoDirectory, all[0].Path, all[0].Problem)
 }
 
 // meant returns which of the hosts that run is meant. Nobody guesses among
@@ -123,7 +125,8 @@ func (s Search) meant(running []Directory) (int, error) {
 		}
 	}
 	if len(ours) > 1 {
-		return 0, fmt.Errorf("%w: several hosts run, which look in %s: name one with --dir, or its --data-dir", ErrNoDirectory, strings.Join(ours, ", "))
+		return 0, fmt.Errorf("%w: several hosts run, which look in %s: name one with --dir, or its --data-dir",
+			ErrNoDirectory, strings.Join(ours, ", "))
 	}
 	return 0, nil
 }
@@ -174,9 +177,11 @@ func (d Directory) Advice() string {
 	case d.Problem == "":
 		return ""
 	case d.Host == HostKubelet && strings.Contains(d.Problem, "read-only"):
-		return "start kubelet with --volume-plugin-dir=/var/lib/kubelet/volumeplugins, or set volumePluginDir in its configuration"
+		return "start kubelet with --volume-plugin-dir=/var/lib/kubelet/volumeplugins, or set volumePluginDir in its " +
+			"configuration"
 	case strings.Contains(d.Problem, "noexec"):
-		return "mount the filesystem without noexec, for example: mount --bind " + d.Path + " " + d.Path + " && mount -o remount,bind,exec " + d.Path
+		return "mount the filesystem without noexec, for example: mount --bind " + d.Path + " " + d.Path +
+			" && mount -o remount,bind,exec " + d.Path
 	}
 	return "name another directory with --dir"
 }

@@ -57,20 +57,58 @@ type hostCase struct {
 // TestFind: a host that runs says where it looks (F-060).
 func TestFind(t *testing.T) {
 	for name, c := range map[string]hostCase{
-		"kubelet's flag":         {line: "/usr/bin/kubelet --v=2 --volume-plugin-dir=$D/a", path: "$D/a", because: "kubelet, process 7, --volume-plugin-dir", host: HostKubelet},
-		"flag in two words":      {line: "kubelet --volume-plugin-dir $D/a --volume-plugin-dir $D/b", path: "$D/b", because: "--volume-plugin-dir", host: HostKubelet},
-		"kubelet's file":         {line: "kubelet --config=$D/kubelet.yaml", files: map[string]string{"kubelet.yaml": "kind: KubeletConfiguration\nvolumePluginDir: $D/c\n"}, path: "$D/c", because: "volumePluginDir in $D/kubelet.yaml", host: HostKubelet},
-		"flag before the file":   {line: "kubelet --config=$D/kubelet.yaml --volume-plugin-dir=$D/a", files: map[string]string{"kubelet.yaml": "volumePluginDir: $D/c\n"}, path: "$D/a", because: "--volume-plugin-dir", host: HostKubelet},
-		"later files first":      {line: "kubelet --config $D/k --config-dir $D/d", files: map[string]string{"k": "volumePluginDir: $D/k\n", "d/1.conf": "volumePluginDir: $D/1\n", "d/2.conf": "volumePluginDir: $D/2\n", "d/3.conf": "kind: x\n"}, path: "$D/2", because: "2.conf", host: HostKubelet},
-		"k3s":                    {line: "/usr/local/bin/k3s server --kubelet-arg=volume-plugin-dir=$D/k3s", path: "$D/k3s", because: "--kubelet-arg", host: HostKubelet},
-		"hyperkube":              {line: "hyperkube kubelet --volume-plugin-dir=$D/h", path: "$D/h", because: "hyperkube", host: HostKubelet},
-		"ours":                   {line: "bin/volplaned up --data-dir $D/data", path: "$D/data/volumeplugins", because: "volplaned, process 7, in its data directory", host: HostVolplane, root: "$R"},
-		"ours by environment":    {line: "volplaned up", environment: "A=b VOLPLANE_DATA_DIR=$D/env", path: "$D/env/volumeplugins", because: "data directory", host: HostVolplane},
-		"ours by flag":           {line: "volplaned up --volume-plugin-dir=$D/own", path: "$D/own", because: "--volume-plugin-dir", host: HostVolplane},
-		"ours by default":        {line: "volplaned up --volume-plugin-dir=$D/own --data-dir /var/lib/volplane", path: "$D/own", because: "--volume-plugin-dir", host: HostVolplane, root: DefaultRoot},
-		"our bridge":             {line: "volplane flex bridge --dir=$D/own", path: "$D/own", because: "volplane, process 7, the bridge", host: HostVolplane, root: DefaultRoot},
-		"its root":               {line: "volplane flex bridge --dir=$D/own --root-dir /var/lib/other", path: "$D/own", because: "volplane", host: HostVolplane, root: "/var/lib/other"},
-		"our node agent":         {line: "volplane node --join f --volume-plugin-dir $D/n --flex-root-dir /var/lib/n", path: "$D/n", because: "volplane", host: HostVolplane, root: "/var/lib/n"},
+		"kubelet's flag": {
+			line: "/usr/bin/kubelet --v=2 --volume-plugin-dir=$D/a", path: "$D/a",
+			because: "kubelet, process 7, --volume-plugin-dir", host: HostKubelet,
+		},
+		"flag in two words": {
+			line: "kubelet --volume-plugin-dir $D/a --volume-plugin-dir $D/b", path: "$D/b", because: "--volume-plugin-dir",
+			host: HostKubelet,
+		},
+		"kubelet's file": {line: "kubelet --config=$D/kubelet.yaml", files: map[string]string{
+			"kubelet.yaml": "kind: KubeletConfiguration\nvolumePluginDir: $D/c\n",
+		}, path: "$D/c", because: "volumePluginDir in $D/kubelet.yaml", host: HostKubelet},
+		"flag before the file": {line: "kubelet --config=$D/kubelet.yaml --volume-plugin-dir=$D/a", files: map[string]string{
+			"kubelet.yaml": "volumePluginDir: $D/c\n",
+		}, path: "$D/a", because: "--volume-plugin-dir", host: HostKubelet},
+		"later files first": {line: "kubelet --config $D/k --config-dir $D/d", files: map[string]string{
+			"k": "volumePluginDir: $D/k\n", "d/1.conf": "volumePluginDir: $D/1\n", "d/2.conf": "volumePluginDir: $D/2\n",
+			"d/3.conf": "kind: x\n",
+		}, path: "$D/2", because: "2.conf", host: HostKubelet},
+		"k3s": {
+			line: "/usr/local/bin/k3s server --kubelet-arg=volume-plugin-dir=$D/k3s", path: "$D/k3s", because: "--kubelet-arg",
+			host: HostKubelet,
+		},
+		"hyperkube": {
+			line: "hyperkube kubelet --volume-plugin-dir=$D/h", path: "$D/h", because: "hyperkube", host: HostKubelet,
+		},
+		"ours": {
+			line: "bin/volplaned up --data-dir $D/data", path: "$D/data/volumeplugins",
+			because: "volplaned, process 7, in its data directory", host: HostVolplane, root: "$R",
+		},
+		"ours by environment": {
+			line: "volplaned up", environment: "A=b VOLPLANE_DATA_DIR=$D/env", path: "$D/env/volumeplugins",
+			because: "data directory", host: HostVolplane,
+		},
+		"ours by flag": {
+			line: "volplaned up --volume-plugin-dir=$D/own", path: "$D/own", because: "--volume-plugin-dir", host: HostVolplane,
+		},
+		"ours by default": {
+			line: "volplaned up --volume-plugin-dir=$D/own --data-dir /var/lib/volplane", path: "$D/own",
+			because: "--volume-plugin-dir", host: HostVolplane, root: DefaultRoot,
+		},
+		"our bridge": {
+			line: "volplane flex bridge --dir=$D/own", path: "$D/own", because: "volplane, process 7, the bridge",
+			host: HostVolplane, root: DefaultRoot,
+		},
+		"its root": {
+			line: "volplane flex bridge --dir=$D/own --root-dir /var/lib/other", path: "$D/own", because: "volplane",
+			host: HostVolplane, root: "/var/lib/other",
+		},
+		"our node agent": {
+			line: "volplane node --join f --volume-plugin-dir $D/n --flex-root-dir /var/lib/n", path: "$D/n",
+			because: "volplane", host: HostVolplane, root: "/var/lib/n",
+		},
 		"one without drivers":    {line: "volplane node --join f", path: "$D" + Default, because: "no host runs"},
 		"our command is no host": {line: "volplane flex list", path: "$D" + Default, because: "no host runs"},
 		"another program":        {line: "vim kubelet --volume-plugin-dir=/x", path: "$D" + Default, because: "no host runs"},
@@ -116,7 +154,8 @@ func TestFindAmongSeveral(t *testing.T) {
 	f.process("8", "volplaned up --data-dir $D/b", "")
 	f.process("9", "kubelet --volume-plugin-dir=$D/k", "")
 	search := Search{Proc: filepath.Join(f.dir, "proc"), Root: f.dir}
-	if _, _, err := search.Find(); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(), f.here("$D/a/volumeplugins")) || !strings.Contains(err.Error(), f.here("$D/b/volumeplugins")) {
+	if _, _, err := search.Find(); !errors.Is(err, ErrNoDirectory) || !strings.Contains(err.Error(),
+		f.here("$D/a/volumeplugins")) || !strings.Contains(err.Error(), f.here("$D/b/volumeplugins")) {
 		t.Errorf("without a name: %v", err)
 	}
 	search.DataDir = f.here("$D/b")
@@ -165,7 +204,8 @@ func TestFindReadOnly(t *testing.T) {
 	}
 	f.process("7", "kubelet --volume-plugin-dir=$D/usr/exec", "")
 	d, _, err := f.find()
-	if !errors.Is(err, ErrNoDirectory) || !strings.Contains(d.Problem, "read-only") || !strings.Contains(d.Advice(), "--volume-plugin-dir") {
+	if !errors.Is(err, ErrNoDirectory) || !strings.Contains(d.Problem, "read-only") ||
+		!strings.Contains(d.Advice(), "--volume-plugin-dir") {
 		t.Errorf("%+v, %v", d, err)
 	}
 }

@@ -107,8 +107,9 @@ func (p *place) install(ctx context.Context, o Options, r *Report) error {
 	if o.Directory.Host == HostKubelet && checked.Script && checked.Capabilities != nil && checked.Capabilities.Attach {
 		r.Findings = append(r.Findings, decide.Finding{
 			Check: "control-plane", Level: decide.Warn,
-			Message: "it attaches, which kube-controller-manager calls it for; the usual image of that has no shell to run a script",
-			Next:    "serve it with 'volplane flex bridge'",
+			Message: "it attaches, which kube-controller-manager calls it for; the usual image of that has no shell to " +
+				"run a script",
+			Next: "serve it with 'volplane flex bridge'",
 		})
 	}
 	if err := p.replace(ctx, o, s, r); err != nil {
@@ -161,7 +162,8 @@ func (p *place) replace(ctx context.Context, o Options, s *stage, r *Report) err
 // whole says whether what is installed has the owner and mode that it needs.
 func (p *place) whole() bool {
 	info, err := os.Lstat(p.exe)
-	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 || info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 ||
+		info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
 		return false
 	}
 	return host.OwnedBy(p.exe, info).Others() == "" || os.Geteuid() != 0
@@ -195,8 +197,9 @@ func (p *place) flips(ctx context.Context, o Options, next *decide.Capabilities)
 	}
 	return []decide.Finding{{
 		Check: "attach", Level: decide.Warn, Path: used[0],
-		Message: fmt.Sprintf("the version before %s, this one %s, and %d mounts of its volumes are there", was, is, len(used)),
-		Next:    "unmount its volumes, or roll back",
+		Message: fmt.Sprintf("the version before %s, this one %s, and %d mounts of its volumes are there", was,
+			is, len(used)),
+		Next: "unmount its volumes, or roll back",
 	}}
 }
 

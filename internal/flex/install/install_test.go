@@ -30,7 +30,8 @@ func demo() decide.Name { return decide.Name{Vendor: "example.com", Driver: "dem
 
 // driver writes a driver that says which version it is.
 func (w *world) driver(version string) string {
-	return w.script(version, "#!/bin/sh\n# version "+version+"\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n")
+	return w.script(version, "#!/bin/sh\n# version "+version+
+		"\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":false}}'\n")
 }
 
 func (w *world) script(file, text string) string {
@@ -156,7 +157,8 @@ func TestInstallWithoutVendor(t *testing.T) {
 	o.Name = decide.Name{Driver: "demo"}
 	r, err := Install(t.Context(), o)
 	w.want(Installed, r, err)
-	if got := w.versionOf(filepath.Join(w.plugins, "demo", "demo")); got != "1" || decide.Worst(r.Findings) != decide.Warn {
+	if got := w.versionOf(filepath.Join(w.plugins, "demo", "demo")); got != "1" ||
+		decide.Worst(r.Findings) != decide.Warn {
 		t.Errorf("version %s, findings %+v", got, r.Findings)
 	}
 }

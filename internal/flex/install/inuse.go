@@ -52,7 +52,9 @@ func Volumes(name decide.Name, used []string) int {
 // below, and whether it is that of a device: a Pod's .../volumes/VENDOR~DRIVER/NAME
 // or a node's .../flexvolume/VENDOR/DRIVER/mounts/NAME. It is "" for any other.
 func volumeAt(path string, name decide.Name) (dir string, device bool) {
-	for _, place := range []string{"/volumes/" + name.Dir() + "/", "/plugins/kubernetes.io/flexvolume/" + name.String() + "/mounts/"} {
+	for _, place := range []string{
+		"/volumes/" + name.Dir() + "/", "/plugins/kubernetes.io/flexvolume/" + name.String() + "/mounts/",
+	} {
 		if above, rest, found := strings.Cut(path, place); found && rest != "" {
 			volume, _, _ := strings.Cut(rest, "/")
 			return above + place + volume, strings.HasSuffix(place, "/mounts/")

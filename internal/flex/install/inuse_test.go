@@ -47,13 +47,15 @@ func TestUninstallInUse(t *testing.T) {
 		w.want(Installed, r, err)
 		at := w.mount(parts...)
 		o := w.options("")
-		if _, err := Uninstall(t.Context(), o); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), at) || w.installed() != "1" {
+		if _, err := Uninstall(t.Context(), o); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), at) ||
+			w.installed() != "1" {
 			t.Errorf("%v, installed %s", err, w.installed())
 		}
 		o.Force = true
 		r, err = Uninstall(t.Context(), o)
 		w.want(Removed, r, err)
-		if kept := beside(w.plugins, w.name, "removed"); w.versionOf(kept) != "1" || len(r.Findings) != 1 || r.Findings[0].Path != kept {
+		if kept := beside(w.plugins, w.name, "removed"); w.versionOf(kept) != "1" || len(r.Findings) != 1 ||
+			r.Findings[0].Path != kept {
 			t.Errorf("kept %s, report %+v", w.versionOf(kept), r)
 		}
 		if names := w.names(); names != "."+w.name.Dir()+".removed" {
@@ -75,15 +77,18 @@ func TestUpgradeInUse(t *testing.T) {
 	if decide.Worst(r.Findings) != decide.Pass {
 		t.Errorf("findings %+v", r.Findings)
 	}
-	o.Source = w.script("3", "#!/bin/sh\n# version 3\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n")
+	o.Source = w.script("3",
+		"#!/bin/sh\n# version 3\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n")
 	r, err = Install(t.Context(), o)
 	w.want(Upgraded, r, err)
-	if last := r.Findings[len(r.Findings)-1]; last.Check != "attach" || last.Level != decide.Warn || !strings.Contains(last.Message, "does not attach, this one does") {
+	if last := r.Findings[len(r.Findings)-1]; last.Check != "attach" || last.Level != decide.Warn ||
+		!strings.Contains(last.Message, "does not attach, this one does") {
 		t.Errorf("findings %+v", r.Findings)
 	}
 	r, err = Rollback(t.Context(), o)
 	w.want(RolledBack, r, err)
-	if last := r.Findings[len(r.Findings)-1]; last.Check != "attach" || !strings.Contains(last.Message, "before attaches, this one does not") {
+	if last := r.Findings[len(r.Findings)-1]; last.Check != "attach" ||
+		!strings.Contains(last.Message, "before attaches, this one does not") {
 		t.Errorf("findings %+v", r.Findings)
 	}
 }
@@ -136,7 +141,8 @@ func TestVolumes(t *testing.T) {
 		}
 	}
 	for _, other := range []string{
-		pods + "1/volumes/example.com~demo", pods + "1/volumes/example.com~demo2/data", pods + "1/volumes/kubernetes.io~csi/example.com~demo/mount",
+		pods + "1/volumes/example.com~demo", pods + "1/volumes/example.com~demo2/data",
+		pods + "1/volumes/kubernetes.io~csi/example.com~demo/mount",
 		nodes + "example.com/demo2/mounts/pv1", nodes + "example.com/demo/mounts",
 	} {
 		if at, _ := volumeAt(other, demo()); at != "" {

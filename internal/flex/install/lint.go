@@ -52,10 +52,13 @@ func (l *lint) entry(ctx context.Context, e fs.DirEntry) {
 	case strings.HasPrefix(e.Name(), "."):
 		l.hidden(path, e.Name(), info)
 	case !info.IsDir():
-		l.add("stray", decide.Fail, path, fmt.Sprintf("a file that appears here makes a kubelet start %s at every turn", filepath.Join(path, e.Name())), "remove it; what begins with a dot is passed over")
+		l.add("stray", decide.Fail, path,
+			fmt.Sprintf("a file that appears here makes a kubelet start %s at every turn", filepath.Join(path, e.Name())),
+			"remove it; what begins with a dot is passed over")
 	default:
 		if linked {
-			l.add("link", decide.Warn, path, "hosts see no changes behind a symbolic link, and a kubelet loads it or not, depending on when it came", "make it a directory")
+			l.add("link", decide.Warn, path, "hosts see no changes behind a symbolic link, and a kubelet loads it or not, "+
+				"depending on when it came", "make it a directory")
 		}
 		l.driver(ctx, path, e.Name())
 	}
@@ -66,11 +69,13 @@ func (l *lint) entry(ctx context.Context, e fs.DirEntry) {
 func (l *lint) hidden(path, name string, info fs.FileInfo) {
 	switch {
 	case info.IsDir():
-		l.add("dot-directory", decide.Fail, path, "a kubelet watches this directory when it starts, and starts what is put into it", "remove it")
+		l.add("dot-directory", decide.Fail, path,
+			"a kubelet watches this directory when it starts, and starts what is put into it", "remove it")
 	case strings.HasSuffix(name, ".new") || strings.HasSuffix(name, ".keep"):
 		l.add("unfinished", decide.Warn, path, "an installation was not finished", "install the driver again")
 	case strings.HasSuffix(name, ".removed"):
-		l.add("kept", decide.Warn, path, "a driver was taken away while it was in use; this copy can unmount its volumes", "remove it when nothing of it is mounted")
+		l.add("kept", decide.Warn, path, "a driver was taken away while it was in use; this copy can unmount its volumes",
+			"remove it when nothing of it is mounted")
 	}
 }
 
@@ -95,7 +100,9 @@ func (l *lint) driver(ctx context.Context, path, entry string) {
 	}
 	for _, f := range files {
 		if f.Name() != want && !strings.HasPrefix(f.Name(), ".") {
-			l.add("extra", decide.Warn, filepath.Join(path, f.Name()), "each change of a file here makes a kubelet call init again", "keep it outside of the plugin directory: volplane flex install NAME DIR does")
+			l.add("extra", decide.Warn, filepath.Join(path, f.Name()),
+				"each change of a file here makes a kubelet call init again",
+				"keep it outside of the plugin directory: volplane flex install NAME DIR does")
 		}
 	}
 	exe := filepath.Join(path, want)

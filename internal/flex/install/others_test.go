@@ -23,7 +23,8 @@ func (w *world) must(err error) {
 func (w *world) trap(version string) (path, started string) {
 	w.Helper()
 	started = filepath.Join(w.dir, "started-"+version)
-	return w.script("trap-"+version, "#!/bin/sh\n# version "+version+"\n>'"+started+"'\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"), started
+	return w.script("trap-"+version, "#!/bin/sh\n# version "+version+"\n>'"+started+
+		"'\necho '{\"status\":\"Success\",\"capabilities\":{\"attach\":true}}'\n"), started
 }
 
 // TestOthersAreNotStarted: what somebody else than root owns is replaced, and

@@ -201,7 +201,8 @@ func stays(path, rel string, info fs.FileInfo) error {
 		return err
 	}
 	// By way of other links it can lead elsewhere than it says.
-	if real, err := filepath.EvalSymlinks(path); err == nil && !strings.HasPrefix(real+"/", strings.TrimSuffix(path, rel)) {
+	if real, err := filepath.EvalSymlinks(path); err == nil &&
+		!strings.HasPrefix(real+"/", strings.TrimSuffix(path, rel)) {
 		return fmt.Errorf("the symbolic link %s leads out of the directory", path)
 	}
 	if filepath.IsAbs(link) || !filepath.IsLocal(filepath.Join(filepath.Dir(rel), link)) {

@@ -16,7 +16,8 @@ func (w *world) tree(version string) string {
 	err := errors.Join(
 		os.MkdirAll(filepath.Join(dir, "lib"), 0o755),
 		os.WriteFile(filepath.Join(dir, "demo"), []byte("#!/bin/sh\n. \"$(dirname \"$0\")/lib/answer\"\n"), 0o755),
-		os.WriteFile(filepath.Join(dir, "lib", "answer"), []byte("echo '{\"status\":\"Success\",\"message\":\""+version+"\",\"capabilities\":{\"attach\":false}}'\n"), 0o644),
+		os.WriteFile(filepath.Join(dir, "lib", "answer"),
+			[]byte("echo '{\"status\":\"Success\",\"message\":\""+version+"\",\"capabilities\":{\"attach\":false}}'\n"), 0o644),
 	)
 	if err != nil {
 		w.Fatal(err)
@@ -99,11 +100,15 @@ func TestPayloadRefused(t *testing.T) {
 	}{
 		"link out": {func(d string) error { return os.Symlink("../../etc", filepath.Join(d, "lib", "etc")) }, "leads out"},
 		"link out by way of another": {func(d string) error {
-			return errors.Join(os.MkdirAll(filepath.Join(d, "a", "b"), 0o755), os.Symlink("../..", filepath.Join(d, "a", "b", "up")),
-				os.Symlink("up/../../tmp", filepath.Join(d, "a", "b", "out")), os.MkdirAll(filepath.Join(filepath.Dir(filepath.Dir(d)), "tmp"), 0o755))
+			return errors.Join(os.MkdirAll(filepath.Join(d, "a", "b"), 0o755),
+				os.Symlink("../..", filepath.Join(d, "a", "b", "up")),
+				os.Symlink("up/../../tmp", filepath.Join(d, "a", "b", "out")),
+				os.MkdirAll(filepath.Join(filepath.Dir(filepath.Dir(d)), "tmp"), 0o755))
 		}, "leads out"},
 		"absolute link": {func(d string) error { return os.Symlink("/etc", filepath.Join(d, "etc")) }, "leads out"},
-		"no driver":     {func(d string) error { return os.Rename(filepath.Join(d, "demo"), filepath.Join(d, "other")) }, "no executable demo"},
+		"no driver": {
+			func(d string) error { return os.Rename(filepath.Join(d, "demo"), filepath.Join(d, "other")) }, "no executable demo",
+		},
 		"special file": {func(d string) error {
 			return exec.Command("mkfifo", filepath.Join(d, "pipe")).Run()
 		}, "special file"},

@@ -72,7 +72,9 @@ func (s Search) processes() []process {
 // directory returns what is known of the directory that a process looks in. One
 // in a container of its own has to see the same directory as we do.
 func (p process) directory(path, host, why string) Directory {
-	d := Directory{Path: p.path(path), Host: host, Because: fmt.Sprintf("%s, process %d, %s", filepath.Base(p.args[0]), p.id, why)}
+	d := Directory{
+		Path: p.path(path), Host: host, Because: fmt.Sprintf("%s, process %d, %s", filepath.Base(p.args[0]), p.id, why),
+	}
 	if d.Problem = Problem(d.Path); d.Problem == "" && p.seesAnother(d.Path) {
 		d.Problem = "the process is in a container and sees another directory there: mount the host's into it"
 	}

@@ -34,7 +34,8 @@ func Skeleton(name decide.Name, dir string) ([]string, error) {
 	words := strings.NewReplacer("example.com~skeleton", name.Dir(), "skeleton", name.Driver)
 	paths := []string{filepath.Join(dir, name.Driver), filepath.Join(dir, "test.sh")}
 	for i, text := range []string{skeletonDriver, skeletonTest} {
-		err = errors.Join(err, os.WriteFile(paths[i], []byte(words.Replace(text)), 0o755)) // #nosec G306 -- it is there to be executed
+		// #nosec G306 -- it is there to be executed
+		err = errors.Join(err, os.WriteFile(paths[i], []byte(words.Replace(text)), 0o755))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("write driver: %w", err)

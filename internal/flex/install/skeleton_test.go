@@ -19,7 +19,8 @@ func TestSkeleton(t *testing.T) {
 		t.Fatal(paths, err)
 	}
 	for _, shell := range []string{"dash", "bash"} {
-		if out, err := exec.CommandContext(t.Context(), shell, filepath.Join(dir, "test.sh"), shell).CombinedOutput(); err != nil || string(out) != "PASS\n" {
+		if out, err := exec.CommandContext(t.Context(), shell, filepath.Join(dir, "test.sh"),
+			shell).CombinedOutput(); err != nil || string(out) != "PASS\n" {
 			t.Errorf("%s: %v\n%s", shell, err, out)
 		}
 	}

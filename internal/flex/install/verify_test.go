@@ -78,7 +78,8 @@ func TestVerify(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := Verify(ctx, root, o, r.Hash, at); err != nil || s.State != step.state || !strings.Contains(s.Message, step.says) {
+		if s, err := Verify(ctx, root, o, r.Hash, at); err != nil || s.State != step.state ||
+			!strings.Contains(s.Message, step.says) {
 			t.Errorf("%+v, %v; want %s", s, err, step.state)
 		}
 	}
@@ -95,7 +96,8 @@ func TestUninstallHeld(t *testing.T) {
 	h.Keep(demo(), "a volume")
 	told(t, root, func(s host.State) bool { return s.InUse == 1 })
 	o.RootDir = root
-	if _, err = Uninstall(t.Context(), o); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "1 of its volumes") {
+	if _, err = Uninstall(t.Context(), o); !errors.Is(err, ErrInUse) ||
+		!strings.Contains(err.Error(), "1 of its volumes") {
 		t.Error(err)
 	}
 	h.Drop(demo(), "a volume")

@@ -87,8 +87,10 @@ func (m *Migration) nodes(ctx context.Context, pv *corev1.PersistentVolume) ([]s
 	var out []string
 	for i := range list.Items {
 		status := &list.Items[i].Status
-		uses := slices.ContainsFunc(status.VolumesInUse, func(v corev1.UniqueVolumeName) bool { return slices.Contains(names, string(v)) })
-		has := slices.ContainsFunc(status.VolumesAttached, func(v corev1.AttachedVolume) bool { return slices.Contains(names, string(v.Name)) })
+		uses := slices.ContainsFunc(status.VolumesInUse,
+			func(v corev1.UniqueVolumeName) bool { return slices.Contains(names, string(v)) })
+		has := slices.ContainsFunc(status.VolumesAttached,
+			func(v corev1.AttachedVolume) bool { return slices.Contains(names, string(v.Name)) })
 		if uses || has {
 			out = append(out, list.Items[i].Name)
 		}

@@ -54,7 +54,8 @@ func decode(cm *corev1.ConfigMap) (*migrate.Journal, error) {
 	if j.Volume == nil || j.Volume.Spec.FlexVolume == nil || j.Volume.Name != cm.Data[keyVolume] {
 		return nil, fmt.Errorf("journal %s/%s does not hold a FlexVolume", cm.Namespace, cm.Name)
 	}
-	if ref := j.Volume.Spec.ClaimRef; j.Claim != nil && (ref == nil || ref.Namespace != j.Claim.Namespace || ref.Name != j.Claim.Name) {
+	if ref := j.Volume.Spec.ClaimRef; j.Claim != nil &&
+		(ref == nil || ref.Namespace != j.Claim.Namespace || ref.Name != j.Claim.Name) {
 		return nil, fmt.Errorf("journal %s/%s holds another claim than the volume's", cm.Namespace, cm.Name)
 	}
 	return &j, nil
@@ -68,8 +69,10 @@ func (m *Migration) save(ctx context.Context, j *migrate.Journal, version string
 		return fmt.Errorf("journal of volume %s: %w", j.Volume.Name, err)
 	}
 	cm := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: journalName(j.Volume.Name), ResourceVersion: version, Labels: map[string]string{volume.LabelMigration: "true"}},
-		Data:       map[string]string{keyVolume: j.Volume.Name, keyJournal: string(data)},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: journalName(j.Volume.Name), ResourceVersion: version, Labels: map[string]string{volume.LabelMigration: "true"},
+		},
+		Data: map[string]string{keyVolume: j.Volume.Name, keyJournal: string(data)},
 	}
 	maps := m.Client.CoreV1().ConfigMaps(volume.NamespaceSystem)
 	if version == "" {
@@ -93,7 +96,8 @@ func (m *Migration) forget(ctx context.Context, pv string) error {
 
 // journals returns all journals by the volume's name.
 func (m *Migration) journals(ctx context.Context) (map[string]*migrate.Journal, error) {
-	list, err := m.Client.CoreV1().ConfigMaps(volume.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: volume.LabelMigration})
+	list, err := m.Client.CoreV1().ConfigMaps(volume.NamespaceSystem).List(ctx,
+		metav1.ListOptions{LabelSelector: volume.LabelMigration})
 	if err != nil {
 		return nil, fmt.Errorf("read the journals: %w", err)
 	}

@@ -163,7 +163,9 @@ func this(o metav1.Object) metav1.DeleteOptions {
 
 // patch changes a volume's spec, if it is still the one that was looked at.
 func (m *Migration) patch(ctx context.Context, pv *corev1.PersistentVolume, spec map[string]any) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion}, "spec": spec})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion}, "spec": spec,
+	})
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,9 @@ type API struct {
 // NewAPI returns an API with objects, all of which have the version 1.
 func NewAPI(t testing.TB, objects ...runtime.Object) *API {
 	a := &API{Clientset: &fake.Clientset{}, t: t, events: map[string]string{}}
-	tracker := &numbered{ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()), now: a.version.Load}
+	tracker := &numbered{
+		ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()), now: a.version.Load,
+	}
 	a.tracker = tracker
 	a.AddReactor("*", "*", clienttesting.ObjectReaction(tracker))
 	a.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
@@ -152,7 +154,10 @@ func (a *API) Run(build func(controller.Env) *controller.Controller) (c *control
 	a.t.Helper()
 	ctx, cancel := context.WithCancel(a.t.Context())
 	caches := kube.NewCaches(a.Clientset)
-	c = build(controller.Env{Client: a.Clientset, Caches: caches, Events: kube.NewRecorder(ctx, a.Clientset, "test"), Log: slog.New(slog.DiscardHandler)})
+	c = build(controller.Env{
+		Client: a.Clientset, Caches: caches, Events: kube.NewRecorder(ctx, a.Clientset, "test"),
+		Log: slog.New(slog.DiscardHandler),
+	})
 	if err := caches.Start(ctx); err != nil {
 		a.t.Fatal(err)
 	}

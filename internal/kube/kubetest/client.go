@@ -48,11 +48,15 @@ func NewClient(t testing.TB, objects ...runtime.Object) *fake.Clientset {
 // Silence has no watch that begins later tell anything: what caches list at their
 // start is all that they hear from others.
 func Silence(client *fake.Clientset) {
-	client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) { return true, watch.NewRaceFreeFake(), nil })
+	client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+		return true, watch.NewRaceFreeFake(), nil
+	})
 }
 
 // Around has f stand in the place of every request but watches; do makes it.
-func Around(client *fake.Clientset, f func(a clienttesting.Action, do func() (runtime.Object, error)) (runtime.Object, error)) {
+func Around(
+	client *fake.Clientset, f func(a clienttesting.Action, do func() (runtime.Object, error)) (runtime.Object, error),
+) {
 	chain := slices.Clone(client.ReactionChain)
 	client.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		o, err := f(a, func() (runtime.Object, error) {
@@ -101,22 +105,28 @@ func (v *versions) check(r schema.GroupVersionResource, o runtime.Object, namesp
 		return err
 	}
 	if uid := now.GetUID(); uid != before.GetUID() && uid != "" {
-		return apierrors.NewConflict(r.GroupResource(), now.GetName(), fmt.Errorf("uid %s is asked for, it has %s", uid, before.GetUID()))
+		return apierrors.NewConflict(r.GroupResource(), now.GetName(),
+			fmt.Errorf("uid %s is asked for, it has %s", uid, before.GetUID()))
 	}
 	if version := now.GetResourceVersion(); version != before.GetResourceVersion() && version != "" && !patch {
-		return apierrors.NewConflict(r.GroupResource(), now.GetName(), fmt.Errorf("it has version %s, not %s", before.GetResourceVersion(), version))
+		return apierrors.NewConflict(r.GroupResource(), now.GetName(),
+			fmt.Errorf("it has version %s, not %s", before.GetResourceVersion(), version))
 	}
 	return nil
 }
 
-func (v *versions) Create(r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.CreateOptions) error {
+func (v *versions) Create(
+	r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.CreateOptions,
+) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	o = o.DeepCopyObject() // which is the caller's
 	return errors.Join(v.next(o), v.ObjectTracker.Create(r, o, namespace, opts...))
 }
 
-func (v *versions) Update(r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.UpdateOptions) error {
+func (v *versions) Update(
+	r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.UpdateOptions,
+) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if err := v.check(r, o, namespace, false); err != nil {
@@ -127,7 +137,9 @@ func (v *versions) Update(r schema.GroupVersionResource, o runtime.Object, names
 }
 
 // Patch is given what the caller of the API gets as its answer.
-func (v *versions) Patch(r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.PatchOptions) error {
+func (v *versions) Patch(
+	r schema.GroupVersionResource, o runtime.Object, namespace string, opts ...metav1.PatchOptions,
+) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if err := v.check(r, o, namespace, true); err != nil {

@@ -56,6 +56,7 @@ func Follow(t testing.TB, client *fake.Clientset) (followed func()) {
 // adds to each.
 func Whole() cmp.Options {
 	return cmp.Options{
-		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}), cmpopts.EquateEmpty(),
+		cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"), cmpopts.IgnoreTypes(metav1.TypeMeta{}),
+		cmpopts.EquateEmpty(),
 	}
 }

@@ -17,7 +17,8 @@ import (
 
 // IsWrite says whether an action changes an object, which is no event.
 func IsWrite(a clienttesting.Action) bool {
-	return slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) && a.GetResource().Resource != "events"
+	return slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) &&
+		a.GetResource().Resource != "events"
 }
 
 // Written compares the verbs and resources of all that was written, but events.
@@ -47,7 +48,8 @@ func Told(t testing.TB, client *fake.Clientset, want ...string) {
 		var got []string
 		for i := range all.Items {
 			e := &all.Items[i]
-			got = append(got, fmt.Sprintf("%s %s %s %s: %s (%d)", e.Type, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message, e.Count))
+			got = append(got, fmt.Sprintf("%s %s %s %s: %s (%d)", e.Type, e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason,
+				e.Message, e.Count))
 		}
 		slices.Sort(got)
 		return cmp.Diff(want, got, cmpopts.EquateEmpty())

@@ -26,7 +26,9 @@ type numbered struct {
 }
 
 // List returns all objects of a kind.
-func (n *numbered) List(r schema.GroupVersionResource, k schema.GroupVersionKind, ns string, opts ...metav1.ListOptions) (runtime.Object, error) {
+func (n *numbered) List(
+	r schema.GroupVersionResource, k schema.GroupVersionKind, ns string, opts ...metav1.ListOptions,
+) (runtime.Object, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	list, err := n.ObjectTracker.List(r, k, ns, opts...)
@@ -50,7 +52,9 @@ func (n *numbered) List(r schema.GroupVersionResource, k schema.GroupVersionKind
 }
 
 // Watch returns what happens after a list.
-func (n *numbered) Watch(r schema.GroupVersionResource, ns string, opts ...metav1.ListOptions) (watch.Interface, error) {
+func (n *numbered) Watch(
+	r schema.GroupVersionResource, ns string, opts ...metav1.ListOptions,
+) (watch.Interface, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	opts = slices.Clone(opts)

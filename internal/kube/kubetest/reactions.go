@@ -62,7 +62,8 @@ func (a *API) bind(action clienttesting.Action, b *corev1.Binding) error {
 	}
 	p := now.(*corev1.Pod)
 	if b.UID != "" && b.UID != p.UID || p.Spec.NodeName != "" || b.Target.Kind != "Node" {
-		return apierrors.NewConflict(action.GetResource().GroupResource(), b.Name, fmt.Errorf("pod of uid %s is on node %q", p.UID, p.Spec.NodeName))
+		return apierrors.NewConflict(action.GetResource().GroupResource(), b.Name,
+			fmt.Errorf("pod of uid %s is on node %q", p.UID, p.Spec.NodeName))
 	}
 	p.Spec.NodeName = b.Target.Name
 	a.keep(p, a.next())
@@ -77,7 +78,8 @@ func (a *API) update(action clienttesting.Action) (runtime.Object, error) {
 		return nil, err
 	}
 	if is := metaOf(now).GetResourceVersion(); m.GetResourceVersion() != is || m.GetUID() != metaOf(now).GetUID() {
-		return nil, apierrors.NewConflict(action.GetResource().GroupResource(), m.GetName(), fmt.Errorf("the version is %s, not %s", is, m.GetResourceVersion()))
+		return nil, apierrors.NewConflict(action.GetResource().GroupResource(), m.GetName(),
+			fmt.Errorf("the version is %s, not %s", is, m.GetResourceVersion()))
 	}
 	into, from := o, now
 	if action.GetSubresource() == "status" {
@@ -106,7 +108,8 @@ func (a *API) remove(action clienttesting.Action) (runtime.Object, error) {
 	if p := d.DeleteOptions.Preconditions; p != nil {
 		m := metaOf(now)
 		if p.UID != nil && *p.UID != m.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != m.GetResourceVersion() {
-			return nil, apierrors.NewConflict(action.GetResource().GroupResource(), d.Name, fmt.Errorf("the version is %s of uid %s", m.GetResourceVersion(), m.GetUID()))
+			return nil, apierrors.NewConflict(action.GetResource().GroupResource(), d.Name,
+				fmt.Errorf("the version is %s of uid %s", m.GetResourceVersion(), m.GetUID()))
 		}
 	}
 	return nil, a.tracker.Delete(action.GetResource(), action.GetNamespace(), d.Name)

@@ -37,7 +37,9 @@ type Server struct {
 // NewServer returns a server that has no objects.
 func NewServer() *Server {
 	s := &Server{}
-	s.ObjectTracker = &numbered{ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()), now: s.version.Load}
+	s.ObjectTracker = &numbered{
+		ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()), now: s.version.Load,
+	}
 	return s
 }
 
@@ -90,11 +92,14 @@ func allowed(a clienttesting.Action, rights []kube.Access) error {
 	}) {
 		return nil
 	}
-	return apierrors.NewForbidden(a.GetResource().GroupResource(), "", fmt.Errorf("%s of %s is not declared", a.GetVerb(), resource))
+	return apierrors.NewForbidden(a.GetResource().GroupResource(), "",
+		fmt.Errorf("%s of %s is not declared", a.GetVerb(), resource))
 }
 
 // Create keeps a new object.
-func (s *Server) Create(r schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.CreateOptions) error {
+func (s *Server) Create(
+	r schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.CreateOptions,
+) error {
 	o = o.DeepCopyObject()
 	m, err := meta.Accessor(o)
 	if err != nil {
@@ -112,7 +117,9 @@ func (s *Server) stamp(m metav1.Object) {
 }
 
 // Update writes over an object.
-func (s *Server) Update(r schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.UpdateOptions) error {
+func (s *Server) Update(
+	r schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.UpdateOptions,
+) error {
 	o = o.DeepCopyObject()
 	if err := s.prepare(r, o, ns); err != nil {
 		return err
@@ -139,8 +146,10 @@ func (s *Server) prepare(r schema.GroupVersionResource, o runtime.Object, ns str
 	if err != nil {
 		return err
 	}
-	if v := m.GetResourceVersion(); v != "" && v != before.GetResourceVersion() || m.GetUID() != "" && m.GetUID() != before.GetUID() {
-		return apierrors.NewConflict(r.GroupResource(), m.GetName(), fmt.Errorf("version %s of %s is not %s of %s", v, m.GetUID(), before.GetResourceVersion(), before.GetUID()))
+	if v := m.GetResourceVersion(); v != "" && v != before.GetResourceVersion() ||
+		m.GetUID() != "" && m.GetUID() != before.GetUID() {
+		return apierrors.NewConflict(r.GroupResource(), m.GetName(),
+			fmt.Errorf("version %s of %s is not %s of %s", v, m.GetUID(), before.GetResourceVersion(), before.GetUID()))
 	}
 	m.SetUID(before.GetUID())
 	m.SetDeletionTimestamp(before.GetDeletionTimestamp())
@@ -168,7 +177,8 @@ func (s *Server) Delete(r schema.GroupVersionResource, ns, name string, opts ...
 	}
 	for _, d := range opts {
 		if !holds(d.Preconditions, m) {
-			return apierrors.NewConflict(r.GroupResource(), name, fmt.Errorf("it is version %s of %s", m.GetResourceVersion(), m.GetUID()))
+			return apierrors.NewConflict(r.GroupResource(), name,
+				fmt.Errorf("it is version %s of %s", m.GetResourceVersion(), m.GetUID()))
 		}
 		if pod, ok := o.(*corev1.Pod); ok {
 			pod.DeletionGracePeriodSeconds = graceOf(pod, d)
@@ -186,7 +196,8 @@ func (s *Server) Delete(r schema.GroupVersionResource, ns, name string, opts ...
 
 // holds says whether an object is what a deletion is for.
 func holds(p *metav1.Preconditions, m metav1.Object) bool {
-	return p == nil || (p.UID == nil || *p.UID == m.GetUID()) && (p.ResourceVersion == nil || *p.ResourceVersion == m.GetResourceVersion())
+	return p == nil || (p.UID == nil || *p.UID == m.GetUID()) &&
+		(p.ResourceVersion == nil || *p.ResourceVersion == m.GetResourceVersion())
 }
 
 // graceOf returns how long the node of a Pod has for its end; nil is that it is not
@@ -205,7 +216,8 @@ func (s *Server) collect(a clienttesting.Action, o runtime.Object) error {
 		return nil
 	}
 	m, err := meta.Accessor(o)
-	if err != nil || m.GetDeletionTimestamp() == nil || len(m.GetFinalizers()) > 0 || m.GetDeletionGracePeriodSeconds() != nil {
+	if err != nil || m.GetDeletionTimestamp() == nil || len(m.GetFinalizers()) > 0 ||
+		m.GetDeletionGracePeriodSeconds() != nil {
 		return err
 	}
 	return s.ObjectTracker.Delete(a.GetResource(), a.GetNamespace(), m.GetName())
@@ -216,7 +228,8 @@ func Writes(c *fake.Clientset) []string {
 	var out []string
 	for _, a := range c.Actions() {
 		if text := written(a); text != "" && a.GetResource().Resource != "events" {
-			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s %s", a.GetVerb(), a.GetResource().Resource)+"/"+a.GetSubresource(), "/")+" "+text)
+			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s %s", a.GetVerb(), a.GetResource().Resource)+"/"+
+				a.GetSubresource(), "/")+" "+text)
 		}
 	}
 	return out

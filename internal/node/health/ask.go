@@ -68,19 +68,23 @@ func (m *Monitor) tellsHealth(ctx context.Context, d *csi.Driver) bool {
 
 // askVolume asks a driver how one of its volumes is, and changes what is known of
 // it when all answers are there.
-func (m *Monitor) askVolume(ctx context.Context, d *csi.Driver, r *decide.Record, path string, health bool, now *Stats) error {
+func (m *Monitor) askVolume(
+	ctx context.Context, d *csi.Driver, r *decide.Record, path string, health bool, now *Stats,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	said := *now
 	if d.Node.Stats {
-		s, err := d.NodeClient().NodeGetVolumeStats(ctx, &csipb.NodeGetVolumeStatsRequest{VolumeId: r.Handle, VolumePath: path, StagingTargetPath: r.StagingPath})
+		s, err := d.NodeClient().NodeGetVolumeStats(ctx,
+			&csipb.NodeGetVolumeStatsRequest{VolumeId: r.Handle, VolumePath: path, StagingTargetPath: r.StagingPath})
 		if err != nil {
 			return err
 		}
 		said.Usage = usage(s.GetUsage())
 	}
 	if health {
-		h, err := d.NodeClient().NodeGetVolumeHealth(ctx, &csipb.NodeGetVolumeHealthRequest{VolumeId: r.Handle, VolumePublishPath: path, StagingTargetPath: r.StagingPath})
+		h, err := d.NodeClient().NodeGetVolumeHealth(ctx,
+			&csipb.NodeGetVolumeHealthRequest{VolumeId: r.Handle, VolumePublishPath: path, StagingTargetPath: r.StagingPath})
 		if err != nil {
 			return err
 		}

@@ -57,7 +57,10 @@ type Monitor struct {
 
 // New returns a Monitor that knows nothing yet.
 func New(o Options) *Monitor {
-	return &Monitor{Options: o, last: map[string]Stats{}, healthy: map[*csi.Driver]bool{}, asking: map[string]bool{}, writable: map[string]bool{}}
+	return &Monitor{
+		Options: o, last: map[string]Stats{}, healthy: map[*csi.Driver]bool{}, asking: map[string]bool{},
+		writable: map[string]bool{},
+	}
 }
 
 // Of returns what is known of a volume, by its key, and whether it was looked at.
@@ -153,7 +156,9 @@ func (m *Monitor) lastOf(r *decide.Record) Stats {
 
 // lookAt adds what the host itself shows of a volume; measure says that its
 // driver does not tell how full it is. It says whether there was anything to see.
-func (m *Monitor) lookAt(ctx context.Context, r *decide.Record, path string, points map[string]mount.Point, now *Stats, measure bool) (decide.State, bool) {
+func (m *Monitor) lookAt(
+	ctx context.Context, r *decide.Record, path string, points map[string]mount.Point, now *Stats, measure bool,
+) (decide.State, bool) {
 	p, mounted := points[path]
 	looked := mounted && !r.Block
 	if looked && measure {

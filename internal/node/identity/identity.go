@@ -72,7 +72,8 @@ func New(o Options) *Node {
 		asked: map[string]time.Time{}, asking: map[string]bool{}, full: map[string]bool{},
 	}
 	n.watcher = &registration.Watcher{
-		Dir: o.Sockets, Registrar: n.object, Drivers: o.Drivers, Memory: csi.NewMemory(o.Given), Hold: n.object.held, Log: o.Log,
+		Dir: o.Sockets, Registrar: n.object, Drivers: o.Drivers, Memory: csi.NewMemory(o.Given),
+		Hold: n.object.held, Log: o.Log,
 		Refused: n.refused, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
 	}
 	return n
@@ -95,7 +96,8 @@ func (n *Node) Object() (*corev1.Node, bool) { return n.Nodes.Get(n.Name) }
 // Attached says whether the Node says that a volume is attached to it.
 func (n *Node) Attached(name corev1.UniqueVolumeName) bool {
 	node, ok := n.Object()
-	return ok && slices.ContainsFunc(node.Status.VolumesAttached, func(v corev1.AttachedVolume) bool { return v.Name == name })
+	return ok && slices.ContainsFunc(node.Status.VolumesAttached,
+		func(v corev1.AttachedVolume) bool { return v.Name == name })
 }
 
 // Spec returns what a driver's object says of it; without one it is empty.

@@ -23,7 +23,8 @@ func TestLeaseIsRenewed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !last.Before(lease.Spec.RenewTime) || *lease.Spec.HolderIdentity != "n1" || *lease.Spec.LeaseDurationSeconds != leaseSeconds {
+		if !last.Before(lease.Spec.RenewTime) || *lease.Spec.HolderIdentity != "n1" ||
+			*lease.Spec.LeaseDurationSeconds != leaseSeconds {
 			t.Error(fmt.Sprint("renewed after ", last, ": ", lease.Spec))
 		}
 		last = *lease.Spec.RenewTime

@@ -40,7 +40,8 @@ var errNodeAnew = errors.New("the node was made anew meanwhile")
 func newMarks(client kubernetes.Interface, node string, wrote func(*corev1.Node)) *Marks {
 	return &Marks{
 		client: client, node: node, wrote: wrote, wake: make(chan struct{}, 1),
-		want: map[corev1.UniqueVolumeName]bool{}, sure: map[corev1.UniqueVolumeName]bool{}, may: map[corev1.UniqueVolumeName]bool{},
+		want: map[corev1.UniqueVolumeName]bool{}, sure: map[corev1.UniqueVolumeName]bool{},
+		may: map[corev1.UniqueVolumeName]bool{},
 	}
 }
 
@@ -185,7 +186,8 @@ func (m *Marks) patch(ctx context.Context, names []corev1.UniqueVolumeName) erro
 	if err != nil {
 		return fmt.Errorf("write volumes in use of node %s: %w", m.node, err)
 	}
-	node, err := m.client.CoreV1().Nodes().Patch(ctx, m.node, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	node, err := m.client.CoreV1().Nodes().Patch(ctx, m.node, types.StrategicMergePatchType, body,
+		metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("write volumes in use of node %s: %w", m.node, err)
 	}

@@ -105,7 +105,8 @@ func TestNodeMadeAnewDuringAWrite(t *testing.T) {
 		}
 		once = true
 		// It was written; before that is known here the Node is another one.
-		if _, err := m.client.CoreV1().Nodes().Patch(t.Context(), "n1", types.MergePatchType, []byte(`{"status":{"volumesInUse":null}}`), metav1.PatchOptions{}, "status"); err != nil {
+		if _, err := m.client.CoreV1().Nodes().Patch(t.Context(), "n1", types.MergePatchType,
+			[]byte(`{"status":{"volumesInUse":null}}`), metav1.PatchOptions{}, "status"); err != nil {
 			t.Error(err)
 		}
 		m.rewrite()
@@ -130,7 +131,8 @@ func TestMarkIsEdited(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, edit := range []string{`[]`, `["kubernetes.io/csi/d^h","kubernetes.io/csi/d^other"]`} {
-		node, err := m.client.CoreV1().Nodes().Patch(t.Context(), "n1", types.MergePatchType, []byte(`{"status":{"volumesInUse":`+edit+`}}`), metav1.PatchOptions{}, "status")
+		node, err := m.client.CoreV1().Nodes().Patch(t.Context(), "n1", types.MergePatchType,
+			[]byte(`{"status":{"volumesInUse":`+edit+`}}`), metav1.PatchOptions{}, "status")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -69,7 +69,8 @@ func (o *object) ensure(ctx context.Context) (*corev1.Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write status of node %s: %w", o.name, err)
 	}
-	node, err = o.client.CoreV1().Nodes().Patch(ctx, o.name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	node, err = o.client.CoreV1().Nodes().Patch(ctx, o.name, types.StrategicMergePatchType, body,
+		metav1.PatchOptions{}, "status")
 	if err != nil {
 		return nil, fmt.Errorf("write status of node %s: %w", o.name, err)
 	}
@@ -93,10 +94,13 @@ func (o *object) status() map[string]any {
 	return map[string]any{
 		"capacity": capacity, "allocatable": capacity,
 		"conditions": []corev1.NodeCondition{{
-			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "NodeAgentReady", Message: "the node agent mounts volumes",
+			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "NodeAgentReady",
+			Message:           "the node agent mounts volumes",
 			LastHeartbeatTime: now, LastTransitionTime: now,
 		}},
-		"nodeInfo": map[string]any{"operatingSystem": runtime.GOOS, "architecture": runtime.GOARCH, "kubeletVersion": "volplane"},
+		"nodeInfo": map[string]any{
+			"operatingSystem": runtime.GOOS, "architecture": runtime.GOARCH, "kubeletVersion": "volplane",
+		},
 	}
 }
 
@@ -126,7 +130,9 @@ func (o *object) Register(ctx context.Context, name string, info csi.NodeInfo) e
 	if err != nil {
 		return fmt.Errorf("write driver %s to node %s: %w", name, o.name, err)
 	}
-	entry := storagev1.CSINodeDriver{Name: name, NodeID: info.ID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology)), Allocatable: allocatable(info)}
+	entry := storagev1.CSINodeDriver{
+		Name: name, NodeID: info.ID, TopologyKeys: slices.Sorted(maps.Keys(info.Topology)), Allocatable: allocatable(info),
+	}
 	return o.csiNode(ctx, node, func(drivers []storagev1.CSINodeDriver) []storagev1.CSINodeDriver {
 		return append(without(drivers, name), entry)
 	})
@@ -161,7 +167,9 @@ func (o *object) writeIDs(ctx context.Context, node *corev1.Node, ids, labels ma
 		}
 		value = string(text)
 	}
-	metadata := map[string]any{"resourceVersion": node.ResourceVersion, "annotations": map[string]any{volume.AnnLegacyNodeID: value}}
+	metadata := map[string]any{
+		"resourceVersion": node.ResourceVersion, "annotations": map[string]any{volume.AnnLegacyNodeID: value},
+	}
 	if len(labels) > 0 {
 		// A null would take every label of the Node away.
 		metadata["labels"] = labels
@@ -192,7 +200,8 @@ func (o *object) Unregister(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if err := o.csiNode(ctx, node, func(d []storagev1.CSINodeDriver) []storagev1.CSINodeDriver { return without(d, name) }); err != nil {
+		if err := o.csiNode(ctx, node,
+			func(d []storagev1.CSINodeDriver) []storagev1.CSINodeDriver { return without(d, name) }); err != nil {
 			return err
 		}
 		// An annotation that cannot be read names no driver.
@@ -215,7 +224,9 @@ func without(drivers []storagev1.CSINodeDriver, name string) []storagev1.CSINode
 
 // csiNode makes the CSINode, owned by the Node (S1-018), and changes its
 // drivers. One that belongs to an earlier Node of the same name is made anew.
-func (o *object) csiNode(ctx context.Context, node *corev1.Node, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver) error {
+func (o *object) csiNode(
+	ctx context.Context, node *corev1.Node, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver,
+) error {
 	all := o.client.StorageV1().CSINodes()
 	err := retry.OnError(retry.DefaultRetry, conflicting, func() error {
 		now, err := all.Get(ctx, o.name, metav1.GetOptions{})
@@ -243,7 +254,9 @@ func (o *object) csiNode(ctx context.Context, node *corev1.Node, change func([]s
 	return nil
 }
 
-func newCSINode(node *corev1.Node, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver) *storagev1.CSINode {
+func newCSINode(
+	node *corev1.Node, change func([]storagev1.CSINodeDriver) []storagev1.CSINodeDriver,
+) *storagev1.CSINode {
 	c := &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: node.Name, OwnerReferences: []metav1.OwnerReference{{
 		APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,
 	}}}}
@@ -256,7 +269,8 @@ func newCSINode(node *corev1.Node, change func([]storagev1.CSINodeDriver) []stor
 func conflicting(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
 func ownedBy(c *storagev1.CSINode, uid types.UID) bool {
-	return slices.ContainsFunc(c.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Kind == "Node" && r.UID == uid })
+	return slices.ContainsFunc(c.OwnerReferences,
+		func(r metav1.OwnerReference) bool { return r.Kind == "Node" && r.UID == uid })
 }
 
 // setLimit writes how many volumes of a registered driver the node takes.

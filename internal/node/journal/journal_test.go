@@ -113,7 +113,8 @@ func TestOlderFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	now, err := os.ReadFile(path)
-	if want := strings.Replace(string(old), `"format":1`, fmt.Sprintf(`"format":%d`, format), 1); err != nil || string(now) != strings.TrimSpace(want) {
+	if want := strings.Replace(string(old), `"format":1`, fmt.Sprintf(`"format":%d`, format), 1); err != nil ||
+		string(now) != strings.TrimSpace(want) {
 		t.Errorf("written again as %s, %v", now, err)
 	}
 }

@@ -42,7 +42,10 @@ func Rebuild(o Options, node *corev1.Node, lost bool) bool {
 		o.Log.Error("lost records are not looked for", "err", err)
 		return false
 	}
-	s := search{Options: o, lost: lost, targets: map[string][]string{}, mounted: map[string]mount.Point{}, users: map[string][]*corev1.Pod{}}
+	s := search{
+		Options: o, lost: lost, targets: map[string][]string{}, mounted: map[string]mount.Point{},
+		users: map[string][]*corev1.Pod{},
+	}
 	for _, p := range points {
 		s.mounted[p.Path] = p
 	}
@@ -94,7 +97,8 @@ func (s search) adopt(r *decide.Record) bool {
 		s.Log.Error("lost record is not rebuilt", "volume", r.Key(), "err", err)
 		return false
 	}
-	s.Log.Warn("volume is here and not in the journal, its record is made from what is there", "volume", r.Key(), "staged", r.StagingPath, "targets", len(r.Targets))
+	s.Log.Warn("volume is here and not in the journal, its record is made from what is there", "volume", r.Key(), "staged",
+		r.StagingPath, "targets", len(r.Targets))
 	return true
 }
 
@@ -163,7 +167,8 @@ func (s search) traces(pv *corev1.PersistentVolume) bool {
 	if pv.Spec.CSI == nil || !uses.IsComponent(pv.Name) || !uses.IsComponent(pv.Spec.CSI.Driver) {
 		return false
 	}
-	return len(s.targets[pv.Name]) > 0 || exists(uses.StagingPath(s.Root, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, pv.Name, uses.IsBlock(pv)))
+	return len(s.targets[pv.Name]) > 0 ||
+		exists(uses.StagingPath(s.Root, pv.Spec.CSI.Driver, pv.Spec.CSI.VolumeHandle, pv.Name, uses.IsBlock(pv)))
 }
 
 func exists(path string) bool {

@@ -100,7 +100,8 @@ func ownedPaths(o Options) map[string]bool {
 		}
 		for _, u := range o.Finder.Of(pod) {
 			if u.PV != nil {
-				owned[uses.StagingPath(o.Root, u.PV.Spec.CSI.Driver, u.PV.Spec.CSI.VolumeHandle, u.PV.Name, uses.IsBlock(u.PV))] = true
+				owned[uses.StagingPath(o.Root, u.PV.Spec.CSI.Driver, u.PV.Spec.CSI.VolumeHandle, u.PV.Name,
+					uses.IsBlock(u.PV))] = true
 			}
 		}
 	}

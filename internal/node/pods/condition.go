@@ -19,7 +19,9 @@ import (
 
 // writeCondition says in the Pod's status what podState found, and returns
 // whether that is a change. The UID keeps it from another Pod of the same name.
-func (p *Pods) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because) (changed bool, err error) {
+func (p *Pods) writeCondition(
+	ctx context.Context, pod *corev1.Pod, ready bool, b volume.Because,
+) (changed bool, err error) {
 	want := corev1.PodCondition{
 		Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse,
 		Reason: string(b.Reason), Message: b.Message,
@@ -52,7 +54,8 @@ func (p *Pods) writeCondition(ctx context.Context, pod *corev1.Pod, ready bool, 
 	if err != nil {
 		return false, fmt.Errorf("write condition of pod %s: %w", cluster.Key(pod), err)
 	}
-	written, err := p.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	written, err := p.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body,
+		metav1.PatchOptions{}, "status")
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
@@ -81,7 +84,10 @@ func follows(now, before *corev1.PodCondition) (same bool) {
 // before this agent was started is so until it has been looked at.
 func (p *Pods) podHealth(pod *corev1.Pod) (c *corev1.PodCondition, next string) {
 	before := uses.Condition(pod, volume.ConditionVolumesHealthy)
-	c = &corev1.PodCondition{Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy), Message: "all volumes are well again"}
+	c = &corev1.PodCondition{
+		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionTrue, Reason: string(volume.ReasonHealthy),
+		Message: "all volumes are well again",
+	}
 	waits := false
 	for _, u := range p.Finder.Of(pod) {
 		if u.PV == nil {
@@ -111,14 +117,16 @@ func (p *Pods) GiveUp(ctx context.Context, pod *corev1.Pod, b volume.Because) er
 		"metadata": map[string]any{"uid": pod.UID},
 		"status": map[string]any{
 			"phase": corev1.PodFailed, "reason": b.Reason, "message": b.Message, "conditions": []corev1.PodCondition{{
-				Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse, Reason: string(b.Reason), Message: b.Message, LastTransitionTime: metav1.Now(),
+				Type: volume.ConditionVolumesMounted, Status: corev1.ConditionFalse, Reason: string(b.Reason), Message: b.Message,
+				LastTransitionTime: metav1.Now(),
 			}},
 		},
 	})
 	if err != nil {
 		return fmt.Errorf("give up pod %s: %w", cluster.Key(pod), err)
 	}
-	written, err := p.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	written, err := p.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, body,
+		metav1.PatchOptions{}, "status")
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:

@@ -166,7 +166,8 @@ func (p *Pods) patienceLeft(pod *corev1.Pod, ready bool, r volume.Reason) time.D
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	uid := string(pod.UID)
-	under := r == volume.ReasonMounting || r == volume.ReasonWaitForAttach || r == volume.ReasonWaitForBind || r == volume.ReasonUnmounting
+	under := r == volume.ReasonMounting || r == volume.ReasonWaitForAttach || r == volume.ReasonWaitForBind ||
+		r == volume.ReasonUnmounting
 	if ready || !under {
 		delete(p.seen, uid)
 		return 0

@@ -74,7 +74,8 @@ func (s *session) run(ctx context.Context) {
 			continue
 		}
 		if err := s.register(ctx); err != nil && ctx.Err() == nil {
-			pause := kube.Backoff(s.failed, orDefault(s.w.RetryMin, 500*time.Millisecond), orDefault(s.w.RetryMax, 2*time.Minute))
+			pause := kube.Backoff(s.failed, orDefault(s.w.RetryMin, 500*time.Millisecond),
+				orDefault(s.w.RetryMax, 2*time.Minute))
 			s.failed++
 			s.w.Refused(s.path, err)
 			s.log.Warn("driver is not registered, will be tried again", "attempt", s.failed, "pause", pause, "err", err)
@@ -123,7 +124,8 @@ func (s *session) unwrite(ctx context.Context, name string) error {
 
 // register asks who is there, registers it, and tells it the result.
 func (s *session) register(ctx context.Context) error {
-	conn, err := grpc.NewClient("unix:"+s.path, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+	conn, err := grpc.NewClient("unix:"+s.path, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxInfo)))
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", s.path, err)
@@ -165,7 +167,8 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo) erro
 	}
 	dial, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
-	d, err := csi.Dial(dial, endpoint, csi.WithMemory(s.w.Memory), csi.WithHold(s.w.Hold), csi.WithTurns(s.w.turnsOf(name)))
+	d, err := csi.Dial(dial, endpoint, csi.WithMemory(s.w.Memory), csi.WithHold(s.w.Hold),
+		csi.WithTurns(s.w.turnsOf(name)))
 	if err == nil && d.Name != name {
 		_ = d.Close()
 		err = fmt.Errorf("%w: the driver at %s calls itself %q, its registration says %q", errInfo, endpoint, d.Name, name)
@@ -216,7 +219,8 @@ func (s *session) write(ctx context.Context, d *csi.Driver) error {
 // check refuses what cannot be a CSI driver, and returns the driver's socket.
 func check(info *registerapi.PluginInfo, path string) (string, error) {
 	if info.GetType() != registerapi.CSIPlugin {
-		return "", fmt.Errorf("%w: %s is of type %.40q, only %s is known here", errInfo, path, info.GetType(), registerapi.CSIPlugin)
+		return "", fmt.Errorf("%w: %s is of type %.40q, only %s is known here", errInfo, path, info.GetType(),
+			registerapi.CSIPlugin)
 	}
 	isV1 := func(v string) bool { return v == "1" || strings.HasPrefix(v, "1.") || strings.HasPrefix(v, "v1.") }
 	if v := info.GetSupportedVersions(); !slices.ContainsFunc(v, isV1) {

@@ -92,7 +92,9 @@ func checked(u Use) Use {
 	if u.PV == nil {
 		return u
 	}
-	for what, name := range map[string]string{"UID of the Pod": string(u.Pod.UID), "name of the volume": u.PV.Name, "name of the driver": u.PV.Spec.CSI.Driver} {
+	for what, name := range map[string]string{
+		"UID of the Pod": string(u.Pod.UID), "name of the volume": u.PV.Name, "name of the driver": u.PV.Spec.CSI.Driver,
+	} {
 		if !IsComponent(name) {
 			u.PV, u.Why = nil, decide.Odd(what, name)
 			return u

@@ -22,7 +22,8 @@ func (p *parts) awaitAttach(ctx context.Context, f *facts, before volume.Because
 	if before.Reason != volume.ReasonWaitForAttach {
 		return nil
 	}
-	va, err := p.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node), metav1.GetOptions{})
+	va, err := p.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node),
+		metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
 		return nil
@@ -30,7 +31,8 @@ func (p *parts) awaitAttach(ctx context.Context, f *facts, before volume.Because
 		return fmt.Errorf("read attachment of volume %s: %w", f.Volume, err)
 	}
 	e := va.Status.AttachError
-	if e == nil || codes.Code(ptr.Deref(e.ErrorCode, 0)) != codes.ResourceExhausted { //nolint:gosec // gRPC's codes are small
+	//nolint:gosec // gRPC's codes are small
+	if e == nil || codes.Code(ptr.Deref(e.ErrorCode, 0)) != codes.ResourceExhausted {
 		return nil
 	}
 	p.Node.Full(f.Driver)

@@ -71,7 +71,8 @@ func (d *deed) bindable(host string) error {
 		return fmt.Errorf("%w: volume %s is a block device", uses.ErrHostPath, d.f.Volume)
 	}
 	if kept, err := mount.Within(host, d.Finder.Kept()...); err != nil || kept {
-		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes live by, or covers one", uses.ErrHostPath, host))
+		return errors.Join(err, fmt.Errorf("%w: %.200s leads to a directory that volumes live by, or covers one",
+			uses.ErrHostPath, host))
 	}
 	info, err := os.Lstat(host)
 	switch {

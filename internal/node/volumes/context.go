@@ -27,8 +27,10 @@ func (d *deed) volumeContext(pod *corev1.Pod) map[string]string {
 	if info := d.Node.Spec(d.f.Driver).PodInfoOnMount; info == nil || !*info || pod == nil {
 		return out
 	}
-	out[infoPrefix+"pod.name"], out[infoPrefix+"pod.namespace"], out[infoPrefix+"pod.uid"] = pod.Name, pod.Namespace, string(pod.UID)
-	out[infoPrefix+"serviceAccount.name"], out[infoPrefix+"ephemeral"] = pod.Spec.ServiceAccountName, strconv.FormatBool(d.f.Ephemeral)
+	out[infoPrefix+"pod.name"], out[infoPrefix+"pod.namespace"], out[infoPrefix+"pod.uid"] = pod.Name, pod.Namespace,
+		string(pod.UID)
+	out[infoPrefix+"serviceAccount.name"], out[infoPrefix+"ephemeral"] = pod.Spec.ServiceAccountName,
+		strconv.FormatBool(d.f.Ephemeral)
 	return out
 }
 

@@ -87,7 +87,9 @@ func (d *deed) flush() error {
 // record returns the record, which it begins when there is none.
 func (d *deed) record() *decide.Record {
 	if d.rec == nil {
-		d.rec = &decide.Record{Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral}
+		d.rec = &decide.Record{
+			Driver: d.f.Driver, Handle: d.f.Handle, Volume: d.f.Volume, Block: d.f.Block, Ephemeral: d.f.Ephemeral,
+		}
 	}
 	return d.rec
 }
@@ -116,7 +118,8 @@ func (d *deed) checkAttached(ctx context.Context) error {
 	case va.DeletionTimestamp != nil || !va.Status.Attached:
 		return fmt.Errorf("attachment %s of volume %s is not there or is going away: %w", name, f.Volume, errNotYet)
 	case va.Spec.NodeName != f.Node || va.Spec.Attacher != f.Driver:
-		return fmt.Errorf("attachment %s is of driver %s and node %s, wanted %s and %s", name, va.Spec.Attacher, va.Spec.NodeName, f.Driver, f.Node)
+		return fmt.Errorf("attachment %s is of driver %s and node %s, wanted %s and %s", name, va.Spec.Attacher,
+			va.Spec.NodeName, f.Driver, f.Node)
 	}
 	d.publishContext, d.attachment = va.Status.AttachmentMetadata, string(va.UID)
 	return d.notStale()
@@ -142,7 +145,8 @@ func (d *deed) notStale() error {
 			return err
 		}
 	}
-	return fmt.Errorf("volume %s was detached from node %s and attached again, what is mounted of it is old: %w", d.f.Volume, d.f.Node, errNotYet)
+	return fmt.Errorf("volume %s was detached from node %s and attached again, what is mounted of it is old: %w",
+		d.f.Volume, d.f.Node, errNotYet)
 }
 
 // prepare fills the record with what the driver will be called with, and
@@ -257,7 +261,8 @@ func (d *deed) outcome(path string, err error) volume.Outcome {
 	if o != volume.Failed {
 		return o
 	}
-	if mounted, tableErr := d.table.Mounted(path); csi.Doubtful(err) || tableErr != nil || mounted || mount.IsDevice(path) {
+	if mounted, tableErr := d.table.Mounted(path); csi.Doubtful(err) || tableErr != nil || mounted ||
+		mount.IsDevice(path) {
 		return volume.Unknown
 	}
 	return o
@@ -272,7 +277,8 @@ func (d *deed) unstage(ctx context.Context) error {
 	if err := d.settle(); err != nil {
 		return err
 	}
-	_, err := d.f.driver.NodeClient().NodeUnstageVolume(ctx, &csipb.NodeUnstageVolumeRequest{VolumeId: r.Handle, StagingTargetPath: r.StagingPath})
+	_, err := d.f.driver.NodeClient().NodeUnstageVolume(ctx,
+		&csipb.NodeUnstageVolumeRequest{VolumeId: r.Handle, StagingTargetPath: r.StagingPath})
 	if err := d.taken(r.StagingPath, called(d.f.Driver, "NodeUnstageVolume", err)); err != nil {
 		return err
 	}

@@ -34,11 +34,14 @@ type dispatcher struct {
 	parked map[string][]string
 }
 
-func newDispatcher(shortest, longest time.Duration, do func(context.Context, string) error, log *slog.Logger) *dispatcher {
+func newDispatcher(
+	shortest, longest time.Duration, do func(context.Context, string) error, log *slog.Logger,
+) *dispatcher {
 	return &dispatcher{
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](shortest, longest)),
-		soon:  workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 10*time.Second),
-		do:    do, log: log, running: map[string]int{}, parked: map[string][]string{},
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](shortest, longest)),
+		soon: workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 10*time.Second),
+		do:   do, log: log, running: map[string]int{}, parked: map[string][]string{},
 	}
 }
 
@@ -108,7 +111,8 @@ func (d *dispatcher) one(ctx context.Context, key string) {
 		d.log.Debug("volume waits", "volume", key, "for", err)
 		d.queue.AddAfter(key, d.soon.When(key))
 	case ctx.Err() == nil:
-		d.log.Warn("volume cannot be brought on, will be tried again", "volume", key, "attempt", d.queue.NumRequeues(key)+1, "err", err)
+		d.log.Warn("volume cannot be brought on, will be tried again", "volume", key, "attempt",
+			d.queue.NumRequeues(key)+1, "err", err)
 		d.queue.AddRateLimited(key)
 	}
 }

@@ -122,7 +122,8 @@ func (g gatherer) want(f *facts, u uses.Use) {
 		f.Facts.Grow = growTo(u.PV, u.Claim)
 	}
 	c := decide.Consumer{
-		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly, Due: g.republishes.due(f.Driver, path),
+		UID: string(u.Pod.UID), Namespace: u.Pod.Namespace, Name: u.Pod.Name, Path: path, ReadOnly: u.ReadOnly,
+		Due: g.republishes.due(f.Driver, path),
 	}
 	if host, allowed, err := g.Finder.HostPath(u.Pod); err == nil {
 		c.HostPath, c.Allowed = host, allowed

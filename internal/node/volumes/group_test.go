@@ -21,10 +21,12 @@ func TestWhoseGroup(t *testing.T) {
 		readOnly, block, own bool
 		want                 bool
 	}{
-		"a filesystem of one node":   {modes: modes(corev1.ReadWriteOnce), fsType: "ext4", want: true},
-		"a filesystem of one Pod":    {modes: modes(corev1.ReadWriteOncePod), fsType: "ext4", want: true},
-		"of many nodes":              {modes: modes(corev1.ReadWriteMany), fsType: "ext4"},
-		"of many nodes, and of one":  {modes: modes(corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce), fsType: "ext4", want: true},
+		"a filesystem of one node": {modes: modes(corev1.ReadWriteOnce), fsType: "ext4", want: true},
+		"a filesystem of one Pod":  {modes: modes(corev1.ReadWriteOncePod), fsType: "ext4", want: true},
+		"of many nodes":            {modes: modes(corev1.ReadWriteMany), fsType: "ext4"},
+		"of many nodes, and of one": {
+			modes: modes(corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce), fsType: "ext4", want: true,
+		},
 		"of no mode":                 {fsType: "ext4"},
 		"of no known type":           {modes: modes(corev1.ReadWriteOnce)},
 		"of many nodes, told to":     {policy: &file, modes: modes(corev1.ReadWriteMany), want: true},

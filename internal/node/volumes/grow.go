@@ -94,11 +94,14 @@ func (d *deed) tellGrown(ctx context.Context, state corev1.ClaimResourceStatus) 
 	} else {
 		change["allocatedResourceStatuses"] = map[string]any{"storage": state}
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": claim.ResourceVersion}, "status": change})
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": claim.ResourceVersion}, "status": change,
+	})
 	if err != nil {
 		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)
 	}
-	written, err := d.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, body, metav1.PatchOptions{}, "status")
+	written, err := d.Client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType,
+		body, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)
 	}

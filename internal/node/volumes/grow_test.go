@@ -25,7 +25,9 @@ func TestGrowTo(t *testing.T) {
 	} {
 		pv, claim := &corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}
 		pv.Spec.Capacity, claim.Status.AllocatedResources = gib(c.volume), gib(c.wanted)
-		claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: c.state}
+		claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{
+			corev1.ResourceStorage: c.state,
+		}
 		if got := growTo(pv, claim); got != c.want {
 			t.Errorf("%s: %d, want %d", c.argues, got, c.want)
 		}

@@ -94,7 +94,8 @@ func (p *parts) tidy(paths ...string) {
 func (p *parts) tidyTarget(path string) {
 	pods, blocks := filepath.Join(p.Root, "pods")+"/", filepath.Join(p.Root, uses.CSIDir, "volumeDevices/publish")+"/"
 	paths := []string{path}
-	for dir := filepath.Dir(path); strings.HasPrefix(dir, pods) || strings.HasPrefix(dir, blocks); dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(path); strings.HasPrefix(dir, pods) ||
+		strings.HasPrefix(dir, blocks); dir = filepath.Dir(dir) {
 		paths = append(paths, dir)
 	}
 	p.tidy(paths...)

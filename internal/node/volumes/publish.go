@@ -164,7 +164,9 @@ func (d *deed) target(c decide.Consumer) (*decide.Target, decide.Phase) {
 	if t := d.rec.Target(c.Path); t != nil {
 		return t, decide.Publishing
 	}
-	d.rec.Targets = append(d.rec.Targets, decide.Target{PodUID: c.UID, PodNamespace: c.Namespace, PodName: c.Name, Path: c.Path, ReadOnly: c.ReadOnly})
+	d.rec.Targets = append(d.rec.Targets, decide.Target{
+		PodUID: c.UID, PodNamespace: c.Namespace, PodName: c.Name, Path: c.Path, ReadOnly: c.ReadOnly,
+	})
 	return &d.rec.Targets[len(d.rec.Targets)-1], ""
 }
 
@@ -207,7 +209,8 @@ func (d *deed) unpublish(ctx context.Context, path string) error {
 			return err
 		}
 	}
-	_, err := d.f.driver.NodeClient().NodeUnpublishVolume(ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: d.rec.Handle, TargetPath: path})
+	_, err := d.f.driver.NodeClient().NodeUnpublishVolume(ctx,
+		&csipb.NodeUnpublishVolumeRequest{VolumeId: d.rec.Handle, TargetPath: path})
 	if err := d.taken(path, called(d.f.Driver, "NodeUnpublishVolume", err)); err != nil {
 		return err
 	}

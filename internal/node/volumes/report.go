@@ -103,7 +103,8 @@ func describe(err error) string {
 // and otherwise this agent, which tries again.
 func (r reporter) nextAfter(f *facts, err error) string {
 	for _, inTheWay := range []error{
-		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath, errSecret, errElsewhere, identity.ErrHeld,
+		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath,
+		errSecret, errElsewhere, identity.ErrHeld,
 		unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
 	} {
 		if errors.Is(err, inTheWay) {
@@ -188,7 +189,8 @@ func (r reporter) warnLeaving(ctx context.Context, f *facts, path string, b volu
 // the volume, or the node if nobody knows of that.
 func (r reporter) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 	if f.AttachRequired {
-		va, err := r.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node), metav1.GetOptions{})
+		va, err := r.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node),
+			metav1.GetOptions{})
 		if err == nil {
 			r.Events.Warn(va, b)
 			return

@@ -38,7 +38,9 @@ type token struct {
 
 // get returns a token that is bound to the Pod, and asks for a new one in time
 // before the one at hand ends.
-func (t *tokens) get(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, r storagev1.TokenRequest) (authenticationv1.TokenRequestStatus, error) {
+func (t *tokens) get(
+	ctx context.Context, client kubernetes.Interface, pod *corev1.Pod, r storagev1.TokenRequest,
+) (authenticationv1.TokenRequestStatus, error) {
 	key := tokenKey{string(pod.UID), r.Audience, ptr.Deref(r.ExpirationSeconds, 0)}
 	now := time.Now()
 	t.mu.Lock()
@@ -49,7 +51,9 @@ func (t *tokens) get(ctx context.Context, client kubernetes.Interface, pod *core
 	}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: r.ExpirationSeconds,
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+		BoundObjectRef: &authenticationv1.BoundObjectReference{
+			APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
+		},
 	}}
 	if r.Audience != "" {
 		request.Spec.Audiences = []string{r.Audience}
@@ -60,7 +64,8 @@ func (t *tokens) get(ctx context.Context, client kubernetes.Interface, pod *core
 	}
 	got, err := client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
 	if err != nil {
-		return authenticationv1.TokenRequestStatus{}, fmt.Errorf("token of service account %s/%s for audience %q: %w", pod.Namespace, account, r.Audience, err)
+		return authenticationv1.TokenRequestStatus{},
+			fmt.Errorf("token of service account %s/%s for audience %q: %w", pod.Namespace, account, r.Audience, err)
 	}
 	life := lifeOf(got, now)
 	t.mu.Lock()

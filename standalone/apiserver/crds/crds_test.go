@@ -14,11 +14,13 @@ import (
 // TestDefinitionsAreThoseOfTheModule: a new version of the module needs `make
 // generate`.
 func TestDefinitionsAreThoseOfTheModule(t *testing.T) {
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubernetes-csi/external-snapshotter/client/v8").Output()
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}",
+		"github.com/kubernetes-csi/external-snapshotter/client/v8").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "config/crd/snapshot.storage.k8s.io_*.yaml"))
+	theirs, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)),
+		"config/crd/snapshot.storage.k8s.io_*.yaml"))
 	if err != nil || len(theirs) == 0 {
 		t.Fatalf("%v, %v", theirs, err)
 	}

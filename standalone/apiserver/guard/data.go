@@ -83,7 +83,8 @@ func elsewhere(s *api.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(at.Child("dataSourceRef", "namespace"),
-		fmt.Sprintf("a source in another namespace is not supported, and without it the volume would be empty: copy %s %s into the claim's namespace first", ref.Kind, ref.Name))}
+		fmt.Sprintf("a source in another namespace is not supported, and without it the volume would be empty: copy %s %s "+
+			"into the claim's namespace first", ref.Kind, ref.Name))}
 }
 
 // unknown refuses a source that Kubernetes only takes as dataSourceRef.
@@ -96,7 +97,8 @@ func unknown(s *api.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList {
 	if from.APIGroup != nil {
 		group = *from.APIGroup
 	}
-	if from.Kind == "PersistentVolumeClaim" && group == "" || from.Kind == volume.KindSnapshot && group == volume.GroupSnapshot {
+	if from.Kind == "PersistentVolumeClaim" && group == "" ||
+		from.Kind == volume.KindSnapshot && group == volume.GroupSnapshot {
 		return nil
 	}
 	return field.ErrorList{field.Forbidden(at.Child("dataSource"),
@@ -109,5 +111,6 @@ func handles(v *api.PersistentVolume, create bool) field.ErrorList {
 	if !create || v.Spec.CSI == nil || !strings.ContainsFunc(v.Spec.CSI.VolumeHandle, unicode.IsControl) {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(field.NewPath("spec", "csi", "volumeHandle"), v.Spec.CSI.VolumeHandle, "no driver gives ids with control characters")}
+	return field.ErrorList{field.Invalid(field.NewPath("spec", "csi", "volumeHandle"), v.Spec.CSI.VolumeHandle,
+		"no driver gives ids with control characters")}
 }

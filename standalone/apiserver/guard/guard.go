@@ -98,7 +98,8 @@ func (p *plugin) demand(ctx context.Context, a admission.Attributes, what string
 		APIGroup: volume.Domain, APIVersion: "v1", Resource: r.resource, ResourceRequest: true,
 	})
 	if err != nil || decision != authorizer.DecisionAllow {
-		return admission.NewForbidden(a, fmt.Errorf("%s: user %q may not set or change it: %s is needed", what, a.GetUserInfo().GetName(), r))
+		return admission.NewForbidden(a,
+			fmt.Errorf("%s: user %q may not set or change it: %s is needed", what, a.GetUserInfo().GetName(), r))
 	}
 	return nil
 }

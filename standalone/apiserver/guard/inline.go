@@ -43,7 +43,8 @@ func (p *plugin) admit(ctx context.Context, a admission.Attributes, v named) err
 	if err != nil || name == "" {
 		return err
 	}
-	return p.demand(ctx, a, fmt.Sprintf("csi volume of driver %s, which is or may be FlexVolume driver %s: no CSIDriver object of somebody else's says otherwise", v.csi, name), use(name))
+	return p.demand(ctx, a, fmt.Sprintf("csi volume of driver %s, which is or may be FlexVolume driver %s: no CSIDriver "+
+		"object of somebody else's says otherwise", v.csi, name), use(name))
 }
 
 // use is the right to name a driver in Pods.

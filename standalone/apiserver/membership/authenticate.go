@@ -84,21 +84,23 @@ func (d *Members) AuthenticateToken(ctx context.Context, text string) (*authenti
 		return nil, false, err
 	}
 	return &authenticator.Response{User: &user.DefaultInfo{
-		Name: identity.InvitedPrefix + t.Node, Groups: []string{identity.InvitedGroup}, Extra: map[string][]string{extraInvitation: {t.ID}},
+		Name: identity.InvitedPrefix + t.Node, Groups: []string{identity.InvitedGroup},
+		Extra: map[string][]string{extraInvitation: {t.ID}},
 	}}, true, nil
 }
 
 // Authorizer lets those who are invited, and nodes, ask for a certificate; what
 // they get is decided there.
 func (d *Members) Authorizer() authorizer.Authorizer {
-	return authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-		groups := a.GetUser().GetGroups()
-		mine := !a.IsResourceRequest() && a.GetPath() == identity.PathCertificate && a.GetVerb() == "post"
-		if mine && (slices.Contains(groups, identity.InvitedGroup) || slices.Contains(groups, identity.NodesGroup)) {
-			return authorizer.DecisionAllow, "", nil
-		}
-		return authorizer.DecisionNoOpinion, "", nil
-	})
+	return authorizer.AuthorizerFunc(
+		func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			groups := a.GetUser().GetGroups()
+			mine := !a.IsResourceRequest() && a.GetPath() == identity.PathCertificate && a.GetVerb() == "post"
+			if mine && (slices.Contains(groups, identity.InvitedGroup) || slices.Contains(groups, identity.NodesGroup)) {
+				return authorizer.DecisionAllow, "", nil
+			}
+			return authorizer.DecisionNoOpinion, "", nil
+		})
 }
 
 // visit is a request of a node that is under way.

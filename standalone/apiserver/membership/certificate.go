@@ -35,7 +35,9 @@ func (d *Members) certificate(r *http.Request, body []byte) ([]byte, error) {
 
 // entitled returns what somebody may be: who shows an invitation, what it says;
 // who shows a node's certificate, the same again, for as long as that counts.
-func (d *Members) entitled(r *http.Request, who user.Info, asked string, key *ecdsa.PublicKey) (string, identity.Epoch, error) {
+func (d *Members) entitled(
+	r *http.Request, who user.Info, asked string, key *ecdsa.PublicKey,
+) (string, identity.Epoch, error) {
 	node, invited := strings.CutPrefix(who.GetName(), identity.InvitedPrefix)
 	cert, own, has := shown(r)
 	switch id := who.GetExtra()[extraInvitation]; {
@@ -52,7 +54,8 @@ func (d *Members) entitled(r *http.Request, who user.Info, asked string, key *ec
 		epoch, err := pki.EpochOf(cert)
 		return own, epoch, err
 	}
-	return "", 0, refuseWith(http.StatusForbidden, "user %.80q has neither an invitation nor a node's certificate", who.GetName())
+	return "", 0, refuseWith(http.StatusForbidden, "user %.80q has neither an invitation nor a node's certificate",
+		who.GetName())
 }
 
 // spend uses an invitation for a key.

@@ -51,7 +51,8 @@ func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 	}
 	t := identity.Token{Node: q.Node, ID: random(8), Secret: random(32)}
 	i := identity.Invitation{
-		Node: q.Node, Hash: identity.Hash([]byte(t.Secret)), Expires: now.Add(time.Duration(q.Seconds) * time.Second).UTC(), Epoch: present,
+		Node: q.Node, Hash: identity.Hash([]byte(t.Secret)), Expires: now.Add(time.Duration(q.Seconds) * time.Second).UTC(),
+		Epoch: present,
 	}
 	data, err := json.Marshal(i)
 	if err != nil {

@@ -51,7 +51,8 @@ func New(ca *pki.Authority, client kubernetes.Interface) *Members {
 		}))
 	maps := source.Core().V1().ConfigMaps()
 	return &Members{
-		ca: ca, client: client, source: source, cache: maps.Informer(), epochs: maps.Lister().ConfigMaps(volume.NamespaceSystem),
+		ca: ca, client: client, source: source, cache: maps.Informer(),
+		epochs: maps.Lister().ConfigMaps(volume.NamespaceSystem),
 		synced: make(chan struct{}), underWay: map[string]map[*visit]struct{}{},
 	}
 }
@@ -107,7 +108,8 @@ func epochIn(all *corev1.ConfigMap, node string) (identity.Epoch, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("ConfigMap %s/%s does not say by a number what was taken back of node %s: %w", volume.NamespaceSystem, Revoked, node, err)
+		return 0, fmt.Errorf("ConfigMap %s/%s does not say by a number what was taken back of node %s: %w",
+			volume.NamespaceSystem, Revoked, node, err)
 	}
 	return identity.Epoch(n), nil
 }

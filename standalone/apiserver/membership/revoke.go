@@ -38,7 +38,8 @@ func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 		return present >= next, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("what was taken back of node %s is written, but not known to every request yet; repeat it: %w", q.Node, err)
+		return nil, fmt.Errorf("what was taken back of node %s is written, but not known to every request yet; repeat it: %w",
+			q.Node, err)
 	}
 	d.sweep()
 	return nil, nil
@@ -52,7 +53,9 @@ func (d *Members) begin(ctx context.Context, node string) (next identity.Epoch, 
 		all, err := maps.Get(ctx, Revoked, metav1.GetOptions{})
 		if missing := apierrors.IsNotFound(err); missing {
 			next = identity.Epoch(0).Next(time.Now())
-			_, err = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: Revoked}, Data: map[string]string{node: text(next)}}, metav1.CreateOptions{})
+			_, err = maps.Create(ctx, &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: Revoked}, Data: map[string]string{node: text(next)},
+			}, metav1.CreateOptions{})
 			return err
 		}
 		if err != nil {

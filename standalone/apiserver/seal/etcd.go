@@ -41,7 +41,10 @@ func (o Options) scan(ctx context.Context, how value.Transformer) (findings, err
 			return f, fmt.Errorf("look at Secrets in etcd: %w", err)
 		}
 		for _, kv := range r.Kvs {
-			e := entry{key: string(kv.Key), name: strings.TrimPrefix(string(kv.Key), prefix), revision: kv.ModRevision, sealed: provider(kv.Value)}
+			e := entry{
+				key: string(kv.Key), name: strings.TrimPrefix(string(kv.Key), prefix), revision: kv.ModRevision,
+				sealed: provider(kv.Value),
+			}
 			var stale bool
 			if how != nil {
 				_, stale, e.err = how.TransformFromStorage(ctx, kv.Value, value.DefaultContext(kv.Key))
@@ -85,7 +88,8 @@ func (f findings) lost() string {
 	if more := len(f.unreadable) - most; more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	return fmt.Sprintf("%d Secrets (%s) are encrypted with %q", len(f.unreadable), strings.Join(names, ", "), f.unreadable[0].sealed)
+	return fmt.Sprintf("%d Secrets (%s) are encrypted with %q", len(f.unreadable), strings.Join(names, ", "),
+		f.unreadable[0].sealed)
 }
 
 // rewrite encrypts one Secret.
@@ -124,7 +128,8 @@ func (o Options) shrink(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := o.Etcd.Compact(ctx, r.Header.Revision, clientv3.WithCompactPhysical()); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+	if _, err := o.Etcd.Compact(ctx, r.Header.Revision, clientv3.WithCompactPhysical()); err != nil &&
+		!errors.Is(err, rpctypes.ErrCompacted) {
 		return err
 	}
 	return o.Defragment()

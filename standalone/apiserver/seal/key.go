@@ -32,7 +32,9 @@ func newConfig() ([]byte, error) {
 		TypeMeta: metav1.TypeMeta{APIVersion: apiserverv1.SchemeGroupVersion.String(), Kind: "EncryptionConfiguration"},
 		Resources: []apiserverv1.ResourceConfiguration{{
 			Resources: []string{"secrets"},
-			Providers: []apiserverv1.ProviderConfiguration{{Secretbox: secretbox}, {Identity: &apiserverv1.IdentityConfiguration{}}},
+			Providers: []apiserverv1.ProviderConfiguration{
+				{Secretbox: secretbox}, {Identity: &apiserverv1.IdentityConfiguration{}},
+			},
 		}},
 	})
 	return append([]byte(about), data...), err

@@ -63,7 +63,9 @@ func Secrets(ctx context.Context, o Options) (file string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("encryption of Secrets by %s: %w", file, err)
 	}
-	how := encryptionconfig.StaticTransformers(config.Transformers).TransformerForResource(schema.GroupResource{Resource: "secrets"})
+	how := encryptionconfig.StaticTransformers(config.Transformers).TransformerForResource(schema.GroupResource{
+		Resource: "secrets",
+	})
 	found, err := o.scan(ctx, how)
 	if err != nil {
 		return "", err
@@ -109,13 +111,17 @@ func (o Options) giveUp(ctx context.Context, file string, f findings) error {
 		}
 		return nil
 	case o.File != "":
-		return fmt.Errorf("%w: %s, by the file of --encryption-provider-config, %s (%w). Nothing was changed, and everything else is whole. "+
-			"Add the provider and the key with which they were written, as the last one, and start again: volplane's own is in %s if it wrote them",
+		return fmt.Errorf("%w: %s, by the file of --encryption-provider-config, %s (%w). Nothing was changed, and "+
+			"everything else is whole. "+
+			"Add the provider and the key with which they were written, as the last one, and start again: volplane's own is "+
+			"in %s if it wrote them",
 			ErrUnreadable, f.lost(), o.File, f.unreadable[0].err, filepath.Join(o.Dir, keyFile))
 	default:
 		return fmt.Errorf("%w: %s, and %s does not have that key. Nothing was changed, and everything else is whole. "+
-			"Put that file back from a backup of the data directory, or name your own with --encryption-provider-config if you gave one before. "+
-			"If the key is gone for good, so are these Secrets: --forget-unreadable-secrets, given for one start, deletes them, and then they can be made anew",
+			"Put that file back from a backup of the data directory, or name your own with --encryption-provider-config if "+
+			"you gave one before. "+
+			"If the key is gone for good, so are these Secrets: --forget-unreadable-secrets, given for one start, deletes "+
+			"them, and then they can be made anew",
 			ErrUnreadable, f.lost(), file)
 	}
 }

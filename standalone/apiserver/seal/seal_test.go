@@ -74,7 +74,8 @@ func (h *host) fill(n int) {
 	c := h.etcd.Client()
 	defer c.Close()
 	for i := range n {
-		if _, err := c.Put(h.t.Context(), fmt.Sprintf("%s/secrets/ns/s%04d", prefix, i), fmt.Sprintf("k8s\x00 %s %d", sentinel, i)); err != nil {
+		if _, err := c.Put(h.t.Context(), fmt.Sprintf("%s/secrets/ns/s%04d", prefix, i),
+			fmt.Sprintf("k8s\x00 %s %d", sentinel, i)); err != nil {
 			h.t.Fatal(err)
 		}
 	}
@@ -147,7 +148,9 @@ func (c *counting) Txn(ctx context.Context) clientv3.Txn {
 	return c.KV.Txn(ctx)
 }
 
-func (c *counting) Compact(ctx context.Context, rev int64, opts ...clientv3.CompactOption) (*clientv3.CompactResponse, error) {
+func (c *counting) Compact(
+	ctx context.Context, rev int64, opts ...clientv3.CompactOption,
+) (*clientv3.CompactResponse, error) {
 	if c.left == 0 {
 		return nil, errCut
 	}
@@ -231,7 +234,9 @@ func TestKeyThatIsGone(t *testing.T) {
 	key, away := filepath.Join(h.pki(), "encryption.yaml"), filepath.Join(h.dir, "away")
 	h.rename(key, away)
 	ownFile := h.file("own.yaml", own)
-	for what, o := range map[string]seal.Options{"its own key": {}, "a file without it": {File: ownFile}, "that is not to be deleted": {File: ownFile, Forget: true}} {
+	for what, o := range map[string]seal.Options{
+		"its own key": {}, "a file without it": {File: ownFile}, "that is not to be deleted": {File: ownFile, Forget: true},
+	} {
 		h.refused(what, o, key)
 	}
 	h.rename(away, key)
@@ -263,7 +268,9 @@ func (h *host) refused(what string, o seal.Options, key string) {
 	if !errors.Is(err, seal.ErrUnreadable) || n != 0 {
 		h.t.Fatalf("%s: %d writes, %v", what, n, err)
 	}
-	for _, want := range []string{"7 Secrets", "ns/s0000", "2 more", "secretbox v1 volplane-", key, "Nothing was changed"} {
+	for _, want := range []string{
+		"7 Secrets", "ns/s0000", "2 more", "secretbox v1 volplane-", key, "Nothing was changed",
+	} {
 		if !strings.Contains(err.Error(), want) {
 			h.t.Errorf("%s: %v, which does not say %q", what, err, want)
 		}
@@ -296,7 +303,8 @@ func TestKeyOfOnesOwn(t *testing.T) {
 	if n, err := h.seal(seal.Options{File: h.file("own.yaml", own)}, -1); err != nil || n != 0 {
 		t.Errorf("without the old key: %d writes, %v", n, err)
 	}
-	if _, err := h.seal(seal.Options{File: h.file("bad.yaml", "x")}, -1); err == nil || !strings.Contains(err.Error(), "bad.yaml") {
+	if _, err := h.seal(seal.Options{File: h.file("bad.yaml", "x")}, -1); err == nil ||
+		!strings.Contains(err.Error(), "bad.yaml") {
 		t.Errorf("a file that says nothing: %v", err)
 	}
 }

@@ -77,7 +77,8 @@ the events at volumes and nodes name that. When you have looked,
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
-	c.Flags().BoolVar(&accept, "accept", false, "say that what the restored control plane does not know of may be taken away")
+	c.Flags().BoolVar(&accept, "accept", false,
+		"say that what the restored control plane does not know of may be taken away")
 	return c
 }
 
@@ -86,8 +87,9 @@ func checkCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Check a backup, or what the control plane keeps",
-		Long:  "Check a backup, or without FILE what the control plane keeps, while it runs or not.\nNothing of that is changed.",
-		Args:  cobra.MaximumNArgs(1),
+		Long: "Check a backup, or without FILE what the control plane keeps, while it runs or not.\nNothing of that " +
+			"is changed.",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				m, err := backup.Check(args[0])
@@ -112,7 +114,8 @@ func checkCommand() *cobra.Command {
 func tellBackup(w io.Writer, output, name string, m backup.Manifest) error {
 	switch output {
 	case "":
-		_, err := fmt.Fprintf(w, "%s is whole: %d objects as of %s, made by volplane %s\n", name, m.Keys, m.Made.Format(time.RFC3339), m.Version)
+		_, err := fmt.Fprintf(w, "%s is whole: %d objects as of %s, made by volplane %s\n", name, m.Keys,
+			m.Made.Format(time.RFC3339), m.Version)
 		return err
 	case "json":
 		e := json.NewEncoder(w)

@@ -22,8 +22,9 @@ const defaultDataDir = "/var/lib/volplane"
 
 func root() *cobra.Command {
 	c := &cobra.Command{
-		Use:           "volplaned",
-		Short:         "The standalone storage control plane: API server, controllers, node agent and local driver in one process",
+		Use: "volplaned",
+		Short: "The standalone storage control plane: API server, controllers, node agent and local driver in " +
+			"one process",
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -46,19 +47,25 @@ func upCommand() *cobra.Command {
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.DataDir, "data-dir", dataDir(), "directory that holds everything that lasts (default from $VOLPLANE_DATA_DIR)")
+	f.StringVar(&o.DataDir, "data-dir", dataDir(),
+		"directory that holds everything that lasts (default from $VOLPLANE_DATA_DIR)")
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:6771", "address of the API server; port 0 takes a free one")
 	f.StringSliceVar(&o.Names, "tls-san", nil, "further names or addresses by which joining nodes reach this host")
 	f.StringVar(&o.Node, "name", hostName(), "name of this host's node")
-	f.StringVar(&o.PluginDir, "volume-plugin-dir", "", "directory of FlexVolume drivers (default volumeplugins in the data directory)")
+	f.StringVar(&o.PluginDir, "volume-plugin-dir", "",
+		"directory of FlexVolume drivers (default volumeplugins in the data directory)")
 	f.StringVar(&o.FlexConfig, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
 	f.BoolVar(&o.DisableForceDetachOnTimeout, "disable-force-detach-on-timeout", false,
-		"never detach a volume by force only because its node has not been ready for six minutes; the taint "+corev1.TaintNodeOutOfService+" still does")
-	f.DurationVar(&o.Backups.Every, "backup-every", 24*time.Hour, "pause between the backups that are made by themselves in the data directory; 0 makes none")
+		"never detach a volume by force only because its node has not been ready for six minutes; the taint "+
+			corev1.TaintNodeOutOfService+" still does")
+	f.DurationVar(&o.Backups.Every, "backup-every", 24*time.Hour,
+		"pause between the backups that are made by themselves in the data directory; 0 makes none")
 	f.IntVar(&o.Backups.Keep, "backup-keep", 7, "how many of them are kept")
 	f.StringVar(&o.EncryptionConfig, "encryption-provider-config", "",
-		"EncryptionConfiguration that says how Secrets are encrypted in the data directory, as for kube-apiserver (default a key made there)")
-	f.BoolVar(&o.ForgetUnreadable, "forget-unreadable-secrets", false, "delete the Secrets whose key is gone for good; give it for one start only")
+		"EncryptionConfiguration that says how Secrets are encrypted in the data directory, as for kube-apiserver (default "+
+			"a key made there)")
+	f.BoolVar(&o.ForgetUnreadable, "forget-unreadable-secrets", false,
+		"delete the Secrets whose key is gone for good; give it for one start only")
 	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 warnings and changes, 4 everything")
 	return c
 }
@@ -83,7 +90,8 @@ then on. Until then keep it from others (umask 077). The control plane must run.
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
-	c.Flags().StringVar(&server, "server", "", "HOST or HOST:PORT by which the node reaches this control plane (default the way from this host)")
+	c.Flags().StringVar(&server, "server", "",
+		"HOST or HOST:PORT by which the node reaches this control plane (default the way from this host)")
 	c.Flags().DurationVar(&life, "ttl", time.Hour, "how long the node may take to join")
 	return c
 }
@@ -101,7 +109,8 @@ stay. A new invitation lets it in again. The control plane must run.`,
 			if err := up.Revoke(cmd.Context(), dir, args[0]); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "node %s has no identity any more; 'volplane invite %s' gives it a new one\n", args[0], args[0])
+			_, err := fmt.Fprintf(cmd.OutOrStdout(),
+				"node %s has no identity any more; 'volplane invite %s' gives it a new one\n", args[0], args[0])
 			return err
 		},
 	}

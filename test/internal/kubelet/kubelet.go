@@ -90,7 +90,8 @@ func (k *Kubelet) start(o Options) error {
 	cri.RegisterRuntimeServiceServer(k.runtime, pretended)
 	cri.RegisterImageServiceServer(k.runtime, pretended)
 	go func() { _ = k.runtime.Serve(l) }()
-	if err := os.WriteFile(config, fmt.Appendf(nil, configuration, socket, logs, o.PluginDir, o.Tuning), 0o600); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, configuration, socket, logs, o.PluginDir, o.Tuning),
+		0o600); err != nil {
 		return err
 	}
 	log, err := os.Create(k.Log)
@@ -98,7 +99,8 @@ func (k *Kubelet) start(o Options) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command("sh", "-c", guard, "guard", plane.Bin("kubelet"), "--config="+config, "--kubeconfig="+o.Kubeconfig, "--root-dir="+k.Root, "--hostname-override="+o.Node, "--cert-dir="+filepath.Join(o.Dir, "certs"))
+	cmd := exec.Command("sh", "-c", guard, "guard", plane.Bin("kubelet"), "--config="+config, "--kubeconfig="+o.Kubeconfig,
+		"--root-dir="+k.Root, "--hostname-override="+o.Node, "--cert-dir="+filepath.Join(o.Dir, "certs"))
 	cmd.Dir, cmd.Stdout, cmd.Stderr = none, log, log
 	cmd.ExtraFiles = []*os.File{k.alone}
 	k.kill, err = run(cmd)

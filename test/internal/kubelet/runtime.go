@@ -47,7 +47,8 @@ func (c *containers) newID() string {
 
 // Version tells what this is.
 func (c *containers) Version(context.Context, *cri.VersionRequest) (*cri.VersionResponse, error) {
-	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: "none", RuntimeVersion: "1.0.0", RuntimeApiVersion: "v1"}, nil
+	return &cri.VersionResponse{Version: "0.1.0", RuntimeName: "none", RuntimeVersion: "1.0.0", RuntimeApiVersion: "v1"},
+		nil
 }
 
 // Status says that all is well.
@@ -63,7 +64,9 @@ func (c *containers) RuntimeConfig(context.Context, *cri.RuntimeConfigRequest) (
 }
 
 // UpdateRuntimeConfig does nothing.
-func (c *containers) UpdateRuntimeConfig(context.Context, *cri.UpdateRuntimeConfigRequest) (*cri.UpdateRuntimeConfigResponse, error) {
+func (c *containers) UpdateRuntimeConfig(
+	context.Context, *cri.UpdateRuntimeConfigRequest,
+) (*cri.UpdateRuntimeConfigResponse, error) {
 	return &cri.UpdateRuntimeConfigResponse{}, nil
 }
 
@@ -74,14 +77,19 @@ func (c *containers) RunPodSandbox(_ context.Context, r *cri.RunPodSandboxReques
 	id, config := c.newID(), r.GetConfig()
 	c.sandboxes[id] = &cri.PodSandboxStatus{
 		Id: id, Metadata: config.GetMetadata(), State: cri.PodSandboxState_SANDBOX_READY, CreatedAt: time.Now().UnixNano(),
-		Network: &cri.PodSandboxNetworkStatus{Ip: "192.0.2.1"}, Labels: config.GetLabels(), Annotations: config.GetAnnotations(),
-		Linux: &cri.LinuxPodSandboxStatus{Namespaces: &cri.Namespace{Options: config.GetLinux().GetSecurityContext().GetNamespaceOptions()}},
+		Network: &cri.PodSandboxNetworkStatus{Ip: "192.0.2.1"}, Labels: config.GetLabels(),
+		Annotations: config.GetAnnotations(),
+		Linux: &cri.LinuxPodSandboxStatus{
+			Namespaces: &cri.Namespace{Options: config.GetLinux().GetSecurityContext().GetNamespaceOptions()},
+		},
 	}
 	return &cri.RunPodSandboxResponse{PodSandboxId: id}, nil
 }
 
 // StopPodSandbox ends a sandbox and what runs in it.
-func (c *containers) StopPodSandbox(_ context.Context, r *cri.StopPodSandboxRequest) (*cri.StopPodSandboxResponse, error) {
+func (c *containers) StopPodSandbox(
+	_ context.Context, r *cri.StopPodSandboxRequest,
+) (*cri.StopPodSandboxResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.sandboxes[r.GetPodSandboxId()]; s != nil {
@@ -96,7 +104,9 @@ func (c *containers) StopPodSandbox(_ context.Context, r *cri.StopPodSandboxRequ
 }
 
 // RemovePodSandbox forgets a sandbox and what was in it.
-func (c *containers) RemovePodSandbox(_ context.Context, r *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
+func (c *containers) RemovePodSandbox(
+	_ context.Context, r *cri.RemovePodSandboxRequest,
+) (*cri.RemovePodSandboxResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.sandboxes, r.GetPodSandboxId())
@@ -105,7 +115,9 @@ func (c *containers) RemovePodSandbox(_ context.Context, r *cri.RemovePodSandbox
 }
 
 // PodSandboxStatus tells what is noted of a sandbox.
-func (c *containers) PodSandboxStatus(_ context.Context, r *cri.PodSandboxStatusRequest) (*cri.PodSandboxStatusResponse, error) {
+func (c *containers) PodSandboxStatus(
+	_ context.Context, r *cri.PodSandboxStatusRequest,
+) (*cri.PodSandboxStatusResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.sandboxes[r.GetPodSandboxId()]
@@ -119,19 +131,25 @@ func (c *containers) PodSandboxStatus(_ context.Context, r *cri.PodSandboxStatus
 // never does.
 func clone(s *cri.PodSandboxStatus) *cri.PodSandboxStatus {
 	return &cri.PodSandboxStatus{
-		Id: s.Id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Network: s.Network, Linux: s.Linux, Labels: s.Labels, Annotations: s.Annotations,
+		Id: s.Id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Network: s.Network, Linux: s.Linux,
+		Labels: s.Labels, Annotations: s.Annotations,
 	}
 }
 
 // ListPodSandbox tells the sandboxes that a filter lets through.
-func (c *containers) ListPodSandbox(_ context.Context, r *cri.ListPodSandboxRequest) (*cri.ListPodSandboxResponse, error) {
+func (c *containers) ListPodSandbox(
+	_ context.Context, r *cri.ListPodSandboxRequest,
+) (*cri.ListPodSandboxResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out, f := &cri.ListPodSandboxResponse{}, r.GetFilter()
 	for _, id := range slices.Sorted(maps.Keys(c.sandboxes)) {
 		s := c.sandboxes[id]
-		if strings.HasPrefix(id, f.GetId()) && (f.GetState() == nil || f.GetState().GetState() == s.State) && selects(f.GetLabelSelector(), s.Labels) {
-			out.Items = append(out.Items, &cri.PodSandbox{Id: id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Labels: s.Labels, Annotations: s.Annotations})
+		if strings.HasPrefix(id, f.GetId()) && (f.GetState() == nil || f.GetState().GetState() == s.State) &&
+			selects(f.GetLabelSelector(), s.Labels) {
+			out.Items = append(out.Items, &cri.PodSandbox{
+				Id: id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, Labels: s.Labels, Annotations: s.Annotations,
+			})
 		}
 	}
 	return out, nil
@@ -147,14 +165,17 @@ func selects(selector, labels map[string]string) bool {
 }
 
 // CreateContainer notes a container.
-func (c *containers) CreateContainer(_ context.Context, r *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
+func (c *containers) CreateContainer(
+	_ context.Context, r *cri.CreateContainerRequest,
+) (*cri.CreateContainerResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	id, config := c.newID(), r.GetConfig()
 	c.all[id] = &container{sandbox: r.GetPodSandboxId(), status: &cri.ContainerStatus{
 		Id: id, Metadata: config.GetMetadata(), State: cri.ContainerState_CONTAINER_CREATED, CreatedAt: time.Now().UnixNano(),
-		Image: config.GetImage(), ImageRef: imageID(config.GetImage().GetImage()), ImageId: imageID(config.GetImage().GetImage()),
-		Labels: config.GetLabels(), Annotations: config.GetAnnotations(), Mounts: config.GetMounts(),
+		Image: config.GetImage(), ImageRef: imageID(config.GetImage().GetImage()),
+		ImageId: imageID(config.GetImage().GetImage()),
+		Labels:  config.GetLabels(), Annotations: config.GetAnnotations(), Mounts: config.GetMounts(),
 		// A kubelet removes every file whose name begins so: with none, all that
 		// is where it was started.
 		LogPath: filepath.Join(c.logs, id+".log"),
@@ -172,7 +193,9 @@ func (c *containers) find(id string) (*container, error) {
 }
 
 // StartContainer says of a container that it runs.
-func (c *containers) StartContainer(_ context.Context, r *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
+func (c *containers) StartContainer(
+	_ context.Context, r *cri.StartContainerRequest,
+) (*cri.StartContainerResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one, err := c.find(r.GetContainerId())
@@ -200,7 +223,9 @@ func (c *containers) StopContainer(_ context.Context, r *cri.StopContainerReques
 }
 
 // RemoveContainer forgets a container.
-func (c *containers) RemoveContainer(_ context.Context, r *cri.RemoveContainerRequest) (*cri.RemoveContainerResponse, error) {
+func (c *containers) RemoveContainer(
+	_ context.Context, r *cri.RemoveContainerRequest,
+) (*cri.RemoveContainerResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.all, r.GetContainerId())
@@ -208,7 +233,9 @@ func (c *containers) RemoveContainer(_ context.Context, r *cri.RemoveContainerRe
 }
 
 // ListContainers tells the containers that a filter lets through.
-func (c *containers) ListContainers(_ context.Context, r *cri.ListContainersRequest) (*cri.ListContainersResponse, error) {
+func (c *containers) ListContainers(
+	_ context.Context, r *cri.ListContainersRequest,
+) (*cri.ListContainersResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out, f := &cri.ListContainersResponse{}, r.GetFilter()
@@ -227,7 +254,9 @@ func (c *containers) ListContainers(_ context.Context, r *cri.ListContainersRequ
 }
 
 // ContainerStatus tells what is noted of a container.
-func (c *containers) ContainerStatus(_ context.Context, r *cri.ContainerStatusRequest) (*cri.ContainerStatusResponse, error) {
+func (c *containers) ContainerStatus(
+	_ context.Context, r *cri.ContainerStatusRequest,
+) (*cri.ContainerStatusResponse, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one, err := c.find(r.GetContainerId())
@@ -236,18 +265,24 @@ func (c *containers) ContainerStatus(_ context.Context, r *cri.ContainerStatusRe
 	}
 	s := one.status
 	return &cri.ContainerStatusResponse{Status: &cri.ContainerStatus{
-		Id: s.Id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt, Reason: s.Reason,
-		Image: s.Image, ImageRef: s.ImageRef, ImageId: s.ImageId, Labels: s.Labels, Annotations: s.Annotations, Mounts: s.Mounts, LogPath: s.LogPath,
+		Id: s.Id, Metadata: s.Metadata, State: s.State, CreatedAt: s.CreatedAt, StartedAt: s.StartedAt,
+		FinishedAt: s.FinishedAt, Reason: s.Reason,
+		Image: s.Image, ImageRef: s.ImageRef, ImageId: s.ImageId, Labels: s.Labels, Annotations: s.Annotations,
+		Mounts: s.Mounts, LogPath: s.LogPath,
 	}}, nil
 }
 
 // ListContainerStats tells nothing.
-func (c *containers) ListContainerStats(context.Context, *cri.ListContainerStatsRequest) (*cri.ListContainerStatsResponse, error) {
+func (c *containers) ListContainerStats(
+	context.Context, *cri.ListContainerStatsRequest,
+) (*cri.ListContainerStatsResponse, error) {
 	return &cri.ListContainerStatsResponse{}, nil
 }
 
 // ListPodSandboxStats tells nothing.
-func (c *containers) ListPodSandboxStats(context.Context, *cri.ListPodSandboxStatsRequest) (*cri.ListPodSandboxStatsResponse, error) {
+func (c *containers) ListPodSandboxStats(
+	context.Context, *cri.ListPodSandboxStatsRequest,
+) (*cri.ListPodSandboxStatsResponse, error) {
 	return &cri.ListPodSandboxStatsResponse{}, nil
 }
 
@@ -256,7 +291,9 @@ func imageID(name string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256
 // ImageStatus says that every image is here.
 func (c *containers) ImageStatus(_ context.Context, r *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error) {
 	name := r.GetImage().GetImage()
-	return &cri.ImageStatusResponse{Image: &cri.Image{Id: imageID(name), RepoTags: []string{name}, Size: 1, Spec: &cri.ImageSpec{Image: name}}}, nil
+	return &cri.ImageStatusResponse{
+		Image: &cri.Image{Id: imageID(name), RepoTags: []string{name}, Size: 1, Spec: &cri.ImageSpec{Image: name}},
+	}, nil
 }
 
 // PullImage says that it has the image.

@@ -17,29 +17,43 @@ func (d *Driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespon
 }
 
 // GetPluginCapabilities tells that it attaches.
-func (d *Driver) GetPluginCapabilities(context.Context, *csipb.GetPluginCapabilitiesRequest) (*csipb.GetPluginCapabilitiesResponse, error) {
+func (d *Driver) GetPluginCapabilities(
+	context.Context, *csipb.GetPluginCapabilitiesRequest,
+) (*csipb.GetPluginCapabilitiesResponse, error) {
 	service := &csipb.PluginCapability_Service{Type: csipb.PluginCapability_Service_CONTROLLER_SERVICE}
-	return &csipb.GetPluginCapabilitiesResponse{Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{Service: service}}}}, nil
+	return &csipb.GetPluginCapabilitiesResponse{
+		Capabilities: []*csipb.PluginCapability{{Type: &csipb.PluginCapability_Service_{Service: service}}},
+	}, nil
 }
 
 // ControllerGetCapabilities tells that it attaches.
-func (d *Driver) ControllerGetCapabilities(context.Context, *csipb.ControllerGetCapabilitiesRequest) (*csipb.ControllerGetCapabilitiesResponse, error) {
+func (d *Driver) ControllerGetCapabilities(
+	context.Context, *csipb.ControllerGetCapabilitiesRequest,
+) (*csipb.ControllerGetCapabilitiesResponse, error) {
 	rpc := &csipb.ControllerServiceCapability_RPC{Type: csipb.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME}
-	return &csipb.ControllerGetCapabilitiesResponse{Capabilities: []*csipb.ControllerServiceCapability{{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: rpc}}}}, nil
+	return &csipb.ControllerGetCapabilitiesResponse{
+		Capabilities: []*csipb.ControllerServiceCapability{{Type: &csipb.ControllerServiceCapability_Rpc{Rpc: rpc}}},
+	}, nil
 }
 
 // ControllerPublishVolume tells the node to which it was asked to attach.
-func (d *Driver) ControllerPublishVolume(_ context.Context, r *csipb.ControllerPublishVolumeRequest) (*csipb.ControllerPublishVolumeResponse, error) {
+func (d *Driver) ControllerPublishVolume(
+	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
+) (*csipb.ControllerPublishVolumeResponse, error) {
 	return &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"at": r.GetNodeId()}}, nil
 }
 
 // ControllerUnpublishVolume has nothing to do.
-func (d *Driver) ControllerUnpublishVolume(context.Context, *csipb.ControllerUnpublishVolumeRequest) (*csipb.ControllerUnpublishVolumeResponse, error) {
+func (d *Driver) ControllerUnpublishVolume(
+	context.Context, *csipb.ControllerUnpublishVolumeRequest,
+) (*csipb.ControllerUnpublishVolumeResponse, error) {
 	return &csipb.ControllerUnpublishVolumeResponse{}, nil
 }
 
 // NodeGetCapabilities tells that it stages.
-func (d *Driver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
+func (d *Driver) NodeGetCapabilities(
+	context.Context, *csipb.NodeGetCapabilitiesRequest,
+) (*csipb.NodeGetCapabilitiesResponse, error) {
 	out := &csipb.NodeGetCapabilitiesResponse{}
 	able := []csipb.NodeServiceCapability_RPC_Type{
 		csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
@@ -49,7 +63,8 @@ func (d *Driver) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilities
 	}
 	for _, able := range able {
 		rpc := &csipb.NodeServiceCapability_RPC{Type: able}
-		out.Capabilities = append(out.Capabilities, &csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{Rpc: rpc}})
+		out.Capabilities = append(out.Capabilities,
+			&csipb.NodeServiceCapability{Type: &csipb.NodeServiceCapability_Rpc{Rpc: rpc}})
 	}
 	return out, nil
 }

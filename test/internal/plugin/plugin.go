@@ -92,7 +92,9 @@ func (d *Driver) Close() error {
 }
 
 // intercept tells of the calls that change something.
-func (d *Driver) intercept(ctx context.Context, r any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler) (any, error) {
+func (d *Driver) intercept(
+	ctx context.Context, r any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler,
+) (any, error) {
 	method := path.Base(info.FullMethod)
 	request, ok := r.(proto.Message)
 	if !ok || !strings.HasSuffix(method, "Volume") {
@@ -114,7 +116,9 @@ func (d *Driver) intercept(ctx context.Context, r any, info *grpc.UnaryServerInf
 }
 
 // NodeStageVolume makes the device of a block volume.
-func (d *Driver) NodeStageVolume(_ context.Context, r *csipb.NodeStageVolumeRequest) (*csipb.NodeStageVolumeResponse, error) {
+func (d *Driver) NodeStageVolume(
+	_ context.Context, r *csipb.NodeStageVolumeRequest,
+) (*csipb.NodeStageVolumeResponse, error) {
 	if r.GetVolumeCapability().GetBlock() == nil {
 		return &csipb.NodeStageVolumeResponse{}, nil
 	}
@@ -124,7 +128,9 @@ func (d *Driver) NodeStageVolume(_ context.Context, r *csipb.NodeStageVolumeRequ
 func (d *Driver) image(id string) string { return filepath.Join(d.Dir, id+".img") }
 
 // NodePublishVolume mounts a file system in memory, or shows the device.
-func (d *Driver) NodePublishVolume(_ context.Context, r *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
+func (d *Driver) NodePublishVolume(
+	_ context.Context, r *csipb.NodePublishVolumeRequest,
+) (*csipb.NodePublishVolumeResponse, error) {
 	out, target := &csipb.NodePublishVolumeResponse{}, r.GetTargetPath()
 	// What is there has been published before. The mount table is not read: a
 	// driver that answers at once does not depend on how many mounts there are.
@@ -163,7 +169,9 @@ func (d *Driver) show(r *csipb.NodePublishVolumeRequest) error {
 }
 
 // NodeUnpublishVolume unmounts it.
-func (d *Driver) NodeUnpublishVolume(_ context.Context, r *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
+func (d *Driver) NodeUnpublishVolume(
+	_ context.Context, r *csipb.NodeUnpublishVolumeRequest,
+) (*csipb.NodeUnpublishVolumeResponse, error) {
 	out, target := &csipb.NodeUnpublishVolumeResponse{}, r.GetTargetPath()
 	// EINVAL says that nothing is mounted there.
 	if err := unix.Unmount(target, 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
@@ -176,7 +184,9 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, r *csipb.NodeUnpublishVo
 }
 
 // NodeUnstageVolume takes the device away.
-func (d *Driver) NodeUnstageVolume(_ context.Context, r *csipb.NodeUnstageVolumeRequest) (*csipb.NodeUnstageVolumeResponse, error) {
+func (d *Driver) NodeUnstageVolume(
+	_ context.Context, r *csipb.NodeUnstageVolumeRequest,
+) (*csipb.NodeUnstageVolumeResponse, error) {
 	return &csipb.NodeUnstageVolumeResponse{}, detach(d.image(r.GetVolumeId()))
 }
 
