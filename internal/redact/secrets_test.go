@@ -138,6 +138,23 @@ func TestSpellings(t *testing.T) {
 	}
 }
 
+// TestTwoSpellings: a secret that a text has in two spellings is hidden in both.
+func TestTwoSpellings(t *testing.T) {
+	const secret = "correct-horse-battery"
+	s, spell := Of(map[string]string{"k": secret}), spellings()
+	names := []string{"plain", "hex", "base64", "bytes in Go", "every byte percent", "C"}
+	for _, first := range names {
+		for _, second := range names {
+			got := s.Hide(spell[first](secret) + "; " + spell[second](secret))
+			for _, name := range []string{first, second} {
+				if core := strings.Trim(spell[name](secret), "=[]"); shows(got, core) {
+					t.Errorf("%s and %s are shown as %s", first, second, got)
+				}
+			}
+		}
+	}
+}
+
 // TestHide: what is hidden, and what is left so that a message can be understood.
 func TestHide(t *testing.T) {
 	s := Of(map[string]string{

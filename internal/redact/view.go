@@ -2,8 +2,10 @@ package redact
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"html"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -34,6 +36,17 @@ func (v *view) add(from, to int, made ...byte) {
 	}
 }
 
+// key is equal for views that show the same bytes, made of the same places: one secret
+// that is written twice, in two spellings, looks the same in two views. It is empty for
+// an empty view.
+func (v view) key() string {
+	key := slices.Clone(v.text)
+	for i := range v.text {
+		key = binary.AppendVarint(binary.AppendVarint(key, int64(v.from[i])), int64(v.to[i]))
+	}
+	return string(key)
+}
+
 // viewsOf returns the text as it is and with every spelling undone, the nearest
 // first.
 func viewsOf(text string) []view {
@@ -41,13 +54,14 @@ func viewsOf(text string) []view {
 	for i := range len(text) {
 		first.add(i, i+1, text[i])
 	}
-	views, known, undoers := []view{first}, map[string]bool{text: true, "": true}, undoers()
+	views, known, undoers := []view{first}, map[string]bool{first.key(): true, "": true}, undoers()
 	for begin, depth := 0, 0; depth < maxDepth; depth++ {
 		end := len(views)
 		for _, v := range views[begin:end] {
 			for _, undo := range undoers {
-				if next := undo(v); len(views) < maxViews && !known[string(next.text)] {
-					known[string(next.text)] = true
+				next := undo(v)
+				if key := next.key(); len(views) < maxViews && !known[key] {
+					known[key] = true
 					views = append(views, next)
 				}
 			}
