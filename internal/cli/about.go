@@ -167,6 +167,9 @@ func (r *reading) neighbours(ctx context.Context) error {
 		asked[v.Name] = true
 	}
 	missing := r.nodesWithout(asked)
+	if slices.ContainsFunc(r.Pods, func(p *corev1.Pod) bool { return r.isAsked(p) && p.Spec.NodeName == "" }) {
+		return nil // a node may have as many attachments as it takes
+	}
 	r.Attachments = slices.DeleteFunc(r.Attachments, func(a *storagev1.VolumeAttachment) bool {
 		return !asked[ptr.Deref(a.Spec.Source.PersistentVolumeName, "")] && !missing[a.Spec.NodeName]
 	})
@@ -181,6 +184,11 @@ func (r *reading) neighbours(ctx context.Context) error {
 		return err
 	}
 	return r.neighboursOn(ctx, missing)
+}
+
+// isAsked says whether the question is about this Pod.
+func (r *reading) isAsked(p *corev1.Pod) bool {
+	return slices.Contains(r.asked, involved{p.Namespace, "Pod", p.Name})
 }
 
 // nodesWithout returns the nodes with a Pod that wants one of the volumes, which is

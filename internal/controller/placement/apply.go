@@ -2,6 +2,7 @@ package placement
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,7 +77,7 @@ func (p *placer) apply(ctx context.Context, pod *corev1.Pod, plan placement.Plan
 	switch {
 	case plan.Bind:
 		return p.bind(ctx, pod, plan)
-	case pod.Spec.NodeName != "" || plan.Node != "":
+	case pod.Spec.NodeName != "", plan.Node != "" && !hasRefusal(pod):
 		return nil
 	}
 	return p.refuse(ctx, pod, plan.Because)
@@ -108,15 +109,27 @@ func (p *placer) bind(ctx context.Context, pod *corev1.Pod, plan placement.Plan)
 	return nil
 }
 
-// refuse says on the Pod why it has no node yet, once for each reason.
+// hasRefusal says whether a Pod was told that there is no node for it.
+func hasRefusal(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
+	})
+}
+
+// refuse says on the Pod why it has no node yet, once for each reason. A Pod that only
+// waits for its claims does not have to be mended: the reason of the condition says so.
 func (p *placer) refuse(ctx context.Context, pod *corev1.Pod, why volume.Because) error {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Message == why.Message {
 			return nil
 		}
 	}
+	reason := corev1.PodReasonUnschedulable
+	if why.Reason == volume.ReasonWaitForBind {
+		reason = string(why.Reason)
+	}
 	patch := map[string]any{"status": map[string]any{"conditions": []corev1.PodCondition{{
-		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: why.Message,
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: why.Message,
 		LastTransitionTime: metav1.Now(),
 	}}}}
 	if _, err := p.pods.Patch(ctx, pod, types.StrategicMergePatchType, patch, "status"); err != nil {

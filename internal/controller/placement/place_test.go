@@ -11,7 +11,10 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-const notBound = `persistentvolumeclaim "c" is not bound yet`
+const (
+	notBound   = `persistentvolumeclaim "c" is not bound yet`
+	beingBound = `persistentvolumeclaim "c" is being bound for node n1`
+)
 
 // TestWholePlacement: what a Pod's place is written on changes in that, and in
 // nothing else.
@@ -25,6 +28,9 @@ func TestWholePlacement(t *testing.T) {
 		{"a volume to be made", with(pod(), claim()), nil, []runtime.Object{
 			pod(), claim(selected("n1")),
 		}, []string{selectNode}, nil},
+		{"a volume to be made, for a Pod that was refused before", with(pod(refused("old")), claim()), nil, []runtime.Object{
+			pod(refused(beingBound)), claim(selected("n1")),
+		}, []string{selectNode, tellPod}, []string{"Normal ns/p WaitForBind: " + beingBound + " (provisioner)"}},
 		{"a volume to be made, asked for", with(pod(),
 			claim(selected("n1"))), nil, []runtime.Object{pod(), claim(selected("n1"))}, nil, nil},
 		{"a free volume", with(pod(), claim(of("byhand")), free), nil, []runtime.Object{

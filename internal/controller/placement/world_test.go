@@ -3,6 +3,7 @@ package placement
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,9 +176,13 @@ func going(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1
 // refused is a Pod that is told why it has no node, at the second of the bubble's
 // beginning.
 func refused(message string) func(*corev1.Pod) {
+	reason := corev1.PodReasonUnschedulable
+	if strings.Contains(message, "bound") {
+		reason = string(volume.ReasonWaitForBind)
+	}
 	return func(p *corev1.Pod) {
 		p.Status.Conditions = append([]corev1.PodCondition{{
-			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: message,
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: reason, Message: message,
 			LastTransitionTime: metav1.Date(2000, time.January, 1, 0, 0, 0, 0, time.UTC),
 		}}, p.Status.Conditions...)
 	}

@@ -9,10 +9,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// unplaced returns why placement, or a cluster's scheduler, found no node for the Pod.
+// unplaced returns why placement, or a cluster's scheduler, found no node for the Pod;
+// false when it only waits for its claims, or nothing is known.
 func unplaced(p *corev1.Pod) (string, bool) {
 	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+		waits := c.Reason == string(volume.ReasonWaitForBind)
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && !waits {
 			return cmp.Or(c.Message, c.Reason), true
 		}
 	}
