@@ -104,6 +104,9 @@ func (f facts) steps() Chain {
 	if f.Claim == nil {
 		return c
 	}
+	if f.Claim.DeletionTimestamp != nil && f.Claim.Spec.VolumeName == "" {
+		return c // it gets no volume any more
+	}
 	binding := f.binding()
 	c.Links = append(c.Links, binding...)
 	switch {
