@@ -38,6 +38,9 @@ func (t Times) Since(ns string, c Chain, l Link) time.Time {
 		}
 		claim, _ := k.claimOf() // of a claim that has no volume yet
 		return k.sinceOf(objectOf(claim), l)
+	case "storageclass", "csidriver":
+		claim, _ := k.claimOf() // which waits for it
+		return k.sinceOf(objectOf(claim), l)
 	case "attachment", "volumeattachment":
 		return k.sinceOf(objectOf(k.attachmentTo(name)), l)
 	}
