@@ -49,7 +49,7 @@ func TestSince(t *testing.T) {
 		{"a volume that is being attached", "pvc/data", (*scene).attaching, 3},
 		{"the same, asked by the attachment", "volumeattachment/a1", (*scene).attaching, 3},
 		{"a volume that is deleted", "pv/v1", func(s *scene) { s.released(); s.detached() }, 11},
-		{"a class that is not there", "pvc/data", func(s *scene) { s.unbound(); s.all.Classes = nil }, 0},
+		{"a class that is not there", "pvc/data", func(s *scene) { s.unbound(); s.all.Classes = nil }, 1},
 		{"a claim that is not there", "pod/web", func(s *scene) { s.all.Claims = nil }, 0},
 	} {
 		s := newScene()
