@@ -193,9 +193,7 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 
 func (f facts) inUse(node string) bool {
 	csi := f.Volume.Spec.CSI
-	n := f.node(node)
-	return n != nil && slices.Contains(n.Status.VolumesInUse,
-		corev1.UniqueVolumeName(volume.UniqueName(csi.Driver, csi.VolumeHandle)))
+	return attach.InUse(f.node(node), volume.UniqueName(csi.Driver, csi.VolumeHandle))
 }
 
 func (k known) node(name string) *corev1.Node { return found(k.view.Nodes, name) }

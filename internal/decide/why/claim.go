@@ -2,6 +2,7 @@ package why
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -89,13 +90,7 @@ func (f facts) class() Link {
 // bound tells what the binder decides about the claim, and of a volume that has to
 // be made for it, what its provisioner does.
 func (f facts) bound() volume.Condition {
-	facts := bind.ClaimFactsOf(f.view, f.Claim)
-	if facts.TakesFree() {
-		if v := f.freeVolumes().Best(f.Claim, nil); v != nil {
-			facts.Candidates = append(facts.Candidates[:len(facts.Candidates):len(facts.Candidates)], v)
-		}
-	}
-	told := bind.Claim(facts).Condition()
+	told := bind.Claim(f.bindFacts(f.Claim)).Condition()
 	switch {
 	case told.Reason == volume.ReasonExternalProvisioning:
 		return f.provisioned(told)
@@ -128,8 +123,8 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	case plan.Fault:
 		return volume.Condition{Because: plan.Because, Stuck: true}
 	}
-	if l, ok := f.failed("", f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {
-		return volume.Condition{Because: l.Because, Stuck: true}
+	if failed, ok := f.warned(f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {
+		return failed
 	}
 	busy := f.warning(f.Claim, volume.ReasonDriverBusy)
 	switch {
@@ -149,14 +144,24 @@ func (f facts) intent() *provision.Intent {
 	return first(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID })
 }
 
+// bindFacts returns the facts about a claim that the binder has.
+func (k known) bindFacts(c *corev1.PersistentVolumeClaim) bind.ClaimFacts {
+	facts := bind.ClaimFactsOf(k.view, c)
+	if facts.TakesFree() {
+		if v := k.freeVolumes().Best(c, nil); v != nil {
+			facts.Candidates = append(slices.Clone(facts.Candidates), v)
+		}
+	}
+	return facts
+}
+
 // freeVolumes returns the volumes that any claim may take.
 func (k known) freeVolumes() *bind.Free {
-	if len(k.free) == 0 {
-		free := bind.NewFree()
+	if k.free == nil {
+		k.free = bind.NewFree()
 		for _, v := range k.view.Volumes.List() {
-			free.Set(v)
+			k.free.Set(v)
 		}
-		k.free[""] = free
 	}
-	return k.free[""]
+	return k.free
 }

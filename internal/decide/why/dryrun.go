@@ -24,12 +24,9 @@ func Foretell(o Objects, claims ...string) Objects {
 			if c == nil || c.Status.Phase == corev1.ClaimBound {
 				break
 			}
-			class, _ := bind.ClassOf(c)
-			plan := bind.Claim(bind.ClaimFacts{
-				Claim: c, Volume: found(k.view.Volumes, c.Spec.VolumeName), Candidates: o.Volumes,
-				Class: found(k.view.Classes, class), Default: bind.DefaultClass(o.Classes), Served: true,
-			})
-			for _, w := range plan.Writes {
+			facts := k.bindFacts(c)
+			facts.Served = true // that a provisioner is asked is not written
+			for _, w := range bind.Claim(facts).Writes {
 				o.Claims = replaced(replaced(o.Claims, w.Claim), w.ClaimStatus)
 				o.Volumes = replaced(replaced(o.Volumes, w.Volume), w.VolumeStatus)
 			}

@@ -2,6 +2,7 @@ package why
 
 import (
 	"cmp"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -63,28 +64,36 @@ func (f facts) told() []*corev1.Pod {
 // registered says whether the driver is registered on the node, or on any
 // node when node is empty.
 func (k known) registered(driver, node string) bool {
-	for _, n := range k.CSINodes {
-		for _, d := range n.Spec.Drivers {
-			if d.Name == driver && (node == "" || n.Name == node) {
-				return true
-			}
-		}
+	has := func(n *storagev1.CSINode) bool {
+		return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })
 	}
-	return false
+	if node == "" {
+		return slices.ContainsFunc(k.CSINodes, has)
+	}
+	n := found(k.view.CSINodes, node)
+	return n != nil && has(n)
 }
 
-// failed returns the link of the newest warning about the object, as it is now
-// and not an earlier one of its name, with the reason. Who is next the event
-// says, if it is one of ours, or else its text; repeats is who tries again.
+// failed returns the link of the newest warning about the object.
 func (k known) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (Link, bool) {
+	c, ok := k.warned(about, reason, repeats)
+	return tell(subject, c), ok
+}
+
+// warned returns what the newest warning about the object says, with this reason.
+// The event says who acts next, if it is one of ours, or else its text does; repeats is
+// who tries again.
+func (k known) warned(about metav1.Object, reason volume.Reason, repeats string) (volume.Condition, bool) {
 	e := k.warning(about, reason)
 	if e == nil {
-		return Link{}, false
+		return volume.Condition{}, false
 	}
-	return link(subject, Problem, reason, e.Message,
-		volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], repeats))), true
+	next := volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], repeats))
+	return volume.Condition{Because: volume.Because{Reason: reason, Message: e.Message, Next: next}, Stuck: true}, true
 }
 
+// warning returns the newest warning about the object as it is now, and not an earlier
+// one of its name, with the reason; nil when there is none.
 func (k known) warning(about metav1.Object, reason volume.Reason) *corev1.Event {
 	for i := len(k.Warnings) - 1; i >= 0; i-- {
 		e := k.Warnings[i]

@@ -284,16 +284,16 @@ func (k known) notTaken(p *corev1.Pod) (Link, bool) {
 			continue
 		}
 		csi := f.Volume.Spec.CSI
-		unique := corev1.UniqueVolumeName(volume.UniqueName(csi.Driver, csi.VolumeHandle))
+		unique := volume.UniqueName(csi.Driver, csi.VolumeHandle)
 		attached := slices.ContainsFunc(n.Status.VolumesAttached, func(v corev1.AttachedVolume) bool {
-			return v.Name == unique
+			return string(v.Name) == unique
 		})
 		switch {
 		case !attached:
 			message := fmt.Sprintf("node %s is not told yet that volume %s is attached to it (status.volumesAttached)",
 				n.Name, f.Volume.Name)
 			return link(subject, Waiting, volume.ReasonWaitForAttach, message, "attachdetach"), true
-		case !slices.Contains(n.Status.VolumesInUse, unique):
+		case !attach.InUse(n, unique):
 			message := fmt.Sprintf("node %s does not say yet that it uses volume %s (status.volumesInUse), "+
 				"which it does before it mounts it", n.Name, f.Volume.Name)
 			return link(subject, Waiting, volume.ReasonMounting, message, "node "+n.Name), true

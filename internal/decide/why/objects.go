@@ -50,17 +50,22 @@ type Move struct {
 type known struct {
 	Objects
 	view cluster.View
-	// plans are those of the nodes that were asked about.
-	plans map[string]attach.NodePlan
-	// free has the volumes that any claim may take, once it was asked for.
-	free map[string]*bind.Free
+	*derived
 	// leases are found by name; clock is the time at the cluster.
 	leases map[string][]*coordinationv1.Lease
 	clock  time.Time
 }
 
+// derived is worked out when it is asked for first.
+type derived struct {
+	// plans are those of nodes, by name.
+	plans map[string]attach.NodePlan
+	// free are the volumes that any claim may take.
+	free *bind.Free
+}
+
 func index(o Objects) known {
-	k := known{Objects: o, view: o.View(), plans: map[string]attach.NodePlan{}, free: map[string]*bind.Free{}}
+	k := known{Objects: o, view: o.View(), derived: &derived{plans: map[string]attach.NodePlan{}}}
 	k.readLeases()
 	return k
 }

@@ -37,8 +37,8 @@ func (f facts) volumeAlone() Link {
 // policy is Delete. Why a driver did not delete it is in an event.
 func (f facts) reclaimed() volume.Condition {
 	v, driver := f.Volume, provision.DeleterOf(f.Volume)
-	if l, ok := f.failed("", v, volume.ReasonFailedDelete, driver); ok {
-		return volume.Condition{Because: l.Because, Stuck: true}
+	if failed, ok := f.warned(v, volume.ReasonFailedDelete, driver); ok {
+		return failed
 	}
 	if v.Status.Phase == corev1.VolumeFailed {
 		b := provision.DeleteFailed(v, cmp.Or(v.Status.Message, "reclaiming it failed"))
