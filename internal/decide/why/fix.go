@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Remedy is one way to free what waits. Nobody here goes it.
+// Remedy is one way to free what waits. Nothing here carries it out.
 type Remedy struct {
 	// Command is for a shell; empty when there is something to do by other means.
 	Command string `json:"command,omitempty"`
@@ -93,14 +93,15 @@ func (k fixing) claims(l Link) []Remedy {
 		}}
 	case volume.ReasonDriverMissing:
 		return k.missingDriver(l)
-	case volume.ReasonProvisioningFailed, volume.ReasonFailedBinding:
+	case volume.ReasonFailedBinding:
 		if strings.HasPrefix(l.Subject, "storageclass/") {
 			return k.missingClass()
 		}
-		if l.Because.Reason == volume.ReasonFailedBinding {
-			return nil
+	case volume.ReasonProvisioningFailed:
+		if strings.HasPrefix(l.Subject, "storageclass/") {
+			return k.missingClass()
 		}
-		return k.again(name)
+		return k.otherRequest(name)
 	case volume.ReasonClaimMisbound:
 		return []Remedy{{
 			command("kubectl", "delete", "pvc", name, "-n", k.ns),
@@ -119,13 +120,13 @@ func (k fixing) claims(l Link) []Remedy {
 			"the data that an earlier claim of the same name has left is this one's then: make sure that it may be",
 		}}
 	case volume.ReasonMigrating:
-		return k.moving()
+		return k.migrations()
 	}
 	return nil
 }
 
-// again has the volume of a claim asked for anew.
-func (k fixing) again(name string) []Remedy {
+// otherRequest returns ways for a claim whose driver has made no volume.
+func (k fixing) otherRequest(name string) []Remedy {
 	return []Remedy{{
 		"", "the driver is asked again by itself: change what its message names (size, access modes, class, parameters)",
 		noRisk,
@@ -136,7 +137,8 @@ func (k fixing) again(name string) []Remedy {
 	}}
 }
 
-func (k fixing) moving() []Remedy {
+// migrations returns ways for volumes that are being moved to the bridge, or back.
+func (k fixing) migrations() []Remedy {
 	var out []Remedy
 	for _, m := range k.Moves {
 		run := Remedy{
@@ -270,21 +272,21 @@ func (k fixing) holders(l Link) []Remedy {
 		name, is = strings.CutPrefix(l.Subject, "pod/")
 	}
 	if p := found(k.view.Pods, k.ns+"/"+name); is && p != nil {
-		return []Remedy{k.end(p)}
+		return []Remedy{deletePod(p)}
 	}
 	var out []Remedy
 	claim, _ := k.claimOf()
 	for _, p := range k.Pods {
 		if claim != nil && p.Namespace == claim.Namespace && slices.Contains(cluster.ClaimNames(p),
 			claim.Name) && !cluster.Finished(p) {
-			out = append(out, k.end(p))
+			out = append(out, deletePod(p))
 		}
 	}
 	return out
 }
 
-// end has a Pod be deleted, with what makes it again.
-func (k fixing) end(p *corev1.Pod) Remedy {
+// deletePod deletes a Pod, and names what makes it again.
+func deletePod(p *corev1.Pod) Remedy {
 	r := Remedy{
 		command("kubectl", "delete", "pod", p.Name, "-n", p.Namespace),
 		"the Pod ends, its volumes are unmounted, and then detached",
@@ -309,48 +311,49 @@ func (k fixing) undeletable(l Link) []Remedy {
 		"none: delete both by hand when they are not needed",
 	}}
 	ours := func(r Remedy) bool { return !strings.Contains(r.Command, volume.FinalizerProvisioner) }
-	return append(out, slices.DeleteFunc(k.without("pv", "", v.Name, v.Finalizers), ours)...)
+	return append(out, slices.DeleteFunc(removeFinalizers("pv", "", v.Name, v.Finalizers), ours)...)
 }
 
 // finalizers returns ways for an object that is being deleted and stays.
 func (k fixing) finalizers(l Link) []Remedy {
 	if name, is := strings.CutPrefix(l.Because.Next, "pod "); is {
 		if p := found(k.view.Pods, k.ns+"/"+name); p != nil {
-			return []Remedy{k.end(p)}
+			return []Remedy{deletePod(p)}
 		}
 	}
 	kind, name, _ := strings.Cut(l.Subject, "/")
 	switch kind {
 	case "pvc":
 		if c := found(k.view.Claims, k.ns+"/"+name); c != nil && c.DeletionTimestamp != nil {
-			return k.without("pvc", k.ns, name, c.Finalizers)
+			return removeFinalizers("pvc", k.ns, name, c.Finalizers)
 		}
 	case "pv":
 		if v := found(k.view.Volumes, name); v != nil && v.DeletionTimestamp != nil {
-			return k.without("pv", "", name, v.Finalizers)
+			return removeFinalizers("pv", "", name, v.Finalizers)
 		}
 	case "attachment", "volumeattachment":
-		if a := k.attachmentOf(name); a != nil {
-			return k.without("volumeattachment", "", a.Name, a.Finalizers)
+		going := func(a *storagev1.VolumeAttachment) bool { return a.DeletionTimestamp != nil }
+		if a := k.attachmentTo(name, going); a != nil {
+			return removeFinalizers("volumeattachment", "", a.Name, a.Finalizers)
 		}
 	}
 	return nil
 }
 
-// attachmentOf returns the attachment that is being deleted and has a name, or is of the
-// chain's claim to a node of that name; nil when there is none.
-func (k fixing) attachmentOf(name string) *storagev1.VolumeAttachment {
+// attachmentTo returns the attachment that fits and has a name, or is of the chain's claim
+// to a node of that name; nil when there is none.
+func (k fixing) attachmentTo(name string, fits func(*storagev1.VolumeAttachment) bool) *storagev1.VolumeAttachment {
 	claim, _ := k.claimOf()
 	return first(k.Attachments, func(a *storagev1.VolumeAttachment) bool {
 		v := a.Spec.Source.PersistentVolumeName
 		of := claim != nil && v != nil && *v == claim.Spec.VolumeName
-		return a.DeletionTimestamp != nil && (a.Name == name || a.Spec.NodeName == name && of)
+		return (a.Name == name || a.Spec.NodeName == name && of) && fits(a)
 	})
 }
 
-// without returns the commands that take finalizers away, each with what is not done
-// then.
-func (k fixing) without(kind, ns, name string, finalizers []string) []Remedy {
+// removeFinalizers returns the commands that take finalizers away, each with what is not
+// done then.
+func removeFinalizers(kind, ns, name string, finalizers []string) []Remedy {
 	var out []Remedy
 	for i, f := range finalizers {
 		at := "/metadata/finalizers/" + strconv.Itoa(i)
@@ -427,12 +430,7 @@ func command(words ...string) string {
 // RenderFixes writes the answer and the ways out for people.
 func RenderFixes(w io.Writer, c Chain, fixes []Remedy) error {
 	var b strings.Builder
-	for i, line := range wrap(Headline(c), width-2) {
-		if i > 0 {
-			b.WriteString("  ")
-		}
-		b.WriteString(line + "\n")
-	}
+	writeHeadline(&b, c)
 	switch {
 	case c.Healthy():
 		b.WriteString("\nThere is nothing to do.\n")

@@ -91,7 +91,7 @@ func Driver(o Objects, name string) (Chain, bool) {
 	}
 	c := Chain{Subject: "csidriver/" + name}
 	c.Links = append(c.Links, k.ofDriver(name, nodes))
-	c.Links = append(c.Links, k.without(name, object)...)
+	c.Links = append(c.Links, k.absences(name, object)...)
 	for _, a := range o.Attachments {
 		if l := k.alone(a); a.Spec.Attacher == name && l.State != OK {
 			c.Links = append(c.Links, l)
@@ -121,8 +121,8 @@ func (k known) ofDriver(name string, nodes []string) Link {
 	return link(subject, OK, volume.ReasonRegistered, text, "")
 }
 
-// without tells of each node on which the driver is wanted and cannot be used.
-func (k known) without(name string, object *storagev1.CSIDriver) []Link {
+// absences tells of each node on which the driver is wanted and cannot be used.
+func (k known) absences(name string, object *storagev1.CSIDriver) []Link {
 	var out []Link
 	control := k.controlPlane()
 	for _, n := range k.Nodes {

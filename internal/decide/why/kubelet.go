@@ -206,11 +206,12 @@ func (k known) attachedSince(p *corev1.Pod, message string) bool {
 // volumeIn returns the volume that a kubelet's message names; empty when it names
 // none.
 func volumeIn(message string) string {
-	found := regexp.MustCompile(`for volume "([^"]+)"`).FindStringSubmatch(message)
-	if found == nil {
+	_, after, _ := strings.Cut(message, `for volume "`)
+	name, _, closed := strings.Cut(after, `"`)
+	if !closed {
 		return ""
 	}
-	return found[1]
+	return name
 }
 
 // complained tells of an event about a volume of the Pod.

@@ -14,12 +14,7 @@ const width = 80
 // as a tree.
 func Render(w io.Writer, c Chain) error {
 	var b strings.Builder
-	for i, line := range wrap(Headline(c), width-2) {
-		if i > 0 {
-			b.WriteString("  ")
-		}
-		b.WriteString(line + "\n")
-	}
+	writeHeadline(&b, c)
 	b.WriteString("\n")
 	for i, l := range c.Links {
 		first, rest := "├─ ", "│    "
@@ -39,6 +34,15 @@ func Render(w io.Writer, c Chain) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func writeHeadline(b *strings.Builder, c Chain) {
+	for i, line := range wrap(Headline(c), width-2) {
+		if i > 0 {
+			b.WriteString("  ")
+		}
+		b.WriteString(line + "\n")
+	}
 }
 
 // Headline returns the answer in one or two sentences.

@@ -42,7 +42,7 @@ func (t Times) Since(ns string, c Chain, l Link) time.Time {
 		claim, _ := k.claimOf() // which waits for it
 		return k.sinceOf(objectOf(claim), l)
 	case "attachment", "volumeattachment":
-		return k.sinceOf(objectOf(k.attachmentTo(name)), l)
+		return k.sinceOf(objectOf(k.attachmentTo(name, func(*storagev1.VolumeAttachment) bool { return true })), l)
 	}
 	return time.Time{}
 }
@@ -100,14 +100,4 @@ func (k fixing) sinceNode(name string) time.Time {
 		}
 	}
 	return time.Time{}
-}
-
-// attachmentTo returns the attachment that has a name, or is of the chain's claim to a
-// node of that name; nil when there is none.
-func (k fixing) attachmentTo(name string) *storagev1.VolumeAttachment {
-	claim, _ := k.claimOf()
-	return first(k.Attachments, func(a *storagev1.VolumeAttachment) bool {
-		v := a.Spec.Source.PersistentVolumeName
-		return a.Name == name || a.Spec.NodeName == name && claim != nil && v != nil && *v == claim.Spec.VolumeName
-	})
 }
