@@ -166,10 +166,10 @@ func (r *reading) neighbours(ctx context.Context) error {
 	for _, v := range r.Volumes {
 		asked[v.Name] = true
 	}
-	missing := r.nodesWithout(asked)
 	if slices.ContainsFunc(r.Pods, func(p *corev1.Pod) bool { return r.isAsked(p) && p.Spec.NodeName == "" }) {
-		return nil // a node may have as many attachments as it takes
+		return nil // why it has no node may be that nodes have as many attachments as they take
 	}
+	missing := r.nodesWithout(asked)
 	r.Attachments = slices.DeleteFunc(r.Attachments, func(a *storagev1.VolumeAttachment) bool {
 		return !asked[ptr.Deref(a.Spec.Source.PersistentVolumeName, "")] && !missing[a.Spec.NodeName]
 	})

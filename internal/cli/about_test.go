@@ -131,7 +131,7 @@ list volumeattachments
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, found, err := k.explain(t.Context(), client, "ns", c.name); err != nil || !found {
+		if _, _, found, err := k.explain(t.Context(), client, "ns", c.name); err != nil || !found {
 			t.Fatalf("%s/%s: found %v, %v", c.kind, c.name, found, err)
 		}
 		want := slices.Sorted(strings.Lines(c.want))
@@ -166,7 +166,7 @@ func TestNoListOfAllThatIsMany(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, found, err := k.explain(t.Context(), client, "ns", c.name); err != nil || !found {
+		if _, _, found, err := k.explain(t.Context(), client, "ns", c.name); err != nil || !found {
 			t.Fatalf("%s/%s: found %v, %v", c.kind, c.name, found, err)
 		}
 		for line := range strings.Lines(requests(client)) {
@@ -193,7 +193,7 @@ func TestPartsAnswerAsTheWhole(t *testing.T) {
 			if k.name == "volumesnapshot" || k.name == "namespace" {
 				continue // which are not in the whole
 			}
-			part, found, err := k.explain(t.Context(), town(), "ns", name)
+			part, _, found, err := k.explain(t.Context(), town(), "ns", name)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -28,7 +27,6 @@ import (
 type rehearsal struct {
 	*reading
 	objects *objects
-	client  kubernetes.Interface
 	// spaces are the namespaces among the objects.
 	spaces map[string]bool
 	// refused are the answers about objects that the API server does not take.
@@ -59,7 +57,7 @@ func (s *shell) whyDryRun(ctx context.Context, q question) error {
 	if err != nil {
 		return err
 	}
-	r := &rehearsal{reading: newReading(client), objects: o, client: client, spaces: map[string]bool{}}
+	r := &rehearsal{reading: newReading(client), objects: o, spaces: map[string]bool{}}
 	for _, doc := range docs {
 		if doc.GetKind() == "Namespace" {
 			r.spaces[doc.GetName()] = true

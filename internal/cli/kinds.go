@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"strings"
 
+	storagev1 "k8s.io/api/storage/v1"
+
 	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // kind is a type of objects that why explains.
@@ -25,7 +28,7 @@ type kind struct {
 
 // kinds returns the types that can be explained.
 func kinds() []kind {
-	const storage, snapshots = "storage.k8s.io", "snapshot.storage.k8s.io"
+	const storage, snapshots = storagev1.GroupName, volume.GroupSnapshot
 	return []kind{
 		{"pvc", []string{"persistentvolumeclaim", "persistentvolumeclaims"}, "", true, (*reading).aboutClaim, why.Claim},
 		{"pv", []string{"persistentvolume", "persistentvolumes"}, "", false, (*reading).aboutVolume, bare(why.Volume)},

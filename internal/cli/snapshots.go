@@ -10,14 +10,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/volume"
 )
 
 // snapshotsPath is where the API has the VolumeSnapshots, if somebody has added them.
-const snapshotsPath = "/apis/snapshot.storage.k8s.io/v1"
+const snapshotsPath = "/apis/" + snapshotsVersion
+
+const snapshotsVersion = volume.GroupSnapshot + "/v1"
 
 // errNoSnapshots says that a server does not know VolumeSnapshots.
 var errNoSnapshots = errors.New("the server has no VolumeSnapshots: " +
-	"their custom resource definitions (snapshot.storage.k8s.io/v1) are not installed")
+	"their custom resource definitions (" + snapshotsVersion + ") are not installed")
 
 // snapshotObject is what is read of a VolumeSnapshot.
 type snapshotObject struct {
@@ -39,10 +42,10 @@ type snapshotObject struct {
 // aboutSnapshot reads a VolumeSnapshot and what concerns the claim that it is of.
 func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
 	request := r.client.CoreV1().RESTClient().Get()
-	data, err := request.AbsPath(snapshotsPath, "namespaces", ns, "volumesnapshots", name).SetHeader("Accept",
+	data, err := request.AbsPath(snapshotsPath, "namespaces", ns, volume.ResourceSnapshots, name).SetHeader("Accept",
 		"application/json").Do(ctx).Raw()
 	if apierrors.IsNotFound(err) {
-		_, missing := r.client.Discovery().ServerResourcesForGroupVersion("snapshot.storage.k8s.io/v1")
+		_, missing := r.client.Discovery().ServerResourcesForGroupVersion(snapshotsVersion)
 		if apierrors.IsNotFound(missing) {
 			return errNoSnapshots
 		}
@@ -73,9 +76,9 @@ func (s *snapshotObject) told() why.Snapshot {
 // they may be read.
 func (r *reading) snapshots(ns string) read {
 	return func(ctx context.Context) error {
-		path := []string{snapshotsPath, "volumesnapshots"}
+		path := []string{snapshotsPath, volume.ResourceSnapshots}
 		if ns != metav1.NamespaceAll {
-			path = []string{snapshotsPath, "namespaces", ns, "volumesnapshots"}
+			path = []string{snapshotsPath, "namespaces", ns, volume.ResourceSnapshots}
 		}
 		request := r.client.CoreV1().RESTClient().Get().AbsPath(path...).SetHeader("Accept", "application/json")
 		data, err := request.Do(ctx).Raw()

@@ -198,7 +198,7 @@ func (st *state) drop() {
 	st.Claims, st.Volumes, st.Pods = there(st.Claims), there(st.Volumes), there(st.Pods)
 	st.Classes, st.Drivers, st.CSINodes = there(st.Classes), there(st.Drivers), there(st.CSINodes)
 	st.Attachments, st.Nodes, st.Namespaces = there(st.Attachments), there(st.Nodes), there(st.Namespaces)
-	st.Warnings, st.Begun = there(st.Warnings), there(st.Begun)
+	st.Warnings, st.Begun, st.Leases = there(st.Warnings), there(st.Begun), there(st.Leases)
 }
 
 func there[T any](all []*T) []*T {

@@ -48,7 +48,7 @@ func sameAnswers(t *testing.T, k kind, filed why.Objects) {
 		if k.name == "volumesnapshot" {
 			continue
 		}
-		live, there, err := k.explain(t.Context(), town(), "ns", name)
+		live, _, there, err := k.explain(t.Context(), town(), "ns", name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestStateIsTheOwners(t *testing.T) {
 func TestStatesThatAreNone(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "its kind is", "{": "unexpected end", "a: [": "yaml", "kind: Pod": `its kind is "Pod"`,
-		`{"kind":"VolplaneState","Claims":[null],"Nodes":[null],"Pods":[null],"Warnings":[null],"Begun":[null]}`: "",
+		`{"kind":"VolplaneState","Claims":[null],"Nodes":[null],"Pods":[null],"Warnings":[null],"Begun":[null],"Leases":[null]}`: "",
 	} {
 		st, err := (&shell{Streams: Streams{In: strings.NewReader(text)}}).readState("-")
 		switch {

@@ -136,15 +136,14 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	r := newReading(client)
-	if err := k.read(r, ctx, ns, name); err != nil {
+	chain, o, found, err := k.explain(ctx, client, ns, name)
+	switch {
+	case err != nil:
 		return err
-	}
-	chain, found := k.tell(r.Objects, ns, name)
-	if !found {
+	case !found:
 		return absent(ctx, client, k, ns, name)
 	}
-	return s.tellChain(chain, r.Objects, ns, q)
+	return s.tellChain(chain, o, ns, q)
 }
 
 // tellChain prints an answer, and ends with an error unless all is well.
@@ -201,15 +200,17 @@ func oneObject(args []string) (kind, string, error) {
 	return k, name, err
 }
 
-// explain reads what concerns an object and explains it; false when there is no
-// such object.
-func (k kind) explain(ctx context.Context, client kubernetes.Interface, ns, name string) (why.Chain, bool, error) {
+// explain reads what concerns an object and explains it by that; found is false when
+// there is no such object.
+func (k kind) explain(ctx context.Context, client kubernetes.Interface, ns, name string) (
+	c why.Chain, o why.Objects, found bool, err error,
+) {
 	r := newReading(client)
 	if err := k.read(r, ctx, ns, name); err != nil {
-		return why.Chain{}, false, err
+		return c, o, false, err
 	}
-	c, ok := k.tell(r.Objects, ns, name)
-	return c, ok, nil
+	c, found = k.tell(r.Objects, ns, name)
+	return c, r.Objects, found, nil
 }
 
 // whyAnything tells every cause of waiting.
@@ -358,6 +359,6 @@ func (s *shell) chainOf(ctx context.Context, client kubernetes.Interface, word, 
 	if !known {
 		return why.Chain{}, false
 	}
-	chain, found, err := k.explain(ctx, client, ns, name)
+	chain, _, found, err := k.explain(ctx, client, ns, name)
 	return chain, found && err == nil
 }
