@@ -93,9 +93,9 @@ func (s *store[T]) wrote(o T) {
 	s.alter(key, func() { s.own[key] = w })
 }
 
-// went takes the last state of an object that an own write has made go.
-func (s *store[T]) went(o T) {
-	s.lay(o, func(w own[T]) own[T] {
+// deleted takes the last state of an object that an own write has removed.
+func (s *store[T]) deleted(o T) {
+	s.overlay(o, func(w own[T]) own[T] {
 		var none T
 		w.object, w.facts = none, nil
 		return w
@@ -104,7 +104,7 @@ func (s *store[T]) went(o T) {
 
 // learn takes a fact about an object.
 func (s *store[T]) learn(o T, f fact[T]) {
-	s.lay(o, func(w own[T]) own[T] {
+	s.overlay(o, func(w own[T]) own[T] {
 		if !f.shows(w.object) {
 			w.facts = append(slices.Clone(w.facts), f)
 			w.object = impose(w.object, w.facts)
@@ -113,8 +113,8 @@ func (s *store[T]) learn(o T, f fact[T]) {
 	})
 }
 
-// lay changes what is known by own writes of an object, if it is there.
-func (s *store[T]) lay(o T, change func(own[T]) own[T]) {
+// overlay changes what is known by own writes of an object, if it is there.
+func (s *store[T]) overlay(o T, change func(own[T]) own[T]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := cluster.Key(o)

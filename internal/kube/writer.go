@@ -165,7 +165,7 @@ func (w Writer[T]) answer(verb string, o, got T, err error) (T, error) {
 	// Who takes the last finalizer away gets the object as it would be.
 	if got.GetDeletionTimestamp() != nil && len(got.GetFinalizers()) == 0 &&
 		ptr.Equal(got.GetDeletionGracePeriodSeconds(), ptr.To[int64](0)) {
-		w.store.went(got)
+		w.store.deleted(got)
 	} else {
 		w.store.wrote(got)
 	}

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -19,27 +18,6 @@ import (
 // nothing of mounts but by what comes after them, and by events.
 func TestKubelets(t *testing.T) {
 	equal(t, "kubelets.txt", written(t, kubeletRows(), func(s *scene) { s.kubelet("") }))
-}
-
-// written explains each row, after a change that is the same for all.
-func written(t *testing.T, rows []row, first func(*scene)) string {
-	t.Helper()
-	var b strings.Builder
-	for _, r := range rows {
-		s := newScene()
-		first(s)
-		r.change(s)
-		chain, ok := ask(s.all, r.ask)
-		if !ok {
-			t.Fatalf("%s: there is no %s", r.name, r.ask)
-		}
-		b.WriteString("# " + r.name + "\n")
-		if err := why.Render(&b, chain); err != nil {
-			t.Fatal(err)
-		}
-		b.WriteString("\n")
-	}
-	return b.String()
 }
 
 func kubeletRows() []row {

@@ -302,22 +302,29 @@ func TestExplanations(t *testing.T) {
 		"moves.txt": moveRows(),
 		"kinds.txt": kindRows(),
 	} {
-		var b strings.Builder
-		for _, r := range rows {
-			s := newScene()
-			r.change(s)
-			chain, ok := ask(s.all, r.ask)
-			if !ok {
-				t.Fatalf("%s: there is no %s", r.name, r.ask)
-			}
-			b.WriteString("# " + r.name + "\n")
-			if err := why.Render(&b, chain); err != nil {
-				t.Fatal(err)
-			}
-			b.WriteString("\n")
-		}
-		equal(t, file, b.String())
+		equal(t, file, written(t, rows, func(*scene) {}))
 	}
+}
+
+// written explains each row, after a change that is the same for all.
+func written(t *testing.T, rows []row, first func(*scene)) string {
+	t.Helper()
+	var b strings.Builder
+	for _, r := range rows {
+		s := newScene()
+		first(s)
+		r.change(s)
+		chain, ok := ask(s.all, r.ask)
+		if !ok {
+			t.Fatalf("%s: there is no %s", r.name, r.ask)
+		}
+		b.WriteString("# " + r.name + "\n")
+		if err := why.Render(&b, chain); err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
 }
 
 // ask explains an object; a1 stands for the long name of the attachment to n1.
