@@ -141,8 +141,7 @@ func replaceVolume(v string) op {
 	return op{
 		text: "delete volume " + v + " with all its finalizers and make it anew",
 		do: func(ctx context.Context, s side, space string) error {
-			volumes := s.client.CoreV1().PersistentVolumes()
-			before, err := volumes.Get(ctx, space+"-"+v, metav1.GetOptions{})
+			before, err := s.client.CoreV1().PersistentVolumes().Get(ctx, space+"-"+v, metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
@@ -150,14 +149,32 @@ func replaceVolume(v string) op {
 			if err := loseVolume(v).do(ctx, s, space); err != nil && !apierrors.IsNotFound(err) {
 				return err
 			}
-			anew := &corev1.PersistentVolume{
+			return s.makeToStay(ctx, &corev1.PersistentVolume{
 				ObjectMeta: metav1.ObjectMeta{Name: before.Name, Annotations: map[string]string{annAnew: "yes"}}, Spec: before.Spec,
-			}
-			if _, err := volumes.Create(ctx, anew, metav1.CreateOptions{}); err != nil {
-				return err
-			}
-			return s.unprotect(ctx, before.Name)
+			})
 		},
+	}
+}
+
+// makeToStay makes a volume object whose predecessor of the same name has just lost its
+// finalizers. When a controller patches the last finalizer away at that moment, the API
+// server deletes in a second step whatever has the name then, and that may be the new
+// object: the side is left to come to rest, and the object is made again if it is gone.
+func (s side) makeToStay(ctx context.Context, v *corev1.PersistentVolume) error {
+	volumes := s.client.CoreV1().PersistentVolumes()
+	for {
+		if _, err := volumes.Create(ctx, v, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		if err := s.unprotect(ctx, v.Name); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		if err := s.rest(ctx); err != nil {
+			return err
+		}
+		if _, err := volumes.Get(ctx, v.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return err
+		}
 	}
 }
 
