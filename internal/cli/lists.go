@@ -18,7 +18,7 @@ import (
 const (
 	// pageSize is how many objects are asked for at once: the server and this
 	// program hold one page and the next.
-	pageSize = 500
+	pageSize = 2000
 	// maxRequests bounds how many requests are under way at the same time.
 	maxRequests = 16
 	// maxGets is how many objects of a kind are read one by one; of more, all are

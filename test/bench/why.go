@@ -55,21 +55,39 @@ func measureWhy(ctx context.Context, figures map[string]any, n, rounds int) erro
 		for figure, what := range map[string][]string{
 			"why_pvc": {"pvc/many-7"}, "why_pv": {"pv/many-7"}, "why_class": {"sc/local"}, "why_all": {"-A"},
 		} {
-			took, err := askWhy(ctx, p, rounds, what...)
+			took, err := askWhy(ctx, p.Kubeconfig(), rounds, what...)
 			if err != nil {
 				return err
 			}
 			figures[figure+step.name+"_ms"] = milliseconds(took)
 		}
 	}
+	return askFromFar(ctx, figures, p.Kubeconfig(), dir+"/far.kubeconfig", rounds)
+}
+
+// askFromFar asks as an admin does whose cluster is not near, about one claim and
+// about all.
+func askFromFar(ctx context.Context, figures map[string]any, kubeconfig, far string, rounds int) error {
+	stop, err := farAway(kubeconfig, far)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = stop() }()
+	for figure, what := range map[string]string{"why_pvc": "pvc/many-7", "why_all": "-A"} {
+		took, err := askWhy(ctx, far, rounds, what)
+		if err != nil {
+			return err
+		}
+		figures[figure+"_all_attached_from_far_ms"] = milliseconds(took)
+	}
 	return nil
 }
 
 // askWhy returns the median time of a question; that something waits is no error.
-func askWhy(ctx context.Context, p *plane.Plane, rounds int, what ...string) (time.Duration, error) {
+func askWhy(ctx context.Context, kubeconfig string, rounds int, what ...string) (time.Duration, error) {
 	var times []time.Duration
 	for range rounds {
-		cmd := exec.CommandContext(ctx, plane.Bin("volplane"), append([]string{"why", "--kubeconfig", p.Kubeconfig()},
+		cmd := exec.CommandContext(ctx, plane.Bin("volplane"), append([]string{"why", "--kubeconfig", kubeconfig},
 			what...)...)
 		began := time.Now()
 		out, err := cmd.CombinedOutput()
