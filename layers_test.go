@@ -38,11 +38,12 @@ const (
 	etcdServer   = "go.etcd.io/etcd/server/v3"
 	anyInternal  = "internal/"
 	decidePrefix = "internal/decide/"
+	forTests     = "for tests only"
 )
 
 // layers returns the table. The first row whose prefix is the package or a
 // folder above it is the package's row.
-func layers() []layer { return append(lowerLayers(), upperLayers()...) }
+func layers() []layer { return slices.Concat(lowerLayers(), flexLayers(), upperLayers()) }
 
 // lowerLayers are the rows of words, decisions and what speaks to one side only.
 func lowerLayers() []layer {
@@ -63,20 +64,47 @@ func lowerLayers() []layer {
 			"internal/volume", "internal/redact", "internal/socket", "internal/csi", "internal/csi/registrar",
 		}, append(heavy, clientGo), "speaks to drivers only"},
 		{"internal/manifest", nil, append(deeds, "sync", "time"), "manifests are functions of their arguments"},
-		{"internal/durable/durabletest", []string{"internal/durable"}, append(heavy, clientGo, grpc), "for tests only"},
+		{"internal/durable/durabletest", []string{"internal/durable"}, append(heavy, clientGo, grpc), forTests},
 		{"internal/durable", nil, append(heavy, clientGo, grpc), "speaks to the disk only"},
-		{"internal/mount", []string{
-			"internal/volume", "internal/mount/",
-		}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
+		{"internal/mount", nil, append(heavy, clientGo, grpc), "speaks to the kernel only"},
 		{"internal/kube/kubetest", []string{
 			"internal/volume", "internal/cluster", "internal/kube", "internal/controller", "internal/testkit",
-		}, heavy, "for tests only"},
+		}, heavy, forTests},
 		{"internal/kube", []string{"internal/volume", "internal/cluster"}, heavy, "a client, whoever the server is"},
 		{"internal/node/uses", []string{
 			"internal/volume", "internal/cluster", decidePrefix,
 		}, append(deeds[1:], "sync"), "reads what it is given, and says what a Pod wants where"},
 		{"internal/identity", []string{"internal/durable", decidePrefix}, append(heavy, grpc), "speaks to the API server " +
 			"and the disk only"},
+	}
+}
+
+// flexLayers are the rows of what is about FlexVolume drivers.
+func flexLayers() []layer {
+	heavy := []string{apiServer, kubernetes, etcdServer}
+	return []layer{
+		{"internal/flex/bridge", []string{
+			"internal/volume", "internal/socket", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
+			"internal/mount/", "internal/csi/", "internal/flex/driver", "internal/flex/host",
+		}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
+		{"internal/flex/install", []string{
+			"internal/durable", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host",
+		}, append(heavy, clientGo, grpc), "puts files in their place, beside any host"},
+		{"internal/flex/doctor", []string{
+			"internal/redact", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host",
+		}, append(heavy, clientGo, grpc), "judges a script by the host's own calls"},
+		{"internal/flex/host", []string{
+			"internal/volume", "internal/durable", decidePrefix, "internal/flex/driver",
+		}, append(heavy, clientGo, grpc), "finds scripts and calls none but by a driver"},
+		{"internal/flex/driver", []string{
+			"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
+		}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
+		{"internal/flex/migrate", []string{
+			"internal/volume", "internal/cluster", decidePrefix, "internal/kube",
+		}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
+		{"internal/flex", []string{
+			"internal/volume", decidePrefix, "internal/kube", "internal/parts", "internal/flex/",
+		}, heavy, "the only door to what is about FlexVolume drivers"},
 	}
 }
 
@@ -95,13 +123,15 @@ func upperLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/node/registration",
 		}, heavy, "what the cluster knows of the node, whatever is mounted there"},
 		{"internal/node/health", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube",
-			"internal/node/journal",
+			"internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/journal",
 		}, heavy, "looks at mounted volumes, whoever mounts them"},
 		{"internal/node/leftovers", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/mount", "internal/kube", "internal/node/journal",
 			"internal/node/uses",
 		}, heavy, "finds what is mounted and not recorded, before anybody mounts"},
+		{"internal/node/journal", []string{
+			"internal/durable", decidePrefix,
+		}, append(heavy, clientGo, grpc), "keeps what must survive, and acts on nothing"},
 		{"internal/node/volumes", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/mount/",
 			"internal/kube", "internal/node/journal", "internal/node/uses", "internal/node/identity",
@@ -117,34 +147,11 @@ func upperLayers() []layer {
 		{"internal/driver/local", []string{
 			"internal/volume", "internal/socket", "internal/durable", "internal/mount",
 		}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
-		{"internal/flex/bridge", []string{
-			"internal/volume", "internal/socket", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
-			"internal/mount/", "internal/csi", "internal/csi/", "internal/flex/driver", "internal/flex/host",
-		}, append(heavy, clientGo), "serves scripts over sockets and knows no cluster"},
-		{"internal/flex/install", []string{
-			"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount", "internal/flex/driver",
-			"internal/flex/host",
-		}, append(heavy, clientGo, grpc), "puts files in their place, beside any host"},
-		{"internal/flex/doctor", []string{
-			"internal/volume", "internal/redact", decidePrefix, "internal/mount", "internal/flex/driver", "internal/flex/host",
-		}, append(heavy, clientGo, grpc), "judges a script by the host's own calls"},
-		{"internal/flex/host", []string{
-			"internal/volume", "internal/durable", decidePrefix, "internal/flex/driver",
-		}, append(heavy, clientGo, grpc), "finds scripts and calls none but by a driver"},
-		{"internal/flex/driver", []string{
-			"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
-		}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
-		{"internal/flex/migrate", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/kube",
-		}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
-		{"internal/flex", []string{
-			"internal/volume", decidePrefix, "internal/kube", "internal/parts", "internal/flex/",
-		}, heavy, "the only door to what is about FlexVolume drivers"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
-		{"internal/golden", nil, append(heavy, clientGo), "for tests only"},
-		{"internal/testkit", nil, append(heavy, clientGo), "for tests only"},
-		{"internal/logged", nil, append(heavy, clientGo), "for tests only"},
+		{"internal/golden", nil, append(heavy, clientGo), forTests},
+		{"internal/testkit", nil, append(heavy, clientGo), forTests},
+		{"internal/logged", nil, append(heavy, clientGo), forTests},
 		{"internal/orphans", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
@@ -152,7 +159,11 @@ func upperLayers() []layer {
 			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/manifest", "internal/identity",
 			"internal/flex", "internal/flex/migrate", "internal/orphans",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
-		{"internal/app", []string{anyInternal}, heavy, "the only place that joins parts stays thin"},
+		{"internal/app", []string{
+			"internal/volume", decidePrefix, "internal/csi", "internal/csi/registrar", "internal/kube", "internal/controller",
+			"internal/controller/", "internal/node", "internal/driver/local", "internal/flex", "internal/manifest",
+			"internal/orphans", "internal/parts",
+		}, heavy, "the only place that joins parts stays thin"},
 		{"cmd/volplane", []string{
 			"internal/cli", "internal/app", "internal/flex", "internal/parts", "internal/csi",
 		}, heavy, "main is boring"},
@@ -163,13 +174,27 @@ func upperLayers() []layer {
 func standaloneLayers() []layer {
 	return []layer{
 		{"standalone/up", []string{
-			"standalone/", "internal/app", "internal/flex", "internal/parts", "internal/csi", "internal/volume", decidePrefix,
+			"standalone/apiserver", "standalone/backup", "standalone/garbage", "standalone/pki", "internal/app",
+			"internal/flex", "internal/parts", "internal/csi", "internal/volume", decidePrefix,
 		}, nil, "knows roles, not their parts"},
 		{"standalone/cmd/", []string{"standalone/up", "standalone/backup"}, nil, "main is boring"},
 		{"standalone/apiserver/guard", []string{"internal/volume", "internal/decide/flex"}, nil, "asks for rights, and " +
 			"knows what the names of drivers mean"},
-		{"standalone/", []string{"standalone/", "internal/volume", "internal/durable", decidePrefix}, nil, "the API server " +
-			"knows no controller, no node agent and no driver"},
+		{"standalone/apiserver/", []string{
+			"standalone/pki", "internal/volume", "internal/durable", decidePrefix,
+		}, nil, "a part of the API server that stands by itself"},
+		{"standalone/apiserver", []string{
+			"standalone/apiserver/", "standalone/backup", "standalone/datadir", "standalone/etcd", "standalone/pki",
+			"standalone/progress", "internal/volume", "internal/durable", decidePrefix,
+		}, nil, "the API server knows no controller, no node agent and no driver"},
+		{"standalone/backup", []string{
+			"standalone/datadir", "standalone/etcd", "internal/durable",
+		}, nil, "works on a data directory that no process uses, or on etcd's own copy"},
+		{"standalone/etcd", []string{"standalone/progress", decidePrefix}, nil, "keeps keys, whatever they are of"},
+		{"standalone/pki", []string{"internal/durable", decidePrefix}, nil, "makes keys and certificates, for anybody"},
+		{"standalone/datadir", []string{"internal/durable"}, nil, "knows whose a data directory is, not what is in it"},
+		{"standalone/garbage", nil, nil, "deletes by owners, whatever the objects are"},
+		{"standalone/progress", nil, nil, "tells how far something is, whatever it is"},
 	}
 }
 
@@ -196,26 +221,33 @@ func TestLayers(t *testing.T) {
 // TestStandaloneLayers does the same for the module that go list, run here,
 // does not see.
 func TestStandaloneLayers(t *testing.T) {
+	for name, imports := range standaloneImports(t) {
+		if row := rowOf(standaloneLayers(), name); row == nil {
+			t.Errorf("%s has no row in the table of layers", name)
+		} else {
+			row.check(t, name, imports, nil)
+		}
+	}
+}
+
+// standaloneImports returns what the packages of the heavy module import.
+func standaloneImports(t *testing.T) map[string][]string {
+	t.Helper()
+	out := map[string][]string{}
 	for _, f := range goFiles(t) {
 		name := filepath.ToSlash(filepath.Dir(f.path))
 		if !strings.HasPrefix(name, "standalone/") || f.test || strings.HasSuffix(name, "test") {
 			continue
 		}
-		row := rowOf(standaloneLayers(), name)
-		if row == nil {
-			t.Errorf("%s has no row in the table of layers", name)
-			continue
-		}
-		var imports []string
 		for _, spec := range f.syntax.Imports {
 			path, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {
 				t.Fatal(err)
 			}
-			imports = append(imports, path)
+			out[name] = append(out[name], path)
 		}
-		row.check(t, f.path, imports, nil)
 	}
+	return out
 }
 
 // TestWing keeps what is about FlexVolume drivers behind one door: whoever else is asked about volumes, nodes and Pods
