@@ -280,6 +280,24 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// TestAnswerOf: an error of a driver has a code, one of this program has none.
+func TestAnswerOf(t *testing.T) {
+	for err, want := range map[error]volume.Answer{
+		nil:                 {Outcome: volume.Done, Code: "OK"},
+		errors.New("plain"): {Outcome: volume.Unknown, Text: "Unknown: plain"},
+		status.Error(codes.NotFound, "no\nvolume"): {
+			Outcome: volume.Failed, Code: "NotFound", Number: 5, Text: "NotFound: no volume",
+		},
+		fmt.Errorf("detach: %w", status.Error(codes.Aborted, "busy")): {
+			Outcome: volume.Unknown, Code: "Aborted", Number: 10, Text: "Aborted: detach: rpc error: code = Aborted desc = busy",
+		},
+	} {
+		if got := csi.AnswerOf(err); got != want {
+			t.Errorf("AnswerOf(%v) = %+v, want %+v", err, got, want)
+		}
+	}
+}
+
 func TestCode(t *testing.T) {
 	for want, err := range map[codes.Code]error{
 		codes.OK: nil, codes.Unknown: errors.New("plain"),

@@ -51,6 +51,15 @@ func OutcomeOfNodeCall(err error) volume.Outcome {
 	return OutcomeOf(err)
 }
 
+// AnswerOf returns the end of a call as the facts that decisions judge.
+func AnswerOf(err error) volume.Answer {
+	a := volume.Answer{Outcome: OutcomeOf(err), Text: Describe(err)}
+	if s, ok := status.FromError(err); ok {
+		a.Code, a.Number = s.Code().String(), int32(s.Code()) //nolint:gosec // gRPC's codes are small
+	}
+	return a
+}
+
 // Code returns the gRPC code of an error, wrapped or not: OK of nil, and
 // Unknown of an error that is no gRPC status.
 func Code(err error) codes.Code {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
@@ -203,7 +204,7 @@ func (a *attacher) gather(va *storagev1.VolumeAttachment) attach.Facts {
 func (a *attacher) apply(ctx context.Context, f attach.Facts, p attach.Plan) error {
 	switch p.Step {
 	case attach.Mark:
-		return a.mark(ctx, f.Attachment, nil)
+		return a.settle(ctx, p.Step, f.Attachment, answerOf(nil), nil)
 	case attach.Attach:
 		return a.attach(ctx, f, p)
 	case attach.Detach:
@@ -211,7 +212,7 @@ func (a *attacher) apply(ctx context.Context, f attach.Facts, p attach.Plan) err
 	case attach.Release:
 		return a.release(ctx, f.Attachment)
 	case attach.Refuse:
-		return a.refuse(ctx, f.Attachment, p.Because)
+		return a.write(ctx, f.Attachment, attach.Refused(f.Attachment, p.Because, metav1.Now()))
 	case attach.Nothing:
 	}
 	return nil

@@ -3,39 +3,34 @@ package attacher
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // attach keeps the volume object, then the attachment with all that its detach
-// needs, then calls the driver (S3-011 to S3-013). Whatever the call's outcome
-// is, the finalizers stay: only a detach or a success ends an attach.
+// needs, then calls the driver (S3-011 to S3-013).
 func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) error {
 	va := f.Attachment
 	request, err := a.request(ctx, f.Volume, p)
 	if err != nil {
-		return a.failed(ctx, va, err)
+		return a.settle(ctx, attach.Attach, va, answerOf(err), err)
 	}
 	if err := a.keepVolume(ctx, f.Volume, true); err != nil {
 		return err
 	}
 	if p.Left != "" {
-		if err := a.unpublish(ctx, va, attach.Plan{Record: p.Record, NodeID: p.Left}); err != nil {
-			return a.failed(ctx, va, err)
+		if answer, err := a.unpublish(ctx, va, attach.Plan{Record: p.Record, NodeID: p.Left}); err != nil {
+			return a.settle(ctx, attach.Attach, va, answer, err)
 		}
 	}
 	if recorded, changed := attach.Recorded(va, p); changed {
@@ -47,12 +42,12 @@ func (a *attacher) attach(ctx context.Context, f attach.Facts, p attach.Plan) er
 	if !ok {
 		return fmt.Errorf("driver %s has gone", va.Spec.Attacher)
 	}
-	answer, err := d.ControllerClient().ControllerPublishVolume(ctx, request)
-	if err != nil {
-		return a.failed(ctx, va, err)
+	response, err := d.ControllerClient().ControllerPublishVolume(ctx, request)
+	if err == nil {
+		a.known.forget(va.UID)
 	}
-	a.known.forget(va.UID)
-	return a.mark(ctx, va, answer.GetPublishContext())
+	answer := attach.Answer{Answer: csi.AnswerOf(err), Published: response.GetPublishContext()}
+	return a.settle(ctx, attach.Attach, va, answer, err)
 }
 
 // request resolves all that can fail before the finalizers are written, for
@@ -79,107 +74,77 @@ func (a *attacher) request(
 	}, nil
 }
 
-// mark writes that the volume is attached (S1-055 to S1-057), if it does not
-// say so.
-func (a *attacher) mark(ctx context.Context, va *storagev1.VolumeAttachment, published map[string]string) error {
-	if s := va.Status; s.Attached && s.AttachError == nil && maps.Equal(s.AttachmentMetadata, published) {
-		return nil
+func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) error {
+	if f.Trivial {
+		return a.settle(ctx, attach.Detach, f.Attachment, answerOf(nil), nil)
 	}
-	return a.patchStatus(ctx, va, map[string]any{"attached": true, "attachmentMetadata": published, "attachError": nil})
+	answer, err := a.unpublish(ctx, f.Attachment, p)
+	return a.settle(ctx, attach.Detach, f.Attachment, answer, err)
 }
 
-func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) error {
-	if !f.Trivial {
-		if err := a.unpublish(ctx, f.Attachment, p); err != nil {
-			return a.failed(ctx, f.Attachment, err)
-		}
-	}
-	if volume := a.lost.found(f.Attachment); volume != "" {
-		a.Add(controller.Key{Kind: kindVolume, Name: volume})
-		return nil
-	}
-	return a.release(ctx, f.Attachment)
-}
+func answerOf(err error) attach.Answer { return attach.Answer{Answer: csi.AnswerOf(err)} }
 
 // unpublish calls ControllerUnpublishVolume. A Secret that was deleted must not
 // keep the volume attached for ever; most drivers detach without one (S1-121).
-func (a *attacher) unpublish(ctx context.Context, va *storagev1.VolumeAttachment, p attach.Plan) error {
+func (a *attacher) unpublish(
+	ctx context.Context, va *storagev1.VolumeAttachment, p attach.Plan,
+) (attach.Answer, error) {
 	d, ok := a.Drivers.Get(va.Spec.Attacher)
 	if !ok {
-		return fmt.Errorf("driver %s has gone", va.Spec.Attacher)
+		err := fmt.Errorf("driver %s has gone", va.Spec.Attacher)
+		return answerOf(err), err
 	}
 	secret, missing, err := kube.SecretDataLeft(ctx, a.Client, p.Record.Secret)
 	if err != nil {
-		return err
+		return answerOf(err), err
 	}
 	_, err = d.ControllerClient().ControllerUnpublishVolume(ctx, &csipb.ControllerUnpublishVolumeRequest{
 		VolumeId: p.Record.Handle, NodeId: p.NodeID, Secrets: secret,
 	})
+	answer := answerOf(err)
 	if err != nil && missing != nil {
-		return fmt.Errorf("%s; %w", csi.Describe(err), missing)
+		answer.NoSecret, err = missing.Error(), fmt.Errorf("%w; %w", err, missing)
 	}
-	return err
+	return answer, err
 }
 
-// release removes our finalizer; only a gone attachment means detached
-// (S1-064, S1-086).
+// settle applies what follows an answer; cause is the error of the call.
+func (a *attacher) settle(
+	ctx context.Context, step attach.Step, va *storagev1.VolumeAttachment, answer attach.Answer, cause error,
+) error {
+	r := attach.After(step, va, answer, metav1.Now())
+	if err := a.write(ctx, va, r); err != nil {
+		return err
+	}
+	if r.Retry {
+		return fmt.Errorf("attachment %s: %w", va.Name, cause)
+	}
+	if !r.Release {
+		return nil
+	}
+	if volume := a.lost.found(va); volume != "" {
+		a.Add(controller.Key{Kind: kindVolume, Name: volume})
+		return nil
+	}
+	return a.release(ctx, va)
+}
+
+// release removes the attacher's finalizer.
 func (a *attacher) release(ctx context.Context, va *storagev1.VolumeAttachment) error {
 	_, err := a.attachments.Update(ctx, attach.Released(va))
 	return kube.IgnoreNotFound(err)
 }
 
-// failed writes a call's error where people look for it, and has the call
-// repeated.
-func (a *attacher) failed(ctx context.Context, va *storagev1.VolumeAttachment, cause error) error {
-	e, detaching := storagev1.VolumeError{Message: csi.Describe(cause)}, va.DeletionTimestamp != nil
-	if _, ok := status.FromError(cause); ok && !detaching {
-		e.ErrorCode = ptr.To(int32(csi.Code(cause)))
+// write tells what follows an answer, as an event and in the status. An attachment that is gone has no status, and
+// another one of its name gets none.
+func (a *attacher) write(ctx context.Context, va *storagev1.VolumeAttachment, r attach.Result) error {
+	if r.Warn {
+		a.Events.Warn(va, r.Because)
 	}
-	if err := a.writeError(ctx, va, attach.Failed(va, detaching, e.Message), e); err != nil {
-		return err
-	}
-	return fmt.Errorf("attachment %s: %w", va.Name, cause)
-}
-
-// refuse writes once why an attachment cannot go on.
-func (a *attacher) refuse(ctx context.Context, va *storagev1.VolumeAttachment, why volume.Because) error {
-	if says(va, why.Message) {
+	if r.Status == nil {
 		return nil
 	}
-	return a.writeError(ctx, va, why, storagev1.VolumeError{Message: why.Message})
-}
-
-// says whether an attachment has this error already.
-func says(va *storagev1.VolumeAttachment, message string) bool {
-	written := va.Status.AttachError
-	if va.DeletionTimestamp != nil {
-		written = va.Status.DetachError
-	}
-	return written != nil && written.Message == message
-}
-
-// writeError records an error in the status (S1-059, S1-066) and, when it is
-// news, as an event (S1-060, S1-067): a call that fails is repeated many times.
-func (a *attacher) writeError(
-	ctx context.Context, va *storagev1.VolumeAttachment, why volume.Because, e storagev1.VolumeError,
-) error {
-	if !says(va, e.Message) {
-		a.Events.Warn(va, why)
-	}
-	field := "attachError"
-	if va.DeletionTimestamp != nil {
-		field = "detachError"
-	}
-	// A null takes away the code of an earlier error.
-	return a.patchStatus(ctx, va, map[string]any{
-		field: map[string]any{"time": metav1.Now(), "message": e.Message, "errorCode": e.ErrorCode},
-	})
-}
-
-// patchStatus writes fields of the status; an attachment that is gone needs
-// none, and another one of its name gets none.
-func (a *attacher) patchStatus(ctx context.Context, va *storagev1.VolumeAttachment, fields map[string]any) error {
-	patch := map[string]any{"metadata": map[string]any{"uid": va.UID}, "status": fields}
+	patch := map[string]any{"metadata": map[string]any{"uid": va.UID}, "status": r.Status}
 	_, err := a.attachments.Patch(ctx, va, types.MergePatchType, patch, "status")
 	return kube.IgnoreNotFound(err)
 }

@@ -207,6 +207,24 @@ func TestOldNodeIsNotLeft(t *testing.T) {
 	w.attachment(va(recorded, old, failed("Unavailable: gone", ptr.To(int32(codes.Unavailable)))))
 }
 
+// TestOldNodeIsNotLeftWithoutSecret: the Secret goes between the two calls, and the driver does not detach without it:
+// both are told, with the driver's code.
+func TestOldNodeIsNotLeftWithoutSecret(t *testing.T) {
+	old := func(a *storagev1.VolumeAttachment) { a.Annotations[volume.AnnNodeID] = "id-old" }
+	w := newWorld(t, Options{}, pv(kept), va(recorded, old), csiNode(), secret())
+	reads := 0
+	w.client.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		reads++
+		return reads > 1, nil, apierrors.NewNotFound(corev1.Resource("secrets"), "s")
+	})
+	w.driver.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
+		return csitest.Action{Err: status.Error(codes.Unauthenticated, "who are you")}
+	})
+	w.fails(kindAttachment, "va", "who are you")
+	w.attachment(va(recorded, old, failed(`Unauthenticated: who are you; read secret ns/s: secrets "s" not found`,
+		ptr.To(int32(codes.Unauthenticated)))))
+}
+
 // TestRefusedDetach says once what is missing.
 func TestRefusedDetach(t *testing.T) {
 	blank := func(a *storagev1.VolumeAttachment) { delete(a.Annotations, volume.AnnDetach) }

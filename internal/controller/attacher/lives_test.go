@@ -132,7 +132,7 @@ func TestDetachWithoutSecret(t *testing.T) {
 	bare := unpublishRequest()
 	bare.Secrets = nil
 	w.called(bare)
-	message := "Unknown: " + strings.TrimPrefix(err.Error(), "attachment va: ")
+	message := `Unauthenticated: who are you; read secret ns/s: secrets "s" not found`
 	w.attachment(va(recorded, attached, going, func(a *storagev1.VolumeAttachment) {
 		a.Status.DetachError = &storagev1.VolumeError{Message: message}
 	}))

@@ -2,13 +2,11 @@ package attacher
 
 import (
 	"sync"
-	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/attach"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // lost are attachments that went away without a detach, by name, as they were.
@@ -20,12 +18,7 @@ type lost struct {
 
 // put adds an attachment, as one that is to be detached.
 func (l *lost) put(va *storagev1.VolumeAttachment) {
-	c := va.DeepCopy()
-	c.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-	// Somebody may have taken it away.
-	if !attach.Kept(c) {
-		c.Finalizers = append(c.Finalizers, volume.AttacherFinalizer(c.Spec.Attacher))
-	}
+	c := attach.ToDetach(va, metav1.Now())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.all == nil {

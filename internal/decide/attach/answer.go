@@ -1,0 +1,107 @@
+package attach
+
+import (
+	"maps"
+
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Answer is how an attach or a detach ended, or the preparation of one.
+type Answer struct {
+	volume.Answer
+	// NoSecret says why the driver was called to detach without the Secret that the record names; empty when it had it.
+	NoSecret string
+	// Published is the publish context that an attach has returned.
+	Published map[string]string
+}
+
+// Result is what follows an answer.
+type Result struct {
+	// Status has the fields to be changed in the attachment's status; nil when it says all of it already.
+	Status map[string]any
+	// Warn says that the reason is new and becomes an event: a call that fails is repeated many times.
+	Warn bool
+	// Release says that the attacher's finalizer is removed: only a finished detach means detached (S1-064, S1-086).
+	Release bool
+	// Retry says that the call is repeated after a back-off.
+	Retry   bool
+	Because volume.Because
+}
+
+// After decides what follows the end of a step of an attachment that calls the driver, if it has anything to do. The
+// finalizers stay whatever the outcome of a failed call is: only a detach that is done ends an attach.
+func After(s Step, a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Result {
+	switch {
+	case answer.Outcome != volume.Done:
+		return failed(a, answer, now)
+	case s == Detach:
+		return Result{Release: true, Because: volume.Because{
+			Reason: volume.ReasonDetaching, Message: Name(a) + " is detached from node " + a.Spec.NodeName, Next: "attacher",
+		}}
+	}
+	r := Result{Because: volume.Because{
+		Reason: volume.ReasonAttached, Message: Name(a) + " is attached to node " + a.Spec.NodeName,
+	}}
+	if s := a.Status; !s.Attached || s.AttachError != nil || !maps.Equal(s.AttachmentMetadata, answer.Published) {
+		// S1-055 to S1-057.
+		r.Status = map[string]any{"attached": true, "attachmentMetadata": answer.Published, "attachError": nil}
+	}
+	return r
+}
+
+// failed writes the error where people look for it. The code is the API's for attaching only, and is the driver's own:
+// an error without one takes the code of an earlier error away.
+func failed(a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Result {
+	text, detaching := answer.Text, a.DeletionTimestamp != nil
+	if answer.NoSecret != "" {
+		text += "; " + answer.NoSecret
+	}
+	var code any
+	if answer.Code != "" && !detaching {
+		code = answer.Number
+	}
+	return Result{
+		Status: errorStatus(a, text, code, now), Warn: !says(a, text), Retry: true, Because: Failed(a, detaching, text),
+	}
+}
+
+// Refused decides what is written when an attachment cannot go on before something changes, which wakes it: the reason,
+// once.
+func Refused(a *storagev1.VolumeAttachment, why volume.Because, now metav1.Time) Result {
+	if says(a, why.Message) {
+		return Result{Because: why}
+	}
+	return Result{Status: errorStatus(a, why.Message, nil, now), Warn: true, Because: why}
+}
+
+// says whether the status of an attachment has this error already.
+func says(a *storagev1.VolumeAttachment, message string) bool {
+	written := a.Status.AttachError
+	if a.DeletionTimestamp != nil {
+		written = a.Status.DetachError
+	}
+	return written != nil && written.Message == message
+}
+
+// errorStatus has the field of the status that an error belongs into (S1-059, S1-066).
+func errorStatus(a *storagev1.VolumeAttachment, message string, code any, now metav1.Time) map[string]any {
+	field := "attachError"
+	if a.DeletionTimestamp != nil {
+		field = "detachError"
+	}
+	return map[string]any{field: map[string]any{"time": now, "message": message, "errorCode": code}}
+}
+
+// ToDetach returns an attachment that went away without a detach as one that is to be detached.
+func ToDetach(gone *storagev1.VolumeAttachment, now metav1.Time) *storagev1.VolumeAttachment {
+	a := gone.DeepCopy()
+	a.DeletionTimestamp = &now
+	if !Kept(a) {
+		// Somebody has removed the finalizer by hand.
+		a.Finalizers = append(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
+	}
+	return a
+}
