@@ -56,6 +56,8 @@ func lowerLayers() []layer {
 		{"internal/redact", nil, append(deeds, "k8s.io/api", "k8s.io/apimachinery"), "texts, not deeds"},
 		{"internal/cluster", []string{"internal/volume"}, append(deeds, "sync", "time"), "what is looked up, not how " +
 			"it came here"},
+		{"internal/decide/chain", []string{"internal/volume"}, append(deeds, "sync", "time"), "what an explanation is made " +
+			"of, not how it is found"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments"},

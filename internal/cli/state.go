@@ -256,10 +256,10 @@ func (s *shell) whyFrom(q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	chain, found := k.tell(st.Objects, ns, name)
+	told, found := k.tell(st.Objects, ns, name)
 	if !found {
 		return fmt.Errorf("there is no %s/%s in %s, which was written at %s", k.name, name, q.from,
 			st.Now.UTC().Format(time.DateTime+" UTC"))
 	}
-	return s.tellChain(chain, st.Objects, ns, q)
+	return s.tellChain(told, st.Objects, ns, q)
 }

@@ -9,6 +9,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/capacity"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -99,7 +100,7 @@ func (k known) lacks(p *corev1.Pod, node string) (volume.Because, bool) {
 
 // homeless tells of a Pod that found no node, and what to do when that is for
 // want of a driver of a host.
-func (k known) homeless(p *corev1.Pod, message string) Link {
+func (k known) homeless(p *corev1.Pod, message string) chain.Link {
 	if short, unknown := capacity.Short(message); short {
 		return k.roomless(p, message, unknown)
 	}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -28,14 +29,14 @@ type actor struct {
 // alive adds to the links that wait for a program what its Lease says of it, when
 // it does not live. A program without a lease may have been told not to use one,
 // so nothing is said of it.
-func (f facts) alive(links []Link) []Link {
+func (f facts) alive(links []chain.Link) []chain.Link {
 	if len(f.Leases) == 0 && !f.LeasesHidden {
 		return links
 	}
-	out := make([]Link, 0, len(links))
+	out := make([]chain.Link, 0, len(links))
 	for _, l := range links {
 		a, known := f.actor(l)
-		if known && l.State == Waiting && f.LeasesHidden {
+		if known && l.State == chain.Waiting && f.LeasesHidden {
 			l.Because.Message += "; whether " + a.name + " is alive is not told, for you may not list leases"
 		}
 		out = append(out, l)
@@ -55,14 +56,14 @@ func (f facts) alive(links []Link) []Link {
 
 // actor returns the program that has to act before a link holds; false when none
 // does, or none that has a lease.
-func (f facts) actor(l Link) (actor, bool) {
+func (f facts) actor(l chain.Link) (actor, bool) {
 	next, driver := l.Because.Next, f.driverName()
 	if next == driver {
 		next = callerOf(l.Subject)
 	}
 	node, isNode := strings.CutPrefix(next, "node ")
 	switch {
-	case l.State == OK:
+	case l.State == chain.OK:
 	case isNode:
 		return actor{
 			name: "node " + node, subject: "node/" + node, namespace: corev1.NamespaceNodeLease, lease: node,
@@ -113,14 +114,14 @@ func (k known) leaseOf(a actor) *coordinationv1.Lease {
 
 // dead tells of a program whose lease nobody renews; false when somebody does, or
 // when there is no lease.
-func (k known) dead(a actor) (Link, bool) {
+func (k known) dead(a actor) (chain.Link, bool) {
 	l := k.leaseOf(a)
 	if l == nil || l.Spec.RenewTime == nil {
-		return Link{}, false
+		return chain.Link{}, false
 	}
 	age, name := k.clock.Sub(renewed(l)), l.Namespace+"/"+l.Name
 	if age <= max(time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0))*time.Second, shortestLease) {
-		return Link{}, false
+		return chain.Link{}, false
 	}
 	holder := ptr.Deref(l.Spec.HolderIdentity, "")
 	message := fmt.Sprintf("%s shows no sign of life: %s has renewed lease %s for the last time %s ago",
@@ -129,16 +130,16 @@ func (k known) dead(a actor) (Link, bool) {
 		message = fmt.Sprintf("%s does not run: lease %s was given back %s ago, and nobody has taken it since",
 			a.name, name, age.Round(time.Second))
 	}
-	return link(a.subject, Problem, a.reason, message, a.next), true
+	return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
 }
 
 // untouched tells of an attachment that no attacher has taken up, when there is no
 // lease of an attacher either: each adds its finalizer before it calls the driver.
-func (f facts) untouched(l Link, a actor) (Link, bool) {
+func (f facts) untouched(l chain.Link, a actor) (chain.Link, bool) {
 	node := strings.TrimPrefix(l.Subject, "attachment/")
 	inProcess := f.controlPlane() != nil // whose attacher needs no lease
 	if inProcess || f.LeasesHidden || f.leaseOf(a) != nil || l.Because.Reason != volume.ReasonAttaching {
-		return Link{}, false
+		return chain.Link{}, false
 	}
 	for _, va := range f.attached() {
 		finalizer := volume.AttacherFinalizer(va.Spec.Attacher)
@@ -148,9 +149,9 @@ func (f facts) untouched(l Link, a actor) (Link, bool) {
 		}
 		message := fmt.Sprintf("no attacher of driver %s has taken up what there is to attach: finalizer %s is missing, "+
 			"and nobody has ever held lease %s", va.Spec.Attacher, finalizer, a.lease)
-		return link(a.subject, Problem, a.reason, message, a.next), true
+		return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
 	}
-	return Link{}, false
+	return chain.Link{}, false
 }
 
 // patience is how long an attacher may take to take up an attachment.

@@ -9,17 +9,18 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // attachments tells, for each node, whether the volume is attached where it is
 // wanted and only there.
-func (f facts) attachments() []Link {
+func (f facts) attachments() []chain.Link {
 	if f.Volume == nil || f.Volume.Spec.CSI == nil || attach.Needless(f.Driver) {
 		return nil
 	}
-	var out []Link
+	var out []chain.Link
 	wanted := f.wanted()
 	for _, node := range wanted {
 		if a := first(f.attached(), func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node }); a != nil {
@@ -37,8 +38,8 @@ func (f facts) attachments() []Link {
 }
 
 // leaving tells of an attachment to a node where no Pod is told of.
-func (f facts) leaving(a *storagev1.VolumeAttachment) []Link {
-	links := []Link{f.attachment(attachmentSubject(a.Spec.NodeName), a)}
+func (f facts) leaving(a *storagev1.VolumeAttachment) []chain.Link {
+	links := []chain.Link{f.attachment(attachmentSubject(a.Spec.NodeName), a)}
 	if l, dead := f.forced(a); dead {
 		links = append(links, l)
 	}
@@ -68,7 +69,7 @@ func (k known) plan(node string) attach.NodePlan {
 
 // unattached tells of a volume that Pods on a node want and that has no attachment
 // to it; and of what it waits for.
-func (f facts) unattached(node string) []Link {
+func (f facts) unattached(node string) []chain.Link {
 	told := f.plan(node).Wanted(f.Volume, node)
 	if b, ok := f.usedElsewhere(node); ok && told.Reason == volume.ReasonAttaching {
 		told = volume.Condition{Because: b}
@@ -76,7 +77,7 @@ func (f facts) unattached(node string) []Link {
 	if told.Reason == volume.ReasonNodeGone {
 		return nil // which its Pods tell
 	}
-	links := []Link{f.tell(attachmentSubject(node), told)}
+	links := []chain.Link{f.tell(attachmentSubject(node), told)}
 	if told.Reason != volume.ReasonMultiAttach {
 		return links
 	}
@@ -85,12 +86,12 @@ func (f facts) unattached(node string) []Link {
 			continue
 		}
 		for _, l := range f.leaving(a) {
-			if l.State != OK {
+			if l.State != chain.OK {
 				links = append(links, l)
 			}
 		}
 		for _, p := range f.users() {
-			if l := f.mounted(p); p.Spec.NodeName == a.Spec.NodeName && l.State != OK {
+			if l := f.mounted(p); p.Spec.NodeName == a.Spec.NodeName && l.State != chain.OK {
 				links = append(links, l)
 			}
 		}
@@ -100,11 +101,11 @@ func (f facts) unattached(node string) []Link {
 
 // tell returns the link of what a decision says; who acts next is the host of the
 // driver, if it has one.
-func (f facts) tell(subject string, t volume.Condition) Link {
+func (f facts) tell(subject string, t volume.Condition) chain.Link {
 	if s := f.source(); t.Next == s.CSI {
 		t.Next = s.Next()
 	}
-	return tell(subject, t)
+	return chain.Tell(subject, t)
 }
 
 // usedElsewhere tells of a volume that its attachdetach does not attach, because
@@ -128,12 +129,12 @@ func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 }
 
 // alone tells of an attachment by itself.
-func (k known) alone(a *storagev1.VolumeAttachment) Link {
+func (k known) alone(a *storagev1.VolumeAttachment) chain.Link {
 	return facts{known: k}.attachment("volumeattachment/"+a.Name, a)
 }
 
 // attachment tells of an attachment, wanted or not.
-func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) Link {
+func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.Link {
 	s, node := note.Driver{CSI: a.Spec.Attacher}, a.Spec.NodeName
 	if f.Volume != nil {
 		s = f.source()
@@ -142,13 +143,13 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) Link {
 		return f.unwanted(subject, a, told)
 	}
 	if a.Status.Attached && a.DeletionTimestamp == nil {
-		return link(subject, OK, volume.ReasonAttached, "attached to node "+node, "")
+		return chain.New(subject, chain.OK, volume.ReasonAttached, "attached to node "+node, "")
 	}
 	facts := attach.AttachmentFacts(f.view, a)
 	facts.Ours = true
 	told := attach.ConditionOf(facts)
 	if b, ok := f.cannot(s, a, told); ok {
-		return link(subject, Problem, b.Reason, b.Message, b.Next)
+		return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next)
 	}
 	return f.tell(subject, told)
 }
@@ -172,7 +173,7 @@ func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.
 }
 
 // unwanted tells of an attachment that no Pod wants.
-func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volume.Condition) Link {
+func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volume.Condition) chain.Link {
 	if told.Reason == volume.ReasonStillMounted {
 		if l, ok := f.failed(subject, a, volume.ReasonFailedUnmount, told.Next); ok {
 			return l

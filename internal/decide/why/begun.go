@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -31,10 +32,10 @@ func (k known) unsettled() []*provision.Intent {
 
 // undone explains an intent that no claim waits for; false when one does, and
 // tells it itself.
-func (k known) undone(in *provision.Intent) (Chain, bool) {
+func (k known) undone(in *provision.Intent) (chain.Chain, bool) {
 	claim := found(k.view.Claims, in.Claim.Namespace+"/"+in.Claim.Name)
 	if claim != nil && claim.UID == in.Claim.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" {
-		return Chain{}, false
+		return chain.Chain{}, false
 	}
 	becomes := "deleted"
 	if in.Reclaim != corev1.PersistentVolumeReclaimDelete {
@@ -43,13 +44,13 @@ func (k known) undone(in *provision.Intent) (Chain, bool) {
 	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits "+
 		"for it any more; it is asked until it tells, and what is there is %s",
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, since(" at ", in), becomes)
-	subject, state, reason, next := "intent/"+in.Name, Waiting, volume.ReasonProvisioning, in.Driver
+	subject, state, reason, next := "intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, in.Driver
 	if e := k.lastWarning(in); e != nil {
-		state, reason, next = Problem, volume.Reason(e.Reason),
+		state, reason, next = chain.Problem, volume.Reason(e.Reason),
 			volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], in.Driver))
 		message += ": " + e.Message
 	}
-	return Chain{Subject: subject, Links: []Link{link(subject, state, reason, message, next)}}, true
+	return chain.Chain{Subject: subject, Links: []chain.Link{chain.New(subject, state, reason, message, next)}}, true
 }
 
 // lastWarning returns the newest warning about the claim of an intent.

@@ -15,6 +15,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
@@ -230,10 +231,10 @@ func TestCleanAnswersAlike(t *testing.T) {
 			var live, filed strings.Builder
 			a, _ := ask(s.all, r.ask)
 			b, _ := ask(read, r.ask)
-			if err := why.Render(&live, a); err != nil {
+			if err := chain.Render(&live, a); err != nil {
 				t.Fatal(err)
 			}
-			if err := why.Render(&filed, b); err != nil || live.String() != filed.String() {
+			if err := chain.Render(&filed, b); err != nil || live.String() != filed.String() {
 				t.Errorf("%s: %v\nlive:\n%s\nfrom the file:\n%s", r.name, err, live.String(), filed.String())
 			}
 		}

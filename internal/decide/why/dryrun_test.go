@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -37,20 +38,20 @@ func TestForetold(t *testing.T) {
 	for _, r := range foretoldRows() {
 		s := newScene()
 		r.change(s)
-		chain, ok := ask(why.Foretell(s.all, "ns/data", "ns/other"), r.ask)
+		told, ok := ask(why.Foretell(s.all, "ns/data", "ns/other"), r.ask)
 		if !ok {
 			t.Fatalf("%s: there is no %s", r.name, r.ask)
 		}
 		b.WriteString("# " + r.name + "\n")
-		if why.Served(chain) {
+		if why.Served(told) {
 			b.WriteString("served by itself\n")
 		}
-		if err := why.Render(&b, chain); err != nil {
+		if err := chain.Render(&b, told); err != nil {
 			t.Fatal(err)
 		}
 		b.WriteString("\n")
 	}
-	if err := why.Render(&b, why.Refused("pvc/data", "exceeded quota: storage")); err != nil {
+	if err := chain.Render(&b, why.Refused("pvc/data", "exceeded quota: storage")); err != nil {
 		t.Fatal(err)
 	}
 	equal(t, "dryrun.txt", b.String())

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -75,9 +76,9 @@ func (k known) registered(driver, node string) bool {
 }
 
 // failed returns the link of the newest warning about the object.
-func (k known) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (Link, bool) {
+func (k known) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
 	c, ok := k.warned(about, reason, repeats)
-	return tell(subject, c), ok
+	return chain.Tell(subject, c), ok
 }
 
 // warned returns what the newest warning about the object says, with this reason.

@@ -11,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -28,9 +29,9 @@ const noRisk = "none"
 
 // Fix returns ways to free what a chain waits for, the safest first, chosen by the
 // reason of its answer. ns is the namespace of the question.
-func Fix(o Objects, ns string, c Chain) []Remedy {
+func Fix(o Objects, ns string, c chain.Chain) []Remedy {
 	k, l := fixing{index(o), spaceOf(o, ns, c), c}, c.Answer()
-	if l.State == OK {
+	if l.State == chain.OK {
 		return nil
 	}
 	switch l.Because.Reason {
@@ -54,12 +55,12 @@ func Fix(o Objects, ns string, c Chain) []Remedy {
 type fixing struct {
 	known
 	ns    string
-	chain Chain
+	chain chain.Chain
 }
 
 // spaceOf returns the namespace of the claim that a chain is about: a volume and an
 // attachment are in none.
-func spaceOf(o Objects, ns string, c Chain) string {
+func spaceOf(o Objects, ns string, c chain.Chain) string {
 	kind, name, _ := strings.Cut(c.Subject, "/")
 	switch kind {
 	case "namespace":
@@ -82,7 +83,7 @@ func spaceOf(o Objects, ns string, c Chain) string {
 }
 
 // claims returns ways for claims that have no volume.
-func (k fixing) claims(l Link) []Remedy {
+func (k fixing) claims(l chain.Link) []Remedy {
 	claim, name := k.claimOf()
 	switch l.Because.Reason {
 	case volume.ReasonWaitForFirstConsumer:
@@ -158,7 +159,7 @@ func (k fixing) migrations() []Remedy {
 }
 
 // missingDriver returns ways for a driver that has not registered.
-func (k fixing) missingDriver(l Link) []Remedy {
+func (k fixing) missingDriver(l chain.Link) []Remedy {
 	if _, install, ok := strings.Cut(l.Because.Message, "`volplane flex install "); ok {
 		args, _, _ := strings.Cut(install, "`")
 		node := strings.TrimPrefix(l.Because.Next, "administrator of node ")
@@ -260,7 +261,7 @@ func (k fixing) on(node string) []*corev1.Pod {
 
 // holders returns ways for a volume that a Pod or a node does not give up, or does not
 // get.
-func (k fixing) holders(l Link) []Remedy {
+func (k fixing) holders(l chain.Link) []Remedy {
 	next := l.Because.Next
 	if node, is := strings.CutPrefix(next, "node "); is {
 		if n := k.known.node(node); n == nil || !nodelife.Ready(n) {
@@ -299,7 +300,7 @@ func deletePod(p *corev1.Pod) Remedy {
 }
 
 // undeletable returns ways for a volume that its driver does not delete.
-func (k fixing) undeletable(l Link) []Remedy {
+func (k fixing) undeletable(l chain.Link) []Remedy {
 	name := strings.TrimPrefix(l.Subject, "pv/")
 	v := found(k.view.Volumes, name)
 	if v == nil {
@@ -315,7 +316,7 @@ func (k fixing) undeletable(l Link) []Remedy {
 }
 
 // finalizers returns ways for an object that is being deleted and stays.
-func (k fixing) finalizers(l Link) []Remedy {
+func (k fixing) finalizers(l chain.Link) []Remedy {
 	if name, is := strings.CutPrefix(l.Because.Next, "pod "); is {
 		if p := found(k.view.Pods, k.ns+"/"+name); p != nil {
 			return []Remedy{deletePod(p)}
@@ -403,7 +404,7 @@ func (k fixing) claimOf() (*corev1.PersistentVolumeClaim, string) {
 	return nil, "CLAIM"
 }
 
-func subjects(c Chain) []string {
+func subjects(c chain.Chain) []string {
 	var out []string
 	for _, l := range c.Links {
 		out = append(out, l.Subject)
@@ -428,9 +429,9 @@ func command(words ...string) string {
 }
 
 // RenderFixes writes the answer and the ways out for people.
-func RenderFixes(w io.Writer, c Chain, fixes []Remedy) error {
+func RenderFixes(w io.Writer, c chain.Chain, fixes []Remedy) error {
 	var b strings.Builder
-	writeHeadline(&b, c)
+	chain.WriteHeadline(&b, c)
 	switch {
 	case c.Healthy():
 		b.WriteString("\nThere is nothing to do.\n")
@@ -443,8 +444,8 @@ func RenderFixes(w io.Writer, c Chain, fixes []Remedy) error {
 		if f.Command != "" {
 			b.WriteString(f.Command + "\n")
 		}
-		paragraph(&b, f.Does)
-		paragraph(&b, "Risk: "+f.Risk)
+		chain.Paragraph(&b, f.Does)
+		chain.Paragraph(&b, "Risk: "+f.Risk)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -114,7 +114,7 @@ func TestFixes(t *testing.T) {
 	for _, r := range fixRows() {
 		s := newScene()
 		r.change(s)
-		chain, ok := ask(s.all, r.ask)
+		told, ok := ask(s.all, r.ask)
 		if !ok {
 			t.Fatalf("%s: there is no %s", r.name, r.ask)
 		}
@@ -124,7 +124,7 @@ func TestFixes(t *testing.T) {
 			fixes[i].Command = strings.ReplaceAll(fixes[i].Command, attachmentName(), "a1")
 		}
 		b.WriteString("# " + r.name + "\n")
-		if err := why.RenderFixes(&b, chain, fixes); err != nil {
+		if err := why.RenderFixes(&b, told, fixes); err != nil {
 			t.Fatal(err)
 		}
 		b.WriteString("\n")

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -23,8 +24,8 @@ func unplaced(p *corev1.Pod) (string, bool) {
 
 // roomless tells of a Pod for which no node had room. If nothing is known of the room,
 // the driver may have said why.
-func (k known) roomless(p *corev1.Pod, message string, unknown bool) Link {
-	l := link("pod/"+p.Name, Problem, volume.ReasonNotEnoughStorage, message, "user")
+func (k known) roomless(p *corev1.Pod, message string, unknown bool) chain.Link {
+	l := chain.New("pod/"+p.Name, chain.Problem, volume.ReasonNotEnoughStorage, message, "user")
 	if !unknown {
 		return l
 	}

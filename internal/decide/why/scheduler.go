@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -22,10 +23,10 @@ const (
 
 // unschedulable tells of a Pod for which a scheduler has found no node, and which
 // part of what it said is about the Pod's volumes.
-func (k known) unschedulable(p *corev1.Pod, message, next string) Link {
+func (k known) unschedulable(p *corev1.Pod, message, next string) chain.Link {
 	subject := "pod/" + p.Name
 	if waits, ok := k.unboundClaim(p); ok && strings.Contains(message, wordsUnbound) {
-		return link(subject, Waiting, volume.ReasonFailedPlacing, message, waits)
+		return chain.New(subject, chain.Waiting, volume.ReasonFailedPlacing, message, waits)
 	}
 	var why []string
 	switch {
@@ -37,7 +38,7 @@ func (k known) unschedulable(p *corev1.Pod, message, next string) Link {
 		why = []string{"none of that is about its volumes"}
 	}
 	message = strings.Join(append([]string{strings.TrimRight(message, ".")}, why...), "; ")
-	return link(subject, Problem, volume.ReasonFailedPlacing, message, next)
+	return chain.New(subject, chain.Problem, volume.ReasonFailedPlacing, message, next)
 }
 
 // aboutStorage says whether a scheduler's message names volumes, or a driver.

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/decide/chain"
 )
 
 // Times knows since when links do not hold.
@@ -19,8 +21,8 @@ func TimesOf(o Objects) Times { return Times{index(o)} }
 // condition of the same reason, by the first of its warnings, by the deletion that is
 // not finished, or else since the object is there. It is zero for a link that holds,
 // and when nothing is known.
-func (t Times) Since(ns string, c Chain, l Link) time.Time {
-	if l.State == OK {
+func (t Times) Since(ns string, c chain.Chain, l chain.Link) time.Time {
+	if l.State == chain.OK {
 		return time.Time{}
 	}
 	k := fixing{t.known, spaceOf(t.Objects, ns, c), c}
@@ -59,7 +61,7 @@ func objectOf[T any, P interface {
 	return o
 }
 
-func (k fixing) sinceOf(o metav1.Object, l Link) time.Time {
+func (k fixing) sinceOf(o metav1.Object, l chain.Link) time.Time {
 	switch {
 	case o == nil:
 		return time.Time{}
@@ -77,7 +79,7 @@ func (k fixing) sinceOf(o metav1.Object, l Link) time.Time {
 	return o.GetCreationTimestamp().Time
 }
 
-func (k fixing) sincePod(p *corev1.Pod, l Link) time.Time {
+func (k fixing) sincePod(p *corev1.Pod, l chain.Link) time.Time {
 	if p == nil {
 		return time.Time{}
 	}

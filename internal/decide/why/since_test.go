@@ -6,6 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -56,7 +57,7 @@ func TestSince(t *testing.T) {
 		s.claim.CreationTimestamp, s.pod.CreationTimestamp, s.attachment.CreationTimestamp = at(1), at(2), at(3)
 		s.volume.CreationTimestamp = at(11)
 		c.change(s)
-		chain, ok := explainNamed(s.all, c.ask)
+		told, ok := explainNamed(s.all, c.ask)
 		if !ok {
 			t.Fatalf("%s: there is no %s", c.name, c.ask)
 		}
@@ -64,14 +65,14 @@ func TestSince(t *testing.T) {
 		if c.want > 0 {
 			want = at(c.want).Time
 		}
-		if got := why.TimesOf(s.all).Since("ns", chain, chain.Answer()); !got.Equal(want) {
-			t.Errorf("%s: %v since %v, want %v", c.name, chain.Answer(), got, want)
+		if got := why.TimesOf(s.all).Since("ns", told, told.Answer()); !got.Equal(want) {
+			t.Errorf("%s: %v since %v, want %v", c.name, told.Answer(), got, want)
 		}
 	}
 }
 
 // explainNamed explains an object; a1 stands for the long name of the attachment to n1.
-func explainNamed(o why.Objects, subject string) (why.Chain, bool) {
+func explainNamed(o why.Objects, subject string) (chain.Chain, bool) {
 	if subject == "volumeattachment/a1" {
 		subject = "volumeattachment/" + attachmentName()
 	}

@@ -7,16 +7,17 @@ import (
 
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // volumeAlone tells of a volume that no existing claim is asked about with.
-func (f facts) volumeAlone() Link {
+func (f facts) volumeAlone() chain.Link {
 	v := f.Volume
 	if v == nil {
-		return link("pv/<none>", Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
+		return chain.New("pv/<none>", chain.Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
 	}
 	subject := "pv/" + v.Name
 	if l, ok := f.moved(subject, v.Name, ""); ok {
@@ -30,7 +31,7 @@ func (f facts) volumeAlone() Link {
 	case v.DeletionTimestamp != nil:
 		told = f.deletedVolume()
 	}
-	return tell(subject, told)
+	return chain.Tell(subject, told)
 }
 
 // reclaimed tells what its provisioner does with a volume whose claim is gone and whose

@@ -14,6 +14,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
@@ -314,12 +315,12 @@ func written(t *testing.T, rows []row, first func(*scene)) string {
 		s := newScene()
 		first(s)
 		r.change(s)
-		chain, ok := ask(s.all, r.ask)
+		told, ok := ask(s.all, r.ask)
 		if !ok {
 			t.Fatalf("%s: there is no %s", r.name, r.ask)
 		}
 		b.WriteString("# " + r.name + "\n")
-		if err := why.Render(&b, chain); err != nil {
+		if err := chain.Render(&b, told); err != nil {
 			t.Fatal(err)
 		}
 		b.WriteString("\n")
@@ -328,7 +329,7 @@ func written(t *testing.T, rows []row, first func(*scene)) string {
 }
 
 // ask explains an object; a1 stands for the long name of the attachment to n1.
-func ask(o why.Objects, subject string) (why.Chain, bool) {
+func ask(o why.Objects, subject string) (chain.Chain, bool) {
 	c, ok := explain(o, strings.Replace(subject, "/a1", "/"+attachmentName(), 1))
 	short := strings.NewReplacer(attachmentName(), "a1")
 	c.Subject = short.Replace(c.Subject)
@@ -339,7 +340,7 @@ func ask(o why.Objects, subject string) (why.Chain, bool) {
 	return c, ok
 }
 
-func explain(o why.Objects, subject string) (why.Chain, bool) {
+func explain(o why.Objects, subject string) (chain.Chain, bool) {
 	switch kind, name, _ := strings.Cut(subject, "/"); kind {
 	case "pvc":
 		return why.Claim(o, "ns", name)
@@ -407,8 +408,8 @@ func TestNextAfterEveryCode(t *testing.T) {
 			s := newScene()
 			c.change(s)
 			s.tell("mount by driver d: " + code.String() + ": on fire")
-			chain, ok := ask(s.all, c.ask)
-			if a := chain.Answer(); ok && a.State == why.Problem && strings.Contains(a.Because.Message, "on fire") {
+			told, ok := ask(s.all, c.ask)
+			if a := told.Answer(); ok && a.State == chain.Problem && strings.Contains(a.Because.Message, "on fire") {
 				b.WriteString(code.String() + ": " + a.Because.Next + "\n")
 			} else {
 				t.Errorf("%s: %s is not told: %+v", c.name, code, a)

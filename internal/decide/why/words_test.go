@@ -10,6 +10,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
@@ -31,11 +32,11 @@ func TestWordsAreThoseOfTheDecisions(t *testing.T) {
 	for _, r := range slices.Concat(claimRows(), attachmentRows(), volumeRows(), moveRows()) {
 		s := newScene()
 		r.change(s)
-		chain, _ := explain(s.all, strings.Replace(r.ask, "/a1", "/"+attachmentName(), 1))
+		told, _ := explain(s.all, strings.Replace(r.ask, "/a1", "/"+attachmentName(), 1))
 		said := decided(s.all)
-		for _, l := range chain.Links {
+		for _, l := range told.Links {
 			has := func(words string) bool { return words != "" && strings.Contains(l.Because.Message, words) }
-			if l.State != why.OK && !slices.ContainsFunc(own(), has) && !slices.ContainsFunc(said, has) {
+			if l.State != chain.OK && !slices.ContainsFunc(own(), has) && !slices.ContainsFunc(said, has) {
 				t.Errorf("%s: nobody else says of %s: %s (%s)", r.name, l.Subject, l.Because.Message, l.Because.Reason)
 			}
 		}
