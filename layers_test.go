@@ -58,6 +58,9 @@ func lowerLayers() []layer {
 			"it came here"},
 		{"internal/decide/chain", []string{"internal/volume"}, append(deeds, "sync", "time"), "what an explanation is made " +
 			"of, not how it is found"},
+		{"internal/decide/state", []string{
+			"internal/volume", "internal/cluster", "internal/decide/provision",
+		}, append(deeds, "sync"), "what was read, not what it means"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments"},

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -148,7 +149,7 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 }
 
 // tellChain prints an answer, and ends with an error unless all is well.
-func (s *shell) tellChain(told chain.Chain, o why.Objects, ns string, q question) error {
+func (s *shell) tellChain(told chain.Chain, o state.Objects, ns string, q question) error {
 	e := explanationOf(why.TimesOf(o), ns, told)
 	var err error
 	switch {
@@ -204,7 +205,7 @@ func oneObject(args []string) (kind, string, error) {
 // explain reads what concerns an object and explains it by that; found is false when
 // there is no such object.
 func (k kind) explain(ctx context.Context, client kubernetes.Interface, ns, name string) (
-	c chain.Chain, o why.Objects, found bool, err error,
+	c chain.Chain, o state.Objects, found bool, err error,
 ) {
 	r := newReading(client)
 	if err := k.read(r, ctx, ns, name); err != nil {
@@ -233,7 +234,7 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 }
 
 // tellCauses prints every cause of waiting, and ends with an error if there is one.
-func (s *shell) tellCauses(o why.Objects, q question) error {
+func (s *shell) tellCauses(o state.Objects, q question) error {
 	causes := why.Causes(o)
 	if err := s.printCauses(causes, o, q); err != nil {
 		return err
@@ -299,7 +300,7 @@ func explanationOf(t why.Times, ns string, c chain.Chain) explanation {
 	return e
 }
 
-func (s *shell) printCauses(causes []why.Cause, o why.Objects, q question) error {
+func (s *shell) printCauses(causes []why.Cause, o state.Objects, q question) error {
 	switch {
 	case q.output != "":
 		times, out := why.TimesOf(o), make([]causeOut, 0, len(causes))

@@ -20,6 +20,12 @@ type Objects[T any] interface {
 	List() []T
 }
 
+// Found returns the object with a key; nil when there is none.
+func Found[T any](in Objects[*T], key string) *T {
+	o, _ := in.Get(key)
+	return o
+}
+
 // View finds the objects of a cluster. Whoever makes it leaves out the kinds that
 // nobody looks up in it.
 type View struct {

@@ -40,11 +40,11 @@ func (k known) sourcesOf(p *corev1.Pod) []note.Driver {
 		}
 	}
 	for _, name := range cluster.ClaimNames(p) {
-		claim := found(k.view.Claims, p.Namespace+"/"+name)
+		claim := cluster.Found(k.view.Claims, p.Namespace+"/"+name)
 		if claim == nil {
 			continue
 		}
-		if s, ok := sourceOf(found(k.view.Volumes, claim.Spec.VolumeName)); ok {
+		if s, ok := sourceOf(cluster.Found(k.view.Volumes, claim.Spec.VolumeName)); ok {
 			out = append(out, s)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/note"
@@ -117,7 +118,7 @@ func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 		if p.Spec.NodeName != node {
 			continue
 		}
-		e := f.warning(p, volume.ReasonFailedAttach)
+		e := f.Warnings.About(p.UID, volume.ReasonFailedAttach)
 		if e == nil || !strings.Contains(e.Message, fmt.Sprintf("%q", f.Volume.Name)) {
 			continue
 		}
@@ -197,4 +198,4 @@ func (f facts) inUse(node string) bool {
 	return attach.InUse(f.node(node), volume.UniqueName(csi.Driver, csi.VolumeHandle))
 }
 
-func (k known) node(name string) *corev1.Node { return found(k.view.Nodes, name) }
+func (k known) node(name string) *corev1.Node { return cluster.Found(k.view.Nodes, name) }

@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -28,7 +29,7 @@ type Held struct{ Namespace, Subject string }
 // Causes returns what does not hold anywhere, first what most objects wait for.
 // Each claim, Pod and node is looked at, each volume without a claim, and what
 // drivers were asked for without one; each counts for the first of its links that does not hold.
-func Causes(o Objects) []Cause {
+func Causes(o state.Objects) []Cause {
 	all := index(o)
 	g := grouping{at: map[group]int{}}
 	if o.Full != nil {

@@ -125,10 +125,10 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	case plan.Fault:
 		return volume.Condition{Because: plan.Because, Stuck: true}
 	}
-	if failed, ok := f.warned(f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {
+	if failed, ok := f.Warnings.Condition(f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {
 		return failed
 	}
-	busy := f.warning(f.Claim, volume.ReasonDriverBusy)
+	busy := f.Warnings.About(f.Claim.UID, volume.ReasonDriverBusy)
 	switch {
 	case plan.Step == provision.Create:
 		plan.Because.Message += since(", since ", plan.Intent)

@@ -17,6 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -95,7 +96,7 @@ func (s *scene) secrets() {
 		Name: "pvc-1", Parameters: attributes, Mutable: attributes,
 		Options: []string{hidden},
 	}}
-	s.snapshot(func(snap *why.Snapshot) { snap.Error = text })
+	s.snapshot(func(snap *state.Snapshot) { snap.Error = text })
 	s.leaving(corev1.NamespaceContentRemaining, text)
 }
 
@@ -221,7 +222,7 @@ func TestCleanAnswersAlike(t *testing.T) {
 			s := newScene()
 			r.change(s)
 			data, err := json.Marshal(why.Clean(s.all))
-			var read why.Objects
+			var read state.Objects
 			if err == nil {
 				err = json.Unmarshal(data, &read)
 			}

@@ -7,6 +7,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -17,11 +18,11 @@ const maxBinds = 4
 // Foretell returns the objects as they are after the binder has looked at some claims,
 // "namespace/name": those that a volume made by hand fits are bound to it, and those
 // that name no class have the default one.
-func Foretell(o Objects, claims ...string) Objects {
+func Foretell(o state.Objects, claims ...string) state.Objects {
 	for _, key := range claims {
 		for range maxBinds {
 			k := index(o)
-			c := found(k.view.Claims, key)
+			c := cluster.Found(k.view.Claims, key)
 			if c == nil || c.Status.Phase == corev1.ClaimBound {
 				break
 			}

@@ -1,7 +1,6 @@
 package why
 
 import (
-	"cmp"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,41 +70,14 @@ func (k known) registered(driver, node string) bool {
 	if node == "" {
 		return slices.ContainsFunc(k.CSINodes, has)
 	}
-	n := found(k.view.CSINodes, node)
+	n := cluster.Found(k.view.CSINodes, node)
 	return n != nil && has(n)
 }
 
 // failed returns the link of the newest warning about the object.
 func (k known) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
-	c, ok := k.warned(about, reason, repeats)
+	c, ok := k.Warnings.Condition(about, reason, repeats)
 	return chain.Tell(subject, c), ok
-}
-
-// warned returns what the newest warning about the object says, with this reason.
-// The event says who acts next, if it is one of ours, or else its text does; repeats is
-// who tries again.
-func (k known) warned(about metav1.Object, reason volume.Reason, repeats string) (volume.Condition, bool) {
-	e := k.warning(about, reason)
-	if e == nil {
-		return volume.Condition{}, false
-	}
-	next := volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], repeats))
-	return volume.Condition{Because: volume.Because{Reason: reason, Message: e.Message, Next: next}, Stuck: true}, true
-}
-
-// warning returns the newest warning about the object as it is now, and not an earlier
-// one of its name, with the reason; nil when there is none.
-func (k known) warning(about metav1.Object, reason volume.Reason) *corev1.Event {
-	for i := len(k.Warnings) - 1; i >= 0; i-- {
-		e := k.Warnings[i]
-		if e.InvolvedObject.UID != about.GetUID() {
-			continue
-		}
-		if e.Reason == string(reason) {
-			return e
-		}
-	}
-	return nil
 }
 
 func (f facts) driverName() string {

@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,7 +30,7 @@ const noRisk = "none"
 
 // Fix returns ways to free what a chain waits for, the safest first, chosen by the
 // reason of its answer. ns is the namespace of the question.
-func Fix(o Objects, ns string, c chain.Chain) []Remedy {
+func Fix(o state.Objects, ns string, c chain.Chain) []Remedy {
 	k, l := fixing{index(o), spaceOf(o, ns, c), c}, c.Answer()
 	if l.State == chain.OK {
 		return nil
@@ -60,7 +61,7 @@ type fixing struct {
 
 // spaceOf returns the namespace of the claim that a chain is about: a volume and an
 // attachment are in none.
-func spaceOf(o Objects, ns string, c chain.Chain) string {
+func spaceOf(o state.Objects, ns string, c chain.Chain) string {
 	kind, name, _ := strings.Cut(c.Subject, "/")
 	switch kind {
 	case "namespace":
@@ -272,7 +273,7 @@ func (k fixing) holders(l chain.Link) []Remedy {
 	if !is {
 		name, is = strings.CutPrefix(l.Subject, "pod/")
 	}
-	if p := found(k.view.Pods, k.ns+"/"+name); is && p != nil {
+	if p := cluster.Found(k.view.Pods, k.ns+"/"+name); is && p != nil {
 		return []Remedy{deletePod(p)}
 	}
 	var out []Remedy
@@ -302,7 +303,7 @@ func deletePod(p *corev1.Pod) Remedy {
 // undeletable returns ways for a volume that its driver does not delete.
 func (k fixing) undeletable(l chain.Link) []Remedy {
 	name := strings.TrimPrefix(l.Subject, "pv/")
-	v := found(k.view.Volumes, name)
+	v := cluster.Found(k.view.Volumes, name)
 	if v == nil {
 		return nil
 	}
@@ -318,18 +319,18 @@ func (k fixing) undeletable(l chain.Link) []Remedy {
 // finalizers returns ways for an object that is being deleted and stays.
 func (k fixing) finalizers(l chain.Link) []Remedy {
 	if name, is := strings.CutPrefix(l.Because.Next, "pod "); is {
-		if p := found(k.view.Pods, k.ns+"/"+name); p != nil {
+		if p := cluster.Found(k.view.Pods, k.ns+"/"+name); p != nil {
 			return []Remedy{deletePod(p)}
 		}
 	}
 	kind, name, _ := strings.Cut(l.Subject, "/")
 	switch kind {
 	case "pvc":
-		if c := found(k.view.Claims, k.ns+"/"+name); c != nil && c.DeletionTimestamp != nil {
+		if c := cluster.Found(k.view.Claims, k.ns+"/"+name); c != nil && c.DeletionTimestamp != nil {
 			return removeFinalizers("pvc", k.ns, name, c.Finalizers)
 		}
 	case "pv":
-		if v := found(k.view.Volumes, name); v != nil && v.DeletionTimestamp != nil {
+		if v := cluster.Found(k.view.Volumes, name); v != nil && v.DeletionTimestamp != nil {
 			return removeFinalizers("pv", "", name, v.Finalizers)
 		}
 	case "attachment", "volumeattachment":
@@ -398,7 +399,7 @@ func leaks(finalizer string) string {
 func (k fixing) claimOf() (*corev1.PersistentVolumeClaim, string) {
 	for _, subject := range append([]string{k.chain.Subject}, subjects(k.chain)...) {
 		if name, is := strings.CutPrefix(subject, "pvc/"); is {
-			return found(k.view.Claims, k.ns+"/"+name), name
+			return cluster.Found(k.view.Claims, k.ns+"/"+name), name
 		}
 	}
 	return nil, "CLAIM"

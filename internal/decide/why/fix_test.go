@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
@@ -100,7 +101,7 @@ func moreFixRows() []row {
 		},
 		{"a move that was broken off", "pvc/data", func(s *scene) {
 			s.all.Claims, s.all.Volumes = nil, nil
-			s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data"}}
+			s.all.Moves = []state.Move{{Volume: "v1", Claim: "ns/data"}}
 		}},
 		{"names that a shell would run", "pvc/data", func(s *scene) {
 			s.leavingClaim(volume.FinalizerClaimProtection)

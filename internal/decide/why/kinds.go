@@ -14,14 +14,15 @@ import (
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Class returns whether volumes can be made of a class, and each claim that waits
 // for one; false when there is no such class.
-func Class(o Objects, name string) (chain.Chain, bool) {
+func Class(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
-	class := found(k.view.Classes, name)
+	class := cluster.Found(k.view.Classes, name)
 	if class == nil {
 		return chain.Chain{}, false
 	}
@@ -77,7 +78,7 @@ func (k known) held(kind, namespace string, c chain.Chain, told chain.Link) []ch
 // Driver returns where a driver has registered, which classes name it, what is wrong
 // with it elsewhere, and each of its attachments that is not as it should be; false
 // when nobody knows such a driver.
-func Driver(o Objects, name string) (chain.Chain, bool) {
+func Driver(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
 	var nodes []string
 	for _, n := range o.CSINodes {
@@ -86,7 +87,7 @@ func Driver(o Objects, name string) (chain.Chain, bool) {
 		}
 	}
 	told := slices.ContainsFunc(o.Nodes, func(n *corev1.Node) bool { return note.Of(n)[name] != "" })
-	object := found(k.view.Drivers, name)
+	object := cluster.Found(k.view.Drivers, name)
 	if object == nil && len(nodes) == 0 && !told {
 		return chain.Chain{}, false
 	}
@@ -140,7 +141,7 @@ func (k known) absences(name string, object *storagev1.CSIDriver) []chain.Link {
 
 // CSINode returns which drivers have registered on a node, if it is ready, and
 // what there is not as it should be; false when there is no such node.
-func CSINode(o Objects, name string) (chain.Chain, bool) {
+func CSINode(o state.Objects, name string) (chain.Chain, bool) {
 	c, ok := Node(o, name)
 	if ok || first(o.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
 		return about("csinode/"+name, c), ok
@@ -151,7 +152,7 @@ func CSINode(o Objects, name string) (chain.Chain, bool) {
 
 // Namespace returns whether a namespace is there to stay, and each claim and Pod in
 // it that waits; false when there is no such namespace.
-func Namespace(o Objects, name string) (chain.Chain, bool) {
+func Namespace(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
 	n := first(o.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
 	if n == nil {

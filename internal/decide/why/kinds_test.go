@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -42,10 +43,10 @@ func (s *scene) register(names ...string) {
 }
 
 // snapshot makes the scene one of a snapshot of the claim.
-func (s *scene) snapshot(change func(*why.Snapshot)) {
-	snap := why.Snapshot{Namespace: "ns", Name: "s1", Claim: "data", Content: "c1"}
+func (s *scene) snapshot(change func(*state.Snapshot)) {
+	snap := state.Snapshot{Namespace: "ns", Name: "s1", Claim: "data", Content: "c1"}
 	change(&snap)
-	s.all.Snapshots = []why.Snapshot{snap}
+	s.all.Snapshots = []state.Snapshot{snap}
 }
 
 func kindRows() []row {
@@ -140,31 +141,31 @@ func moreKindRows() []row {
 		}},
 		{
 			"a snapshot that is ready", "volumesnapshot/s1",
-			func(s *scene) { s.snapshot(func(s *why.Snapshot) { s.Ready = true }) },
+			func(s *scene) { s.snapshot(func(s *state.Snapshot) { s.Ready = true }) },
 		},
 		{
 			"a snapshot that nobody takes", "volumesnapshot/s1",
-			func(s *scene) { s.snapshot(func(s *why.Snapshot) { s.Content = "" }) },
+			func(s *scene) { s.snapshot(func(s *state.Snapshot) { s.Content = "" }) },
 		},
-		{"a snapshot that is being taken", "volumesnapshot/s1", func(s *scene) { s.snapshot(func(*why.Snapshot) {}) }},
+		{"a snapshot that is being taken", "volumesnapshot/s1", func(s *scene) { s.snapshot(func(*state.Snapshot) {}) }},
 		{
 			"a snapshot of a claim that is not there", "volumesnapshot/s1",
-			func(s *scene) { s.snapshot(func(s *why.Snapshot) { s.Claim = "gone" }) },
+			func(s *scene) { s.snapshot(func(s *state.Snapshot) { s.Claim = "gone" }) },
 		},
 		{"a snapshot that the driver refuses", "volumesnapshot/s1", func(s *scene) {
-			s.snapshot(func(s *why.Snapshot) {
+			s.snapshot(func(s *state.Snapshot) {
 				s.Claim, s.Error = "", "rpc error: code = ResourceExhausted desc = pool is full"
 			})
 		}},
 		{
 			"a snapshot that is being deleted", "volumesnapshot/s1",
-			func(s *scene) { s.snapshot(func(s *why.Snapshot) { s.Deleting = true }) },
+			func(s *scene) { s.snapshot(func(s *state.Snapshot) { s.Deleting = true }) },
 		},
 		{"a snapshot that a volume is made from", "volumesnapshot/s1", func(s *scene) {
-			s.snapshot(func(s *why.Snapshot) { s.Deleting, s.Finalizers = true, []string{volume.FinalizerRestoring} })
+			s.snapshot(func(s *state.Snapshot) { s.Deleting, s.Finalizers = true, []string{volume.FinalizerRestoring} })
 		}},
 		{"a snapshot that cannot be deleted", "volumesnapshot/s1", func(s *scene) {
-			s.snapshot(func(s *why.Snapshot) { s.Deleting, s.Error = true, "the driver is busy" })
+			s.snapshot(func(s *state.Snapshot) { s.Deleting, s.Error = true, "the driver is busy" })
 		}},
 	}
 }

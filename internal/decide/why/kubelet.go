@@ -73,7 +73,7 @@ func (k known) sandboxed(p *corev1.Pod) bool {
 			return true
 		}
 	}
-	e := k.warning(p, reasonNoSandbox)
+	e := k.Warnings.About(p.UID, reasonNoSandbox)
 	return e != nil && !k.warnedAfter(p, e)
 }
 
@@ -250,7 +250,7 @@ func absentObject(message string) bool {
 // one that the Pod has.
 func (k known) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 	name := volumeIn(message)
-	if s, ok := sourceOf(found(k.view.Volumes, name)); ok {
+	if s, ok := sourceOf(cluster.Found(k.view.Volumes, name)); ok {
 		return s, true
 	}
 	for i := range p.Spec.Volumes {

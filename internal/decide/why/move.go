@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -11,7 +12,7 @@ import (
 // whole, because it is being moved between a Flex plugin and the bridge: whoever
 // moves it deletes both and makes them anew.
 func (k known) moved(subject, pv, claim string) (chain.Link, bool) {
-	i := slices.IndexFunc(k.Moves, func(m Move) bool {
+	i := slices.IndexFunc(k.Moves, func(m state.Move) bool {
 		return pv != "" && m.Volume == pv || claim != "" && m.Claim == claim
 	})
 	if i < 0 {

@@ -11,13 +11,14 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Node returns whether a node is there and ready, which drivers have registered
 // on it, and every attachment and Pod there that is not as it should be; false
 // when there is no such node.
-func Node(o Objects, name string) (chain.Chain, bool) {
+func Node(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
 	n := k.node(name)
 	if n == nil {
@@ -68,7 +69,7 @@ func (k known) nodeChain(n *corev1.Node) chain.Chain {
 // drivers tells of each driver on a node; a node without any is no use for
 // volumes.
 func (k known) drivers(node *corev1.Node) []chain.Link {
-	n := found(k.view.CSINodes, node.Name)
+	n := cluster.Found(k.view.CSINodes, node.Name)
 	if n == nil || len(n.Spec.Drivers) == 0 {
 		if l, ok := k.failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
 			return []chain.Link{l}

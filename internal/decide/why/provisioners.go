@@ -3,6 +3,7 @@ package why
 import (
 	"strings"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -20,5 +21,5 @@ func (k known) provides(provisioner string) bool {
 	}
 	a := actor{lease: strings.ReplaceAll(provisioner, "/", "-")}
 	_, dead := k.dead(a)
-	return found(k.view.Drivers, provisioner) == nil && k.leaseOf(a) != nil && !dead
+	return cluster.Found(k.view.Drivers, provisioner) == nil && k.leaseOf(a) != nil && !dead
 }

@@ -36,7 +36,7 @@ func (k known) roomless(p *corev1.Pod, message string, unknown bool) chain.Link 
 			continue
 		}
 		l.Because.Next = f.Class.Provisioner
-		if e := f.warning(f.Class, volume.ReasonCapacityUnknown); e != nil {
+		if e := f.Warnings.About(f.Class.UID, volume.ReasonCapacityUnknown); e != nil {
 			l.Because.Message, l.Because.Next = message+"; "+e.Message, volume.NextAfter(e.Message, l.Because.Next)
 		}
 		break

@@ -6,7 +6,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/mount"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -159,19 +159,19 @@ func moveRows() []row {
 	return []row{
 		{"a claim that is being moved to the bridge", "pvc/data", func(s *scene) {
 			s.all.Claims, s.all.Volumes, s.all.Pods, s.all.Attachments = nil, nil, nil, nil
-			s.all.Moves = []why.Move{{Volume: "v0"}, {Volume: "v1", Claim: "ns/data"}}
+			s.all.Moves = []state.Move{{Volume: "v0"}, {Volume: "v1", Claim: "ns/data"}}
 		}},
 		{"and its volume, back", "pv/v1", func(s *scene) {
 			s.all.Claims, s.all.Volumes, s.all.Pods, s.all.Attachments = nil, nil, nil, nil
-			s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data", Back: true}}
+			s.all.Moves = []state.Move{{Volume: "v1", Claim: "ns/data", Back: true}}
 		}},
 		{"a volume that is there, and whose claim is not yet", "pv/v1", func(s *scene) {
 			s.released()
 			s.detached()
-			s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data"}}
+			s.all.Moves = []state.Move{{Volume: "v1", Claim: "ns/data"}}
 		}},
 		{"a move that is forgotten when all is well", "pvc/data", func(s *scene) {
-			s.all.Moves = []why.Move{{Volume: "v1", Claim: "ns/data"}}
+			s.all.Moves = []state.Move{{Volume: "v1", Claim: "ns/data"}}
 		}},
 	}
 }

@@ -54,7 +54,7 @@ func (k known) usesVolumes(p *corev1.Pod) bool {
 // unboundClaim returns the first claim of a Pod that is not bound.
 func (k known) unboundClaim(p *corev1.Pod) (string, bool) {
 	for _, name := range cluster.ClaimNames(p) {
-		if c := found(k.view.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
+		if c := cluster.Found(k.view.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
 			return "pvc " + name, true
 		}
 	}

@@ -8,14 +8,16 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 )
 
 // Times knows since when links do not hold.
 type Times struct{ known }
 
 // TimesOf returns what the objects tell.
-func TimesOf(o Objects) Times { return Times{index(o)} }
+func TimesOf(o state.Objects) Times { return Times{index(o)} }
 
 // Since returns since when a link does not hold, as far as the objects tell: by a
 // condition of the same reason, by the first of its warnings, by the deletion that is
@@ -29,13 +31,13 @@ func (t Times) Since(ns string, c chain.Chain, l chain.Link) time.Time {
 	kind, name, _ := strings.Cut(l.Subject, "/")
 	switch kind {
 	case "pvc", "resize":
-		return k.sinceOf(objectOf(found(k.view.Claims, k.ns+"/"+name)), l)
+		return k.sinceOf(objectOf(cluster.Found(k.view.Claims, k.ns+"/"+name)), l)
 	case "pod":
-		return k.sincePod(found(k.view.Pods, k.ns+"/"+name), l)
+		return k.sincePod(cluster.Found(k.view.Pods, k.ns+"/"+name), l)
 	case "node":
 		return k.sinceNode(name)
 	case "pv":
-		if v := found(k.view.Volumes, name); v != nil {
+		if v := cluster.Found(k.view.Volumes, name); v != nil {
 			return k.sinceOf(v, l)
 		}
 		claim, _ := k.claimOf() // of a claim that has no volume yet

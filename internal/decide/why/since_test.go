@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -72,7 +73,7 @@ func TestSince(t *testing.T) {
 }
 
 // explainNamed explains an object; a1 stands for the long name of the attachment to n1.
-func explainNamed(o why.Objects, subject string) (chain.Chain, bool) {
+func explainNamed(o state.Objects, subject string) (chain.Chain, bool) {
 	if subject == "volumeattachment/a1" {
 		subject = "volumeattachment/" + attachmentName()
 	}

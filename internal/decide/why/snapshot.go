@@ -5,44 +5,27 @@ import (
 	"slices"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Snapshot is what a VolumeSnapshot says; its type is served only where somebody
-// has added it.
-type Snapshot struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// Claim is the claim that the snapshot is of; empty when its content was made by
-	// hand.
-	Claim string `json:"claim,omitempty"`
-	// Content names the VolumeSnapshotContent; empty when there is none yet.
-	Content string `json:"content,omitempty"`
-	Ready   bool   `json:"ready,omitempty"`
-	// Error is what the driver or the snapshot controller answered last.
-	Error string `json:"error,omitempty"`
-	// Deleting says that the snapshot is being deleted; Finalizers keep it.
-	Deleting   bool     `json:"deleting,omitempty"`
-	Finalizers []string `json:"finalizers,omitempty"`
-}
-
 // SnapshotOf returns whether a snapshot can be used, and the chain of the claim that
 // it is of, as long as it is not taken; false when there is no such snapshot.
-func SnapshotOf(o Objects, ns, name string) (chain.Chain, bool) {
-	i := slices.IndexFunc(o.Snapshots, func(s Snapshot) bool { return s.Namespace == ns && s.Name == name })
+func SnapshotOf(o state.Objects, ns, name string) (chain.Chain, bool) {
+	i := slices.IndexFunc(o.Snapshots, func(s state.Snapshot) bool { return s.Namespace == ns && s.Name == name })
 	if i < 0 {
 		return chain.Chain{}, false
 	}
 	s := o.Snapshots[i]
 	c := chain.Chain{Subject: "volumesnapshot/" + name}
-	c.Links = append(c.Links, s.link(c.Subject))
+	c.Links = append(c.Links, snapshot(c.Subject, s))
 	if s.Claim != "" && !s.Ready && !s.Deleting {
 		c.Links = append(c.Links, index(o).claim(ns, s.Claim).chain().Links...)
 	}
 	return c, true
 }
 
-func (s Snapshot) link(subject string) chain.Link {
+func snapshot(subject string, s state.Snapshot) chain.Link {
 	const controller = "snapshot-controller"
 	switch {
 	case s.Deleting && slices.Contains(s.Finalizers, volume.FinalizerRestoring):

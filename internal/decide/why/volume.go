@@ -38,7 +38,7 @@ func (f facts) volumeAlone() chain.Link {
 // policy is Delete. Why a driver did not delete it is in an event.
 func (f facts) reclaimed() volume.Condition {
 	v, driver := f.Volume, provision.DeleterOf(f.Volume)
-	if failed, ok := f.warned(v, volume.ReasonFailedDelete, driver); ok {
+	if failed, ok := f.Warnings.Condition(v, volume.ReasonFailedDelete, driver); ok {
 		return failed
 	}
 	if v.Status.Phase == corev1.VolumeFailed {
@@ -49,7 +49,7 @@ func (f facts) reclaimed() volume.Condition {
 	facts := provision.VolumeFactsOf(f.view, v)
 	facts.Ours = f.provides(driver)
 	_, b := provision.Volume(facts)
-	if e := f.warning(v, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
+	if e := f.Warnings.About(v.UID, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
 		b.Reason, b.Message = volume.ReasonDriverBusy, e.Message
 	}
 	return volume.Condition{Because: b, Stuck: b.Next == "user" || b.Reason == volume.ReasonDriverMissing}

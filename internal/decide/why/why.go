@@ -8,12 +8,13 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Claim returns the chain from a claim to its mounts, as far as it exists; false
 // when there is no such claim.
-func Claim(o Objects, ns, name string) (chain.Chain, bool) {
+func Claim(o state.Objects, ns, name string) (chain.Chain, bool) {
 	f := index(o).claim(ns, name)
 	_, moved := f.moved("", "", ns+"/"+name)
 	return f.chain(), f.Claim != nil || moved
@@ -21,9 +22,9 @@ func Claim(o Objects, ns, name string) (chain.Chain, bool) {
 
 // Volume returns the chain of the claim that a volume is bound to, or what
 // becomes of a volume without one; false when there is no such volume.
-func Volume(o Objects, name string) (chain.Chain, bool) {
+func Volume(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
-	v := found(k.view.Volumes, name)
+	v := cluster.Found(k.view.Volumes, name)
 	if v == nil {
 		l, moved := k.moved("pv/"+name, name, "")
 		return chain.Chain{Subject: "pv/" + name, Links: []chain.Link{l}}, moved
@@ -34,7 +35,7 @@ func Volume(o Objects, name string) (chain.Chain, bool) {
 // Attachment returns the chain of the volume that is attached, or what becomes
 // of the attachment of a volume that is gone; false when there is no such
 // attachment.
-func Attachment(o Objects, name string) (chain.Chain, bool) {
+func Attachment(o state.Objects, name string) (chain.Chain, bool) {
 	a := first(o.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Name == name })
 	if a == nil {
 		return chain.Chain{}, false
@@ -50,9 +51,9 @@ func Attachment(o Objects, name string) (chain.Chain, bool) {
 
 // Pod returns the chains of all claims that a Pod uses, and what the Pod waits
 // for by itself; false when there is no such Pod.
-func Pod(o Objects, ns, name string) (chain.Chain, bool) {
+func Pod(o state.Objects, ns, name string) (chain.Chain, bool) {
 	k := index(o)
-	p := found(k.view.Pods, ns+"/"+name)
+	p := cluster.Found(k.view.Pods, ns+"/"+name)
 	if p == nil {
 		return chain.Chain{}, false
 	}

@@ -17,6 +17,7 @@ import (
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
@@ -38,7 +39,7 @@ type scene struct {
 	pod        *corev1.Pod
 	n1         *corev1.Node
 	csi1       *storagev1.CSINode
-	all        why.Objects
+	all        state.Objects
 }
 
 func newScene() *scene {
@@ -77,7 +78,7 @@ func newScene() *scene {
 		corev1.VolumeBound
 	s.attachment.Status.Attached = true
 	s.mounted(corev1.ConditionTrue, string(volume.ReasonMounted), "data=/m")
-	s.all = why.Objects{Lists: cluster.Lists{
+	s.all = state.Objects{Lists: cluster.Lists{
 		Claims: []*corev1.PersistentVolumeClaim{s.claim}, Volumes: []*corev1.PersistentVolume{s.volume},
 		Classes: []*storagev1.StorageClass{s.class}, Drivers: []*storagev1.CSIDriver{s.driver},
 		Attachments: []*storagev1.VolumeAttachment{s.attachment}, Pods: []*corev1.Pod{s.pod},
@@ -329,7 +330,7 @@ func written(t *testing.T, rows []row, first func(*scene)) string {
 }
 
 // ask explains an object; a1 stands for the long name of the attachment to n1.
-func ask(o why.Objects, subject string) (chain.Chain, bool) {
+func ask(o state.Objects, subject string) (chain.Chain, bool) {
 	c, ok := explain(o, strings.Replace(subject, "/a1", "/"+attachmentName(), 1))
 	short := strings.NewReplacer(attachmentName(), "a1")
 	c.Subject = short.Replace(c.Subject)
@@ -340,7 +341,7 @@ func ask(o why.Objects, subject string) (chain.Chain, bool) {
 	return c, ok
 }
 
-func explain(o why.Objects, subject string) (chain.Chain, bool) {
+func explain(o state.Objects, subject string) (chain.Chain, bool) {
 	switch kind, name, _ := strings.Cut(subject, "/"); kind {
 	case "pvc":
 		return why.Claim(o, "ns", name)

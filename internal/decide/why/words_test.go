@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -44,7 +44,7 @@ func TestWordsAreThoseOfTheDecisions(t *testing.T) {
 }
 
 // decided returns what all decisions say, and what is written in the objects.
-func decided(o why.Objects) []string {
+func decided(o state.Objects) []string {
 	view := o.View()
 	var out []string
 	add := func(b volume.Because) { out = append(out, b.Message) }
