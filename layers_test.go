@@ -61,6 +61,9 @@ func lowerLayers() []layer {
 		{"internal/decide/state", []string{
 			"internal/volume", "internal/cluster", "internal/decide/provision",
 		}, append(deeds, "sync"), "what was read, not what it means"},
+		{"internal/decide/why/whytest", []string{
+			"internal/volume", "internal/cluster", "internal/golden", decidePrefix,
+		}, append(deeds, "sync"), "for tests only"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments"},
@@ -228,7 +231,7 @@ func TestStandaloneLayers(t *testing.T) {
 func TestWing(t *testing.T) {
 	knows := []string{
 		"internal/flex", "internal/decide/flex", "internal/decide/note", "internal/decide/migrate", "internal/volume",
-		"internal/manifest", "internal/app",
+		"internal/manifest", "internal/app", "internal/decide/why/whytest",
 	}
 	for _, f := range goFiles(t) {
 		dir := filepath.ToSlash(filepath.Dir(f.path))

@@ -11,101 +11,95 @@ import (
 
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// down has a node not answer.
-func (s *scene) down() {
-	s.n1.Status.Conditions[0].Status, s.n1.Status.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
-}
-
-// leavingClaim has the claim be deleted with finalizers.
-func (s *scene) leavingClaim(finalizers ...string) {
-	s.claim.DeletionTimestamp, s.claim.Finalizers = now(), finalizers
-}
-
 func fixRows() []row {
 	return append([]row{
 		{"all is well", "pvc/data", func(*scene) {}},
-		{"nobody uses the claim", "pvc/data", (*scene).late},
-		{"a class that is not there", "pvc/data", func(s *scene) { s.unbound(); s.all.Classes = nil }},
-		{"no class is the default", "pvc/data", func(s *scene) { s.unbound(); s.claim.Spec.StorageClassName = nil }},
-		{"a misspelt driver", "pvc/data", func(s *scene) { s.unbound(); s.class.Provisioner = "d.exmaple.com" }},
-		{"a driver that has not started", "pvc/data", func(s *scene) { s.unbound(); s.all.CSINodes = nil }},
+		{"nobody uses the claim", "pvc/data", (*scene).Late},
+		{"a class that is not there", "pvc/data", func(s *scene) { s.Unbound(); s.All.Classes = nil }},
+		{"no class is the default", "pvc/data", func(s *scene) { s.Unbound(); s.Claim.Spec.StorageClassName = nil }},
+		{"a misspelt driver", "pvc/data", func(s *scene) { s.Unbound(); s.Class.Provisioner = "d.exmaple.com" }},
+		{"a driver that has not started", "pvc/data", func(s *scene) { s.Unbound(); s.All.CSINodes = nil }},
 		{"a FlexVolume driver that is not installed", "pod/web", func(s *scene) {
-			s.flexVolume()
-			s.attaching()
-			s.flexDrivers(`{}`)
-			s.told(volume.Because{
+			s.FlexVolume()
+			s.Attaching()
+			s.FlexDrivers(`{}`)
+			s.Told(volume.Because{
 				Reason:  volume.ReasonDriverMissing,
 				Message: "driver d.example.com has not registered on node n1",
 			})
 		}},
 		{"the driver refuses", "pvc/data", func(s *scene) {
-			s.unbound()
-			s.warn("uid-data", volume.ReasonProvisioningFailed, "rpc error: code = ResourceExhausted desc = pool is full")
+			s.Unbound()
+			s.Warn("uid-data", volume.ReasonProvisioningFailed, "rpc error: code = ResourceExhausted desc = pool is full")
 		}},
-		{"a node that is not ready", "pod/web", (*scene).down},
+		{"a node that is not ready", "pod/web", (*scene).Down},
 		{"a node that is not ready and out of service", "pod/web", func(s *scene) {
-			s.down()
-			s.n1.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
+			s.Down()
+			s.N1.Spec.Taints = []corev1.Taint{{Key: corev1.TaintNodeOutOfService, Effect: corev1.TaintEffectNoExecute}}
 		}},
-		{"a node that is gone", "pod/web", func(s *scene) { s.all.Nodes = s.all.Nodes[1:] }},
-		{"nothing to attach with, and nobody knows a way", "volumeattachment/a1", (*scene).attaching},
+		{"a node that is gone", "pod/web", func(s *scene) { s.All.Nodes = s.All.Nodes[1:] }},
+		{"nothing to attach with, and nobody knows a way", "volumeattachment/a1", (*scene).Attaching},
 	}, moreFixRows()...)
 }
 
 func moreFixRows() []row {
 	return []row{
 		{"a claim that a Pod of a set keeps", "pvc/data", func(s *scene) {
-			s.leavingClaim(volume.FinalizerClaimProtection)
-			s.pod.OwnerReferences = []metav1.OwnerReference{{Kind: "StatefulSet", Name: "db"}}
+			s.LeavingClaim(volume.FinalizerClaimProtection)
+			s.Pod.OwnerReferences = []metav1.OwnerReference{{Kind: "StatefulSet", Name: "db"}}
 		}},
 		{"a claim that only its protection keeps", "pvc/data", func(s *scene) {
-			s.leavingClaim("example.com/backup", volume.FinalizerClaimProtection)
-			s.all.Pods = nil
-			s.detached()
+			s.LeavingClaim("example.com/backup", volume.FinalizerClaimProtection)
+			s.All.Pods = nil
+			s.Detached()
 		}},
 		{
 			"a claim that is being copied", "pvc/data",
-			func(s *scene) { s.leavingClaim(volume.FinalizerCloning); s.all.Pods = nil; s.detached() },
+			func(s *scene) { s.LeavingClaim(volume.FinalizerCloning); s.All.Pods = nil; s.Detached() },
 		},
 		{
 			"a claim that somebody else keeps", "pvc/data",
-			func(s *scene) { s.leavingClaim("example.com/backup"); s.all.Pods = nil; s.detached() },
+			func(s *scene) { s.LeavingClaim("example.com/backup"); s.All.Pods = nil; s.Detached() },
 		},
 		{"a volume that the driver does not delete", "pv/v1", func(s *scene) {
-			s.released()
-			s.detached()
-			s.volume.Finalizers = []string{volume.FinalizerProvisioner, volume.FinalizerVolumeProtection}
-			s.warn("uid-v1", volume.ReasonFailedDelete, "rpc error: code = Internal desc = disk on fire")
+			s.Released()
+			s.Detached()
+			s.Volume.Finalizers = []string{volume.FinalizerProvisioner, volume.FinalizerVolumeProtection}
+			s.Warn("uid-v1", volume.ReasonFailedDelete, "rpc error: code = Internal desc = disk on fire")
 		}},
 		{"an attachment that the driver does not take away", "volumeattachment/a1", func(s *scene) {
-			s.detaching()
-			s.attachment.Status.DetachError = &storagev1.VolumeError{Message: "Internal: disk on fire"}
+			s.Detaching()
+			s.Attachment.Status.DetachError = &storagev1.VolumeError{Message: "Internal: disk on fire"}
 		}},
 		{"a claim of another namespace, asked by its volume", "pv/v1", func(s *scene) {
-			s.leavingClaim(volume.FinalizerClaimProtection)
-			s.claim.Namespace, s.pod.Namespace, s.volume.Spec.ClaimRef.Namespace = "far", "far", "far"
+			s.LeavingClaim(volume.FinalizerClaimProtection)
+			s.Claim.Namespace, s.Pod.Namespace, s.Volume.Spec.ClaimRef.Namespace = "far", "far", "far"
 		}},
-		{"another node has the volume", "pod/other", func(s *scene) { s.use(pod("other", "n2")) }},
-		{"another node has the volume and is off", "pod/other", func(s *scene) { s.use(pod("other", "n2")); s.down() }},
+		{"another node has the volume", "pod/other", func(s *scene) { s.Use(whytest.Pod("other", "n2")) }},
+		{"another node has the volume and is off", "pod/other", func(s *scene) {
+			s.Use(whytest.Pod("other", "n2"))
+			s.Down()
+		}},
 		{"a mount that fails", "pod/web", func(s *scene) {
-			s.told(volume.Because{Reason: volume.ReasonFailedMount, Message: "Internal: disk on fire", Next: "node n1"})
+			s.Told(volume.Because{Reason: volume.ReasonFailedMount, Message: "Internal: disk on fire", Next: "node n1"})
 		}},
-		{"a claim that cannot grow", "pvc/data", func(s *scene) { s.nodeGrowth("Internal: disk on fire") }},
+		{"a claim that cannot grow", "pvc/data", func(s *scene) { s.NodeGrowth("Internal: disk on fire") }},
 		{
 			"a volume that names an earlier claim", "pvc/data",
-			func(s *scene) { s.volume.Spec.ClaimRef.UID = types.UID("uid-before") },
+			func(s *scene) { s.Volume.Spec.ClaimRef.UID = types.UID("uid-before") },
 		},
 		{"a move that was broken off", "pvc/data", func(s *scene) {
-			s.all.Claims, s.all.Volumes = nil, nil
-			s.all.Moves = []state.Move{{Volume: "v1", Claim: "ns/data"}}
+			s.All.Claims, s.All.Volumes = nil, nil
+			s.All.Moves = []state.Move{{Volume: "v1", Claim: "ns/data"}}
 		}},
 		{"names that a shell would run", "pvc/data", func(s *scene) {
-			s.leavingClaim(volume.FinalizerClaimProtection)
-			s.pod.Name = "$(rm -rf /)'; reboot"
+			s.LeavingClaim(volume.FinalizerClaimProtection)
+			s.Pod.Name = "$(rm -rf /)'; reboot"
 		}},
 	}
 }
@@ -113,18 +107,18 @@ func moreFixRows() []row {
 func TestFixes(t *testing.T) {
 	var b strings.Builder
 	for _, r := range fixRows() {
-		s := newScene()
-		r.change(s)
-		told, ok := ask(s.all, r.ask)
+		s := whytest.New()
+		r.Change(s)
+		told, ok := whytest.Ask(s.All, r.Ask)
 		if !ok {
-			t.Fatalf("%s: there is no %s", r.name, r.ask)
+			t.Fatalf("%s: there is no %s", r.Name, r.Ask)
 		}
-		raw, _ := explain(s.all, strings.Replace(r.ask, "/a1", "/"+attachmentName(), 1))
-		fixes := why.Fix(s.all, "ns", raw)
+		raw, _ := whytest.Explain(s.All, strings.Replace(r.Ask, "/a1", "/"+whytest.AttachmentName(), 1))
+		fixes := why.Fix(s.All, "ns", raw)
 		for i := range fixes {
-			fixes[i].Command = strings.ReplaceAll(fixes[i].Command, attachmentName(), "a1")
+			fixes[i].Command = strings.ReplaceAll(fixes[i].Command, whytest.AttachmentName(), "a1")
 		}
-		b.WriteString("# " + r.name + "\n")
+		b.WriteString("# " + r.Name + "\n")
 		if err := why.RenderFixes(&b, told, fixes); err != nil {
 			t.Fatal(err)
 		}
@@ -137,18 +131,17 @@ func TestFixes(t *testing.T) {
 // of somebody else not without what leaks, and a node is only given up when it is not
 // ready.
 func TestFixesAreSafe(t *testing.T) {
-	for _, rows := range [][]row{
-		claimRows(), attachmentRows(), consumerRows(), growthRows(), volumeRows(), nodeRows(), absentRows(), moveRows(),
-		kindRows(), fixRows(),
-	} {
-		for _, r := range rows {
-			s := newScene()
-			r.change(s)
-			raw, _ := explain(s.all, strings.Replace(r.ask, "/a1", "/"+attachmentName(), 1))
-			for _, f := range why.Fix(s.all, "ns", raw) {
-				if text := unsafe(s, f); text != "" {
-					t.Errorf("%s: %s: %+v", r.name, text, f)
-				}
+	all := whytest.All()
+	for _, r := range fixRows() {
+		all = append(all, whytest.Row(r))
+	}
+	for _, r := range all {
+		s := whytest.New()
+		r.Change(s)
+		raw, _ := whytest.Explain(s.All, strings.Replace(r.Ask, "/a1", "/"+whytest.AttachmentName(), 1))
+		for _, f := range why.Fix(s.All, "ns", raw) {
+			if text := unsafe(s, f); text != "" {
+				t.Errorf("%s: %s: %+v", r.Name, text, f)
 			}
 		}
 	}
@@ -156,7 +149,7 @@ func TestFixesAreSafe(t *testing.T) {
 
 // unsafe says what is wrong with a remedy; "" is nothing.
 func unsafe(s *scene, f why.Remedy) string {
-	ready := s.n1.Status.Conditions[0].Status == corev1.ConditionTrue
+	ready := s.N1.Status.Conditions[0].Status == corev1.ConditionTrue
 	gone := strings.Contains(f.Command, "taint node n1") || strings.Contains(f.Command, "delete node n1")
 	foreign := strings.Contains(f.Command, "finalizers") && strings.Contains(f.Command, "example.com/")
 	switch {

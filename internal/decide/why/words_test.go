@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,15 +30,16 @@ func own() []string {
 // TestWordsAreThoseOfTheDecisions: whatever else is told in any scene has the words
 // that a decision has for the event, or that stand in a condition or an event.
 func TestWordsAreThoseOfTheDecisions(t *testing.T) {
-	for _, r := range slices.Concat(claimRows(), attachmentRows(), volumeRows(), moveRows()) {
-		s := newScene()
-		r.change(s)
-		told, _ := explain(s.all, strings.Replace(r.ask, "/a1", "/"+attachmentName(), 1))
-		said := decided(s.all)
+	for _, r := range slices.Concat(whytest.ClaimRows(), whytest.AttachmentRows(), whytest.VolumeRows(),
+		whytest.MoveRows()) {
+		s := whytest.New()
+		r.Change(s)
+		told, _ := whytest.Explain(s.All, strings.Replace(r.Ask, "/a1", "/"+whytest.AttachmentName(), 1))
+		said := decided(s.All)
 		for _, l := range told.Links {
 			has := func(words string) bool { return words != "" && strings.Contains(l.Because.Message, words) }
 			if l.State != chain.OK && !slices.ContainsFunc(own(), has) && !slices.ContainsFunc(said, has) {
-				t.Errorf("%s: nobody else says of %s: %s (%s)", r.name, l.Subject, l.Because.Message, l.Because.Reason)
+				t.Errorf("%s: nobody else says of %s: %s (%s)", r.Name, l.Subject, l.Because.Message, l.Because.Reason)
 			}
 		}
 	}
@@ -56,7 +58,7 @@ func decided(o state.Objects) []string {
 		p := provision.ClaimFactsOf(view, c, provision.Begun{})
 		p.Partial = true
 		for _, in := range append(o.Begun, nil) {
-			p.Intent, p.Driver = in, driver
+			p.Intent, p.Driver = in, whytest.Driver
 			for _, p.Ours = range []bool{false, true} {
 				add(provision.Claim(p).Because)
 			}
