@@ -64,6 +64,20 @@ func lowerLayers() []layer {
 		{"internal/decide/why/whytest", []string{
 			"internal/volume", "internal/cluster", "internal/golden", decidePrefix,
 		}, append(deeds, "sync"), "for tests only"},
+		{"internal/decide/statefile", []string{
+			"internal/volume", "internal/redact", "internal/cluster", "internal/decide/note", "internal/decide/provision",
+			"internal/decide/state",
+		}, append(deeds, "sync"), "what a file may hold, not what it says"},
+		{"internal/decide/subject", []string{
+			"internal/cluster", "internal/decide/chain",
+		}, append(deeds, "sync"), "names of objects, not what is wrong with them"},
+		{"internal/decide/fix", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/nodelife",
+			"internal/decide/state", "internal/decide/subject",
+		}, append(deeds, "sync"), "reads an explanation, and makes none"},
+		{"internal/decide/since", []string{
+			"internal/cluster", "internal/decide/chain", "internal/decide/state", "internal/decide/subject",
+		}, append(deeds, "sync"), "reads an explanation, and makes none"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments"},

@@ -21,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/since"
 	"volplane.dev/volplane/internal/decide/why"
 )
 
@@ -98,7 +99,7 @@ func (s *shell) tellAll(r *rehearsal, ns string, q question) error {
 	if q.output != "" {
 		out := make([]explanation, 0, len(chains))
 		for _, c := range chains {
-			out = append(out, explanationOf(why.TimesOf(r.Objects), ns, c))
+			out = append(out, explanationOf(since.TimesOf(r.Objects), ns, c))
 		}
 		if err := s.printValue(map[string]any{"answers": out}, q.output); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/state"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/statefile"
 )
 
 const (
@@ -83,7 +83,7 @@ func (s *shell) snapshotState(ctx context.Context, path, output string, force bo
 	if err != nil {
 		return err
 	}
-	data, err := encodeState(stateFile{stateKind, s.version, s.flags.namespace, why.Clean(o)}, output)
+	data, err := encodeState(stateFile{stateKind, s.version, s.flags.namespace, statefile.Clean(o)}, output)
 	if err != nil {
 		return err
 	}

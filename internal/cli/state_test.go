@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/statefile"
 	"volplane.dev/volplane/internal/decide/why"
 )
 
@@ -25,7 +26,7 @@ func TestStateAnswersAsTheCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, output := range []string{"json", "yaml"} {
-		data, err := encodeState(stateFile{stateKind, "v1", "", why.Clean(r.Objects)}, output)
+		data, err := encodeState(stateFile{stateKind, "v1", "", statefile.Clean(r.Objects)}, output)
 		if err != nil {
 			t.Fatal(err)
 		}

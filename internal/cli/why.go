@@ -14,6 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/fix"
+	"volplane.dev/volplane/internal/decide/since"
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
@@ -150,15 +152,15 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 
 // tellChain prints an answer, and ends with an error unless all is well.
 func (s *shell) tellChain(told chain.Chain, o state.Objects, ns string, q question) error {
-	e := explanationOf(why.TimesOf(o), ns, told)
+	e := explanationOf(since.TimesOf(o), ns, told)
 	var err error
 	switch {
 	case q.fix && q.output == "":
-		err = why.RenderFixes(s.Out, told, why.Fix(o, ns, told))
+		err = fix.Render(s.Out, told, fix.Remedies(o, ns, told))
 	case q.output == "":
 		err = chain.Render(s.Out, told)
 	case q.fix:
-		e.Fixes = why.Fix(o, ns, told)
+		e.Fixes = fix.Remedies(o, ns, told)
 		fallthrough
 	default:
 		err = s.printValue(e, q.output)
@@ -256,7 +258,7 @@ type explanation struct {
 	Answer linkOut      `json:"answer"`
 	Links  []linkOut    `json:"links"`
 	// Fixes are what --fix asks for.
-	Fixes []why.Remedy `json:"fixes,omitempty"`
+	Fixes []fix.Remedy `json:"fixes,omitempty"`
 }
 
 type linkOut struct {
@@ -280,7 +282,7 @@ type waitOut struct {
 	Subject   string `json:"subject"`
 }
 
-func outOf(t why.Times, ns string, c chain.Chain, l chain.Link) linkOut {
+func outOf(t since.Times, ns string, c chain.Chain, l chain.Link) linkOut {
 	out := linkOut{
 		Subject: l.Subject, State: l.State, Reason: l.Because.Reason, Message: l.Because.Message,
 		Next: l.Because.Next,
@@ -291,7 +293,7 @@ func outOf(t why.Times, ns string, c chain.Chain, l chain.Link) linkOut {
 	return out
 }
 
-func explanationOf(t why.Times, ns string, c chain.Chain) explanation {
+func explanationOf(t since.Times, ns string, c chain.Chain) explanation {
 	a := outOf(t, ns, c, c.Answer())
 	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), State: a.State, Since: a.Since, Next: a.Next, Answer: a}
 	for _, l := range c.Links {
@@ -303,7 +305,7 @@ func explanationOf(t why.Times, ns string, c chain.Chain) explanation {
 func (s *shell) printCauses(causes []why.Cause, o state.Objects, q question) error {
 	switch {
 	case q.output != "":
-		times, out := why.TimesOf(o), make([]causeOut, 0, len(causes))
+		times, out := since.TimesOf(o), make([]causeOut, 0, len(causes))
 		for _, c := range causes {
 			of := chain.Chain{Subject: c.Waits[0].Subject, Links: []chain.Link{c.Link}}
 			next := causeOut{linkOut: outOf(times, c.Waits[0].Namespace, of, c.Link)}

@@ -132,7 +132,7 @@ func (k known) only() string {
 // controlPlane returns the node in whose process the controllers run; nil in a
 // cluster, where that is not known.
 func (k known) controlPlane() *corev1.Node {
-	return first(k.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" })
+	return cluster.First(k.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnControlPlane] != "" })
 }
 
 // uncalled tells of a driver that the controllers cannot call, because it has not

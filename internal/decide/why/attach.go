@@ -24,7 +24,8 @@ func (f facts) attachments() []chain.Link {
 	var out []chain.Link
 	wanted := f.wanted()
 	for _, node := range wanted {
-		if a := first(f.attached(), func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node }); a != nil {
+		if a := cluster.First(f.attached(),
+			func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node }); a != nil {
 			out = append(out, f.attachment(attachmentSubject(node), a))
 		} else {
 			out = append(out, f.unattached(node)...)

@@ -143,7 +143,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 
 // intent returns what the provisioner has begun for the claim; nil when nothing is known.
 func (f facts) intent() *provision.Intent {
-	return first(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID })
+	return cluster.First(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID })
 }
 
 // bindFacts returns the facts about a claim that the binder has.

@@ -38,7 +38,7 @@ func (f facts) forced(a *storagev1.VolumeAttachment) (chain.Link, bool) {
 
 // lastOn returns a Pod on a node that keeps the volume; nil when there is none.
 func (f facts) lastOn(node string) *corev1.Pod {
-	return first(f.users(), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+	return cluster.First(f.users(), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
 }
 
 // stays says why a Pod is still on a node that is not ready.

@@ -143,7 +143,7 @@ func (k known) absences(name string, object *storagev1.CSIDriver) []chain.Link {
 // what there is not as it should be; false when there is no such node.
 func CSINode(o state.Objects, name string) (chain.Chain, bool) {
 	c, ok := Node(o, name)
-	if ok || first(o.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
+	if ok || cluster.First(o.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
 		return about("csinode/"+name, c), ok
 	}
 	l := chain.New("node/"+name, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, "user")
@@ -154,7 +154,7 @@ func CSINode(o state.Objects, name string) (chain.Chain, bool) {
 // it that waits; false when there is no such namespace.
 func Namespace(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
-	n := first(o.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
+	n := cluster.First(o.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
 	if n == nil {
 		return chain.Chain{}, false
 	}

@@ -1,7 +1,6 @@
 package why
 
 import (
-	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -64,12 +63,4 @@ func (f facts) withClass(class string) facts {
 	}
 	f.Driver = cluster.Found(f.view.Drivers, f.driverName())
 	return f
-}
-
-// first returns the first element that fits; nil when none does.
-func first[T any](all []*T, fits func(*T) bool) *T {
-	if i := slices.IndexFunc(all, fits); i >= 0 {
-		return all[i]
-	}
-	return nil
 }

@@ -36,7 +36,7 @@ func Volume(o state.Objects, name string) (chain.Chain, bool) {
 // of the attachment of a volume that is gone; false when there is no such
 // attachment.
 func Attachment(o state.Objects, name string) (chain.Chain, bool) {
-	a := first(o.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Name == name })
+	a := cluster.First(o.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Name == name })
 	if a == nil {
 		return chain.Chain{}, false
 	}

@@ -1,4 +1,4 @@
-package why_test
+package statefile_test
 
 import (
 	"encoding/base64"
@@ -18,7 +18,7 @@ import (
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/state"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/statefile"
 	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -139,7 +139,7 @@ func TestNoSecretIsLeft(t *testing.T) {
 	if err != nil || strings.Count(string(before), hidden) < 100 {
 		t.Fatalf("the scene has hardly a secret: %v", err)
 	}
-	data, err := json.MarshalIndent(why.Clean(s.All), "", " ")
+	data, err := json.MarshalIndent(statefile.Clean(s.All), "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestEverySecretNameIsKnown(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		s := whytest.New()
 		s.Class.Parameters = map[string]string{name: "x"}
-		if got := why.Clean(s.All).Classes[0].Parameters[name]; (got == "***") != names[name] {
+		if got := statefile.Clean(s.All).Classes[0].Parameters[name]; (got == "***") != names[name] {
 			t.Errorf("%s: x is shown as %q", name, got)
 		}
 	}
@@ -200,7 +200,7 @@ func TestCleanKeepsEveryKind(t *testing.T) {
 	fill(all)
 	fill(all.FieldByName("Lists"))
 	s.All.MakingHidden, s.All.Full = true, &volume.Because{Message: "full"}
-	clean := reflect.ValueOf(why.Clean(s.All))
+	clean := reflect.ValueOf(statefile.Clean(s.All))
 	check := func(was, is reflect.Value) {
 		for i := range was.NumField() {
 			name := was.Type().Field(i).Name
@@ -218,7 +218,7 @@ func TestCleanAnswersAlike(t *testing.T) {
 	for _, r := range whytest.All() {
 		s := whytest.New()
 		r.Change(s)
-		data, err := json.Marshal(why.Clean(s.All))
+		data, err := json.Marshal(statefile.Clean(s.All))
 		var read state.Objects
 		if err == nil {
 			err = json.Unmarshal(data, &read)
@@ -237,3 +237,5 @@ func TestCleanAnswersAlike(t *testing.T) {
 		}
 	}
 }
+
+type scene = whytest.Scene

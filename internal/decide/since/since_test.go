@@ -1,4 +1,4 @@
-package why_test
+package since_test
 
 import (
 	"testing"
@@ -7,8 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/since"
 	"volplane.dev/volplane/internal/decide/state"
-	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -67,7 +67,7 @@ func TestSince(t *testing.T) {
 		if c.want > 0 {
 			want = whytest.At(c.want).Time
 		}
-		if got := why.TimesOf(s.All).Since("ns", told, told.Answer()); !got.Equal(want) {
+		if got := since.TimesOf(s.All).Since("ns", told, told.Answer()); !got.Equal(want) {
 			t.Errorf("%s: %v since %v, want %v", c.name, told.Answer(), got, want)
 		}
 	}
@@ -80,3 +80,5 @@ func explainNamed(o state.Objects, subject string) (chain.Chain, bool) {
 	}
 	return whytest.Explain(o, subject)
 }
+
+type scene = whytest.Scene

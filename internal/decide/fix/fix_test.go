@@ -1,4 +1,4 @@
-package why_test
+package fix_test
 
 import (
 	"strings"
@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"volplane.dev/volplane/internal/decide/fix"
 	"volplane.dev/volplane/internal/decide/state"
-	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
@@ -114,12 +114,12 @@ func TestFixes(t *testing.T) {
 			t.Fatalf("%s: there is no %s", r.Name, r.Ask)
 		}
 		raw, _ := whytest.Explain(s.All, strings.Replace(r.Ask, "/a1", "/"+whytest.AttachmentName(), 1))
-		fixes := why.Fix(s.All, "ns", raw)
+		fixes := fix.Remedies(s.All, "ns", raw)
 		for i := range fixes {
 			fixes[i].Command = strings.ReplaceAll(fixes[i].Command, whytest.AttachmentName(), "a1")
 		}
 		b.WriteString("# " + r.Name + "\n")
-		if err := why.RenderFixes(&b, told, fixes); err != nil {
+		if err := fix.Render(&b, told, fixes); err != nil {
 			t.Fatal(err)
 		}
 		b.WriteString("\n")
@@ -139,7 +139,7 @@ func TestFixesAreSafe(t *testing.T) {
 		s := whytest.New()
 		r.Change(s)
 		raw, _ := whytest.Explain(s.All, strings.Replace(r.Ask, "/a1", "/"+whytest.AttachmentName(), 1))
-		for _, f := range why.Fix(s.All, "ns", raw) {
+		for _, f := range fix.Remedies(s.All, "ns", raw) {
 			if text := unsafe(s, f); text != "" {
 				t.Errorf("%s: %s: %+v", r.Name, text, f)
 			}
@@ -148,7 +148,7 @@ func TestFixesAreSafe(t *testing.T) {
 }
 
 // unsafe says what is wrong with a remedy; "" is nothing.
-func unsafe(s *scene, f why.Remedy) string {
+func unsafe(s *scene, f fix.Remedy) string {
 	ready := s.N1.Status.Conditions[0].Status == corev1.ConditionTrue
 	gone := strings.Contains(f.Command, "taint node n1") || strings.Contains(f.Command, "delete node n1")
 	foreign := strings.Contains(f.Command, "finalizers") && strings.Contains(f.Command, "example.com/")
@@ -162,3 +162,8 @@ func unsafe(s *scene, f why.Remedy) string {
 	}
 	return ""
 }
+
+type scene = whytest.Scene
+
+// row is one scene and the object that is asked about.
+type row whytest.Row
