@@ -78,6 +78,9 @@ func lowerLayers() []layer {
 		{"internal/decide/since", []string{
 			"internal/cluster", "internal/decide/chain", "internal/decide/state", "internal/decide/subject",
 		}, append(deeds, "sync"), "reads an explanation, and makes none"},
+		{"internal/decide/drivers", []string{
+			"internal/volume", "internal/cluster", "internal/decide/note",
+		}, append(deeds, "sync"), "which drivers are where, not what waits for them"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments"},

@@ -8,6 +8,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
@@ -70,7 +71,7 @@ func kindOf(name string) (kind, error) {
 		}
 	}
 	text := fmt.Sprintf("cannot explain a %q", name)
-	if meant := why.Alike(word, names); meant != "" {
+	if meant := drivers.Alike(word, names); meant != "" {
 		text += ": did you mean " + meant + "?"
 	}
 	return kind{}, fmt.Errorf("%s: use %s", text, strings.Join(explained(), ", "))

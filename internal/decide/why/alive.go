@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -137,7 +138,7 @@ func (k known) dead(a actor) (chain.Link, bool) {
 // lease of an attacher either: each adds its finalizer before it calls the driver.
 func (f facts) untouched(l chain.Link, a actor) (chain.Link, bool) {
 	node := strings.TrimPrefix(l.Subject, "attachment/")
-	inProcess := f.controlPlane() != nil // whose attacher needs no lease
+	inProcess := drivers.ControlPlane(f.view) != nil // whose attacher needs no lease
 	if inProcess || f.LeasesHidden || f.leaseOf(a) != nil || l.Because.Reason != volume.ReasonAttaching {
 		return chain.Link{}, false
 	}

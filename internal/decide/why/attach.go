@@ -11,6 +11,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -160,14 +161,14 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 // than what the attachment says: it is not where the controllers run, or not on the
 // node, or it is a driver of a host that is broken.
 func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.Condition) (volume.Because, bool) {
-	if b, ok := f.uncalled(s); ok {
+	if b, ok := drivers.Uncalled(f.view, s); ok {
 		return b, true
 	}
 	if told.Reason == volume.ReasonDriverMissing {
-		return f.absent(s, a.Spec.NodeName)
+		return drivers.Absent(f.view, s, a.Spec.NodeName)
 	}
-	if n := f.controlPlane(); n != nil && told.Reason == volume.ReasonFailedAttach {
-		b, ok := f.broken(s, n.Name, told.Message)
+	if n := drivers.ControlPlane(f.view); n != nil && told.Reason == volume.ReasonFailedAttach {
+		b, ok := drivers.Broken(f.view, s, n.Name, told.Message)
 		b.Reason, b.Message = told.Reason, attach.Failed(a, false, b.Message).Message
 		return b, ok
 	}
@@ -182,7 +183,7 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 		}
 		if _, down := f.nodeDown(a.Spec.NodeName); down {
 			told.Stuck = true
-		} else if driver := a.Spec.Attacher; !f.registered(driver, a.Spec.NodeName) {
+		} else if driver := a.Spec.Attacher; !drivers.Registered(f.view, driver, a.Spec.NodeName) {
 			told.Reason, told.Stuck, told.Next = volume.ReasonDriverMissing, true, driver
 			told.Message += ", and driver " + driver + ", which unmounts it, has not registered there"
 			told.Message += f.plugin(driver, a.Spec.NodeName)

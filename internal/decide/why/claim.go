@@ -10,6 +10,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
@@ -107,7 +108,7 @@ func (f facts) bound() volume.Condition {
 
 // maker names the driver of the volume.
 func (f facts) maker() string {
-	if s, ok := sourceOf(f.Volume); ok {
+	if s, ok := drivers.Of(f.Volume); ok {
 		return s.String()
 	}
 	return "no driver"
@@ -121,7 +122,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	plan := provision.Claim(p)
 	switch {
 	case plan.Because.Reason == volume.ReasonDriverMissing:
-		return volume.Condition{Because: f.orMeant(p.Driver, plan.Because), Stuck: true}
+		return volume.Condition{Because: drivers.OrMeant(f.view, p.Driver, plan.Because), Stuck: true}
 	case plan.Fault:
 		return volume.Condition{Because: plan.Because, Stuck: true}
 	}

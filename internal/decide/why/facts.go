@@ -1,14 +1,14 @@
 package why
 
 import (
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -61,19 +61,6 @@ func (f facts) told() []*corev1.Pod {
 	return out
 }
 
-// registered says whether the driver is registered on the node, or on any
-// node when node is empty.
-func (k known) registered(driver, node string) bool {
-	has := func(n *storagev1.CSINode) bool {
-		return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })
-	}
-	if node == "" {
-		return slices.ContainsFunc(k.CSINodes, has)
-	}
-	n := cluster.Found(k.view.CSINodes, node)
-	return n != nil && has(n)
-}
-
 // failed returns the link of the newest warning about the object.
 func (k known) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
 	c, ok := k.Warnings.Condition(about, reason, repeats)
@@ -89,4 +76,13 @@ func (f facts) driverName() string {
 	default:
 		return ""
 	}
+}
+
+// source returns the driver of the volume, or of the class that is to have one
+// made.
+func (f facts) source() note.Driver {
+	if s, ok := drivers.Of(f.Volume); ok {
+		return s
+	}
+	return note.Driver{CSI: f.driverName()}
 }

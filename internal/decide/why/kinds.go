@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
@@ -42,8 +43,8 @@ func (k known) ofClass(class *storagev1.StorageClass) chain.Link {
 	if driver == volume.NoProvisioner {
 		return chain.New(subject, chain.OK, volume.ReasonNothingToDo, "volumes of this class are made by hand", "")
 	}
-	if !k.registered(driver, "") {
-		return chain.Link{Subject: subject, State: chain.Problem, Because: k.nowhere(driver)}
+	if !drivers.Registered(k.view, driver, "") {
+		return chain.Link{Subject: subject, State: chain.Problem, Because: drivers.Nowhere(k.view, driver)}
 	}
 	text := "driver " + driver
 	if bind.BindsLate(class) {
@@ -102,10 +103,13 @@ func Driver(o state.Objects, name string) (chain.Chain, bool) {
 	return c, true
 }
 
+// maxNamed bounds how many nodes of a driver are named.
+const maxNamed = 5
+
 func (k known) ofDriver(name string, nodes []string) chain.Link {
 	subject := "csidriver/" + name
 	if len(nodes) == 0 {
-		return chain.Link{Subject: subject, State: chain.Problem, Because: k.nowhere(name)}
+		return chain.Link{Subject: subject, State: chain.Problem, Because: drivers.Nowhere(k.view, name)}
 	}
 	text := "registered on " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
 	if len(nodes) > maxNamed {
@@ -126,11 +130,11 @@ func (k known) ofDriver(name string, nodes []string) chain.Link {
 // absences tells of each node on which the driver is wanted and cannot be used.
 func (k known) absences(name string, object *storagev1.CSIDriver) []chain.Link {
 	var out []chain.Link
-	control := k.controlPlane()
+	control := drivers.ControlPlane(k.view)
 	for _, n := range k.Nodes {
-		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !k.registered(name, n.Name)
+		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !drivers.Registered(k.view, name, n.Name)
 		if n == control && !attach.Needless(object) {
-			b, ok = k.uncalled(note.Driver{CSI: name})
+			b, ok = drivers.Uncalled(k.view, note.Driver{CSI: name})
 		}
 		if ok && b.Reason != "" {
 			out = append(out, chain.New("node/"+n.Name, chain.Problem, b.Reason, b.Message, b.Next))

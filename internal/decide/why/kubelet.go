@@ -13,6 +13,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
@@ -130,11 +131,11 @@ func aboutVolumes(message string) bool {
 // unregistered tells of a driver of the Pod that its node does not know.
 func (k known) unregistered(p *corev1.Pod) (chain.Link, bool) {
 	node := p.Spec.NodeName
-	for _, s := range k.sourcesOf(p) {
-		if k.registered(s.CSI, node) {
+	for _, s := range drivers.OfPod(k.view, p) {
+		if drivers.Registered(k.view, s.CSI, node) {
 			continue
 		}
-		b, more := k.absent(s, node)
+		b, more := drivers.Absent(k.view, s, node)
 		if !more {
 			b = volume.Because{
 				Reason: volume.ReasonDriverMissing, Next: s.Next(),
@@ -250,7 +251,7 @@ func absentObject(message string) bool {
 // one that the Pod has.
 func (k known) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 	name := volumeIn(message)
-	if s, ok := sourceOf(cluster.Found(k.view.Volumes, name)); ok {
+	if s, ok := drivers.Of(cluster.Found(k.view.Volumes, name)); ok {
 		return s, true
 	}
 	for i := range p.Spec.Volumes {
@@ -261,7 +262,7 @@ func (k known) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 			return note.Driver{CSI: v.CSI.Driver, Hosted: note.HostedInline(v)}, true
 		}
 	}
-	all := k.sourcesOf(p)
+	all := drivers.OfPod(k.view, p)
 	if len(all) != 1 {
 		return note.Driver{}, false
 	}

@@ -10,6 +10,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -79,7 +80,7 @@ func cause(p *corev1.Pod) string {
 // by names the drivers of a Pod's volumes.
 func (k known) by(p *corev1.Pod) string {
 	var names []string
-	for _, s := range k.sourcesOf(p) {
+	for _, s := range drivers.OfPod(k.view, p) {
 		if !slices.Contains(names, s.String()) {
 			names = append(names, s.String())
 		}
@@ -106,12 +107,12 @@ func (k known) condition(p *corev1.Pod) chain.Link {
 			}
 			return chain.New(subject, chain.OK, volume.ReasonMounted, cmp.Or(c.Message, "all volumes are mounted"), "")
 		case reason == volume.ReasonDriverMissing:
-			if b, ok := k.lacks(p, p.Spec.NodeName); ok {
+			if b, ok := drivers.Lacks(k.view, p, p.Spec.NodeName); ok {
 				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
 			return chain.New(subject, chain.Problem, reason, c.Message, next)
 		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing:
-			if b, ok := k.brokenFor(p, c.Message); ok {
+			if b, ok := drivers.BrokenFor(k.view, p, c.Message); ok {
 				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
 			return chain.New(subject, chain.Problem, reason, on(p.Spec.NodeName, c.Message), next)

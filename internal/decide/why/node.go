@@ -10,6 +10,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
@@ -87,7 +88,8 @@ func (k known) drivers(node *corev1.Node) []chain.Link {
 	for _, d := range n.Spec.Drivers {
 		message := "registered as " + d.NodeID
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
-			message += fmt.Sprintf(", takes %d volumes and has %d", *d.Allocatable.Count, k.attachedTo(node.Name, d.Name))
+			message += fmt.Sprintf(", takes %d volumes and has %d", *d.Allocatable.Count, drivers.Attached(k.view, node.Name,
+				d.Name))
 		}
 		out = append(out, chain.New("csidriver/"+d.Name, chain.OK, volume.ReasonRegistered, message, ""))
 	}

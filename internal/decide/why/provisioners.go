@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -11,7 +12,7 @@ import (
 // that is registered on a node, or a provisioner that is no CSI driver's, which has
 // made some or shows signs of life.
 func (k known) provides(provisioner string) bool {
-	if k.registered(provisioner, "") {
+	if drivers.Registered(k.view, provisioner, "") {
 		return true
 	}
 	for _, v := range k.Volumes {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -40,6 +41,6 @@ func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, boo
 	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, c.Next); ok {
 		return l, true
 	}
-	b, away := f.uncalled(f.source())
+	b, away := drivers.Uncalled(f.view, f.source())
 	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), away
 }

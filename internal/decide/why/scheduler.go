@@ -10,6 +10,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -48,7 +49,7 @@ func aboutStorage(message string) bool {
 
 // usesVolumes says whether a Pod uses a claim, or a volume of a driver.
 func (k known) usesVolumes(p *corev1.Pod) bool {
-	return len(cluster.ClaimNames(p)) > 0 || len(k.sourcesOf(p)) > 0
+	return len(cluster.ClaimNames(p)) > 0 || len(drivers.OfPod(k.view, p)) > 0
 }
 
 // unboundClaim returns the first claim of a Pod that is not bound.
@@ -71,7 +72,7 @@ func (k known) fullNodes(p *corev1.Pod) []string {
 				if d.Name != s || d.Allocatable == nil || d.Allocatable.Count == nil {
 					continue
 				}
-				if takes, has := int(*d.Allocatable.Count), k.attachedTo(n.Name, s); has >= takes {
+				if takes, has := int(*d.Allocatable.Count), drivers.Attached(k.view, n.Name, s); has >= takes {
 					out = append(out, fmt.Sprintf("node %s takes %d volumes of driver %s and has %d", n.Name, takes, s, has))
 				}
 			}
@@ -98,16 +99,6 @@ func (k known) driversOf(p *corev1.Pod) []string {
 		}
 	}
 	return out
-}
-
-// attachedTo returns how many volumes of a driver are attached to a node.
-func (k known) attachedTo(node, driver string) (count int) {
-	for _, a := range k.view.Attachments.By(cluster.AttachmentsByNode, node) {
-		if a.Spec.Attacher == driver {
-			count++
-		}
-	}
-	return count
 }
 
 // reachable tells from which nodes the Pod's volumes can be used, where that are

@@ -19,8 +19,7 @@ func TestExplanations(t *testing.T) {
 		"claims.txt": whytest.ClaimRows(), "attachments.txt": whytest.AttachmentRows(),
 		"consumers.txt": whytest.ConsumerRows(),
 		"growth.txt":    whytest.GrowthRows(), "volumes.txt": whytest.VolumeRows(), "nodes.txt": whytest.NodeRows(),
-		"absent.txt": whytest.AbsentRows(),
-		"moves.txt":  whytest.MoveRows(), "kinds.txt": whytest.KindRows(),
+		"moves.txt": whytest.MoveRows(), "kinds.txt": whytest.KindRows(),
 	} {
 		whytest.Equal(t, file, whytest.Written(t, rows, func(*scene) {}))
 	}
