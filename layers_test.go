@@ -81,6 +81,9 @@ func lowerLayers() []layer {
 		{"internal/decide/drivers", []string{
 			"internal/volume", "internal/cluster", "internal/decide/note",
 		}, append(deeds, "sync"), "which drivers are where, not what waits for them"},
+		{"internal/decide/lease", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/drivers",
+		}, append(deeds, "sync"), "who lives, not what is decided"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments"},

@@ -1,14 +1,12 @@
 package why
 
 import (
-	"time"
-
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/lease"
 	"volplane.dev/volplane/internal/decide/state"
 )
 
@@ -17,9 +15,7 @@ type known struct {
 	state.Objects
 	view cluster.View
 	*derived
-	// leases are found by name; clock is the time at the cluster.
-	leases map[string][]*coordinationv1.Lease
-	clock  time.Time
+	leases lease.Leases
 }
 
 // derived is worked out when it is asked for first.
@@ -31,9 +27,10 @@ type derived struct {
 }
 
 func index(o state.Objects) known {
-	k := known{Objects: o, view: o.View(), derived: &derived{plans: map[string]attach.NodePlan{}}}
-	k.readLeases()
-	return k
+	return known{
+		Objects: o, view: o.View(), derived: &derived{plans: map[string]attach.NodePlan{}},
+		leases: lease.Read(o.Leases, o.LeasesHidden, o.Now),
+	}
 }
 
 // claim returns the facts about a claim, which need not exist.

@@ -20,7 +20,5 @@ func (k known) provides(provisioner string) bool {
 			return true
 		}
 	}
-	a := actor{lease: strings.ReplaceAll(provisioner, "/", "-")}
-	_, dead := k.dead(a)
-	return cluster.Found(k.view.Drivers, provisioner) == nil && k.leaseOf(a) != nil && !dead
+	return cluster.Found(k.view.Drivers, provisioner) == nil && k.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
 }

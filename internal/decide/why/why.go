@@ -8,6 +8,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/lease"
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -77,7 +78,7 @@ func (k known) consumer(p *corev1.Pod) chain.Chain {
 		}
 		joined.Links = append(joined.Links, f.alive(links)...)
 	}
-	for _, l := range (facts{known: k}).alive([]chain.Link{last}) {
+	for _, l := range k.leases.Follow([]chain.Link{last}, lease.Facts{View: k.view}) {
 		if l == last || !slices.Contains(joined.Links, l) {
 			joined.Links = append(joined.Links, l)
 		}
@@ -91,6 +92,11 @@ func (f facts) chain() chain.Chain {
 	c := f.steps()
 	c.Links = f.alive(c.Links)
 	return c
+}
+
+// alive adds to links who of those that they wait for is not alive.
+func (f facts) alive(links []chain.Link) []chain.Link {
+	return f.leases.Follow(links, lease.Facts{View: f.view, Volume: f.Volume, Driver: f.driverName()})
 }
 
 // steps returns the chain by itself.

@@ -1,7 +1,6 @@
-package why_test
+package lease_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -9,7 +8,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -162,28 +160,7 @@ func otherLeaseRows() []row {
 	}
 }
 
-// TestDeadControllersAreOneCause: whatever waits for the programs of a driver, the
-// driver is the cause; and those of the control plane are theirs.
-func TestDeadControllersAreOneCause(t *testing.T) {
-	s := whytest.New()
-	s.Kubelet("")
-	s.All.Now = whytest.At(10).Time
-	s.Lease("kube-system", "apiserver-x", "x", 3600, 0)
-	s.Twin(corev1.PodPending)
-	for _, a := range s.All.Attachments {
-		a.Status = storagev1.VolumeAttachmentStatus{}
-	}
-	fresh := s.Claim.DeepCopy()
-	fresh.Name, fresh.UID, fresh.Spec.VolumeName, fresh.Status.Phase = "fresh", "uid-fresh", "", corev1.ClaimPending
-	fresh.Annotations = nil
-	s.All.Claims = append(s.All.Claims, fresh)
-	s.Use(whytest.Pod("web9", ""))
-	s.Lease("storage", attachers, "csi-0", 15, time.Minute)
-	s.Lease("storage", "d-example-com", "csi-0", 15, time.Minute)
-	s.Lease("kube-system", "kube-scheduler", "m_2", 15, 9*time.Minute)
-	var b strings.Builder
-	if err := why.RenderCauses(&b, why.Causes(s.All), true); err != nil {
-		t.Fatal(err)
-	}
-	whytest.Equal(t, "dead-controllers.txt", b.String())
-}
+// row is one scene and the object that is asked about.
+type row whytest.Row
+
+type scene = whytest.Scene
