@@ -57,6 +57,34 @@ func lowerLayers() []layer {
 		{"internal/redact", nil, append(deeds, "k8s.io/api", "k8s.io/apimachinery"), "texts, not deeds"},
 		{"internal/cluster", []string{"internal/volume"}, append(deeds, "sync", "time"), "what is looked up, not how " +
 			"it came here"},
+		{"internal/decide/chain", []string{"internal/volume"}, append(deeds, "sync", "time"), "what an explanation is made " +
+			"of, not how it is found"},
+		{"internal/decide/state", []string{
+			"internal/volume", "internal/cluster", "internal/decide/provision",
+		}, append(deeds, "sync"), "what was read, not what it means"},
+		{"internal/decide/why/whytest", []string{
+			"internal/volume", "internal/cluster", "internal/golden", decidePrefix,
+		}, append(deeds, "sync"), "for tests only"},
+		{"internal/decide/statefile", []string{
+			"internal/volume", "internal/redact", "internal/cluster", "internal/decide/note", "internal/decide/provision",
+			"internal/decide/state",
+		}, append(deeds, "sync"), "what a file may hold, not what it says"},
+		{"internal/decide/subject", []string{
+			"internal/cluster", "internal/decide/chain",
+		}, append(deeds, "sync"), "names of objects, not what is wrong with them"},
+		{"internal/decide/fix", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/nodelife",
+			"internal/decide/state", "internal/decide/subject",
+		}, append(deeds, "sync"), "reads an explanation, and makes none"},
+		{"internal/decide/since", []string{
+			"internal/cluster", "internal/decide/chain", "internal/decide/state", "internal/decide/subject",
+		}, append(deeds, "sync"), "reads an explanation, and makes none"},
+		{"internal/decide/drivers", []string{
+			"internal/volume", "internal/cluster", "internal/decide/note",
+		}, append(deeds, "sync"), "which drivers are where, not what waits for them"},
+		{"internal/decide/lease", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/drivers",
+		}, append(deeds, "sync"), "who lives, not what is decided"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments"},
@@ -255,7 +283,7 @@ func standaloneImports(t *testing.T) map[string][]string {
 func TestWing(t *testing.T) {
 	knows := []string{
 		"internal/flex", "internal/decide/flex", "internal/decide/note", "internal/decide/migrate", "internal/volume",
-		"internal/manifest", "internal/app",
+		"internal/manifest", "internal/app", "internal/decide/why/whytest",
 	}
 	for _, f := range goFiles(t) {
 		dir := filepath.ToSlash(filepath.Dir(f.path))

@@ -17,7 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/chain"
 )
 
 // town is a cluster of many claims, two of which matter: data, which is bound, and
@@ -206,13 +206,13 @@ func TestPartsAnswerAsTheWhole(t *testing.T) {
 	}
 }
 
-func render(t *testing.T, c why.Chain) string {
+func render(t *testing.T, c chain.Chain) string {
 	t.Helper()
 	var b strings.Builder
 	if len(c.Links) == 0 {
 		return ""
 	}
-	if err := why.Render(&b, c); err != nil {
+	if err := chain.Render(&b, c); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()

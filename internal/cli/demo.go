@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/chain"
 )
 
 // Limits of the demo.
@@ -196,9 +196,9 @@ func (s *shell) demoFailed(ctx context.Context, d *demo) {
 	if d.client != nil {
 		ctx, cancel := context.WithTimeout(ctx, cleanupTime)
 		defer cancel()
-		if chain, found := s.chainOf(ctx, d.client, "pvc", "default", demoClaim); found {
+		if told, found := s.chainOf(ctx, d.client, "pvc", "default", demoClaim); found {
 			fmt.Fprintln(s.Err)
-			_ = why.Render(s.Err, chain)
+			_ = chain.Render(s.Err, told)
 		}
 	}
 	for _, name := range []string{"plane.log", "node2.log"} {

@@ -20,6 +20,8 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/since"
 	"volplane.dev/volplane/internal/decide/why"
 )
 
@@ -30,7 +32,7 @@ type rehearsal struct {
 	// spaces are the namespaces among the objects.
 	spaces map[string]bool
 	// refused are the answers about objects that the API server does not take.
-	refused []why.Chain
+	refused []chain.Chain
 	// told are the claims and Pods to explain, and the other objects.
 	told []rehearsed
 	// notes say what was not looked at.
@@ -89,7 +91,7 @@ func (s *shell) tellAll(r *rehearsal, ns string, q question) error {
 		}
 		served = served && why.Served(c)
 		if q.output == "" {
-			if err := why.Render(s.Out, c); err != nil {
+			if err := chain.Render(s.Out, c); err != nil {
 				return err
 			}
 		}
@@ -97,7 +99,7 @@ func (s *shell) tellAll(r *rehearsal, ns string, q question) error {
 	if q.output != "" {
 		out := make([]explanation, 0, len(chains))
 		for _, c := range chains {
-			out = append(out, explanationOf(why.TimesOf(r.Objects), ns, c))
+			out = append(out, explanationOf(since.TimesOf(r.Objects), ns, c))
 		}
 		if err := s.printValue(map[string]any{"answers": out}, q.output); err != nil {
 			return err
@@ -262,7 +264,7 @@ func keys(claims []*corev1.PersistentVolumeClaim) []string {
 // answers explains the objects that are refused, and then the others. A claim that a Pod
 // among them uses is explained with the Pod; a class, a driver or a volume only if
 // there is neither.
-func (r *rehearsal) answers() []why.Chain {
+func (r *rehearsal) answers() []chain.Chain {
 	out := slices.Clone(r.refused)
 	covered := map[string]bool{}
 	for _, p := range r.Pods {

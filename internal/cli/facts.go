@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -25,11 +25,11 @@ type reading struct {
 	mu sync.Mutex
 	// asked are objects that the question is about, beside claims and volumes.
 	asked []involved
-	why.Objects
+	state.Objects
 }
 
 func newReading(client kubernetes.Interface) *reading {
-	return &reading{client: client, Objects: why.Objects{Now: time.Now()}}
+	return &reading{client: client, Objects: state.Objects{Now: time.Now()}}
 }
 
 // all reads everything of one namespace, or of all when ns is empty, with the volumes

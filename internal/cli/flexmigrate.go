@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	decide "volplane.dev/volplane/internal/decide/migrate"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/flex/migrate"
 )
 
@@ -252,7 +252,7 @@ func (r *reading) moves(ctx context.Context) error {
 		if j.Done {
 			continue
 		}
-		m := why.Move{Volume: name, Back: j.Back}
+		m := state.Move{Volume: name, Back: j.Back}
 		if j.Claim != nil {
 			m.Claim = j.Claim.Namespace + "/" + j.Claim.Name
 		}

@@ -7,6 +7,9 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -23,7 +26,7 @@ type kind struct {
 	spaced bool
 	// read reads what an answer needs, tell answers.
 	read func(r *reading, ctx context.Context, ns, name string) error
-	tell func(o why.Objects, ns, name string) (why.Chain, bool)
+	tell func(o state.Objects, ns, name string) (chain.Chain, bool)
 }
 
 // kinds returns the types that can be explained.
@@ -49,8 +52,9 @@ func kinds() []kind {
 }
 
 // bare makes an answer about objects without a namespace one of the common form.
-func bare(tell func(why.Objects, string) (why.Chain, bool)) func(why.Objects, string, string) (why.Chain, bool) {
-	return func(o why.Objects, _, name string) (why.Chain, bool) { return tell(o, name) }
+func bare(tell func(state.Objects, string) (chain.Chain, bool)) func(state.Objects, string, string) (chain.Chain,
+	bool) {
+	return func(o state.Objects, _, name string) (chain.Chain, bool) { return tell(o, name) }
 }
 
 // kindOf finds a type by any of the names by which kubectl knows it, also with its
@@ -67,7 +71,7 @@ func kindOf(name string) (kind, error) {
 		}
 	}
 	text := fmt.Sprintf("cannot explain a %q", name)
-	if meant := why.Alike(word, names); meant != "" {
+	if meant := drivers.Alike(word, names); meant != "" {
 		text += ": did you mean " + meant + "?"
 	}
 	return kind{}, fmt.Errorf("%s: use %s", text, strings.Join(explained(), ", "))

@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -58,15 +58,15 @@ func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return fmt.Errorf("read snapshot %s: %w", name, err)
 	}
-	r.Snapshots = []why.Snapshot{s.told()}
+	r.Snapshots = []state.Snapshot{s.told()}
 	if s.Spec.Source.Claim == "" {
 		return nil
 	}
 	return r.aboutClaim(ctx, ns, s.Spec.Source.Claim)
 }
 
-func (s *snapshotObject) told() why.Snapshot {
-	return why.Snapshot{
+func (s *snapshotObject) told() state.Snapshot {
+	return state.Snapshot{
 		Namespace: s.Namespace, Name: s.Name, Claim: s.Spec.Source.Claim, Content: s.Status.Content, Ready: s.Status.Ready,
 		Error: s.Status.Error.Message, Deleting: s.DeletionTimestamp != nil, Finalizers: s.Finalizers,
 	}

@@ -18,7 +18,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/statefile"
 )
 
 const (
@@ -28,14 +29,14 @@ const (
 	maxState = 512 << 20
 )
 
-// state is what snapshot-state writes: what why reads, when it was read, and by which
+// stateFile is what snapshot-state writes: what why reads, when it was read, and by which
 // version.
-type state struct {
+type stateFile struct {
 	Kind    string `json:"kind"`
 	Version string `json:"version"`
 	// Namespace is the only one that was read; empty when all were.
 	Namespace string `json:"namespace,omitempty"`
-	why.Objects
+	state.Objects
 }
 
 func (s *shell) snapshotStateCommand() *cobra.Command {
@@ -82,7 +83,7 @@ func (s *shell) snapshotState(ctx context.Context, path, output string, force bo
 	if err != nil {
 		return err
 	}
-	data, err := encodeState(state{stateKind, s.version, s.flags.namespace, why.Clean(o)}, output)
+	data, err := encodeState(stateFile{stateKind, s.version, s.flags.namespace, statefile.Clean(o)}, output)
 	if err != nil {
 		return err
 	}
@@ -112,14 +113,14 @@ func stateForm(path, output string) (string, error) {
 }
 
 // stateOf reads what why reads of a namespace, or of all when ns is empty.
-func (s *shell) stateOf(ctx context.Context, ns string) (why.Objects, error) {
+func (s *shell) stateOf(ctx context.Context, ns string) (state.Objects, error) {
 	client, _, err := s.client()
 	if err != nil {
-		return why.Objects{}, err
+		return state.Objects{}, err
 	}
 	if ns != "" {
 		if err := mustExist(ctx, client, ns); err != nil {
-			return why.Objects{}, err
+			return state.Objects{}, err
 		}
 	}
 	r := newReading(client)
@@ -128,7 +129,7 @@ func (s *shell) stateOf(ctx context.Context, ns string) (why.Objects, error) {
 	return r.Objects, err
 }
 
-func encodeState(st state, output string) ([]byte, error) {
+func encodeState(st stateFile, output string) ([]byte, error) {
 	data, err := json.MarshalIndent(st, "", " ")
 	if err == nil && output == "yaml" {
 		data, err = yaml.JSONToYAML(data)
@@ -158,8 +159,8 @@ func writeState(path string, data []byte, force bool) error {
 }
 
 // readState reads what snapshot-state has written; "-" is standard input.
-func (s *shell) readState(path string) (state, error) {
-	var st state
+func (s *shell) readState(path string) (stateFile, error) {
+	var st stateFile
 	in := s.In
 	if path != "-" {
 		file, err := os.Open(path)
@@ -194,7 +195,7 @@ func (s *shell) readState(path string) (state, error) {
 }
 
 // drop takes away what is null where objects should be: a file may be edited.
-func (st *state) drop() {
+func (st *stateFile) drop() {
 	st.Claims, st.Volumes, st.Pods = there(st.Claims), there(st.Volumes), there(st.Pods)
 	st.Classes, st.Drivers, st.CSINodes = there(st.Classes), there(st.Drivers), there(st.CSINodes)
 	st.Attachments, st.Nodes, st.Namespaces = there(st.Attachments), there(st.Nodes), there(st.Namespaces)
@@ -207,7 +208,7 @@ func there[T any](all []*T) []*T {
 
 // spaceOf returns the namespace that a question to a state is about: the one that is
 // asked for, or else the only one in it.
-func (st *state) spaceOf(asked string) (string, error) {
+func (st *stateFile) spaceOf(asked string) (string, error) {
 	switch {
 	case asked == "" && st.Namespace == "":
 		return metav1.NamespaceDefault, nil
@@ -220,7 +221,7 @@ func (st *state) spaceOf(asked string) (string, error) {
 }
 
 // narrow keeps of the objects in namespaces those of one.
-func narrow(o why.Objects, ns string) why.Objects {
+func narrow(o state.Objects, ns string) state.Objects {
 	o.Claims = only(o.Claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Namespace == ns })
 	o.Pods = only(o.Pods, func(p *corev1.Pod) bool { return p.Namespace == ns })
 	o.Warnings = only(o.Warnings, func(e *corev1.Event) bool {
@@ -256,10 +257,10 @@ func (s *shell) whyFrom(q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	chain, found := k.tell(st.Objects, ns, name)
+	told, found := k.tell(st.Objects, ns, name)
 	if !found {
 		return fmt.Errorf("there is no %s/%s in %s, which was written at %s", k.name, name, q.from,
 			st.Now.UTC().Format(time.DateTime+" UTC"))
 	}
-	return s.tellChain(chain, st.Objects, ns, q)
+	return s.tellChain(told, st.Objects, ns, q)
 }

@@ -10,6 +10,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/statefile"
 	"volplane.dev/volplane/internal/decide/why"
 )
 
@@ -24,7 +26,7 @@ func TestStateAnswersAsTheCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, output := range []string{"json", "yaml"} {
-		data, err := encodeState(state{stateKind, "v1", "", why.Clean(r.Objects)}, output)
+		data, err := encodeState(stateFile{stateKind, "v1", "", statefile.Clean(r.Objects)}, output)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +41,7 @@ func TestStateAnswersAsTheCluster(t *testing.T) {
 }
 
 // sameAnswers explains all objects of a kind in the town, and as they were written.
-func sameAnswers(t *testing.T, k kind, filed why.Objects) {
+func sameAnswers(t *testing.T, k kind, filed state.Objects) {
 	t.Helper()
 	for _, name := range []string{
 		"late", "data", "pv-data", "pod-data", "c1", "a-c1", "n1", "fast", "d.example.com",
@@ -105,7 +107,7 @@ func TestStateOfOneNamespace(t *testing.T) {
 	for _, c := range []struct{ has, asked, want string }{
 		{"", "", metav1.NamespaceDefault}, {"", "a", "a"}, {"a", "", "a"}, {"a", "a", "a"}, {"a", "b", ""},
 	} {
-		got, err := (&state{Namespace: c.has}).spaceOf(c.asked)
+		got, err := (&stateFile{Namespace: c.has}).spaceOf(c.asked)
 		if got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("of %q, asked for %q: %q, %v", c.has, c.asked, got, err)
 		}

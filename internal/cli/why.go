@@ -13,6 +13,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/fix"
+	"volplane.dev/volplane/internal/decide/since"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -136,27 +140,27 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	chain, o, found, err := k.explain(ctx, client, ns, name)
+	told, o, found, err := k.explain(ctx, client, ns, name)
 	switch {
 	case err != nil:
 		return err
 	case !found:
 		return absent(ctx, client, k, ns, name)
 	}
-	return s.tellChain(chain, o, ns, q)
+	return s.tellChain(told, o, ns, q)
 }
 
 // tellChain prints an answer, and ends with an error unless all is well.
-func (s *shell) tellChain(chain why.Chain, o why.Objects, ns string, q question) error {
-	e := explanationOf(why.TimesOf(o), ns, chain)
+func (s *shell) tellChain(told chain.Chain, o state.Objects, ns string, q question) error {
+	e := explanationOf(since.TimesOf(o), ns, told)
 	var err error
 	switch {
 	case q.fix && q.output == "":
-		err = why.RenderFixes(s.Out, chain, why.Fix(o, ns, chain))
+		err = fix.Render(s.Out, told, fix.Remedies(o, ns, told))
 	case q.output == "":
-		err = why.Render(s.Out, chain)
+		err = chain.Render(s.Out, told)
 	case q.fix:
-		e.Fixes = why.Fix(o, ns, chain)
+		e.Fixes = fix.Remedies(o, ns, told)
 		fallthrough
 	default:
 		err = s.printValue(e, q.output)
@@ -164,7 +168,7 @@ func (s *shell) tellChain(chain why.Chain, o why.Objects, ns string, q question)
 	if err != nil {
 		return err
 	}
-	if !chain.Healthy() {
+	if !told.Healthy() {
 		return errProblem
 	}
 	return nil
@@ -203,7 +207,7 @@ func oneObject(args []string) (kind, string, error) {
 // explain reads what concerns an object and explains it by that; found is false when
 // there is no such object.
 func (k kind) explain(ctx context.Context, client kubernetes.Interface, ns, name string) (
-	c why.Chain, o why.Objects, found bool, err error,
+	c chain.Chain, o state.Objects, found bool, err error,
 ) {
 	r := newReading(client)
 	if err := k.read(r, ctx, ns, name); err != nil {
@@ -232,7 +236,7 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 }
 
 // tellCauses prints every cause of waiting, and ends with an error if there is one.
-func (s *shell) tellCauses(o why.Objects, q question) error {
+func (s *shell) tellCauses(o state.Objects, q question) error {
 	causes := why.Causes(o)
 	if err := s.printCauses(causes, o, q); err != nil {
 		return err
@@ -248,18 +252,18 @@ type explanation struct {
 	Subject string `json:"subject"`
 	Healthy bool   `json:"healthy"`
 	// State, Since and Next are those of the answer.
-	State  why.State    `json:"state"`
+	State  chain.State  `json:"state"`
 	Since  *metav1.Time `json:"since,omitempty"`
 	Next   string       `json:"next,omitempty"`
 	Answer linkOut      `json:"answer"`
 	Links  []linkOut    `json:"links"`
 	// Fixes are what --fix asks for.
-	Fixes []why.Remedy `json:"fixes,omitempty"`
+	Fixes []fix.Remedy `json:"fixes,omitempty"`
 }
 
 type linkOut struct {
 	Subject string        `json:"subject"`
-	State   why.State     `json:"state"`
+	State   chain.State   `json:"state"`
 	Reason  volume.Reason `json:"reason"`
 	Message string        `json:"message"`
 	Next    string        `json:"next,omitempty"`
@@ -278,7 +282,7 @@ type waitOut struct {
 	Subject   string `json:"subject"`
 }
 
-func outOf(t why.Times, ns string, c why.Chain, l why.Link) linkOut {
+func outOf(t since.Times, ns string, c chain.Chain, l chain.Link) linkOut {
 	out := linkOut{
 		Subject: l.Subject, State: l.State, Reason: l.Because.Reason, Message: l.Because.Message,
 		Next: l.Because.Next,
@@ -289,7 +293,7 @@ func outOf(t why.Times, ns string, c why.Chain, l why.Link) linkOut {
 	return out
 }
 
-func explanationOf(t why.Times, ns string, c why.Chain) explanation {
+func explanationOf(t since.Times, ns string, c chain.Chain) explanation {
 	a := outOf(t, ns, c, c.Answer())
 	e := explanation{Subject: c.Subject, Healthy: c.Healthy(), State: a.State, Since: a.Since, Next: a.Next, Answer: a}
 	for _, l := range c.Links {
@@ -298,12 +302,12 @@ func explanationOf(t why.Times, ns string, c why.Chain) explanation {
 	return e
 }
 
-func (s *shell) printCauses(causes []why.Cause, o why.Objects, q question) error {
+func (s *shell) printCauses(causes []why.Cause, o state.Objects, q question) error {
 	switch {
 	case q.output != "":
-		times, out := why.TimesOf(o), make([]causeOut, 0, len(causes))
+		times, out := since.TimesOf(o), make([]causeOut, 0, len(causes))
 		for _, c := range causes {
-			of := why.Chain{Subject: c.Waits[0].Subject, Links: []why.Link{c.Link}}
+			of := chain.Chain{Subject: c.Waits[0].Subject, Links: []chain.Link{c.Link}}
 			next := causeOut{linkOut: outOf(times, c.Waits[0].Namespace, of, c.Link)}
 			for _, w := range c.Waits {
 				next.Waits = append(next.Waits, waitOut(w))
@@ -335,8 +339,8 @@ func (s *shell) printValue(v any, output string) error {
 // answer returns one line about a Pod and its claims; what cannot be found out
 // is not told.
 func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, pod string) string {
-	if chain, found := s.chainOf(ctx, client, "pod", ns, pod); found {
-		return why.Headline(chain)
+	if told, found := s.chainOf(ctx, client, "pod", ns, pod); found {
+		return chain.Headline(told)
 	}
 	return ""
 }
@@ -345,8 +349,8 @@ func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, pod
 // for.
 func (s *shell) reason(ctx context.Context, v doomed) string {
 	if client, _, err := s.client(); err == nil {
-		if chain, found := s.chainOf(ctx, client, v.mapping.GroupVersionKind.Kind, v.ns, v.name); found {
-			return why.Headline(chain)
+		if told, found := s.chainOf(ctx, client, v.mapping.GroupVersionKind.Kind, v.ns, v.name); found {
+			return chain.Headline(told)
 		}
 	}
 	return "it is being deleted"
@@ -354,11 +358,11 @@ func (s *shell) reason(ctx context.Context, v doomed) string {
 
 // chainOf explains an object for a command that does something else; false when
 // that is not possible.
-func (s *shell) chainOf(ctx context.Context, client kubernetes.Interface, word, ns, name string) (why.Chain, bool) {
+func (s *shell) chainOf(ctx context.Context, client kubernetes.Interface, word, ns, name string) (chain.Chain, bool) {
 	k, known := kindNamed(word)
 	if !known {
-		return why.Chain{}, false
+		return chain.Chain{}, false
 	}
-	chain, _, found, err := k.explain(ctx, client, ns, name)
-	return chain, found && err == nil
+	told, _, found, err := k.explain(ctx, client, ns, name)
+	return told, found && err == nil
 }

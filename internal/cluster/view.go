@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -18,6 +19,20 @@ type Objects[T any] interface {
 	By(index, value string) []T
 	// List returns all objects, ordered by key.
 	List() []T
+}
+
+// Found returns the object with a key; nil when there is none.
+func Found[T any](in Objects[*T], key string) *T {
+	o, _ := in.Get(key)
+	return o
+}
+
+// First returns the first object of a list that fits; nil when none does.
+func First[T any](all []*T, fits func(*T) bool) *T {
+	if i := slices.IndexFunc(all, fits); i >= 0 {
+		return all[i]
+	}
+	return nil
 }
 
 // View finds the objects of a cluster. Whoever makes it leaves out the kinds that

@@ -8,21 +8,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // attachments tells, for each node, whether the volume is attached where it is
 // wanted and only there.
-func (f facts) attachments() []Link {
+func (f facts) attachments() []chain.Link {
 	if f.Volume == nil || f.Volume.Spec.CSI == nil || attach.Needless(f.Driver) {
 		return nil
 	}
-	var out []Link
+	var out []chain.Link
 	wanted := f.wanted()
 	for _, node := range wanted {
-		if a := first(f.attached(), func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node }); a != nil {
+		if a := cluster.First(f.attached(),
+			func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == node }); a != nil {
 			out = append(out, f.attachment(attachmentSubject(node), a))
 		} else {
 			out = append(out, f.unattached(node)...)
@@ -37,8 +41,8 @@ func (f facts) attachments() []Link {
 }
 
 // leaving tells of an attachment to a node where no Pod is told of.
-func (f facts) leaving(a *storagev1.VolumeAttachment) []Link {
-	links := []Link{f.attachment(attachmentSubject(a.Spec.NodeName), a)}
+func (f facts) leaving(a *storagev1.VolumeAttachment) []chain.Link {
+	links := []chain.Link{f.attachment(attachmentSubject(a.Spec.NodeName), a)}
 	if l, dead := f.forced(a); dead {
 		links = append(links, l)
 	}
@@ -68,7 +72,7 @@ func (k known) plan(node string) attach.NodePlan {
 
 // unattached tells of a volume that Pods on a node want and that has no attachment
 // to it; and of what it waits for.
-func (f facts) unattached(node string) []Link {
+func (f facts) unattached(node string) []chain.Link {
 	told := f.plan(node).Wanted(f.Volume, node)
 	if b, ok := f.usedElsewhere(node); ok && told.Reason == volume.ReasonAttaching {
 		told = volume.Condition{Because: b}
@@ -76,7 +80,7 @@ func (f facts) unattached(node string) []Link {
 	if told.Reason == volume.ReasonNodeGone {
 		return nil // which its Pods tell
 	}
-	links := []Link{f.tell(attachmentSubject(node), told)}
+	links := []chain.Link{f.tell(attachmentSubject(node), told)}
 	if told.Reason != volume.ReasonMultiAttach {
 		return links
 	}
@@ -85,12 +89,12 @@ func (f facts) unattached(node string) []Link {
 			continue
 		}
 		for _, l := range f.leaving(a) {
-			if l.State != OK {
+			if l.State != chain.OK {
 				links = append(links, l)
 			}
 		}
 		for _, p := range f.users() {
-			if l := f.mounted(p); p.Spec.NodeName == a.Spec.NodeName && l.State != OK {
+			if l := f.mounted(p); p.Spec.NodeName == a.Spec.NodeName && l.State != chain.OK {
 				links = append(links, l)
 			}
 		}
@@ -100,11 +104,11 @@ func (f facts) unattached(node string) []Link {
 
 // tell returns the link of what a decision says; who acts next is the host of the
 // driver, if it has one.
-func (f facts) tell(subject string, t volume.Condition) Link {
+func (f facts) tell(subject string, t volume.Condition) chain.Link {
 	if s := f.source(); t.Next == s.CSI {
 		t.Next = s.Next()
 	}
-	return tell(subject, t)
+	return chain.Tell(subject, t)
 }
 
 // usedElsewhere tells of a volume that its attachdetach does not attach, because
@@ -116,7 +120,7 @@ func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 		if p.Spec.NodeName != node {
 			continue
 		}
-		e := f.warning(p, volume.ReasonFailedAttach)
+		e := f.Warnings.About(p.UID, volume.ReasonFailedAttach)
 		if e == nil || !strings.Contains(e.Message, fmt.Sprintf("%q", f.Volume.Name)) {
 			continue
 		}
@@ -128,12 +132,12 @@ func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 }
 
 // alone tells of an attachment by itself.
-func (k known) alone(a *storagev1.VolumeAttachment) Link {
+func (k known) alone(a *storagev1.VolumeAttachment) chain.Link {
 	return facts{known: k}.attachment("volumeattachment/"+a.Name, a)
 }
 
 // attachment tells of an attachment, wanted or not.
-func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) Link {
+func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.Link {
 	s, node := note.Driver{CSI: a.Spec.Attacher}, a.Spec.NodeName
 	if f.Volume != nil {
 		s = f.source()
@@ -142,13 +146,13 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) Link {
 		return f.unwanted(subject, a, told)
 	}
 	if a.Status.Attached && a.DeletionTimestamp == nil {
-		return link(subject, OK, volume.ReasonAttached, "attached to node "+node, "")
+		return chain.New(subject, chain.OK, volume.ReasonAttached, "attached to node "+node, "")
 	}
 	facts := attach.AttachmentFacts(f.view, a)
 	facts.Ours = true
 	told := attach.ConditionOf(facts)
 	if b, ok := f.cannot(s, a, told); ok {
-		return link(subject, Problem, b.Reason, b.Message, b.Next)
+		return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next)
 	}
 	return f.tell(subject, told)
 }
@@ -157,14 +161,14 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) Link {
 // than what the attachment says: it is not where the controllers run, or not on the
 // node, or it is a driver of a host that is broken.
 func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.Condition) (volume.Because, bool) {
-	if b, ok := f.uncalled(s); ok {
+	if b, ok := drivers.Uncalled(f.view, s); ok {
 		return b, true
 	}
 	if told.Reason == volume.ReasonDriverMissing {
-		return f.absent(s, a.Spec.NodeName)
+		return drivers.Absent(f.view, s, a.Spec.NodeName)
 	}
-	if n := f.controlPlane(); n != nil && told.Reason == volume.ReasonFailedAttach {
-		b, ok := f.broken(s, n.Name, told.Message)
+	if n := drivers.ControlPlane(f.view); n != nil && told.Reason == volume.ReasonFailedAttach {
+		b, ok := drivers.Broken(f.view, s, n.Name, told.Message)
 		b.Reason, b.Message = told.Reason, attach.Failed(a, false, b.Message).Message
 		return b, ok
 	}
@@ -172,14 +176,14 @@ func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.
 }
 
 // unwanted tells of an attachment that no Pod wants.
-func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volume.Condition) Link {
+func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volume.Condition) chain.Link {
 	if told.Reason == volume.ReasonStillMounted {
 		if l, ok := f.failed(subject, a, volume.ReasonFailedUnmount, told.Next); ok {
 			return l
 		}
 		if _, down := f.nodeDown(a.Spec.NodeName); down {
 			told.Stuck = true
-		} else if driver := a.Spec.Attacher; !f.registered(driver, a.Spec.NodeName) {
+		} else if driver := a.Spec.Attacher; !drivers.Registered(f.view, driver, a.Spec.NodeName) {
 			told.Reason, told.Stuck, told.Next = volume.ReasonDriverMissing, true, driver
 			told.Message += ", and driver " + driver + ", which unmounts it, has not registered there"
 			told.Message += f.plugin(driver, a.Spec.NodeName)
@@ -196,4 +200,4 @@ func (f facts) inUse(node string) bool {
 	return attach.InUse(f.node(node), volume.UniqueName(csi.Driver, csi.VolumeHandle))
 }
 
-func (k known) node(name string) *corev1.Node { return found(k.view.Nodes, name) }
+func (k known) node(name string) *corev1.Node { return cluster.Found(k.view.Nodes, name) }

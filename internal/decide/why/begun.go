@@ -7,7 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -16,12 +19,12 @@ const slow = 10 * time.Second
 
 // Unsettled returns the intents that are not news: a driver was asked for a
 // volume some time ago, there is none yet, and it may have made it.
-func Unsettled(o Objects) []*provision.Intent { return index(o).unsettled() }
+func Unsettled(o state.Objects) []*provision.Intent { return index(o).unsettled() }
 
 func (k known) unsettled() []*provision.Intent {
 	var out []*provision.Intent
 	for _, in := range k.Begun {
-		v := found(k.view.Volumes, in.Name)
+		v := cluster.Found(k.view.Volumes, in.Name)
 		if k.Now.Sub(in.Begun.Time) >= slow && (v == nil || !provision.Owns(in.Claim.UID, v)) {
 			out = append(out, in)
 		}
@@ -31,10 +34,10 @@ func (k known) unsettled() []*provision.Intent {
 
 // undone explains an intent that no claim waits for; false when one does, and
 // tells it itself.
-func (k known) undone(in *provision.Intent) (Chain, bool) {
-	claim := found(k.view.Claims, in.Claim.Namespace+"/"+in.Claim.Name)
+func (k known) undone(in *provision.Intent) (chain.Chain, bool) {
+	claim := cluster.Found(k.view.Claims, in.Claim.Namespace+"/"+in.Claim.Name)
 	if claim != nil && claim.UID == in.Claim.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" {
-		return Chain{}, false
+		return chain.Chain{}, false
 	}
 	becomes := "deleted"
 	if in.Reclaim != corev1.PersistentVolumeReclaimDelete {
@@ -43,23 +46,13 @@ func (k known) undone(in *provision.Intent) (Chain, bool) {
 	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits "+
 		"for it any more; it is asked until it tells, and what is there is %s",
 		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, since(" at ", in), becomes)
-	subject, state, reason, next := "intent/"+in.Name, Waiting, volume.ReasonProvisioning, in.Driver
-	if e := k.lastWarning(in); e != nil {
-		state, reason, next = Problem, volume.Reason(e.Reason),
+	subject, state, reason, next := "intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, in.Driver
+	if e := k.Warnings.About(in.Claim.UID, ""); e != nil {
+		state, reason, next = chain.Problem, volume.Reason(e.Reason),
 			volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], in.Driver))
 		message += ": " + e.Message
 	}
-	return Chain{Subject: subject, Links: []Link{link(subject, state, reason, message, next)}}, true
-}
-
-// lastWarning returns the newest warning about the claim of an intent.
-func (k known) lastWarning(in *provision.Intent) *corev1.Event {
-	for i := len(k.Warnings) - 1; i >= 0; i-- {
-		if e := k.Warnings[i]; e.InvolvedObject.UID == in.Claim.UID {
-			return e
-		}
-	}
-	return nil
+	return chain.Chain{Subject: subject, Links: []chain.Link{chain.New(subject, state, reason, message, next)}}, true
 }
 
 // since says when something was begun, as far as that is known.

@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -33,34 +34,35 @@ func TestBegun(t *testing.T) {
 		}},
 		{"the last warning about the claim says what keeps it", func(s *scene, _ *provision.Intent) {
 			for _, text := range []string{"older", "driver d.example.com has not registered, and may have made a volume"} {
-				s.all.Warnings = append(s.all.Warnings, &corev1.Event{
+				s.All.Warnings = append(s.All.Warnings, &corev1.Event{
 					InvolvedObject: corev1.ObjectReference{UID: "uid-gone"}, Reason: string(volume.ReasonDriverMissing), Message: text,
 				})
 			}
 		}},
 		{"a claim that waits for it tells it itself", func(s *scene, in *provision.Intent) {
-			s.unbound()
-			in.Claim.Name, in.Claim.UID = s.claim.Name, s.claim.UID
+			s.Unbound()
+			in.Claim.Name, in.Claim.UID = s.Claim.Name, s.Claim.UID
 		}},
-		{"one of its name does not", func(s *scene, in *provision.Intent) { in.Claim.Name = s.claim.Name }},
+		{"one of its name does not", func(s *scene, in *provision.Intent) { in.Claim.Name = s.Claim.Name }},
 		{"what has just begun is no news", func(_ *scene, in *provision.Intent) {
 			in.Begun = metav1.NewTime(start.Add(51 * time.Second))
 		}},
 		{"nor what is there", func(s *scene, in *provision.Intent) {
 			v := provision.Object(in, provision.Answer{Handle: "h9"})
 			v.Status.Phase = corev1.VolumeAvailable
-			s.all.Volumes = append(s.all.Volumes, v)
+			s.All.Volumes = append(s.All.Volumes, v)
 		}},
 	} {
-		s := newScene()
+		s := whytest.New()
 		in := &provision.Intent{
-			Driver: driver, Name: "pvc-uid-gone", Claim: corev1.ObjectReference{Namespace: "ns", Name: "gone", UID: "uid-gone"},
+			Driver: whytest.Driver, Name: "pvc-uid-gone", Claim: corev1.ObjectReference{Namespace: "ns", Name: "gone",
+				UID: "uid-gone"},
 			Reclaim: corev1.PersistentVolumeReclaimDelete, Begun: metav1.NewTime(start),
 		}
-		s.all.Begun, s.all.Now = []*provision.Intent{in}, start.Add(time.Minute)
+		s.All.Begun, s.All.Now = []*provision.Intent{in}, start.Add(time.Minute)
 		c.change(s, in)
-		fmt.Fprintf(&out, "# %s\nunsettled: %d\n", c.argues, len(why.Unsettled(s.all)))
-		if err := why.RenderCauses(&out, why.Causes(s.all), true); err != nil {
+		fmt.Fprintf(&out, "# %s\nunsettled: %d\n", c.argues, len(why.Unsettled(s.All)))
+		if err := why.RenderCauses(&out, why.Causes(s.All), true); err != nil {
 			t.Fatal(err)
 		}
 		out.WriteString("\n")

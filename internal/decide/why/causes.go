@@ -10,12 +10,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Cause is a link that does not hold, and all objects that wait because of it.
 type Cause struct {
-	Link
+	chain.Link
 	// Waits are the objects that wait.
 	Waits []Held
 }
@@ -27,12 +29,12 @@ type Held struct{ Namespace, Subject string }
 // Causes returns what does not hold anywhere, first what most objects wait for.
 // Each claim, Pod and node is looked at, each volume without a claim, and what
 // drivers were asked for without one; each counts for the first of its links that does not hold.
-func Causes(o Objects) []Cause {
+func Causes(o state.Objects) []Cause {
 	all := index(o)
 	g := grouping{at: map[group]int{}}
 	if o.Full != nil {
-		g.add("", Chain{
-			Subject: "control plane", Links: []Link{{Subject: "control plane", State: Problem, Because: *o.Full}},
+		g.add("", chain.Chain{
+			Subject: "control plane", Links: []chain.Link{{Subject: "control plane", State: chain.Problem, Because: *o.Full}},
 		})
 	}
 	for _, c := range o.Claims {
@@ -49,8 +51,8 @@ func Causes(o Objects) []Cause {
 		}
 	}
 	for _, in := range all.unsettled() {
-		if chain, told := all.undone(in); told {
-			g.add(in.Claim.Namespace, chain)
+		if c, told := all.undone(in); told {
+			g.add(in.Claim.Namespace, c)
 		}
 	}
 	for _, n := range o.Nodes {
@@ -66,7 +68,7 @@ func Causes(o Objects) []Cause {
 
 // unplacedAlone says whether all that is wrong is that a Pod has no node: no matter
 // of volumes if the Pod has none.
-func unplacedAlone(c Chain) bool {
+func unplacedAlone(c chain.Chain) bool {
 	r := c.Answer().Because.Reason
 	return r == volume.ReasonFailedPlacing || r == volume.ReasonWaitForPodScheduled
 }
@@ -84,12 +86,12 @@ type grouping struct {
 // is in one.
 type group struct {
 	namespace, driver string
-	link              Link
+	link              chain.Link
 }
 
-func (g *grouping) add(ns string, c Chain) {
+func (g *grouping) add(ns string, c chain.Chain) {
 	l := c.Answer()
-	if l.State == OK {
+	if l.State == chain.OK {
 		return
 	}
 	key := group{link: l}
@@ -143,17 +145,11 @@ func RenderCauses(w io.Writer, causes []Cause, spaces bool) error {
 		if c.Because.Next != "" {
 			text = strings.TrimRight(text, ".") + ". Next: " + c.Because.Next + "."
 		}
-		paragraph(&b, text)
+		chain.Paragraph(&b, text)
 		if len(waits) > 0 {
-			paragraph(&b, "Held up: "+strings.Join(waits, ", "))
+			chain.Paragraph(&b, "Held up: "+strings.Join(waits, ", "))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func paragraph(b *strings.Builder, text string) {
-	for _, line := range wrap(text, width-3) {
-		b.WriteString("   " + line + "\n")
-	}
 }

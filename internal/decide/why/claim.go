@@ -9,13 +9,15 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // claim tells of the claim by itself.
-func (f facts) claim() Link {
+func (f facts) claim() chain.Link {
 	subject, c := "pvc/"+f.ClaimName, f.Claim
 	if l, ok := f.moved(subject, "", f.Namespace+"/"+f.ClaimName); ok &&
 		(c == nil || c.DeletionTimestamp != nil || c.Status.Phase != corev1.ClaimBound) {
@@ -23,10 +25,10 @@ func (f facts) claim() Link {
 	}
 	switch {
 	case c == nil:
-		return link(subject, Problem, volume.ReasonClaimMissing,
+		return chain.New(subject, chain.Problem, volume.ReasonClaimMissing,
 			fmt.Sprintf("there is no claim %s in namespace %s", f.ClaimName, f.Namespace), "user")
 	case c.DeletionTimestamp != nil:
-		return tell(subject, f.deletedClaim())
+		return chain.Tell(subject, f.deletedClaim())
 	}
 	modes := make([]string, 0, len(c.Spec.AccessModes))
 	for _, m := range c.Spec.AccessModes {
@@ -36,7 +38,8 @@ func (f facts) claim() Link {
 	if c.Status.Phase == corev1.ClaimBound {
 		state, reason = "asks for ", volume.ReasonBound
 	}
-	return link(subject, OK, reason, state+c.Spec.Resources.Requests.Storage().String()+", "+strings.Join(modes, ", "), "")
+	return chain.New(subject, chain.OK, reason,
+		state+c.Spec.Resources.Requests.Storage().String()+", "+strings.Join(modes, ", "), "")
 }
 
 // deletedClaim tells what keeps a claim that is being deleted.
@@ -52,7 +55,7 @@ func (f facts) deletedClaim() volume.Condition {
 
 // binding tells of the class and of the volume of a claim, as the decisions do that
 // bind it and have its volume made.
-func (f facts) binding() []Link {
+func (f facts) binding() []chain.Link {
 	told := f.bound()
 	class, pv := f.class(), "pv/<none>"
 	if name := f.Claim.Spec.VolumeName; name != "" {
@@ -60,20 +63,20 @@ func (f facts) binding() []Link {
 	}
 	switch {
 	case told.Reason == volume.ReasonDefaultClassAssigned:
-		return []Link{tell("storageclass/"+f.DefaultClass, told)}
+		return []chain.Link{chain.Tell("storageclass/"+f.DefaultClass, told)}
 	case told.Reason == volume.ReasonDriverMissing:
-		return []Link{class, tell("csidriver/"+f.Class.Provisioner, told)}
+		return []chain.Link{class, chain.Tell("csidriver/"+f.Class.Provisioner, told)}
 	case f.Class == nil && told.Stuck && f.Claim.Spec.VolumeName == "":
-		return []Link{tell(class.Subject, told)}
+		return []chain.Link{chain.Tell(class.Subject, told)}
 	}
-	return []Link{class, tell(pv, told)}
+	return []chain.Link{class, chain.Tell(pv, told)}
 }
 
 // class names the driver of the claim's class.
-func (f facts) class() Link {
+func (f facts) class() chain.Link {
 	name, _ := bind.ClassOf(f.Claim)
 	if name == "" {
-		return link("storageclass/<none>", OK, volume.ReasonNothingToDo,
+		return chain.New("storageclass/<none>", chain.OK, volume.ReasonNothingToDo,
 			"the claim has no class: only volumes made by hand fit", "")
 	}
 	message := "a bound claim does not need its class"
@@ -84,7 +87,7 @@ func (f facts) class() Link {
 	default:
 		message = "driver " + f.Class.Provisioner
 	}
-	return link("storageclass/"+name, OK, volume.ReasonNothingToDo, message, "")
+	return chain.New("storageclass/"+name, chain.OK, volume.ReasonNothingToDo, message, "")
 }
 
 // bound tells what the binder decides about the claim, and of a volume that has to
@@ -105,7 +108,7 @@ func (f facts) bound() volume.Condition {
 
 // maker names the driver of the volume.
 func (f facts) maker() string {
-	if s, ok := sourceOf(f.Volume); ok {
+	if s, ok := drivers.Of(f.Volume); ok {
 		return s.String()
 	}
 	return "no driver"
@@ -119,14 +122,14 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	plan := provision.Claim(p)
 	switch {
 	case plan.Because.Reason == volume.ReasonDriverMissing:
-		return volume.Condition{Because: f.orMeant(p.Driver, plan.Because), Stuck: true}
+		return volume.Condition{Because: drivers.OrMeant(f.view, p.Driver, plan.Because), Stuck: true}
 	case plan.Fault:
 		return volume.Condition{Because: plan.Because, Stuck: true}
 	}
-	if failed, ok := f.warned(f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {
+	if failed, ok := f.Warnings.Condition(f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {
 		return failed
 	}
-	busy := f.warning(f.Claim, volume.ReasonDriverBusy)
+	busy := f.Warnings.About(f.Claim.UID, volume.ReasonDriverBusy)
 	switch {
 	case plan.Step == provision.Create:
 		plan.Because.Message += since(", since ", plan.Intent)
@@ -141,7 +144,7 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 
 // intent returns what the provisioner has begun for the claim; nil when nothing is known.
 func (f facts) intent() *provision.Intent {
-	return first(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID })
+	return cluster.First(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID })
 }
 
 // bindFacts returns the facts about a claim that the binder has.

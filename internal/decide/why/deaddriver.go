@@ -6,16 +6,17 @@ import (
 	"slices"
 	"strings"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // deadDriver returns the driver that has to act before a link can hold, because it
 // is not there at all: it has not registered, or nobody serves its socket. False
 // when it is not that.
-func deadDriver(l Link) (string, bool) {
+func deadDriver(l chain.Link) (string, bool) {
 	dead := l.Because.Reason == volume.ReasonDriverMissing || l.Because.Reason == volume.ReasonLeaderGone ||
 		volume.DriverGone(l.Because.Message)
-	return l.Because.Next, l.State == Problem && dead && isDriver(l.Because.Next)
+	return l.Because.Next, l.State == chain.Problem && dead && isDriver(l.Because.Next)
 }
 
 // isDriver says whether one who acts next is a driver, by its name: all others but

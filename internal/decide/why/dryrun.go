@@ -6,6 +6,8 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -16,11 +18,11 @@ const maxBinds = 4
 // Foretell returns the objects as they are after the binder has looked at some claims,
 // "namespace/name": those that a volume made by hand fits are bound to it, and those
 // that name no class have the default one.
-func Foretell(o Objects, claims ...string) Objects {
+func Foretell(o state.Objects, claims ...string) state.Objects {
 	for _, key := range claims {
 		for range maxBinds {
 			k := index(o)
-			c := found(k.view.Claims, key)
+			c := cluster.Found(k.view.Claims, key)
 			if c == nil || c.Status.Phase == corev1.ClaimBound {
 				break
 			}
@@ -58,16 +60,16 @@ func replaced[T object](all []T, by T) []T {
 }
 
 // Refused is the answer about an object that the API server does not take.
-func Refused(subject, message string) Chain {
-	l := link(subject, Problem, volume.ReasonFailedClaim, "the API server refuses it: "+message, "user")
-	return Chain{Subject: subject, Links: []Link{l}}
+func Refused(subject, message string) chain.Chain {
+	l := chain.New(subject, chain.Problem, volume.ReasonFailedClaim, "the API server refuses it: "+message, "user")
+	return chain.Chain{Subject: subject, Links: []chain.Link{l}}
 }
 
 // Served says whether all that a chain waits for comes by itself: nothing has a
 // problem, and no user has to do something first.
-func Served(c Chain) bool {
+func Served(c chain.Chain) bool {
 	for _, l := range c.Links {
-		if l.State == Problem || l.State == Waiting && l.Because.Next == "user" {
+		if l.State == chain.Problem || l.State == chain.Waiting && l.Because.Next == "user" {
 			return false
 		}
 	}

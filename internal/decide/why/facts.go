@@ -1,14 +1,14 @@
 package why
 
 import (
-	"cmp"
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
+	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -61,50 +61,10 @@ func (f facts) told() []*corev1.Pod {
 	return out
 }
 
-// registered says whether the driver is registered on the node, or on any
-// node when node is empty.
-func (k known) registered(driver, node string) bool {
-	has := func(n *storagev1.CSINode) bool {
-		return slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == driver })
-	}
-	if node == "" {
-		return slices.ContainsFunc(k.CSINodes, has)
-	}
-	n := found(k.view.CSINodes, node)
-	return n != nil && has(n)
-}
-
 // failed returns the link of the newest warning about the object.
-func (k known) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (Link, bool) {
-	c, ok := k.warned(about, reason, repeats)
-	return tell(subject, c), ok
-}
-
-// warned returns what the newest warning about the object says, with this reason.
-// The event says who acts next, if it is one of ours, or else its text does; repeats is
-// who tries again.
-func (k known) warned(about metav1.Object, reason volume.Reason, repeats string) (volume.Condition, bool) {
-	e := k.warning(about, reason)
-	if e == nil {
-		return volume.Condition{}, false
-	}
-	next := volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], repeats))
-	return volume.Condition{Because: volume.Because{Reason: reason, Message: e.Message, Next: next}, Stuck: true}, true
-}
-
-// warning returns the newest warning about the object as it is now, and not an earlier
-// one of its name, with the reason; nil when there is none.
-func (k known) warning(about metav1.Object, reason volume.Reason) *corev1.Event {
-	for i := len(k.Warnings) - 1; i >= 0; i-- {
-		e := k.Warnings[i]
-		if e.InvolvedObject.UID != about.GetUID() {
-			continue
-		}
-		if e.Reason == string(reason) {
-			return e
-		}
-	}
-	return nil
+func (k known) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
+	c, ok := k.Warnings.Condition(about, reason, repeats)
+	return chain.Tell(subject, c), ok
 }
 
 func (f facts) driverName() string {
@@ -116,4 +76,13 @@ func (f facts) driverName() string {
 	default:
 		return ""
 	}
+}
+
+// source returns the driver of the volume, or of the class that is to have one
+// made.
+func (f facts) source() note.Driver {
+	if s, ok := drivers.Of(f.Volume); ok {
+		return s
+	}
+	return note.Driver{CSI: f.driverName()}
 }

@@ -9,6 +9,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -16,10 +17,10 @@ import (
 // forced tells when a volume is detached by force from a node that is not ready.
 // Its time begins when no Pod on the node has it any more; only the process that
 // detaches knows when that was.
-func (f facts) forced(a *storagev1.VolumeAttachment) (Link, bool) {
+func (f facts) forced(a *storagev1.VolumeAttachment) (chain.Link, bool) {
 	n := f.node(a.Spec.NodeName)
 	if n == nil || nodelife.Ready(n) || nodelife.OutOfService(n) || a.DeletionTimestamp != nil {
-		return Link{}, false
+		return chain.Link{}, false
 	}
 	message := fmt.Sprintf("volume %s is detached from node %s by force %.0f minutes after its last Pod there is gone",
 		f.Volume.Name, n.Name, attach.MaxUnmount.Minutes())
@@ -27,17 +28,17 @@ func (f facts) forced(a *storagev1.VolumeAttachment) (Link, bool) {
 	if p := f.lastOn(n.Name); p != nil {
 		message, next = message+"; "+stays(p, n), "administrator of node "+n.Name
 	} else if csi := f.Volume.Spec.CSI; !attach.InUse(n, volume.UniqueName(csi.Driver, csi.VolumeHandle)) {
-		return Link{}, false
+		return chain.Link{}, false
 	} else if t, ok := f.aloneSince(); ok {
 		message += ", by " + moment(t.Add(attach.MaxUnmount)) + " at the latest"
 	}
 	message += "; at once, if the host is off for good and the Node has the taint " + corev1.TaintNodeOutOfService
-	return link("detach/"+n.Name, Waiting, volume.ReasonDetaching, message, next), true
+	return chain.New("detach/"+n.Name, chain.Waiting, volume.ReasonDetaching, message, next), true
 }
 
 // lastOn returns a Pod on a node that keeps the volume; nil when there is none.
 func (f facts) lastOn(node string) *corev1.Pod {
-	return first(f.users(), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+	return cluster.First(f.users(), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
 }
 
 // stays says why a Pod is still on a node that is not ready.

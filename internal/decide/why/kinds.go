@@ -12,19 +12,22 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Class returns whether volumes can be made of a class, and each claim that waits
 // for one; false when there is no such class.
-func Class(o Objects, name string) (Chain, bool) {
+func Class(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
-	class := found(k.view.Classes, name)
+	class := cluster.Found(k.view.Classes, name)
 	if class == nil {
-		return Chain{}, false
+		return chain.Chain{}, false
 	}
-	c := Chain{Subject: "storageclass/" + name}
+	c := chain.Chain{Subject: "storageclass/" + name}
 	c.Links = append(c.Links, k.ofClass(class))
 	for _, claim := range o.Claims {
 		if n, _ := bind.ClassOf(claim); n == name && claim.Spec.VolumeName == "" {
@@ -35,13 +38,13 @@ func Class(o Objects, name string) (Chain, bool) {
 	return c, true
 }
 
-func (k known) ofClass(class *storagev1.StorageClass) Link {
+func (k known) ofClass(class *storagev1.StorageClass) chain.Link {
 	subject, driver := "storageclass/"+class.Name, class.Provisioner
 	if driver == volume.NoProvisioner {
-		return link(subject, OK, volume.ReasonNothingToDo, "volumes of this class are made by hand", "")
+		return chain.New(subject, chain.OK, volume.ReasonNothingToDo, "volumes of this class are made by hand", "")
 	}
-	if !k.registered(driver, "") {
-		return Link{Subject: subject, State: Problem, Because: k.nowhere(driver)}
+	if !drivers.Registered(k.view, driver, "") {
+		return chain.Link{Subject: subject, State: chain.Problem, Because: drivers.Nowhere(k.view, driver)}
 	}
 	text := "driver " + driver
 	if bind.BindsLate(class) {
@@ -56,27 +59,27 @@ func (k known) ofClass(class *storagev1.StorageClass) Link {
 	if d := bind.DefaultClass(k.Classes); d != nil && d.Name == class.Name {
 		text += "; it is the default class"
 	}
-	return link(subject, OK, volume.ReasonNothingToDo, text, "")
+	return chain.New(subject, chain.OK, volume.ReasonNothingToDo, text, "")
 }
 
 // held returns the answer about an object that a question about another one
 // concerns, if the object waits, and not for what is told already.
-func (k known) held(kind, namespace string, c Chain, told Link) []Link {
+func (k known) held(kind, namespace string, c chain.Chain, told chain.Link) []chain.Link {
 	a := c.Answer()
-	if a.State == OK || a.Because == told.Because {
+	if a.State == chain.OK || a.Because == told.Because {
 		return nil
 	}
 	_, name, _ := strings.Cut(c.Subject, "/")
 	if namespace != "" {
 		a.Because.Message = "in namespace " + namespace + ": " + a.Because.Message
 	}
-	return []Link{{Subject: kind + name, State: a.State, Because: a.Because}}
+	return []chain.Link{{Subject: kind + name, State: a.State, Because: a.Because}}
 }
 
 // Driver returns where a driver has registered, which classes name it, what is wrong
 // with it elsewhere, and each of its attachments that is not as it should be; false
 // when nobody knows such a driver.
-func Driver(o Objects, name string) (Chain, bool) {
+func Driver(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
 	var nodes []string
 	for _, n := range o.CSINodes {
@@ -85,25 +88,28 @@ func Driver(o Objects, name string) (Chain, bool) {
 		}
 	}
 	told := slices.ContainsFunc(o.Nodes, func(n *corev1.Node) bool { return note.Of(n)[name] != "" })
-	object := found(k.view.Drivers, name)
+	object := cluster.Found(k.view.Drivers, name)
 	if object == nil && len(nodes) == 0 && !told {
-		return Chain{}, false
+		return chain.Chain{}, false
 	}
-	c := Chain{Subject: "csidriver/" + name}
+	c := chain.Chain{Subject: "csidriver/" + name}
 	c.Links = append(c.Links, k.ofDriver(name, nodes))
 	c.Links = append(c.Links, k.absences(name, object)...)
 	for _, a := range o.Attachments {
-		if l := k.alone(a); a.Spec.Attacher == name && l.State != OK {
+		if l := k.alone(a); a.Spec.Attacher == name && l.State != chain.OK {
 			c.Links = append(c.Links, l)
 		}
 	}
 	return c, true
 }
 
-func (k known) ofDriver(name string, nodes []string) Link {
+// maxNamed bounds how many nodes of a driver are named.
+const maxNamed = 5
+
+func (k known) ofDriver(name string, nodes []string) chain.Link {
 	subject := "csidriver/" + name
 	if len(nodes) == 0 {
-		return Link{Subject: subject, State: Problem, Because: k.nowhere(name)}
+		return chain.Link{Subject: subject, State: chain.Problem, Because: drivers.Nowhere(k.view, name)}
 	}
 	text := "registered on " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
 	if len(nodes) > maxNamed {
@@ -118,20 +124,20 @@ func (k known) ofDriver(name string, nodes []string) Link {
 	if len(classes) > 0 {
 		text += "; its classes: " + strings.Join(classes, ", ")
 	}
-	return link(subject, OK, volume.ReasonRegistered, text, "")
+	return chain.New(subject, chain.OK, volume.ReasonRegistered, text, "")
 }
 
 // absences tells of each node on which the driver is wanted and cannot be used.
-func (k known) absences(name string, object *storagev1.CSIDriver) []Link {
-	var out []Link
-	control := k.controlPlane()
+func (k known) absences(name string, object *storagev1.CSIDriver) []chain.Link {
+	var out []chain.Link
+	control := drivers.ControlPlane(k.view)
 	for _, n := range k.Nodes {
-		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !k.registered(name, n.Name)
+		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !drivers.Registered(k.view, name, n.Name)
 		if n == control && !attach.Needless(object) {
-			b, ok = k.uncalled(note.Driver{CSI: name})
+			b, ok = drivers.Uncalled(k.view, note.Driver{CSI: name})
 		}
 		if ok && b.Reason != "" {
-			out = append(out, link("node/"+n.Name, Problem, b.Reason, b.Message, b.Next))
+			out = append(out, chain.New("node/"+n.Name, chain.Problem, b.Reason, b.Message, b.Next))
 		}
 	}
 	return out
@@ -139,47 +145,47 @@ func (k known) absences(name string, object *storagev1.CSIDriver) []Link {
 
 // CSINode returns which drivers have registered on a node, if it is ready, and
 // what there is not as it should be; false when there is no such node.
-func CSINode(o Objects, name string) (Chain, bool) {
+func CSINode(o state.Objects, name string) (chain.Chain, bool) {
 	c, ok := Node(o, name)
-	if ok || first(o.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
+	if ok || cluster.First(o.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
 		return about("csinode/"+name, c), ok
 	}
-	l := link("node/"+name, Problem, volume.ReasonNodeGone, "there is no node "+name, "user")
-	return Chain{Subject: "csinode/" + name, Links: []Link{l}}, true
+	l := chain.New("node/"+name, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, "user")
+	return chain.Chain{Subject: "csinode/" + name, Links: []chain.Link{l}}, true
 }
 
 // Namespace returns whether a namespace is there to stay, and each claim and Pod in
 // it that waits; false when there is no such namespace.
-func Namespace(o Objects, name string) (Chain, bool) {
+func Namespace(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
-	n := first(o.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
+	n := cluster.First(o.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
 	if n == nil {
-		return Chain{}, false
+		return chain.Chain{}, false
 	}
-	c, claims, pods := Chain{Subject: "namespace/" + name}, 0, 0
-	var waits []Link
+	c, claims, pods := chain.Chain{Subject: "namespace/" + name}, 0, 0
+	var waits []chain.Link
 	for _, claim := range o.Claims {
 		if claim.Namespace == name {
 			claims++
-			waits = append(waits, k.held("pvc/", "", k.claim(name, claim.Name).chain(), Link{})...)
+			waits = append(waits, k.held("pvc/", "", k.claim(name, claim.Name).chain(), chain.Link{})...)
 		}
 	}
 	for _, p := range o.Pods {
 		if p.Namespace == name && !cluster.Finished(p) {
 			pods++
-			waits = append(waits, k.held("pod/", "", k.consumer(p), Link{})...)
+			waits = append(waits, k.held("pod/", "", k.consumer(p), chain.Link{})...)
 		}
 	}
-	l := link(c.Subject, OK, volume.ReasonNothingToDo, fmt.Sprintf("claims: %d, pods: %d", claims, pods), "")
+	l := chain.New(c.Subject, chain.OK, volume.ReasonNothingToDo, fmt.Sprintf("claims: %d, pods: %d", claims, pods), "")
 	if n.DeletionTimestamp != nil {
 		l = leaving(n, claims, pods)
 	}
-	c.Links = append([]Link{l}, waits...)
+	c.Links = append([]chain.Link{l}, waits...)
 	return c, true
 }
 
 // leaving tells what keeps a namespace that is being deleted.
-func leaving(n *corev1.Namespace, claims, pods int) Link {
+func leaving(n *corev1.Namespace, claims, pods int) chain.Link {
 	text := fmt.Sprintf("the namespace is being deleted with all that is in it; claims: %d, pods: %d", claims, pods)
 	for _, c := range n.Status.Conditions {
 		if c.Status == corev1.ConditionTrue && c.Type != corev1.NamespaceDeletionDiscoveryFailure && c.Message != "" {
@@ -188,8 +194,8 @@ func leaving(n *corev1.Namespace, claims, pods int) Link {
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Status == corev1.ConditionTrue && c.Type == corev1.NamespaceDeletionDiscoveryFailure {
-			return link("namespace/"+n.Name, Problem, volume.ReasonTerminating, text+"; "+c.Message, "user")
+			return chain.New("namespace/"+n.Name, chain.Problem, volume.ReasonTerminating, text+"; "+c.Message, "user")
 		}
 	}
-	return link("namespace/"+n.Name, Waiting, volume.ReasonTerminating, text, "namespace controller")
+	return chain.New("namespace/"+n.Name, chain.Waiting, volume.ReasonTerminating, text, "namespace controller")
 }

@@ -12,6 +12,8 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
@@ -21,7 +23,7 @@ import (
 // condition for them, but an order: all volumes of a Pod are mounted before its
 // sandbox is made, its images are pulled and its containers are started. So what
 // came after proves the mounts, and as long as nothing has, events tell what fails.
-func (k known) kubelet(p *corev1.Pod) Link {
+func (k known) kubelet(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
 	if k.sandboxed(p) {
 		return k.started(p)
@@ -33,7 +35,7 @@ func (k known) kubelet(p *corev1.Pod) Link {
 		return k.complained(p, e)
 	}
 	if len(containers(p)) == 0 {
-		return link(subject, Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
+		return chain.New(subject, chain.Waiting, volume.ReasonMounting, node+" has not said anything about the Pod yet", node)
 	}
 	if l, ok := k.notTaken(p); ok {
 		return l
@@ -42,7 +44,7 @@ func (k known) kubelet(p *corev1.Pod) Link {
 	if t := p.Status.StartTime; t != nil {
 		message += "; it knows the Pod since " + moment(t.Time)
 	}
-	return link(subject, Waiting, volume.ReasonMounting, message, node)
+	return chain.New(subject, chain.Waiting, volume.ReasonMounting, message, node)
 }
 
 // moment writes a time for people.
@@ -72,7 +74,7 @@ func (k known) sandboxed(p *corev1.Pod) bool {
 			return true
 		}
 	}
-	e := k.warning(p, reasonNoSandbox)
+	e := k.Warnings.About(p.UID, reasonNoSandbox)
 	return e != nil && !k.warnedAfter(p, e)
 }
 
@@ -94,7 +96,7 @@ func (k known) warnedAfter(p *corev1.Pod, e *corev1.Event) bool {
 // started tells of a Pod whose volumes are mounted. That a container does not run
 // is told, but is no matter of volumes, unless what the container is to have of
 // them cannot be had.
-func (k known) started(p *corev1.Pod) Link {
+func (k known) started(p *corev1.Pod) chain.Link {
 	subject, message := "pod/"+p.Name, "all volumes are mounted"
 	for _, c := range containers(p) {
 		w := c.State.Waiting
@@ -108,16 +110,16 @@ func (k known) started(p *corev1.Pod) Link {
 		message += "; that " + why + " has another reason"
 		break
 	}
-	return link(subject, OK, volume.ReasonMounted, message, "")
+	return chain.New(subject, chain.OK, volume.ReasonMounted, message, "")
 }
 
 // unusable tells of a container that does not start because of its mounts.
-func (k known) unusable(p *corev1.Pod, message string) Link {
+func (k known) unusable(p *corev1.Pod, message string) chain.Link {
 	b := mount.Failed(mount.Publish, p.Spec.NodeName, message, "user")
 	if s, ok := k.sourceIn(p, message); ok && strings.Contains(message, "transport endpoint is not connected") {
 		b.Reason, b.Next = volume.ReasonMountBroken, s.Next()
 	}
-	return link("pod/"+p.Name, Problem, b.Reason, on(p.Spec.NodeName, b.Message), b.Next)
+	return chain.New("pod/"+p.Name, chain.Problem, b.Reason, on(p.Spec.NodeName, b.Message), b.Next)
 }
 
 // aboutVolumes says whether a container does not start because of its mounts: a
@@ -127,13 +129,13 @@ func aboutVolumes(message string) bool {
 }
 
 // unregistered tells of a driver of the Pod that its node does not know.
-func (k known) unregistered(p *corev1.Pod) (Link, bool) {
+func (k known) unregistered(p *corev1.Pod) (chain.Link, bool) {
 	node := p.Spec.NodeName
-	for _, s := range k.sourcesOf(p) {
-		if k.registered(s.CSI, node) {
+	for _, s := range drivers.OfPod(k.view, p) {
+		if drivers.Registered(k.view, s.CSI, node) {
 			continue
 		}
-		b, more := k.absent(s, node)
+		b, more := drivers.Absent(k.view, s, node)
 		if !more {
 			b = volume.Because{
 				Reason: volume.ReasonDriverMissing, Next: s.Next(),
@@ -141,9 +143,9 @@ func (k known) unregistered(p *corev1.Pod) (Link, bool) {
 			}
 			b.Message += k.plugin(s.CSI, node)
 		}
-		return link("pod/"+p.Name, Problem, b.Reason, b.Message, b.Next), true
+		return chain.New("pod/"+p.Name, chain.Problem, b.Reason, b.Message, b.Next), true
 	}
-	return Link{}, false
+	return chain.Link{}, false
 }
 
 // plugin tells of the Pod by which a driver is on a node, when it can be seen: it
@@ -215,7 +217,7 @@ func volumeIn(message string) string {
 }
 
 // complained tells of an event about a volume of the Pod.
-func (k known) complained(p *corev1.Pod, e *corev1.Event) Link {
+func (k known) complained(p *corev1.Pod, e *corev1.Event) chain.Link {
 	node, reason := p.Spec.NodeName, volume.Reason(e.Reason)
 	b := mount.Failed(mount.Publish, node, e.Message, cmp.Or(e.Annotations[volume.AnnNext], "node "+node))
 	calls := reason == volume.ReasonFailedAttach || silent(e.Message)
@@ -225,7 +227,7 @@ func (k known) complained(p *corev1.Pod, e *corev1.Event) Link {
 	if absentObject(e.Message) {
 		b.Next = "user"
 	}
-	return link("pod/"+p.Name, Problem, reason, on(node, b.Message)+k.repeated(e), b.Next)
+	return chain.New("pod/"+p.Name, chain.Problem, reason, on(node, b.Message)+k.repeated(e), b.Next)
 }
 
 // silent says whether a call failed because the driver does not answer: nobody
@@ -249,7 +251,7 @@ func absentObject(message string) bool {
 // one that the Pod has.
 func (k known) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 	name := volumeIn(message)
-	if s, ok := sourceOf(found(k.view.Volumes, name)); ok {
+	if s, ok := drivers.Of(cluster.Found(k.view.Volumes, name)); ok {
 		return s, true
 	}
 	for i := range p.Spec.Volumes {
@@ -260,7 +262,7 @@ func (k known) sourceIn(p *corev1.Pod, message string) (note.Driver, bool) {
 			return note.Driver{CSI: v.CSI.Driver, Hosted: note.HostedInline(v)}, true
 		}
 	}
-	all := k.sourcesOf(p)
+	all := drivers.OfPod(k.view, p)
 	if len(all) != 1 {
 		return note.Driver{}, false
 	}
@@ -277,7 +279,7 @@ func (k known) repeated(e *corev1.Event) string {
 
 // notTaken tells of a volume that a kubelet does not mount yet: not before the
 // Node says that the volume is in use and that it is attached.
-func (k known) notTaken(p *corev1.Pod) (Link, bool) {
+func (k known) notTaken(p *corev1.Pod) (chain.Link, bool) {
 	n, subject := k.node(p.Spec.NodeName), "pod/"+p.Name
 	for _, name := range cluster.ClaimNames(p) {
 		f := k.claim(p.Namespace, name)
@@ -293,12 +295,12 @@ func (k known) notTaken(p *corev1.Pod) (Link, bool) {
 		case !attached:
 			message := fmt.Sprintf("node %s is not told yet that volume %s is attached to it (status.volumesAttached)",
 				n.Name, f.Volume.Name)
-			return link(subject, Waiting, volume.ReasonWaitForAttach, message, "attachdetach"), true
+			return chain.New(subject, chain.Waiting, volume.ReasonWaitForAttach, message, "attachdetach"), true
 		case !attach.InUse(n, unique):
 			message := fmt.Sprintf("node %s does not say yet that it uses volume %s (status.volumesInUse), "+
 				"which it does before it mounts it", n.Name, f.Volume.Name)
-			return link(subject, Waiting, volume.ReasonMounting, message, "node "+n.Name), true
+			return chain.New(subject, chain.Waiting, volume.ReasonMounting, message, "node "+n.Name), true
 		}
 	}
-	return Link{}, false
+	return chain.Link{}, false
 }

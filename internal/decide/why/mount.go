@@ -9,38 +9,41 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
 
-func (f facts) mounts() []Link {
-	var out []Link
+func (f facts) mounts() []chain.Link {
+	var out []chain.Link
 	for _, p := range f.told() {
 		out = append(out, f.mounted(p))
 	}
 	return out
 }
 
-func (k known) mounted(p *corev1.Pod) Link {
+func (k known) mounted(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, p.Spec.NodeName
 	if cluster.Finished(p) {
-		return link(subject, OK, volume.ReasonNotInUse, "the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), "")
+		return chain.New(subject, chain.OK, volume.ReasonNotInUse,
+			"the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), "")
 	}
 	if node == "" {
 		if m, bad := unplaced(p); bad {
 			return k.homeless(p, m)
 		}
-		return link(subject, Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
+		return chain.New(subject, chain.Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
 	}
 	if l, down := k.nodeDown(node); down {
 		return l
 	}
 	if p.DeletionTimestamp != nil {
 		if l, ok := k.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
-			return link(subject, Problem, l.Because.Reason, on(node, l.Because.Message), l.Because.Next)
+			return chain.New(subject, chain.Problem, l.Because.Reason, on(node, l.Because.Message), l.Because.Next)
 		}
-		if c := k.condition(p); c.State == Waiting && c.Because.Reason == volume.ReasonMounting &&
+		if c := k.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
 			c.Because.Next != "node "+node {
-			return link(subject, Waiting, volume.ReasonUnmounting,
+			return chain.New(subject, chain.Waiting, volume.ReasonUnmounting,
 				"the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
 		}
 		return k.ending(p)
@@ -50,20 +53,20 @@ func (k known) mounted(p *corev1.Pod) Link {
 
 // ending tells of a Pod that is being deleted and of which no failure is known: its
 // volumes are in use until its containers have ended.
-func (k known) ending(p *corev1.Pod) Link {
+func (k known) ending(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
 	runs := func(c corev1.ContainerStatus) bool { return c.State.Running != nil }
 	if all := containers(p); slices.ContainsFunc(all, runs) {
 		message := fmt.Sprintf("the Pod is being deleted; container %s still runs and is to end by %s, "+
 			"before its volumes are unmounted", all[slices.IndexFunc(all, runs)].Name, moment(p.DeletionTimestamp.Time))
-		return link(subject, Waiting, volume.ReasonUnmounting, message, node)
+		return chain.New(subject, chain.Waiting, volume.ReasonUnmounting, message, node)
 	}
 	if l, ok := k.unregistered(p); ok {
 		l.Because.Message = "the Pod is being deleted, and its volumes cannot be unmounted: " + l.Because.Message
 		return l
 	}
 	message := "the Pod is being deleted; its volumes are being unmounted" + k.by(p)
-	return link(subject, Waiting, volume.ReasonUnmounting, message, node)
+	return chain.New(subject, chain.Waiting, volume.ReasonUnmounting, message, node)
 }
 
 // cause returns why a Pod has ended, if somebody has said so.
@@ -77,7 +80,7 @@ func cause(p *corev1.Pod) string {
 // by names the drivers of a Pod's volumes.
 func (k known) by(p *corev1.Pod) string {
 	var names []string
-	for _, s := range k.sourcesOf(p) {
+	for _, s := range drivers.OfPod(k.view, p) {
 		if !slices.Contains(names, s.String()) {
 			names = append(names, s.String())
 		}
@@ -89,7 +92,7 @@ func (k known) by(p *corev1.Pod) string {
 }
 
 // condition repeats what the node agent says of the Pod's mounts.
-func (k known) condition(p *corev1.Pod) Link {
+func (k known) condition(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
 	for _, c := range p.Status.Conditions {
 		if c.Type != volume.ConditionVolumesMounted {
@@ -102,40 +105,40 @@ func (k known) condition(p *corev1.Pod) Link {
 			if l, ill := k.ill(subject, p); ill {
 				return l
 			}
-			return link(subject, OK, volume.ReasonMounted, cmp.Or(c.Message, "all volumes are mounted"), "")
+			return chain.New(subject, chain.OK, volume.ReasonMounted, cmp.Or(c.Message, "all volumes are mounted"), "")
 		case reason == volume.ReasonDriverMissing:
-			if b, ok := k.lacks(p, p.Spec.NodeName); ok {
-				return link(subject, Problem, reason, b.Message, b.Next)
+			if b, ok := drivers.Lacks(k.view, p, p.Spec.NodeName); ok {
+				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
-			return link(subject, Problem, reason, c.Message, next)
+			return chain.New(subject, chain.Problem, reason, c.Message, next)
 		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing:
-			if b, ok := k.brokenFor(p, c.Message); ok {
-				return link(subject, Problem, reason, b.Message, b.Next)
+			if b, ok := drivers.BrokenFor(k.view, p, c.Message); ok {
+				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
-			return link(subject, Problem, reason, on(p.Spec.NodeName, c.Message), next)
+			return chain.New(subject, chain.Problem, reason, on(p.Spec.NodeName, c.Message), next)
 		default:
-			return link(subject, Waiting, reason, c.Message, next)
+			return chain.New(subject, chain.Waiting, reason, c.Message, next)
 		}
 	}
 	return k.kubelet(p)
 }
 
 // ill repeats what the node agent says of a volume that is mounted and not well.
-func (k known) ill(subject string, p *corev1.Pod) (Link, bool) {
+func (k known) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
-			return link(subject, Problem, volume.Reason(c.Reason), c.Message,
+			return chain.New(subject, chain.Problem, volume.Reason(c.Reason), c.Message,
 				cmp.Or(p.Annotations[volume.AnnNextHealthy], "user")), true
 		}
 	}
-	return Link{}, false
+	return chain.Link{}, false
 }
 
 // nodeDown tells of a node that does nothing, whatever waits for it.
-func (k known) nodeDown(name string) (Link, bool) {
+func (k known) nodeDown(name string) (chain.Link, bool) {
 	subject, n := "node/"+name, k.node(name)
 	if n == nil {
-		return link(subject, Problem, volume.ReasonNodeGone, "there is no node "+name, "user"), true
+		return chain.New(subject, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, "user"), true
 	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -144,10 +147,10 @@ func (k known) nodeDown(name string) (Link, bool) {
 				since = " since " + moment(t.Time)
 			}
 			message := fmt.Sprintf("node %s is not ready%s: %s", name, since, cmp.Or(c.Message, c.Reason))
-			return link(subject, Problem, volume.ReasonNodeGone, message, "administrator of node "+name), true
+			return chain.New(subject, chain.Problem, volume.ReasonNodeGone, message, "administrator of node "+name), true
 		}
 	}
-	return Link{}, false
+	return chain.Link{}, false
 }
 
 // on adds the node to a message that does not name it.

@@ -3,18 +3,20 @@ package why
 import (
 	"slices"
 
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // moved tells of a volume or a claim, "namespace/name", that is not there, or not
 // whole, because it is being moved between a Flex plugin and the bridge: whoever
 // moves it deletes both and makes them anew.
-func (k known) moved(subject, pv, claim string) (Link, bool) {
-	i := slices.IndexFunc(k.Moves, func(m Move) bool {
+func (k known) moved(subject, pv, claim string) (chain.Link, bool) {
+	i := slices.IndexFunc(k.Moves, func(m state.Move) bool {
 		return pv != "" && m.Volume == pv || claim != "" && m.Claim == claim
 	})
 	if i < 0 {
-		return Link{}, false
+		return chain.Link{}, false
 	}
 	m := k.Moves[i]
 	message := "volume " + m.Volume +
@@ -24,5 +26,5 @@ func (k known) moved(subject, pv, claim string) (Link, bool) {
 		message = "volume " + m.Volume + " is being moved back from the bridge, and that is not finished: `volplane flex " +
 			"migrate undo " + m.Volume + "` goes on"
 	}
-	return link(subject, Problem, volume.ReasonMigrating, message, "user"), true
+	return chain.New(subject, chain.Problem, volume.ReasonMigrating, message, "user"), true
 }

@@ -9,99 +9,105 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Node returns whether a node is there and ready, which drivers have registered
 // on it, and every attachment and Pod there that is not as it should be; false
 // when there is no such node.
-func Node(o Objects, name string) (Chain, bool) {
+func Node(o state.Objects, name string) (chain.Chain, bool) {
 	k := index(o)
 	n := k.node(name)
 	if n == nil {
-		return Chain{}, false
+		return chain.Chain{}, false
 	}
-	chain := k.nodeChain(n)
-	if !chain.Healthy() {
-		return chain, true // all that is there waits for the node
+	c := k.nodeChain(n)
+	if !c.Healthy() {
+		return c, true // all that is there waits for the node
 	}
-	chain.Links = append(chain.Links, unusable(n)...)
+	c.Links = append(c.Links, unusable(n)...)
 	for _, a := range o.Attachments {
 		if v := attach.VolumeOf(k.view, a); v != nil && v.Spec.CSI == nil {
 			// An in-tree volume that Kubernetes hands to a driver has a name there that
 			// only Kubernetes knows.
 			continue
 		}
-		if l := k.alone(a); a.Spec.NodeName == name && l.State != OK {
-			chain.Links = append(chain.Links, l)
+		if l := k.alone(a); a.Spec.NodeName == name && l.State != chain.OK {
+			c.Links = append(c.Links, l)
 		}
 	}
 	for _, p := range o.Pods {
 		if p.Spec.NodeName != name || cluster.Finished(p) {
 			continue
 		}
-		if l := k.consumer(p).Answer(); l.State != OK {
-			chain.Links = append(chain.Links, Link{Subject: "pod/" + p.Name, State: l.State, Because: l.Because})
+		if l := k.consumer(p).Answer(); l.State != chain.OK {
+			c.Links = append(c.Links, chain.Link{Subject: "pod/" + p.Name, State: l.State, Because: l.Because})
 		}
 	}
-	return chain, true
+	return c, true
 }
 
 // node tells of the node by itself.
-func (k known) nodeChain(n *corev1.Node) Chain {
+func (k known) nodeChain(n *corev1.Node) chain.Chain {
 	f, name := k, n.Name
 	subject := "node/" + name
 	l, down := f.nodeDown(name)
 	if !down {
-		l = link(subject, OK, volume.ReasonNodeReady,
+		l = chain.New(subject, chain.OK, volume.ReasonNodeReady,
 			fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
 	}
-	links := append([]Link{l}, f.drivers(n)...)
+	links := append([]chain.Link{l}, f.drivers(n)...)
 	if l, unknown := f.failed(subject, n, volume.ReasonMountUnknown, "user"); unknown {
 		links = append(links, l)
 	}
-	return Chain{Subject: subject, Links: links}
+	return chain.Chain{Subject: subject, Links: links}
 }
 
 // drivers tells of each driver on a node; a node without any is no use for
 // volumes.
-func (k known) drivers(node *corev1.Node) []Link {
-	n := found(k.view.CSINodes, node.Name)
+func (k known) drivers(node *corev1.Node) []chain.Link {
+	n := cluster.Found(k.view.CSINodes, node.Name)
 	if n == nil || len(n.Spec.Drivers) == 0 {
 		if l, ok := k.failed("csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
-			return []Link{l}
+			return []chain.Link{l}
 		}
 		if node.Status.NodeInfo.KubeletVersion != "" {
 			// A kubelet's node may be for Pods without such volumes.
 			return nil
 		}
-		return []Link{
-			link("csinode/"+node.Name, Problem, volume.ReasonDriverMissing, "no driver has registered on the node", "user"),
+		return []chain.Link{
+			chain.New("csinode/"+node.Name, chain.Problem, volume.ReasonDriverMissing, "no driver has registered on the node",
+				"user"),
 		}
 	}
-	var out []Link
+	var out []chain.Link
 	for _, d := range n.Spec.Drivers {
 		message := "registered as " + d.NodeID
 		if d.Allocatable != nil && d.Allocatable.Count != nil {
-			message += fmt.Sprintf(", takes %d volumes and has %d", *d.Allocatable.Count, k.attachedTo(node.Name, d.Name))
+			message += fmt.Sprintf(", takes %d volumes and has %d", *d.Allocatable.Count, drivers.Attached(k.view, node.Name,
+				d.Name))
 		}
-		out = append(out, link("csidriver/"+d.Name, OK, volume.ReasonRegistered, message, ""))
+		out = append(out, chain.New("csidriver/"+d.Name, chain.OK, volume.ReasonRegistered, message, ""))
 	}
 	return out
 }
 
 // unusable tells of each driver of a host that cannot be used on a node,
 // whether or not somebody waits for it.
-func unusable(n *corev1.Node) []Link {
+func unusable(n *corev1.Node) []chain.Link {
 	noted := note.Of(n)
-	var out []Link
+	var out []chain.Link
 	for _, csi := range slices.Sorted(maps.Keys(noted)) {
 		if noted[csi] == "" {
 			continue
 		}
 		if b := note.Absent(csi, n); b.Reason != "" {
-			out = append(out, link(note.Driver{CSI: csi, Hosted: true}.Subject(), Problem, b.Reason, b.Message, b.Next))
+			out = append(out, chain.New(note.Driver{CSI: csi, Hosted: true}.Subject(), chain.Problem, b.Reason, b.Message,
+				b.Next))
 		}
 	}
 	return out

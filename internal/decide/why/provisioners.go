@@ -3,6 +3,8 @@ package why
 import (
 	"strings"
 
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -10,7 +12,7 @@ import (
 // that is registered on a node, or a provisioner that is no CSI driver's, which has
 // made some or shows signs of life.
 func (k known) provides(provisioner string) bool {
-	if k.registered(provisioner, "") {
+	if drivers.Registered(k.view, provisioner, "") {
 		return true
 	}
 	for _, v := range k.Volumes {
@@ -18,7 +20,5 @@ func (k known) provides(provisioner string) bool {
 			return true
 		}
 	}
-	a := actor{lease: strings.ReplaceAll(provisioner, "/", "-")}
-	_, dead := k.dead(a)
-	return found(k.view.Drivers, provisioner) == nil && k.leaseOf(a) != nil && !dead
+	return cluster.Found(k.view.Drivers, provisioner) == nil && k.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
 }

@@ -3,12 +3,14 @@ package why
 import (
 	"cmp"
 
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // resize tells of a claim that asks for more than it has.
-func (f facts) resize() []Link {
+func (f facts) resize() []chain.Link {
 	facts := resize.Facts{Claim: f.Claim, Volume: f.Volume, Ours: true, Expands: true, NodeExpands: true}
 	for _, p := range f.users() {
 		facts.Node = cmp.Or(facts.Node, p.Spec.NodeName)
@@ -20,25 +22,25 @@ func (f facts) resize() []Link {
 	}
 	subject := "resize/" + f.ClaimName
 	if l, ok := f.failedResize(subject, c); ok {
-		return []Link{l}
+		return []chain.Link{l}
 	}
-	return []Link{f.tell(subject, c)}
+	return []chain.Link{f.tell(subject, c)}
 }
 
 // failedResize tells of what stands in no condition: a node says only by an event
 // that a filesystem did not grow, and nobody does that a driver cannot be called.
-func (f facts) failedResize(subject string, c volume.Condition) (Link, bool) {
+func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, bool) {
 	switch {
 	case c.Stuck && resize.Failure(f.Claim) == "":
 		return f.failed(subject, f.Claim, c.Reason, c.Next)
 	case c.Reason == volume.ReasonNodeResizePending:
 		return f.failed(subject, f.Claim, volume.ReasonFailedNodeResize, c.Next)
 	case c.Reason != volume.ReasonResizing:
-		return Link{}, false
+		return chain.Link{}, false
 	}
 	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, c.Next); ok {
 		return l, true
 	}
-	b, away := f.uncalled(f.source())
-	return link(subject, Problem, b.Reason, b.Message, b.Next), away
+	b, away := drivers.Uncalled(f.view, f.source())
+	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), away
 }

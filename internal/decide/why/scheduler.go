@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -22,10 +24,10 @@ const (
 
 // unschedulable tells of a Pod for which a scheduler has found no node, and which
 // part of what it said is about the Pod's volumes.
-func (k known) unschedulable(p *corev1.Pod, message, next string) Link {
+func (k known) unschedulable(p *corev1.Pod, message, next string) chain.Link {
 	subject := "pod/" + p.Name
 	if waits, ok := k.unboundClaim(p); ok && strings.Contains(message, wordsUnbound) {
-		return link(subject, Waiting, volume.ReasonFailedPlacing, message, waits)
+		return chain.New(subject, chain.Waiting, volume.ReasonFailedPlacing, message, waits)
 	}
 	var why []string
 	switch {
@@ -37,7 +39,7 @@ func (k known) unschedulable(p *corev1.Pod, message, next string) Link {
 		why = []string{"none of that is about its volumes"}
 	}
 	message = strings.Join(append([]string{strings.TrimRight(message, ".")}, why...), "; ")
-	return link(subject, Problem, volume.ReasonFailedPlacing, message, next)
+	return chain.New(subject, chain.Problem, volume.ReasonFailedPlacing, message, next)
 }
 
 // aboutStorage says whether a scheduler's message names volumes, or a driver.
@@ -47,13 +49,13 @@ func aboutStorage(message string) bool {
 
 // usesVolumes says whether a Pod uses a claim, or a volume of a driver.
 func (k known) usesVolumes(p *corev1.Pod) bool {
-	return len(cluster.ClaimNames(p)) > 0 || len(k.sourcesOf(p)) > 0
+	return len(cluster.ClaimNames(p)) > 0 || len(drivers.OfPod(k.view, p)) > 0
 }
 
 // unboundClaim returns the first claim of a Pod that is not bound.
 func (k known) unboundClaim(p *corev1.Pod) (string, bool) {
 	for _, name := range cluster.ClaimNames(p) {
-		if c := found(k.view.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
+		if c := cluster.Found(k.view.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
 			return "pvc " + name, true
 		}
 	}
@@ -70,7 +72,7 @@ func (k known) fullNodes(p *corev1.Pod) []string {
 				if d.Name != s || d.Allocatable == nil || d.Allocatable.Count == nil {
 					continue
 				}
-				if takes, has := int(*d.Allocatable.Count), k.attachedTo(n.Name, s); has >= takes {
+				if takes, has := int(*d.Allocatable.Count), drivers.Attached(k.view, n.Name, s); has >= takes {
 					out = append(out, fmt.Sprintf("node %s takes %d volumes of driver %s and has %d", n.Name, takes, s, has))
 				}
 			}
@@ -97,16 +99,6 @@ func (k known) driversOf(p *corev1.Pod) []string {
 		}
 	}
 	return out
-}
-
-// attachedTo returns how many volumes of a driver are attached to a node.
-func (k known) attachedTo(node, driver string) (count int) {
-	for _, a := range k.view.Attachments.By(cluster.AttachmentsByNode, node) {
-		if a.Spec.Attacher == driver {
-			count++
-		}
-	}
-	return count
 }
 
 // reachable tells from which nodes the Pod's volumes can be used, where that are

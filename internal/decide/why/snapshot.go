@@ -4,63 +4,50 @@ import (
 	"cmp"
 	"slices"
 
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Snapshot is what a VolumeSnapshot says; its type is served only where somebody
-// has added it.
-type Snapshot struct {
-	Namespace string `json:"namespace"`
-	Name      string `json:"name"`
-	// Claim is the claim that the snapshot is of; empty when its content was made by
-	// hand.
-	Claim string `json:"claim,omitempty"`
-	// Content names the VolumeSnapshotContent; empty when there is none yet.
-	Content string `json:"content,omitempty"`
-	Ready   bool   `json:"ready,omitempty"`
-	// Error is what the driver or the snapshot controller answered last.
-	Error string `json:"error,omitempty"`
-	// Deleting says that the snapshot is being deleted; Finalizers keep it.
-	Deleting   bool     `json:"deleting,omitempty"`
-	Finalizers []string `json:"finalizers,omitempty"`
-}
-
 // SnapshotOf returns whether a snapshot can be used, and the chain of the claim that
 // it is of, as long as it is not taken; false when there is no such snapshot.
-func SnapshotOf(o Objects, ns, name string) (Chain, bool) {
-	i := slices.IndexFunc(o.Snapshots, func(s Snapshot) bool { return s.Namespace == ns && s.Name == name })
+func SnapshotOf(o state.Objects, ns, name string) (chain.Chain, bool) {
+	i := slices.IndexFunc(o.Snapshots, func(s state.Snapshot) bool { return s.Namespace == ns && s.Name == name })
 	if i < 0 {
-		return Chain{}, false
+		return chain.Chain{}, false
 	}
 	s := o.Snapshots[i]
-	c := Chain{Subject: "volumesnapshot/" + name}
-	c.Links = append(c.Links, s.link(c.Subject))
+	c := chain.Chain{Subject: "volumesnapshot/" + name}
+	c.Links = append(c.Links, snapshot(c.Subject, s))
 	if s.Claim != "" && !s.Ready && !s.Deleting {
 		c.Links = append(c.Links, index(o).claim(ns, s.Claim).chain().Links...)
 	}
 	return c, true
 }
 
-func (s Snapshot) link(subject string) Link {
+func snapshot(subject string, s state.Snapshot) chain.Link {
 	const controller = "snapshot-controller"
 	switch {
 	case s.Deleting && slices.Contains(s.Finalizers, volume.FinalizerRestoring):
-		return link(subject, Waiting, volume.ReasonTerminating,
+		return chain.New(subject, chain.Waiting, volume.ReasonTerminating,
 			"the snapshot is being deleted; it stays while a volume is made from it ("+volume.FinalizerRestoring+")",
 			"provisioner")
 	case s.Deleting && s.Error != "":
-		return link(subject, Problem, volume.ReasonTerminating, "the snapshot is being deleted: "+s.Error, controller)
+		return chain.New(subject, chain.Problem, volume.ReasonTerminating, "the snapshot is being deleted: "+s.Error,
+			controller)
 	case s.Deleting:
-		return link(subject, Waiting, volume.ReasonTerminating,
+		return chain.New(subject, chain.Waiting, volume.ReasonTerminating,
 			"the snapshot is being deleted with content "+cmp.Or(s.Content, "<none>"), controller)
 	case s.Error != "":
-		return link(subject, Problem, volume.ReasonSnapshotFailed, s.Error, volume.NextAfter(s.Error, controller))
+		return chain.New(subject, chain.Problem, volume.ReasonSnapshotFailed, s.Error, volume.NextAfter(s.Error, controller))
 	case s.Ready:
-		return link(subject, OK, volume.ReasonAvailable, "content "+s.Content+" is ready to be used", "")
+		return chain.New(subject, chain.OK, volume.ReasonAvailable, "content "+s.Content+" is ready to be used", "")
 	case s.Content == "":
-		return link(subject, Waiting, volume.ReasonSnapshotPending, "nobody has made a content for the snapshot yet",
+		return chain.New(subject, chain.Waiting, volume.ReasonSnapshotPending,
+			"nobody has made a content for the snapshot yet",
 			controller)
 	}
-	return link(subject, Waiting, volume.ReasonSnapshotPending, "content "+s.Content+" is not ready to be used yet",
+	return chain.New(subject, chain.Waiting, volume.ReasonSnapshotPending,
+		"content "+s.Content+" is not ready to be used yet",
 		controller)
 }

@@ -7,16 +7,17 @@ import (
 
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/protect"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // volumeAlone tells of a volume that no existing claim is asked about with.
-func (f facts) volumeAlone() Link {
+func (f facts) volumeAlone() chain.Link {
 	v := f.Volume
 	if v == nil {
-		return link("pv/<none>", Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
+		return chain.New("pv/<none>", chain.Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
 	}
 	subject := "pv/" + v.Name
 	if l, ok := f.moved(subject, v.Name, ""); ok {
@@ -30,14 +31,14 @@ func (f facts) volumeAlone() Link {
 	case v.DeletionTimestamp != nil:
 		told = f.deletedVolume()
 	}
-	return tell(subject, told)
+	return chain.Tell(subject, told)
 }
 
 // reclaimed tells what its provisioner does with a volume whose claim is gone and whose
 // policy is Delete. Why a driver did not delete it is in an event.
 func (f facts) reclaimed() volume.Condition {
 	v, driver := f.Volume, provision.DeleterOf(f.Volume)
-	if failed, ok := f.warned(v, volume.ReasonFailedDelete, driver); ok {
+	if failed, ok := f.Warnings.Condition(v, volume.ReasonFailedDelete, driver); ok {
 		return failed
 	}
 	if v.Status.Phase == corev1.VolumeFailed {
@@ -48,7 +49,7 @@ func (f facts) reclaimed() volume.Condition {
 	facts := provision.VolumeFactsOf(f.view, v)
 	facts.Ours = f.provides(driver)
 	_, b := provision.Volume(facts)
-	if e := f.warning(v, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
+	if e := f.Warnings.About(v.UID, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
 		b.Reason, b.Message = volume.ReasonDriverBusy, e.Message
 	}
 	return volume.Condition{Because: b, Stuck: b.Next == "user" || b.Reason == volume.ReasonDriverMissing}

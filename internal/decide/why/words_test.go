@@ -10,8 +10,10 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -28,22 +30,23 @@ func own() []string {
 // TestWordsAreThoseOfTheDecisions: whatever else is told in any scene has the words
 // that a decision has for the event, or that stand in a condition or an event.
 func TestWordsAreThoseOfTheDecisions(t *testing.T) {
-	for _, r := range slices.Concat(claimRows(), attachmentRows(), volumeRows(), moveRows()) {
-		s := newScene()
-		r.change(s)
-		chain, _ := explain(s.all, strings.Replace(r.ask, "/a1", "/"+attachmentName(), 1))
-		said := decided(s.all)
-		for _, l := range chain.Links {
+	for _, r := range slices.Concat(whytest.ClaimRows(), whytest.AttachmentRows(), whytest.VolumeRows(),
+		whytest.MoveRows()) {
+		s := whytest.New()
+		r.Change(s)
+		told, _ := whytest.Explain(s.All, strings.Replace(r.Ask, "/a1", "/"+whytest.AttachmentName(), 1))
+		said := decided(s.All)
+		for _, l := range told.Links {
 			has := func(words string) bool { return words != "" && strings.Contains(l.Because.Message, words) }
-			if l.State != why.OK && !slices.ContainsFunc(own(), has) && !slices.ContainsFunc(said, has) {
-				t.Errorf("%s: nobody else says of %s: %s (%s)", r.name, l.Subject, l.Because.Message, l.Because.Reason)
+			if l.State != chain.OK && !slices.ContainsFunc(own(), has) && !slices.ContainsFunc(said, has) {
+				t.Errorf("%s: nobody else says of %s: %s (%s)", r.Name, l.Subject, l.Because.Message, l.Because.Reason)
 			}
 		}
 	}
 }
 
 // decided returns what all decisions say, and what is written in the objects.
-func decided(o why.Objects) []string {
+func decided(o state.Objects) []string {
 	view := o.View()
 	var out []string
 	add := func(b volume.Because) { out = append(out, b.Message) }
@@ -55,7 +58,7 @@ func decided(o why.Objects) []string {
 		p := provision.ClaimFactsOf(view, c, provision.Begun{})
 		p.Partial = true
 		for _, in := range append(o.Begun, nil) {
-			p.Intent, p.Driver = in, driver
+			p.Intent, p.Driver = in, whytest.Driver
 			for _, p.Ours = range []bool{false, true} {
 				add(provision.Claim(p).Because)
 			}

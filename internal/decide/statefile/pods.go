@@ -1,4 +1,4 @@
-package why
+package statefile
 
 import (
 	corev1 "k8s.io/api/core/v1"

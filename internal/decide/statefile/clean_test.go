@@ -1,4 +1,4 @@
-package why_test
+package statefile_test
 
 import (
 	"encoding/base64"
@@ -15,8 +15,11 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/statefile"
+	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -60,7 +63,7 @@ func secretTexts() string {
 
 // secrets has each text of the scene quote the secret, and each place that a user fills
 // have it.
-func (s *scene) secrets() {
+func secrets(s *scene) {
 	text, attributes := secretTexts(), secretAttributes()
 	notes := map[string]string{
 		"kubectl.kubernetes.io/last-applied-configuration": hidden, "example.com/note": hidden,
@@ -68,44 +71,44 @@ func (s *scene) secrets() {
 		volume.AnnMigratedFrom: hidden, volume.AnnNext: text,
 	}
 	managed := []metav1.ManagedFieldsEntry{{Manager: hidden, FieldsV1: metav1.NewFieldsV1(`"` + hidden + `"`)}}
-	for _, m := range []metav1.Object{s.claim, s.volume, s.class, s.driver, s.attachment, s.pod, s.n1, s.csi1} {
+	for _, m := range []metav1.Object{s.Claim, s.Volume, s.Class, s.Driver, s.Attachment, s.Pod, s.N1, s.CSI1} {
 		m.SetManagedFields(managed)
 		m.SetLabels(map[string]string{"l": hidden})
 		m.SetAnnotations(maps.Clone(notes))
 	}
-	s.class.Annotations[volume.AnnDefaultClass] = "true"
-	s.claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: "Resizing", Message: text}}
-	s.volume.Spec.CSI.VolumeAttributes, s.class.Parameters, s.attachment.Status.AttachmentMetadata = attributes,
+	s.Class.Annotations[volume.AnnDefaultClass] = "true"
+	s.Claim.Status.Conditions = []corev1.PersistentVolumeClaimCondition{{Type: "Resizing", Message: text}}
+	s.Volume.Spec.CSI.VolumeAttributes, s.Class.Parameters, s.Attachment.Status.AttachmentMetadata = attributes,
 		attributes, attributes
-	s.volume.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Name: hidden}
-	s.volume.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: "example.com/d", Options: attributes}
-	s.volume.Spec.MountOptions, s.class.MountOptions = []string{"ro", "password=" + hidden}, []string{"credentials=" +
+	s.Volume.Spec.CSI.NodePublishSecretRef = &corev1.SecretReference{Name: hidden}
+	s.Volume.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: "example.com/d", Options: attributes}
+	s.Volume.Spec.MountOptions, s.Class.MountOptions = []string{"ro", "password=" + hidden}, []string{"credentials=" +
 		hidden}
-	s.volume.Status.Message = text
-	s.attachment.Status.AttachError, s.attachment.Status.DetachError = &storagev1.VolumeError{Message: text},
+	s.Volume.Status.Message = text
+	s.Attachment.Status.AttachError, s.Attachment.Status.DetachError = &storagev1.VolumeError{Message: text},
 		&storagev1.VolumeError{Message: text}
-	s.n1.Status.Images = []corev1.ContainerImage{{Names: []string{hidden}}}
-	s.n1.Status.Conditions[0].Message = text
-	s.warn("uid-data", volume.ReasonProvisioningFailed, text)
-	s.warn("uid-data", volume.ReasonProvisioningFailed, "dump: "+hex.EncodeToString([]byte(hidden)))
-	s.secretPod(text, attributes)
-	s.all.Full = &volume.Because{Message: text}
-	s.all.Begun = []*provision.Intent{{
+	s.N1.Status.Images = []corev1.ContainerImage{{Names: []string{hidden}}}
+	s.N1.Status.Conditions[0].Message = text
+	s.Warn("uid-data", volume.ReasonProvisioningFailed, text)
+	s.Warn("uid-data", volume.ReasonProvisioningFailed, "dump: "+hex.EncodeToString([]byte(hidden)))
+	secretPod(s, text, attributes)
+	s.All.Full = &volume.Because{Message: text}
+	s.All.Begun = []*provision.Intent{{
 		Name: "pvc-1", Parameters: attributes, Mutable: attributes,
 		Options: []string{hidden},
 	}}
-	s.snapshot(func(snap *why.Snapshot) { snap.Error = text })
-	s.leaving(corev1.NamespaceContentRemaining, text)
+	s.Snapshot(func(snap *state.Snapshot) { snap.Error = text })
+	s.Leaving(corev1.NamespaceContentRemaining, text)
 }
 
-func (s *scene) secretPod(text string, attributes map[string]string) {
-	s.pod.Spec.Containers = []corev1.Container{{
+func secretPod(s *scene, text string, attributes map[string]string) {
+	s.Pod.Spec.Containers = []corev1.Container{{
 		Name: "c", Image: hidden, Args: []string{hidden},
 		Env: []corev1.EnvVar{{Name: "P", Value: hidden}},
 	}}
-	s.pod.Spec.Volumes = append(s.pod.Spec.Volumes,
+	s.Pod.Spec.Volumes = append(s.Pod.Spec.Volumes,
 		corev1.Volume{Name: "in", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{
-			Driver:           driver,
+			Driver:           whytest.Driver,
 			VolumeAttributes: attributes,
 		}}},
 		corev1.Volume{
@@ -117,9 +120,9 @@ func (s *scene) secretPod(text string, attributes map[string]string) {
 				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"a": hidden}},
 			},
 		}}})
-	s.pod.Status.Message = text
-	s.pod.Status.Conditions[0].Message = text
-	s.pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+	s.Pod.Status.Message = text
+	s.Pod.Status.Conditions[0].Message = text
+	s.Pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
 		Name: "c", State: corev1.ContainerState{
 			Waiting:    &corev1.ContainerStateWaiting{Reason: "CreateContainerConfigError", Message: text},
 			Terminated: &corev1.ContainerStateTerminated{Message: hidden},
@@ -130,13 +133,13 @@ func (s *scene) secretPod(text string, attributes map[string]string) {
 // TestNoSecretIsLeft: whatever a cluster quotes of a secret, in whatever spelling, a
 // state that is to be shown to strangers does not.
 func TestNoSecretIsLeft(t *testing.T) {
-	s := newScene()
-	s.secrets()
-	before, err := json.Marshal(s.all)
+	s := whytest.New()
+	secrets(s)
+	before, err := json.Marshal(s.All)
 	if err != nil || strings.Count(string(before), hidden) < 100 {
 		t.Fatalf("the scene has hardly a secret: %v", err)
 	}
-	data, err := json.MarshalIndent(why.Clean(s.all), "", " ")
+	data, err := json.MarshalIndent(statefile.Clean(s.All), "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +157,7 @@ func TestNoSecretIsLeft(t *testing.T) {
 	if !strings.Contains(clean, `"pool": "fast"`) || !strings.Contains(clean, "mount failed: ***") {
 		t.Error("what is no secret is left out as well:\n" + clean)
 	}
-	if after, err := json.Marshal(s.all); err != nil || string(after) != string(before) {
+	if after, err := json.Marshal(s.All); err != nil || string(after) != string(before) {
 		t.Errorf("the objects themselves were changed: %v", err)
 	}
 }
@@ -171,9 +174,9 @@ func TestEverySecretNameIsKnown(t *testing.T) {
 		names[name] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		s := newScene()
-		s.class.Parameters = map[string]string{name: "x"}
-		if got := why.Clean(s.all).Classes[0].Parameters[name]; (got == "***") != names[name] {
+		s := whytest.New()
+		s.Class.Parameters = map[string]string{name: "x"}
+		if got := statefile.Clean(s.All).Classes[0].Parameters[name]; (got == "***") != names[name] {
 			t.Errorf("%s: x is shown as %q", name, got)
 		}
 	}
@@ -181,8 +184,8 @@ func TestEverySecretNameIsKnown(t *testing.T) {
 
 // TestCleanKeepsEveryKind: a kind of objects that explanations read is in a state.
 func TestCleanKeepsEveryKind(t *testing.T) {
-	s := newScene()
-	all := reflect.ValueOf(&s.all).Elem()
+	s := whytest.New()
+	all := reflect.ValueOf(&s.All).Elem()
 	fill := func(v reflect.Value) {
 		for i := range v.NumField() {
 			if f := v.Field(i); f.Kind() == reflect.Slice && f.Len() == 0 {
@@ -196,8 +199,8 @@ func TestCleanKeepsEveryKind(t *testing.T) {
 	}
 	fill(all)
 	fill(all.FieldByName("Lists"))
-	s.all.MakingHidden, s.all.Full = true, &volume.Because{Message: "full"}
-	clean := reflect.ValueOf(why.Clean(s.all))
+	s.All.MakingHidden, s.All.Full = true, &volume.Because{Message: "full"}
+	clean := reflect.ValueOf(statefile.Clean(s.All))
 	check := func(was, is reflect.Value) {
 		for i := range was.NumField() {
 			name := was.Type().Field(i).Name
@@ -212,30 +215,27 @@ func TestCleanKeepsEveryKind(t *testing.T) {
 
 // TestCleanAnswersAlike: what is left is enough for every answer, word for word.
 func TestCleanAnswersAlike(t *testing.T) {
-	for _, rows := range [][]row{
-		claimRows(), attachmentRows(), consumerRows(), growthRows(), volumeRows(), nodeRows(), absentRows(), moveRows(),
-		kindRows(),
-	} {
-		for _, r := range rows {
-			s := newScene()
-			r.change(s)
-			data, err := json.Marshal(why.Clean(s.all))
-			var read why.Objects
-			if err == nil {
-				err = json.Unmarshal(data, &read)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			var live, filed strings.Builder
-			a, _ := ask(s.all, r.ask)
-			b, _ := ask(read, r.ask)
-			if err := why.Render(&live, a); err != nil {
-				t.Fatal(err)
-			}
-			if err := why.Render(&filed, b); err != nil || live.String() != filed.String() {
-				t.Errorf("%s: %v\nlive:\n%s\nfrom the file:\n%s", r.name, err, live.String(), filed.String())
-			}
+	for _, r := range whytest.All() {
+		s := whytest.New()
+		r.Change(s)
+		data, err := json.Marshal(statefile.Clean(s.All))
+		var read state.Objects
+		if err == nil {
+			err = json.Unmarshal(data, &read)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var live, filed strings.Builder
+		a, _ := whytest.Ask(s.All, r.Ask)
+		b, _ := whytest.Ask(read, r.Ask)
+		if err := chain.Render(&live, a); err != nil {
+			t.Fatal(err)
+		}
+		if err := chain.Render(&filed, b); err != nil || live.String() != filed.String() {
+			t.Errorf("%s: %v\nlive:\n%s\nfrom the file:\n%s", r.Name, err, live.String(), filed.String())
 		}
 	}
 }
+
+type scene = whytest.Scene

@@ -1,4 +1,4 @@
-package why
+package chain
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ const width = 80
 // as a tree.
 func Render(w io.Writer, c Chain) error {
 	var b strings.Builder
-	writeHeadline(&b, c)
+	WriteHeadline(&b, c)
 	b.WriteString("\n")
 	for i, l := range c.Links {
 		first, rest := "├─ ", "│    "
@@ -36,7 +36,8 @@ func Render(w io.Writer, c Chain) error {
 	return err
 }
 
-func writeHeadline(b *strings.Builder, c Chain) {
+// WriteHeadline writes the answer alone.
+func WriteHeadline(b *strings.Builder, c Chain) {
 	for i, line := range wrap(Headline(c), width-2) {
 		if i > 0 {
 			b.WriteString("  ")
@@ -79,4 +80,11 @@ func wrap(s string, n int) []string {
 		lines = append(lines, line)
 	}
 	return lines
+}
+
+// Paragraph writes a text that belongs to the line before it.
+func Paragraph(b *strings.Builder, text string) {
+	for _, line := range wrap(text, width-3) {
+		b.WriteString("   " + line + "\n")
+	}
 }

@@ -1,4 +1,4 @@
-package why
+package lease
 
 import (
 	"fmt"
@@ -10,8 +10,46 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/volume"
 )
+
+// Leases tell which programs live.
+type Leases struct {
+	byName map[string][]*coordinationv1.Lease
+	// hidden says that they could not be read.
+	hidden bool
+	// clock is the time at the cluster.
+	clock time.Time
+}
+
+// Read puts the leases in order, and finds out what time it is at the cluster.
+// The clock of whoever asks may be another one; but the API server that has answered
+// renews a lease of its own every ten seconds, so the newest renewal is no older.
+func Read(all []*coordinationv1.Lease, hidden bool, now time.Time) Leases {
+	l := Leases{byName: make(map[string][]*coordinationv1.Lease, len(all)), hidden: hidden, clock: now}
+	var newest time.Time
+	for _, one := range all {
+		l.byName[one.Name] = append(l.byName[one.Name], one)
+		if t := renewed(one); newest.Before(t) {
+			newest = t
+		}
+	}
+	if !newest.IsZero() && now.Sub(newest).Abs() > shortestLease {
+		l.clock = newest
+	}
+	return l
+}
+
+// Facts are about the volume that links are about.
+type Facts struct {
+	View cluster.View
+	// Volume is nil when there is none; Driver is its driver, or the one that is to make it.
+	Volume *corev1.PersistentVolume
+	Driver string
+}
 
 // actor is a program that acts next, as far as a Lease tells whether it lives.
 type actor struct {
@@ -25,26 +63,26 @@ type actor struct {
 	next string
 }
 
-// alive adds to the links that wait for a program what its Lease says of it, when
+// Follow adds to the links that wait for a program what its Lease says of it, when
 // it does not live. A program without a lease may have been told not to use one,
 // so nothing is said of it.
-func (f facts) alive(links []Link) []Link {
-	if len(f.Leases) == 0 && !f.LeasesHidden {
+func (l Leases) Follow(links []chain.Link, f Facts) []chain.Link {
+	if len(l.byName) == 0 && !l.hidden {
 		return links
 	}
-	out := make([]Link, 0, len(links))
-	for _, l := range links {
-		a, known := f.actor(l)
-		if known && l.State == Waiting && f.LeasesHidden {
-			l.Because.Message += "; whether " + a.name + " is alive is not told, for you may not list leases"
+	out := make([]chain.Link, 0, len(links))
+	for _, link := range links {
+		a, known := f.actor(link)
+		if known && link.State == chain.Waiting && l.hidden {
+			link.Because.Message += "; whether " + a.name + " is alive is not told, for you may not list leases"
 		}
-		out = append(out, l)
+		out = append(out, link)
 		if !known {
 			continue
 		}
-		dead, ok := f.dead(a)
+		dead, ok := l.dead(a)
 		if !ok {
-			dead, ok = f.untouched(l, a)
+			dead, ok = l.untouched(link, a, f)
 		}
 		if ok && !slices.Contains(out, dead) {
 			out = append(out, dead)
@@ -55,14 +93,14 @@ func (f facts) alive(links []Link) []Link {
 
 // actor returns the program that has to act before a link holds; false when none
 // does, or none that has a lease.
-func (f facts) actor(l Link) (actor, bool) {
-	next, driver := l.Because.Next, f.driverName()
+func (f Facts) actor(l chain.Link) (actor, bool) {
+	next, driver := l.Because.Next, f.Driver
 	if next == driver {
 		next = callerOf(l.Subject)
 	}
 	node, isNode := strings.CutPrefix(next, "node ")
 	switch {
-	case l.State == OK:
+	case l.State == chain.OK:
 	case isNode:
 		return actor{
 			name: "node " + node, subject: "node/" + node, namespace: corev1.NamespaceNodeLease, lease: node,
@@ -98,14 +136,14 @@ func controlPlaneActor(name string) actor {
 	}
 }
 
-// leaseOf returns the lease of a program; nil when there is none. Of several the
+// of returns the lease of a program; nil when there is none. Of several the
 // newest counts: some may be left of an earlier installation.
-func (k known) leaseOf(a actor) *coordinationv1.Lease {
+func (l Leases) of(a actor) *coordinationv1.Lease {
 	var newest *coordinationv1.Lease
-	for _, l := range k.leases[a.lease] {
-		there := l.Namespace == a.namespace || a.namespace == "" && l.Namespace != corev1.NamespaceNodeLease
-		if there && (newest == nil || renewed(newest).Before(renewed(l))) {
-			newest = l
+	for _, one := range l.byName[a.lease] {
+		there := one.Namespace == a.namespace || a.namespace == "" && one.Namespace != corev1.NamespaceNodeLease
+		if there && (newest == nil || renewed(newest).Before(renewed(one))) {
+			newest = one
 		}
 	}
 	return newest
@@ -113,44 +151,51 @@ func (k known) leaseOf(a actor) *coordinationv1.Lease {
 
 // dead tells of a program whose lease nobody renews; false when somebody does, or
 // when there is no lease.
-func (k known) dead(a actor) (Link, bool) {
-	l := k.leaseOf(a)
-	if l == nil || l.Spec.RenewTime == nil {
-		return Link{}, false
+func (l Leases) dead(a actor) (chain.Link, bool) {
+	held := l.of(a)
+	if held == nil || held.Spec.RenewTime == nil {
+		return chain.Link{}, false
 	}
-	age, name := k.clock.Sub(renewed(l)), l.Namespace+"/"+l.Name
-	if age <= max(time.Duration(ptr.Deref(l.Spec.LeaseDurationSeconds, 0))*time.Second, shortestLease) {
-		return Link{}, false
+	age, name := l.clock.Sub(renewed(held)), held.Namespace+"/"+held.Name
+	if age <= max(time.Duration(ptr.Deref(held.Spec.LeaseDurationSeconds, 0))*time.Second, shortestLease) {
+		return chain.Link{}, false
 	}
-	holder := ptr.Deref(l.Spec.HolderIdentity, "")
+	holder := ptr.Deref(held.Spec.HolderIdentity, "")
 	message := fmt.Sprintf("%s shows no sign of life: %s has renewed lease %s for the last time %s ago",
 		a.name, holder, name, age.Round(time.Second))
 	if holder == "" {
 		message = fmt.Sprintf("%s does not run: lease %s was given back %s ago, and nobody has taken it since",
 			a.name, name, age.Round(time.Second))
 	}
-	return link(a.subject, Problem, a.reason, message, a.next), true
+	return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
+}
+
+// Held says whether somebody holds a lease of that name, wherever that is, and is alive.
+func (l Leases) Held(name string) bool {
+	a := actor{lease: name}
+	_, dead := l.dead(a)
+	return l.of(a) != nil && !dead
 }
 
 // untouched tells of an attachment that no attacher has taken up, when there is no
 // lease of an attacher either: each adds its finalizer before it calls the driver.
-func (f facts) untouched(l Link, a actor) (Link, bool) {
-	node := strings.TrimPrefix(l.Subject, "attachment/")
-	inProcess := f.controlPlane() != nil // whose attacher needs no lease
-	if inProcess || f.LeasesHidden || f.leaseOf(a) != nil || l.Because.Reason != volume.ReasonAttaching {
-		return Link{}, false
+func (l Leases) untouched(link chain.Link, a actor, f Facts) (chain.Link, bool) {
+	node := strings.TrimPrefix(link.Subject, "attachment/")
+	if l.hidden || l.of(a) != nil || link.Because.Reason != volume.ReasonAttaching || f.Volume == nil ||
+		drivers.ControlPlane(f.View) != nil { // whose attacher needs no lease
+		return chain.Link{}, false
 	}
-	for _, va := range f.attached() {
+	for _, va := range f.View.Attachments.By(cluster.AttachmentsByVolume, f.Volume.Name) {
 		finalizer := volume.AttacherFinalizer(va.Spec.Attacher)
 		if va.Spec.NodeName != node || slices.Contains(va.Finalizers, finalizer) ||
-			f.clock.Sub(va.CreationTimestamp.Time) < patience {
+			l.clock.Sub(va.CreationTimestamp.Time) < patience {
 			continue
 		}
 		message := fmt.Sprintf("no attacher of driver %s has taken up what there is to attach: finalizer %s is missing, "+
 			"and nobody has ever held lease %s", va.Spec.Attacher, finalizer, a.lease)
-		return link(a.subject, Problem, a.reason, message, a.next), true
+		return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
 	}
-	return Link{}, false
+	return chain.Link{}, false
 }
 
 // patience is how long an attacher may take to take up an attachment.
@@ -165,22 +210,4 @@ func renewed(l *coordinationv1.Lease) time.Time {
 		return time.Time{}
 	}
 	return l.Spec.RenewTime.Time
-}
-
-// readLeases puts the leases in order, and finds out what time it is at the cluster.
-// The clock of whoever asks may be another one; but the API server that has answered
-// renews a lease of its own every ten seconds, so the newest renewal is no older.
-func (k *known) readLeases() {
-	k.leases = make(map[string][]*coordinationv1.Lease, len(k.Leases))
-	var newest time.Time
-	for _, l := range k.Leases {
-		k.leases[l.Name] = append(k.leases[l.Name], l)
-		if t := renewed(l); newest.Before(t) {
-			newest = t
-		}
-	}
-	k.clock = k.Now
-	if !newest.IsZero() && k.Now.Sub(newest).Abs() > shortestLease {
-		k.clock = newest
-	}
 }

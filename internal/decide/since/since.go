@@ -1,4 +1,4 @@
-package why
+package since
 
 import (
 	"strings"
@@ -7,42 +7,50 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/subject"
 )
 
 // Times knows since when links do not hold.
-type Times struct{ known }
+type Times struct {
+	warnings state.Warnings
+	view     cluster.View
+}
 
 // TimesOf returns what the objects tell.
-func TimesOf(o Objects) Times { return Times{index(o)} }
+func TimesOf(o state.Objects) Times { return Times{o.Warnings, o.View()} }
 
 // Since returns since when a link does not hold, as far as the objects tell: by a
 // condition of the same reason, by the first of its warnings, by the deletion that is
 // not finished, or else since the object is there. It is zero for a link that holds,
 // and when nothing is known.
-func (t Times) Since(ns string, c Chain, l Link) time.Time {
-	if l.State == OK {
+func (t Times) Since(ns string, c chain.Chain, l chain.Link) time.Time {
+	if l.State == chain.OK {
 		return time.Time{}
 	}
-	k := fixing{t.known, spaceOf(t.Objects, ns, c), c}
+	of := subject.Of(t.view, ns, c)
 	kind, name, _ := strings.Cut(l.Subject, "/")
 	switch kind {
 	case "pvc", "resize":
-		return k.sinceOf(objectOf(found(k.view.Claims, k.ns+"/"+name)), l)
+		return t.sinceOf(objectOf(cluster.Found(t.view.Claims, of.Namespace+"/"+name)), l)
 	case "pod":
-		return k.sincePod(found(k.view.Pods, k.ns+"/"+name), l)
+		return t.sincePod(cluster.Found(t.view.Pods, of.Namespace+"/"+name), l)
 	case "node":
-		return k.sinceNode(name)
+		return t.sinceNode(name)
 	case "pv":
-		if v := found(k.view.Volumes, name); v != nil {
-			return k.sinceOf(v, l)
+		if v := cluster.Found(t.view.Volumes, name); v != nil {
+			return t.sinceOf(v, l)
 		}
-		claim, _ := k.claimOf() // of a claim that has no volume yet
-		return k.sinceOf(objectOf(claim), l)
+		claim, _ := of.Claim() // of a claim that has no volume yet
+		return t.sinceOf(objectOf(claim), l)
 	case "storageclass", "csidriver":
-		claim, _ := k.claimOf() // which waits for it
-		return k.sinceOf(objectOf(claim), l)
+		claim, _ := of.Claim() // which waits for it
+		return t.sinceOf(objectOf(claim), l)
 	case "attachment", "volumeattachment":
-		return k.sinceOf(objectOf(k.attachmentTo(name, func(*storagev1.VolumeAttachment) bool { return true })), l)
+		return t.sinceOf(objectOf(of.Attachment(name, func(*storagev1.VolumeAttachment) bool { return true })), l)
 	}
 	return time.Time{}
 }
@@ -59,14 +67,14 @@ func objectOf[T any, P interface {
 	return o
 }
 
-func (k fixing) sinceOf(o metav1.Object, l Link) time.Time {
+func (t Times) sinceOf(o metav1.Object, l chain.Link) time.Time {
 	switch {
 	case o == nil:
 		return time.Time{}
 	case o.GetDeletionTimestamp() != nil:
 		return o.GetDeletionTimestamp().Time
 	}
-	for _, e := range k.Warnings {
+	for _, e := range t.warnings {
 		if e.InvolvedObject.UID == o.GetUID() && e.Reason == string(l.Because.Reason) {
 			if !e.FirstTimestamp.IsZero() {
 				return e.FirstTimestamp.Time
@@ -77,7 +85,7 @@ func (k fixing) sinceOf(o metav1.Object, l Link) time.Time {
 	return o.GetCreationTimestamp().Time
 }
 
-func (k fixing) sincePod(p *corev1.Pod, l Link) time.Time {
+func (t Times) sincePod(p *corev1.Pod, l chain.Link) time.Time {
 	if p == nil {
 		return time.Time{}
 	}
@@ -86,11 +94,11 @@ func (k fixing) sincePod(p *corev1.Pod, l Link) time.Time {
 			return c.LastTransitionTime.Time
 		}
 	}
-	return k.sinceOf(p, l)
+	return t.sinceOf(p, l)
 }
 
-func (k fixing) sinceNode(name string) time.Time {
-	n := k.known.node(name)
+func (t Times) sinceNode(name string) time.Time {
+	n := cluster.Found(t.view.Nodes, name)
 	if n == nil {
 		return time.Time{}
 	}

@@ -1,4 +1,4 @@
-package why
+package fix
 
 import (
 	"fmt"
@@ -11,7 +11,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/subject"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -26,11 +29,11 @@ type Remedy struct {
 
 const noRisk = "none"
 
-// Fix returns ways to free what a chain waits for, the safest first, chosen by the
+// Remedies returns ways to free what a chain waits for, the safest first, chosen by the
 // reason of its answer. ns is the namespace of the question.
-func Fix(o Objects, ns string, c Chain) []Remedy {
-	k, l := fixing{index(o), spaceOf(o, ns, c), c}, c.Answer()
-	if l.State == OK {
+func Remedies(o state.Objects, ns string, c chain.Chain) []Remedy {
+	k, l := fixing{o, subject.Of(o.View(), ns, c)}, c.Answer()
+	if l.State == chain.OK {
 		return nil
 	}
 	switch l.Because.Reason {
@@ -52,42 +55,17 @@ func Fix(o Objects, ns string, c Chain) []Remedy {
 
 // fixing looks for ways out of a chain.
 type fixing struct {
-	known
-	ns    string
-	chain Chain
-}
-
-// spaceOf returns the namespace of the claim that a chain is about: a volume and an
-// attachment are in none.
-func spaceOf(o Objects, ns string, c Chain) string {
-	kind, name, _ := strings.Cut(c.Subject, "/")
-	switch kind {
-	case "namespace":
-		return name
-	case "volumeattachment":
-		a := first(o.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Name == name })
-		if a == nil || a.Spec.Source.PersistentVolumeName == nil {
-			return ns
-		}
-		name = *a.Spec.Source.PersistentVolumeName
-	case "pv":
-	default:
-		return ns
-	}
-	v := first(o.Volumes, func(v *corev1.PersistentVolume) bool { return v.Name == name })
-	if v == nil || v.Spec.ClaimRef == nil {
-		return ns
-	}
-	return v.Spec.ClaimRef.Namespace
+	state.Objects
+	subject.Finder
 }
 
 // claims returns ways for claims that have no volume.
-func (k fixing) claims(l Link) []Remedy {
-	claim, name := k.claimOf()
+func (k fixing) claims(l chain.Link) []Remedy {
+	claim, name := k.Claim()
 	switch l.Because.Reason {
 	case volume.ReasonWaitForFirstConsumer:
 		return []Remedy{{
-			command("volplane", "mount", name, "DIR", "-n", k.ns),
+			command("volplane", "mount", name, "DIR", "-n", k.Namespace),
 			"mounts the claim on this host, as its first consumer, and has its volume made; in a cluster a Pod that uses the " +
 				"claim does", noRisk,
 		}}
@@ -104,7 +82,7 @@ func (k fixing) claims(l Link) []Remedy {
 		return k.otherRequest(name)
 	case volume.ReasonClaimMisbound:
 		return []Remedy{{
-			command("kubectl", "delete", "pvc", name, "-n", k.ns),
+			command("kubectl", "delete", "pvc", name, "-n", k.Namespace),
 			"the claim can be made anew with the right volume, or by its Pod",
 			"none for the volume's data, which is another claim's; what only this claim was bound to goes with its " +
 				"reclaim policy",
@@ -131,7 +109,7 @@ func (k fixing) otherRequest(name string) []Remedy {
 		"", "the driver is asked again by itself: change what its message names (size, access modes, class, parameters)",
 		noRisk,
 	}, {
-		command("kubectl", "delete", "pvc", name, "-n", k.ns),
+		command("kubectl", "delete", "pvc", name, "-n", k.Namespace),
 		"ends the attempts, so that the claim can be made with another class or size",
 		"none as long as it has no volume: a Pod that uses it keeps it until the Pod is deleted",
 	}}
@@ -158,7 +136,7 @@ func (k fixing) migrations() []Remedy {
 }
 
 // missingDriver returns ways for a driver that has not registered.
-func (k fixing) missingDriver(l Link) []Remedy {
+func (k fixing) missingDriver(l chain.Link) []Remedy {
 	if _, install, ok := strings.Cut(l.Because.Message, "`volplane flex install "); ok {
 		args, _, _ := strings.Cut(install, "`")
 		node := strings.TrimPrefix(l.Because.Next, "administrator of node ")
@@ -169,7 +147,10 @@ func (k fixing) missingDriver(l Link) []Remedy {
 		}}
 	}
 	_, name, _ := strings.Cut(l.Subject, "/")
-	class := first(k.Classes, func(c *storagev1.StorageClass) bool { return c.Name == name || c.Provisioner == name })
+	class := cluster.First(k.Classes, func(c *storagev1.StorageClass) bool {
+		return c.Name == name ||
+			c.Provisioner == name
+	})
 	if class != nil && l.Because.Next == "user" {
 		return []Remedy{{
 			command("kubectl", "get", "sc", class.Name, "-o", "yaml"),
@@ -186,7 +167,7 @@ func (k fixing) missingDriver(l Link) []Remedy {
 // missingClass returns ways for a claim without a class.
 func (k fixing) missingClass() []Remedy {
 	var out []Remedy
-	c, name := k.claimOf()
+	c, name := k.Claim()
 	if c != nil && c.Spec.StorageClassName == nil {
 		for _, class := range k.Classes {
 			patch := `{"metadata":{"annotations":{"` + volume.AnnDefaultClass + `":"true"}}}`
@@ -199,7 +180,7 @@ func (k fixing) missingClass() []Remedy {
 		return out
 	}
 	return []Remedy{{
-		command("kubectl", "delete", "pvc", name, "-n", k.ns),
+		command("kubectl", "delete", "pvc", name, "-n", k.Namespace),
 		"the claim can be made with a class that there is: `kubectl get sc`; the class of a claim cannot be changed",
 		"none as long as it has no volume",
 	}}
@@ -207,14 +188,14 @@ func (k fixing) missingClass() []Remedy {
 
 // smaller has a claim ask for no more than it has.
 func (k fixing) smaller() []Remedy {
-	c, name := k.claimOf()
+	c, name := k.Claim()
 	if c == nil {
 		return nil
 	}
 	has := c.Status.Capacity[corev1.ResourceStorage]
 	patch := `{"spec":{"resources":{"requests":{"storage":"SIZE"}}}}`
 	return []Remedy{{
-		command("kubectl", "patch", "pvc", name, "-n", k.ns, "-p", patch),
+		command("kubectl", "patch", "pvc", name, "-n", k.Namespace, "-p", patch),
 		"asks for a SIZE that the driver has, which has to be more than the " + has.String() + " that the claim has",
 		"none: nothing shrinks",
 	}}
@@ -224,7 +205,7 @@ func (k fixing) smaller() []Remedy {
 func (k fixing) node(name string) []Remedy {
 	const off = "only if you have made sure that it is off: a node that still writes while its volumes are attached " +
 		"elsewhere destroys their data"
-	n := k.known.node(name)
+	n := cluster.Found(k.View.Nodes, name)
 	if n == nil {
 		var out []Remedy
 		for _, p := range k.on(name) {
@@ -255,15 +236,15 @@ func (k fixing) node(name string) []Remedy {
 
 // on returns the Pods on a node that have not ended.
 func (k fixing) on(node string) []*corev1.Pod {
-	return slices.DeleteFunc(slices.Clone(k.view.Pods.By(cluster.PodsByNode, node)), cluster.Finished)
+	return slices.DeleteFunc(slices.Clone(k.View.Pods.By(cluster.PodsByNode, node)), cluster.Finished)
 }
 
 // holders returns ways for a volume that a Pod or a node does not give up, or does not
 // get.
-func (k fixing) holders(l Link) []Remedy {
+func (k fixing) holders(l chain.Link) []Remedy {
 	next := l.Because.Next
 	if node, is := strings.CutPrefix(next, "node "); is {
-		if n := k.known.node(node); n == nil || !nodelife.Ready(n) {
+		if n := cluster.Found(k.View.Nodes, node); n == nil || !nodelife.Ready(n) {
 			return k.node(node)
 		}
 	}
@@ -271,11 +252,11 @@ func (k fixing) holders(l Link) []Remedy {
 	if !is {
 		name, is = strings.CutPrefix(l.Subject, "pod/")
 	}
-	if p := found(k.view.Pods, k.ns+"/"+name); is && p != nil {
+	if p := cluster.Found(k.View.Pods, k.Namespace+"/"+name); is && p != nil {
 		return []Remedy{deletePod(p)}
 	}
 	var out []Remedy
-	claim, _ := k.claimOf()
+	claim, _ := k.Claim()
 	for _, p := range k.Pods {
 		if claim != nil && p.Namespace == claim.Namespace && slices.Contains(cluster.ClaimNames(p),
 			claim.Name) && !cluster.Finished(p) {
@@ -299,9 +280,9 @@ func deletePod(p *corev1.Pod) Remedy {
 }
 
 // undeletable returns ways for a volume that its driver does not delete.
-func (k fixing) undeletable(l Link) []Remedy {
+func (k fixing) undeletable(l chain.Link) []Remedy {
 	name := strings.TrimPrefix(l.Subject, "pv/")
-	v := found(k.view.Volumes, name)
+	v := cluster.Found(k.View.Volumes, name)
 	if v == nil {
 		return nil
 	}
@@ -315,40 +296,29 @@ func (k fixing) undeletable(l Link) []Remedy {
 }
 
 // finalizers returns ways for an object that is being deleted and stays.
-func (k fixing) finalizers(l Link) []Remedy {
+func (k fixing) finalizers(l chain.Link) []Remedy {
 	if name, is := strings.CutPrefix(l.Because.Next, "pod "); is {
-		if p := found(k.view.Pods, k.ns+"/"+name); p != nil {
+		if p := cluster.Found(k.View.Pods, k.Namespace+"/"+name); p != nil {
 			return []Remedy{deletePod(p)}
 		}
 	}
 	kind, name, _ := strings.Cut(l.Subject, "/")
 	switch kind {
 	case "pvc":
-		if c := found(k.view.Claims, k.ns+"/"+name); c != nil && c.DeletionTimestamp != nil {
-			return removeFinalizers("pvc", k.ns, name, c.Finalizers)
+		if c := cluster.Found(k.View.Claims, k.Namespace+"/"+name); c != nil && c.DeletionTimestamp != nil {
+			return removeFinalizers("pvc", k.Namespace, name, c.Finalizers)
 		}
 	case "pv":
-		if v := found(k.view.Volumes, name); v != nil && v.DeletionTimestamp != nil {
+		if v := cluster.Found(k.View.Volumes, name); v != nil && v.DeletionTimestamp != nil {
 			return removeFinalizers("pv", "", name, v.Finalizers)
 		}
 	case "attachment", "volumeattachment":
 		going := func(a *storagev1.VolumeAttachment) bool { return a.DeletionTimestamp != nil }
-		if a := k.attachmentTo(name, going); a != nil {
+		if a := k.Attachment(name, going); a != nil {
 			return removeFinalizers("volumeattachment", "", a.Name, a.Finalizers)
 		}
 	}
 	return nil
-}
-
-// attachmentTo returns the attachment that fits and has a name, or is of the chain's claim
-// to a node of that name; nil when there is none.
-func (k fixing) attachmentTo(name string, fits func(*storagev1.VolumeAttachment) bool) *storagev1.VolumeAttachment {
-	claim, _ := k.claimOf()
-	return first(k.Attachments, func(a *storagev1.VolumeAttachment) bool {
-		v := a.Spec.Source.PersistentVolumeName
-		of := claim != nil && v != nil && *v == claim.Spec.VolumeName
-		return (a.Name == name || a.Spec.NodeName == name && of) && fits(a)
-	})
 }
 
 // removeFinalizers returns the commands that take finalizers away, each with what is not
@@ -393,24 +363,6 @@ func leaks(finalizer string) string {
 		"leaks. Ask its owner first"
 }
 
-// claimOf returns the claim of the chain, and its name.
-func (k fixing) claimOf() (*corev1.PersistentVolumeClaim, string) {
-	for _, subject := range append([]string{k.chain.Subject}, subjects(k.chain)...) {
-		if name, is := strings.CutPrefix(subject, "pvc/"); is {
-			return found(k.view.Claims, k.ns+"/"+name), name
-		}
-	}
-	return nil, "CLAIM"
-}
-
-func subjects(c Chain) []string {
-	var out []string
-	for _, l := range c.Links {
-		out = append(out, l.Subject)
-	}
-	return out
-}
-
 // command joins the words of a command for a shell: names may come from a file that
 // somebody else has written.
 func command(words ...string) string {
@@ -427,10 +379,10 @@ func command(words ...string) string {
 	return strings.Join(out, " ")
 }
 
-// RenderFixes writes the answer and the ways out for people.
-func RenderFixes(w io.Writer, c Chain, fixes []Remedy) error {
+// Render writes the answer and the ways out for people.
+func Render(w io.Writer, c chain.Chain, fixes []Remedy) error {
 	var b strings.Builder
-	writeHeadline(&b, c)
+	chain.WriteHeadline(&b, c)
 	switch {
 	case c.Healthy():
 		b.WriteString("\nThere is nothing to do.\n")
@@ -443,8 +395,8 @@ func RenderFixes(w io.Writer, c Chain, fixes []Remedy) error {
 		if f.Command != "" {
 			b.WriteString(f.Command + "\n")
 		}
-		paragraph(&b, f.Does)
-		paragraph(&b, "Risk: "+f.Risk)
+		chain.Paragraph(&b, f.Does)
+		chain.Paragraph(&b, "Risk: "+f.Risk)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -1,4 +1,4 @@
-package why
+package statefile
 
 import (
 	"regexp"
@@ -12,6 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/redact"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -19,10 +20,10 @@ import (
 // Clean returns copies of the objects with what an explanation reads of them and no
 // secrets, to be shown to strangers. Fields are named one by one: what is not named
 // here is left out.
-func Clean(o Objects) Objects {
+func Clean(o state.Objects) state.Objects {
 	c := newCleaner()
 	c.learn(o)
-	out := Objects{
+	out := state.Objects{
 		Moves: o.Moves, Now: o.Now, MakingHidden: o.MakingHidden, LeasesHidden: o.LeasesHidden,
 		Snapshots: slices.Clone(o.Snapshots),
 		Warnings:  each(o.Warnings, c.event), Begun: each(o.Begun, c.intent), Namespaces: each(o.Namespaces, c.namespace),
@@ -81,7 +82,7 @@ func newCleaner() cleaner {
 // words have a shorter one in them.
 const shortestSecret = 6
 
-func (c cleaner) learn(o Objects) {
+func (c cleaner) learn(o state.Objects) {
 	for _, v := range o.Volumes {
 		c.learnVolume(&v.Spec)
 	}

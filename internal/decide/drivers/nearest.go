@@ -1,10 +1,11 @@
-package why
+package drivers
 
 import (
 	"cmp"
 	"slices"
 	"strings"
 
+	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -51,18 +52,18 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// nowhere tells of a driver that has not registered on any node.
-func (k known) nowhere(driver string) volume.Because {
-	return k.orMeant(driver, volume.Because{
+// Nowhere tells of a driver that has not registered on any node.
+func Nowhere(view cluster.View, driver string) volume.Because {
+	return OrMeant(view, driver, volume.Because{
 		Reason: volume.ReasonDriverMissing, Message: "driver " + driver + " has not registered", Next: driver,
 	})
 }
 
-// orMeant adds to what is told of a driver that has not registered the names of those
+// OrMeant adds to what is told of a driver that has not registered the names of those
 // that have: first the one that may have been meant.
-func (k known) orMeant(driver string, b volume.Because) volume.Because {
+func OrMeant(view cluster.View, driver string, b volume.Because) volume.Because {
 	var names []string
-	for _, n := range k.CSINodes {
+	for _, n := range view.CSINodes.List() {
 		for _, d := range n.Spec.Drivers {
 			if !slices.Contains(names, d.Name) {
 				names = append(names, d.Name)

@@ -1,4 +1,4 @@
-package why
+package chain
 
 import (
 	"slices"
@@ -49,12 +49,13 @@ func (c Chain) Answer() Link {
 // Healthy says whether all links hold.
 func (c Chain) Healthy() bool { return c.Answer().State == OK }
 
-func link(subject string, s State, r volume.Reason, message, next string) Link {
+// New returns a link.
+func New(subject string, s State, r volume.Reason, message, next string) Link {
 	return Link{Subject: subject, State: s, Because: volume.Because{Reason: r, Message: message, Next: next}}
 }
 
-// tell returns the link of what a decision says.
-func tell(subject string, t volume.Condition) Link {
+// Tell returns the link of what a decision says.
+func Tell(subject string, t volume.Condition) Link {
 	state := Waiting
 	switch {
 	case t.Stuck:

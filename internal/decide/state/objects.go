@@ -1,0 +1,43 @@
+package state
+
+import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Objects are what is known of a cluster: the objects that were read, all or at
+// least those that the question concerns, and what is told beside them.
+type Objects struct {
+	cluster.Lists
+	Namespaces []*corev1.Namespace
+	// Snapshots are the VolumeSnapshots that are asked about.
+	Snapshots []Snapshot
+	// Moves are the moves of volumes between a Flex plugin and the bridge that
+	// were begun and not finished.
+	Moves    []Move
+	Warnings Warnings
+	// Leases tell which programs live, and LeasesHidden that they could not be read.
+	Leases       []*coordinationv1.Lease
+	LeasesHidden bool
+	// Begun are the open intents of provisioners: volumes that a driver was asked for
+	// without a final answer. Now is when they were read.
+	Begun []*provision.Intent
+	Now   time.Time
+	// MakingHidden says that Begun could not be read.
+	MakingHidden bool
+	// Full says why the control plane takes no new objects; nil when it does.
+	Full *volume.Because
+}
+
+// Move is a volume that is being moved, with its claim, "namespace/name", if it
+// has one; Back says that it is moved back.
+type Move struct {
+	Volume, Claim string
+	Back          bool
+}

@@ -1,0 +1,38 @@
+package state
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Warnings are events of type Warning, oldest first.
+type Warnings []*corev1.Event
+
+// Condition returns what the newest warning about the object says, with this reason.
+// The event says who acts next, if it is one of ours, or else its text does; repeats is
+// who tries again.
+func (w Warnings) Condition(about metav1.Object, reason volume.Reason, repeats string) (volume.Condition, bool) {
+	e := w.About(about.GetUID(), reason)
+	if e == nil {
+		return volume.Condition{}, false
+	}
+	next := volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], repeats))
+	return volume.Condition{Because: volume.Because{Reason: reason, Message: e.Message, Next: next}, Stuck: true}, true
+}
+
+// About returns the newest warning about the object of a UID, and not of an earlier one of
+// its name, with the reason or, when that is empty, any; nil when there is none.
+func (w Warnings) About(uid types.UID, reason volume.Reason) *corev1.Event {
+	for _, e := range slices.Backward(w) {
+		if e.InvolvedObject.UID == uid && (reason == "" || e.Reason == string(reason)) {
+			return e
+		}
+	}
+	return nil
+}

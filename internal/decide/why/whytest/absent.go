@@ -1,0 +1,126 @@
+package whytest
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// AbsentRows are what is told when a driver is not where it is needed.
+func AbsentRows() []Row {
+	missing := func(s *Scene) {
+		s.Mounted(corev1.ConditionFalse, string(volume.ReasonDriverMissing),
+			"driver d.example.com is not registered on node n1")
+	}
+	return append([]Row{
+		{"a FlexVolume's driver that is not installed", "pod/web", func(s *Scene) {
+			s.FlexVolume()
+			s.Attaching()
+			s.FlexDrivers(`{}`)
+			missing(s)
+		}},
+		{"the same, its node serves none", "pod/web", func(s *Scene) {
+			s.FlexVolume()
+			s.Attaching()
+			s.CSI1.Spec.Drivers = nil
+			missing(s)
+		}},
+		{"the same, it attaches and has attached", "pod/web", func(s *Scene) {
+			s.FlexVolume()
+			s.FlexDrivers(`{}`)
+			missing(s)
+		}},
+		{"the same, in a Pod", "pod/web", func(s *Scene) { s.Inline(); s.FlexDrivers(`{}`); missing(s) }},
+		{"in a Pod, and it does not initialise", "pod/web", func(s *Scene) {
+			s.Inline()
+			s.FlexDrivers(
+				`{"c.example.com":"another cause","d.example.com":"driver example.com/d does not initialise: jq is not installed"}`,
+			)
+			missing(s)
+		}},
+		{"in a Pod, and it is about to register", "pod/web", func(s *Scene) {
+			s.Inline()
+			s.FlexDrivers(`{"d.example.com":""}`)
+			missing(s)
+		}},
+		{"what the node said is over", "pod/web", func(s *Scene) { s.Inline(); missing(s) }},
+		{"a driver that a bridge knows, of a volume written as CSI", "pvc/data", func(s *Scene) {
+			s.Attaching()
+			s.FlexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed"}`)
+		}},
+		{"a bridge that is not understood", "pvc/data", func(s *Scene) { s.Attaching(); s.FlexDrivers(`["d"]`) }},
+		{"no node for want of it", "pod/web", func(s *Scene) {
+			s.FlexVolume()
+			s.FlexDrivers(`{}`)
+			s.Homeless("0/2 nodes are available: n1: FlexVolume driver example.com/d is not installed there; n2: it " +
+				"is not ready")
+			s.All.CSINodes = nil
+		}},
+		{"the only node has it not", "pod/web", func(s *Scene) {
+			s.FlexVolume()
+			s.FlexDrivers(`{}`)
+			s.Homeless("0/1 nodes are available: n1: FlexVolume driver example.com/d is not installed there")
+			s.All.Nodes, s.All.CSINodes = s.All.Nodes[:1], nil
+		}},
+		{"no node for another reason", "pod/web", func(s *Scene) {
+			s.FlexVolume()
+			s.Homeless("0/2 nodes are available: n1: it is not ready; n2: it is not ready")
+		}},
+	}, uselessRows()...)
+}
+
+// uselessRows are of drivers that are there and cannot be used, or not where the control
+// plane needs them.
+func uselessRows() []Row {
+	return []Row{
+		{"it was removed, and is kept to unmount with", "pod/web", func(s *Scene) {
+			s.Inline()
+			registered := s.CSI1.Spec.Drivers
+			s.FlexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed; 1 volume can be unmounted with version 12ab, which is kept for that"}`)
+			s.CSI1.Spec.Drivers = registered
+			s.Mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "NodePublishVolume by driver d.example.com: "+
+				"Unavailable: no such FlexVolume driver: driver example.com/d was removed")
+		}},
+		{"the same, but that is not the cause", "pod/web", func(s *Scene) {
+			s.Inline()
+			registered := s.CSI1.Spec.Drivers
+			s.FlexDrivers(`{"d.example.com":"driver example.com/d was removed while it is needed"}`)
+			s.CSI1.Spec.Drivers = registered
+			s.Mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount),
+				`volume data: the secret cannot be used: secrets "s" not found`)
+		}},
+		{"the control plane's host has a broken one", "pvc/data", func(s *Scene) {
+			s.FlexVolume()
+			s.Controls()
+			s.All.CSINodes = append(s.All.CSINodes, CSINode("n2"))
+			s.All.Nodes[1].Annotations[volume.AnnDriverNotes] = `{"d.example.com":"driver example.com/d does not initialise: jq is not installed"}`
+			s.Attachment.Status = storagev1.VolumeAttachmentStatus{
+				AttachError: &storagev1.VolumeError{Message: "Unavailable: driver example.com/d does not initialise"},
+			}
+		}},
+		{"a node with drivers that cannot be used", "node/n1", func(s *Scene) {
+			s.FlexDrivers(`{"a.example.com":"driver example.com/a does not initialise: jq is not installed","d.example.com":""}`)
+			s.CSI1.Spec.Drivers = CSINode("n1").Spec.Drivers
+		}},
+		{"the control plane's host has it not", "pvc/data", func(s *Scene) {
+			s.Attachment.Status.Attached = false
+			s.Controls()
+		}},
+		{"the control plane's host has no such FlexVolume driver", "pvc/data", func(s *Scene) {
+			s.FlexVolume()
+			s.Attachment.Status.Attached = false
+			s.Controls()
+			s.All.Nodes[1].Annotations[volume.AnnDriverNotes] = `{}`
+		}},
+		{"the control plane's host cannot detach", "volumeattachment/a1", func(s *Scene) {
+			s.All.Pods, s.Attachment.DeletionTimestamp = nil, Now()
+			s.Controls()
+		}},
+		{"the control plane's host cannot detach what has no volume any more", "volumeattachment/a1", func(s *Scene) {
+			s.All.Pods, s.All.Volumes, s.Attachment.DeletionTimestamp = nil, nil, Now()
+			s.Controls()
+		}},
+		{"the control plane's host cannot grow it", "pvc/data", func(s *Scene) { s.Wants("2Gi"); s.Controls() }},
+	}
+}
