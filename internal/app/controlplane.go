@@ -122,7 +122,7 @@ func clientFor(o ControlPlaneOptions, role string, rights []kube.Access, flow ku
 	}
 	config = kube.Restrict(config, role, rights)
 	config.QPS = -1
-	flow.Bound(config)
+	flow.Limit(config)
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client of %s: %w", role, err)

@@ -50,7 +50,7 @@ func (o RegistrarOptions) announce(ctx context.Context, d *csi.Driver) (next *cs
 			Driver: d.Name, Endpoint: o.endpoint(d.Name), Path: registrar.Path(o.Dir, d.Name), Log: o.Log,
 		}.Run(own)
 	}()
-	if err = d.Lost(own); err == nil {
+	if err = d.AwaitLoss(own); err == nil {
 		o.Log.Warn("the driver went away", "driver", d.Name)
 		next, err = await(own, o.Socket, o.Log)
 	}

@@ -8,21 +8,20 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Indexes of the kinds. The value that an object is found under is named
-// behind each.
+// Names of the indexes of each kind. Each comment says by which value an object is found.
 const (
-	// PodsByClaim: "namespace/claim" of each claim the Pod uses, generic
-	// ephemeral ones included.
+	// PodsByClaim: "namespace/claim" of each claim the Pod uses, including those of generic
+	// ephemeral volumes.
 	PodsByClaim = "claim"
-	// PodsByNode: spec.nodeName; "" are those without a node.
+	// PodsByNode: spec.nodeName; "" for Pods without a node.
 	PodsByNode = "node"
 	// ClaimsByVolume: spec.volumeName.
 	ClaimsByVolume = "volume"
-	// UnboundByClass: the class's name of a claim that names no volume; "" for
-	// claims without a class.
+	// UnboundByClass: the name of the class of a claim without spec.volumeName; "" for claims
+	// without a class.
 	UnboundByClass = "class"
-	// UnboundBySource: "namespace/name" of the claim that a claim without a
-	// volume is to be a copy of.
+	// UnboundBySource: "namespace/name" of the claim that a claim without spec.volumeName is to be
+	// a clone of.
 	UnboundBySource = "source"
 	// VolumesByClaim: "namespace/name" of spec.claimRef.
 	VolumesByClaim = "claim"
@@ -34,14 +33,14 @@ const (
 	AttachmentsByNode = "node"
 	// NodesByVolume: each of status.volumesInUse.
 	NodesByVolume = "volume"
-	// CapacitiesByDriver: the driver's name in the label.
+	// CapacitiesByDriver: the driver's name in the label LabelDriver.
 	CapacitiesByDriver = "driver"
 	// CapacitiesByClass: the class's name.
 	CapacitiesByClass = "class"
 )
 
-// ClaimNames returns the names of the claims that a Pod uses, in the Pod's
-// namespace; a generic ephemeral volume's claim is named after both.
+// ClaimNames returns the names of the claims that a Pod uses, in the Pod's namespace, including
+// those of generic ephemeral volumes.
 func ClaimNames(pod *corev1.Pod) []string {
 	var names []string
 	for i := range pod.Spec.Volumes {
@@ -56,17 +55,18 @@ func ClaimNames(pod *corev1.Pod) []string {
 	return names
 }
 
-// Finished says whether a Pod has ended and counts as gone for its volumes.
+// Finished says whether a Pod has succeeded or failed, so that it does not use its volumes any
+// more.
 func Finished(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// IsBlock says whether a volume of a mode is a device; without one it has a filesystem.
+// IsBlock says whether a volume mode is Block. Without a mode a volume has a filesystem.
 func IsBlock(m *corev1.PersistentVolumeMode) bool {
 	return m != nil && *m == corev1.PersistentVolumeBlock
 }
 
-// Indexers say, by the name of an index, under what an object is found.
+// Indexers maps the name of an index to the function that returns an object's values in it.
 type Indexers[T any] map[string]func(T) []string
 
 // PodIndexers returns the indexes of Pods.

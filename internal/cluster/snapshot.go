@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Snapshot holds the objects of one kind as a list had them. It is made for one
-// goroutine: what it finds objects by is put in order when it is asked for first.
+// Snapshot holds the objects of a list. It builds each index at its first use, so it must be used
+// by one goroutine only.
 type Snapshot[T metav1.Object] struct {
 	all      []T
 	indexers Indexers[T]
@@ -17,7 +17,7 @@ type Snapshot[T metav1.Object] struct {
 	indexes  map[string]map[string][]T
 }
 
-// NewSnapshot returns the objects of a list, found by the indexers.
+// NewSnapshot returns a Snapshot of a list with the given indexes.
 func NewSnapshot[T metav1.Object](list []T, indexers Indexers[T]) *Snapshot[T] {
 	if !slices.IsSortedFunc(list, Compare[T]) {
 		list = slices.SortedStableFunc(slices.Values(list), Compare[T])
@@ -59,8 +59,8 @@ func (s *Snapshot[T]) By(index, value string) []T {
 // List returns all objects, ordered by key.
 func (s *Snapshot[T]) List() []T { return s.all }
 
-// Lists are the objects of a cluster as they were read: all, or at least those
-// that a question concerns.
+// Lists holds the objects of a cluster that were read: all of them, or at least those that a
+// question concerns.
 type Lists struct {
 	Claims      []*corev1.PersistentVolumeClaim
 	Volumes     []*corev1.PersistentVolume
@@ -72,7 +72,7 @@ type Lists struct {
 	CSINodes    []*storagev1.CSINode
 }
 
-// View returns what can be looked up in the lists.
+// View returns a View of the lists.
 func (l Lists) View() View {
 	return View{
 		Claims:      NewSnapshot(l.Claims, ClaimIndexers()),

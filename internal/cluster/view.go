@@ -9,13 +9,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Objects finds objects of one kind.
+// Objects looks up objects of one kind.
 type Objects[T any] interface {
-	// Get returns the object with the key "namespace/name", or "name" where there
-	// are no namespaces.
+	// Get returns the object with the key "namespace/name", or "name" for kinds without namespaces.
 	Get(key string) (T, bool)
-	// By returns the objects whose index has the value, ordered by key. The
-	// indexes of each kind are those of index.go.
+	// By returns the objects with the value in an index, ordered by key. index.go names the
+	// indexes.
 	By(index, value string) []T
 	// List returns all objects, ordered by key.
 	List() []T
@@ -35,8 +34,7 @@ func First[T any](all []*T, fits func(*T) bool) *T {
 	return nil
 }
 
-// View finds the objects of a cluster. Whoever makes it leaves out the kinds that
-// nobody looks up in it.
+// View looks up the objects of a cluster. A kind is nil if no user of the View looks it up.
 type View struct {
 	Claims      Objects[*corev1.PersistentVolumeClaim]
 	Volumes     Objects[*corev1.PersistentVolume]
@@ -48,7 +46,7 @@ type View struct {
 	CSINodes    Objects[*storagev1.CSINode]
 }
 
-// Key returns the key under which an object is found.
+// Key returns the key of an object: "namespace/name", or "name" for kinds without namespaces.
 func Key(o metav1.Object) string {
 	if o.GetNamespace() == "" {
 		return o.GetName()

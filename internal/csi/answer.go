@@ -15,9 +15,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Limits in bytes. The CSI specification has 128 for identifiers and 4096 for
-// maps; drivers in use have longer ones, made of the paths of a cloud's
-// resources, and Kubernetes takes them, but of nodes' names no longer ones.
+// Limits in bytes. The CSI specification allows 128 for identifiers and 4096 for maps. Drivers in
+// use exceed that, because their ids contain resource paths of a cloud, and Kubernetes accepts
+// them, except for node ids longer than maxNodeID.
 const (
 	maxString = 1 << 10
 	maxNodeID = 256
@@ -25,10 +25,10 @@ const (
 	maxMap    = 64 << 10
 )
 
-// madeHere are the beginnings of messages that gRPC makes on our side when it
-// cannot read an answer. The codes look like a final no of the driver, which
-// may have done its work nevertheless.
-var madeHere = []string{
+// localErrors are the prefixes of messages that gRPC's client creates when it cannot read an
+// answer. Their codes look like a final error of the driver, although the driver may have done the
+// work.
+var localErrors = []string{
 	"grpc: received ",
 	"grpc: failed to unmarshal the received message",
 	"cardinality violation",
@@ -39,12 +39,12 @@ var madeHere = []string{
 	"unexpected HTTP status code",
 }
 
-// checkAnswer refuses an answer that breaks the specification. What the call
-// did is not known then.
+// checkAnswer replaces an answer that violates the specification by ErrAnswer. The outcome of the
+// call is unknown then.
 func checkAnswer(next invoker) invoker {
 	return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 		if err := next(ctx, method, req, reply, opts...); err != nil {
-			return unreadable(err)
+			return checkError(err)
 		}
 		if problem := answerProblem(reply); problem != "" {
 			return refuse(codes.Unknown, ErrAnswer, problem)
@@ -53,13 +53,13 @@ func checkAnswer(next invoker) invoker {
 	}
 }
 
-func unreadable(err error) error {
+func checkError(err error) error {
 	s, ok := status.FromError(err)
 	if !ok || OutcomeOf(err) != volume.Failed {
 		return err
 	}
-	for _, begin := range madeHere {
-		if strings.HasPrefix(s.Message(), begin) {
+	for _, prefix := range localErrors {
+		if strings.HasPrefix(s.Message(), prefix) {
 			return refuse(codes.Unknown, ErrAnswer, line(s.Message()))
 		}
 	}
@@ -92,8 +92,8 @@ func required(what, value string) string {
 	return ""
 }
 
-// messageProblem looks for a field that is too long, a word with control
-// characters, or what is negative where CSI only knows sizes and counts.
+// messageProblem looks for a field that is too long, a single-line field with control characters,
+// or a negative number where CSI only has sizes and counts.
 func messageProblem(m protoreflect.Message) string {
 	problem := ""
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -120,7 +120,7 @@ func valueProblem(f protoreflect.FieldDescriptor, v protoreflect.Value) string {
 		if n := len(v.String()); n > limit(f) {
 			return fmt.Sprintf("%s of %d bytes, %d are allowed", f.Name(), n, limit(f))
 		}
-		if oneLine(f) {
+		if isSingleLine(f) {
 			return controlProblem(f, v.String())
 		}
 	case protoreflect.Int64Kind, protoreflect.Int32Kind:
@@ -136,7 +136,7 @@ func limit(f protoreflect.FieldDescriptor) int {
 	case "node_id":
 		return maxNodeID
 	case "message":
-		// It is text for people.
+		// A text for people, not an identifier.
 		return maxText
 	default:
 		return maxString
@@ -149,7 +149,7 @@ func mapProblem(f protoreflect.FieldDescriptor, m protoreflect.Map) string {
 		size += len(k.String()) + len(v.String())
 		words := k.String()
 		if f.Name() == "segments" {
-			// They become labels of Nodes.
+			// The values become labels of Nodes, like the keys.
 			words += v.String()
 		}
 		problem = controlProblem(f, words)

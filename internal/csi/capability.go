@@ -2,18 +2,18 @@ package csi
 
 import csipb "github.com/container-storage-interface/spec/lib/go/csi"
 
-// PluginCapabilities is what a driver can do as a whole.
+// PluginCapabilities holds the capabilities of a driver's identity service.
 type PluginCapabilities struct {
 	ControllerService, AccessibilityConstraints, OnlineExpansion, OfflineExpansion bool
 }
 
-// ControllerCapabilities is what a driver's controller service can do.
+// ControllerCapabilities holds the capabilities of a driver's controller service.
 type ControllerCapabilities struct {
 	CreateDelete, PublishUnpublish, ListVolumes, ListVolumesPublishedNodes, GetCapacity, Snapshot, ListSnapshots,
 	Clone, PublishReadonly, Expand, GetVolume, Modify, SingleNodeMultiWriter bool
 }
 
-// NodeCapabilities is what a driver's node service can do.
+// NodeCapabilities holds the capabilities of a driver's node service.
 type NodeCapabilities struct{ StageUnstage, Expand, Stats, MountGroup, SingleNodeMultiWriter bool }
 
 func pluginCapabilities(r *csipb.GetPluginCapabilitiesResponse) PluginCapabilities {

@@ -8,13 +8,13 @@ import (
 	"google.golang.org/grpc"
 )
 
-// invoker makes one call; decorator adds something to all calls.
+// An invoker makes one call. A decorator adds something to each call.
 type (
 	invoker   func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error
 	decorator func(next invoker) invoker
 )
 
-// options is what Options set.
+// options holds what Options have set.
 type options struct {
 	log        *slog.Logger
 	observe    func(Observation)
@@ -22,41 +22,38 @@ type options struct {
 	fault      func(method string, call func() error) error
 	memory     *Memory
 	hold       func(ctx context.Context) error
-	turns      *Turns
+	locks      *VolumeLocks
 }
 
-// Option changes how a Driver makes its calls.
+// Option configures the calls of a Driver.
 type Option func(*options)
 
-// WithLog has each call written to log at level debug (slow ones at info),
-// without secrets.
+// WithLog logs each call without secrets: at level debug, or info if it was slow.
 func WithLog(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
-// WithObserver has f called after each call, for metrics. f must not block and
-// may be called concurrently.
+// WithObserver calls f after each call, for metrics. f must not block and may be called
+// concurrently.
 func WithObserver(f func(Observation)) Option { return func(o *options) { o.observe = f } }
 
-// WithControllerTimeout bounds calls that are neither of the node service nor
-// CreateVolume and whose context has no deadline; the default is 15 s.
+// WithControllerTimeout limits the time of each call that has no deadline of its own, except
+// CreateVolume and the node service, which have their own limits. The default is 15 s.
 func WithControllerTimeout(limit time.Duration) Option {
 	return func(o *options) { o.controller = limit }
 }
 
-// WithTurns has the calls take turns at each volume with those of every Driver
-// that has the same Turns; the default is turns of its own.
-func WithTurns(t *Turns) Option { return func(o *options) { o.turns = t } }
+// WithVolumeLocks serializes the calls for each volume with those of every Driver that has the same
+// VolumeLocks. By default a Driver has its own.
+func WithVolumeLocks(t *VolumeLocks) Option { return func(o *options) { o.locks = t } }
 
-// WithFault is for tests: f stands in the place of each call, makes it or not,
-// and returns how it went.
+// WithFault is for tests: f replaces each call. It may make the call, and returns its error.
 func WithFault(f func(method string, call func() error) error) Option {
 	return func(o *options) { o.fault = f }
 }
 
-// chain puts the decorators around the connection, the outermost first: the
-// time limit covers the wait for a turn, the records do not, and nothing that
-// is recorded has secrets.
+// chain wraps the connection in the decorators, the outermost first. So the deadline includes the
+// wait for the volume's lock, the measured time does not, and logs and metrics are free of secrets.
 func (o *options) chain(d *Driver, last invoker) invoker {
-	all := []decorator{withDeadline(o.controller), withHold(o.hold), serialise(o.turns)}
+	all := []decorator{withDeadline(o.controller), withHold(o.hold), serialise(o.locks)}
 	if o.observe != nil {
 		all = append(all, withObserver(o.observe, d))
 	}

@@ -8,21 +8,22 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Limits of calls. A driver that needs longer finds the same call again.
+// Time limits of calls. After a limit the same call is repeated, so a slow driver can go on with
+// its work.
 const (
-	// nodeLimit bounds a call of the node service: a kubelet's limit.
+	// nodeLimit is for calls of the node service; it is a kubelet's limit.
 	nodeLimit = 2 * time.Minute
-	// controllerLimit bounds other calls: that of the attacher's sidecar.
+	// controllerLimit is for other calls; it is the default of the external-attacher.
 	controllerLimit = 15 * time.Second
-	// createLimit bounds CreateVolume, whatever its caller says: it may copy a
-	// volume, but a worker must come back.
+	// createLimit is for CreateVolume, also if the caller allows more: the driver may have to copy
+	// a volume, but the worker must become free again.
 	createLimit = 5 * time.Minute
 )
 
 const methodCreateVolume = "/csi.v1.Controller/CreateVolume"
 
-// withDeadline bounds each call in time. A caller's own deadline stands,
-// except that no CreateVolume lasts longer than createLimit.
+// withDeadline limits the time of each call. A caller's own deadline is kept, except that
+// CreateVolume never takes longer than createLimit.
 func withDeadline(controller time.Duration) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {

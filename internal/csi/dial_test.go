@@ -203,7 +203,7 @@ func noticed(t *testing.T, c *csi.Driver) error {
 	ctx := within(t, patience)
 	for {
 		_, err := c.ControllerClient().CreateVolume(ctx, newVolume("v"))
-		if csi.Code(err) != codes.Unavailable || errors.Is(err, csi.ErrOther) || ctx.Err() != nil {
+		if csi.Code(err) != codes.Unavailable || errors.Is(err, csi.ErrOtherDriver) || ctx.Err() != nil {
 			return err
 		}
 	}
@@ -228,7 +228,7 @@ func TestRenamedDriver(t *testing.T) {
 	d.Restart()
 	for range 3 {
 		err := noticed(t, c)
-		if !errors.Is(err, csi.ErrOther) || csi.OutcomeOf(err) != volume.Unknown {
+		if !errors.Is(err, csi.ErrOtherDriver) || csi.OutcomeOf(err) != volume.Unknown {
 			t.Fatalf("%v, want ErrOther and an unknown outcome", err)
 		}
 		if want := "driver at " + d.Socket + " now calls itself \"other.example.com\", registered as \"" + name +

@@ -10,16 +10,18 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// probePause is the time between looks at a driver that is not ready.
+// probePause is the interval of probes while a driver is not ready.
 const probePause = 100 * time.Millisecond
 
 // Driver is one CSI driver behind one socket. It is safe for concurrent use.
 type Driver struct {
-	// Name and Version are what the driver calls itself.
-	Name, Version string
-	// Endpoint is the path of its socket.
+	// Name is the driver's name, as GetPluginInfo returned it to Dial.
+	Name string
+	// Version is the driver's version, which has no fixed form.
+	Version string
+	// Endpoint is the path of the driver's socket.
 	Endpoint string
-	// Plugin, Controller and Node are what it can do; read once.
+	// Plugin, Controller and Node hold the capabilities, as the driver returned them to Dial.
 	Plugin     PluginCapabilities
 	Controller ControllerCapabilities
 	Node       NodeCapabilities
@@ -28,21 +30,21 @@ type Driver struct {
 	service service
 }
 
-// NodeInfo is what a driver says of the node it runs on.
+// NodeInfo is the answer of NodeGetInfo: the node that a driver runs on.
 type NodeInfo struct {
-	// ID is the driver's name of the node.
+	// ID identifies the node in calls of the driver.
 	ID string
-	// MaxVolumes is how many volumes the node takes; 0 is no limit.
+	// MaxVolumes is how many volumes can be attached to the node; 0 is no limit.
 	MaxVolumes int64
-	// Topology is the segment of the node; empty when there is none.
+	// Topology is the node's topology segment; empty if the driver has no topology.
 	Topology map[string]string
 }
 
-// Dial connects to the driver at a socket, waits until it is there and ready,
-// and asks what it is and can do. It fails when ctx ends first, and with
-// ErrName; it may be repeated.
+// Dial connects to the driver at a socket, waits until the driver is ready, and reads its name and
+// capabilities. It fails with ErrName if the name is not allowed, with the driver's error, or when
+// ctx ends. It may be repeated.
 func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
-	o := options{controller: controllerLimit, memory: NewMemory(nil), turns: NewTurns()}
+	o := options{controller: controllerLimit, memory: NewMemory(nil), locks: NewVolumeLocks()}
 	for _, set := range opts {
 		set(&o)
 	}
@@ -55,27 +57,24 @@ func Dial(ctx context.Context, socket string, opts ...Option) (*Driver, error) {
 	return d, nil
 }
 
-// Close ends the connection; calls under way fail with Canceled. It may be
-// repeated.
+// Close ends the connection; calls in flight fail with Canceled. It may be repeated.
 func (d *Driver) Close() error { return d.link.close() }
 
-// Retire closes the connection when no call is under way any more: what the
-// driver works on is waited for, as long as each call may take. Calls that begin
-// later may be refused as after Close.
+// Retire closes the connection once no call is in flight. Later calls may fail as after Close.
 func (d *Driver) Retire() { d.link.retire() }
 
-// ControllerClient calls the driver's controller service.
+// ControllerClient returns a client of the driver's controller service.
 func (d *Driver) ControllerClient() csipb.ControllerClient {
 	return csipb.NewControllerClient(d.service)
 }
 
-// NodeClient calls the driver's node service.
+// NodeClient returns a client of the driver's node service.
 func (d *Driver) NodeClient() csipb.NodeClient { return csipb.NewNodeClient(d.service) }
 
-// IdentityClient calls the driver's identity service.
+// IdentityClient returns a client of the driver's identity service.
 func (d *Driver) IdentityClient() csipb.IdentityClient { return csipb.NewIdentityClient(d.service) }
 
-// NodeInfo asks the driver about the node it runs on. It may be repeated.
+// NodeInfo calls NodeGetInfo. It may be repeated.
 func (d *Driver) NodeInfo(ctx context.Context) (NodeInfo, error) {
 	r, err := d.NodeClient().NodeGetInfo(ctx, &csipb.NodeGetInfoRequest{})
 	if err != nil {
@@ -86,8 +85,8 @@ func (d *Driver) NodeInfo(ctx context.Context) (NodeInfo, error) {
 	}, nil
 }
 
-// CheckName returns ErrName unless a name is one that CSI allows: a domain name
-// of at most 63 characters (S1-004).
+// CheckName returns an error that wraps ErrName unless CSI allows the name: a domain name of at
+// most 63 characters (S1-004).
 func CheckName(name string) error {
 	if ok, _ := regexp.MatchString(`^[a-zA-Z0-9]([a-zA-Z0-9.-]{0,61}[a-zA-Z0-9])?$`, name); !ok {
 		return fmt.Errorf("%w: %.80q is not a domain name of at most 63 characters", ErrName, name)
@@ -95,11 +94,11 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Lost returns nil when the connection to the driver, which it makes if there is
-// none, has ended or cannot be made, and otherwise the end of ctx. It may be
-// repeated.
-func (d *Driver) Lost(ctx context.Context) error {
-	d.link.lost(ctx)
+// AwaitLoss waits until the connection to the driver is lost and returns nil then, or the error of
+// ctx when that ends first. Without a connection it tries to make one, and returns nil at once if
+// that fails. It may be repeated.
+func (d *Driver) AwaitLoss(ctx context.Context) error {
+	d.link.awaitLoss(ctx)
 	return ctx.Err()
 }
 
@@ -141,8 +140,8 @@ func (d *Driver) ask(ctx context.Context) error {
 	return nil
 }
 
-// awaitReady probes until the driver says that it is ready, which is also what
-// it means when it does not say.
+// awaitReady probes until the driver says that it is ready. An answer without the field counts as
+// ready.
 func awaitReady(ctx context.Context, identity csipb.IdentityClient) error {
 	tick := time.NewTicker(probePause)
 	defer tick.Stop()

@@ -9,16 +9,16 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// followPause bounds how often a driver that is lost is looked for, and how
-// often one that comes and goes is told.
+// followPause is the shortest interval between two attempts to reach a lost driver, and between two
+// notifications about one driver.
 const followPause = time.Second
 
-// Follow has the subscribers told of a driver again whenever it answers after
-// its connection was lost, so that what failed meanwhile is tried at once and not
-// after a pause. It returns when ctx ends, and what it has begun ends then.
+// Follow notifies the subscribers whenever a driver of the set answers after its connection was
+// lost, so that failed calls can be retried at once and not after their back-off. It returns when
+// ctx ends, and its goroutines end then, too.
 func (s *Set) Follow(ctx context.Context) {
 	var followed sync.Map
-	begin := func(name string) {
+	start := func(name string) {
 		d, ok := s.Get(name)
 		if !ok || ctx.Err() != nil {
 			return
@@ -26,30 +26,30 @@ func (s *Set) Follow(ctx context.Context) {
 		if _, known := followed.LoadOrStore(d, nil); known {
 			return
 		}
-		made := d.link.made.Load()
+		made := d.link.connections.Load()
 		go func() {
 			defer followed.Delete(d)
 			s.follow(ctx, d, made)
 		}()
 	}
-	defer s.Subscribe(begin)()
+	defer s.Subscribe(start)()
 	for _, name := range s.Names() {
-		begin(name)
+		start(name)
 	}
 	<-ctx.Done()
 }
 
-// follow returns when the driver is not in the set any more, or ctx ends. told is
-// how many connections to it there have been when it was told last.
+// follow watches one driver until it leaves the set or ctx ends. told is the number of connections
+// that had been made to the driver when subscribers were last notified.
 func (s *Set) follow(ctx context.Context, d *Driver, told int64) {
 	for s.has(d) && ctx.Err() == nil {
-		d.link.ended(ctx, told)
+		d.link.awaitLossOf(ctx, told)
 		pause, cancel := context.WithTimeout(ctx, followPause)
-		// A connection is made by a call only.
+		// Only a call makes a connection.
 		_, err := d.IdentityClient().GetPluginInfo(pause, &csipb.GetPluginInfoRequest{})
-		if now := d.link.made.Load(); err == nil && now != told {
+		if now := d.link.connections.Load(); err == nil && now != told {
 			told = now
-			s.again(d)
+			s.notifyAgain(d)
 		}
 		<-pause.Done()
 		cancel()
@@ -61,15 +61,15 @@ func (s *Set) has(d *Driver) bool {
 	return ok && now == d
 }
 
-// again tells of a driver that is still in the set.
-func (s *Set) again(d *Driver) {
+// notifyAgain notifies the subscribers of a driver if it is still in the set.
+func (s *Set) notifyAgain(d *Driver) {
 	s.mu.Lock()
-	told := slices.Clone(s.told)
+	subscribers := slices.Clone(s.subscribers)
 	if s.drivers[d.Name] != d {
-		told = nil
+		subscribers = nil
 	}
 	s.mu.Unlock()
-	for _, f := range told {
+	for _, f := range subscribers {
 		(*f)(d.Name)
 	}
 }

@@ -61,7 +61,7 @@ func FuzzError(f *testing.F) {
 	f.Add(uint32(2), "line\nline\x1b[31m\xff")
 	f.Add(uint32(99), strings.Repeat("ä", 600))
 	f.Fuzz(func(t *testing.T, code uint32, message string) {
-		err := unreadable(status.Error(codes.Code(code), message))
+		err := checkError(status.Error(codes.Code(code), message))
 		if done := OutcomeOf(err) == volume.Done; done != (err == nil) {
 			t.Errorf("%v: outcome %v", err, OutcomeOf(err))
 		}

@@ -12,12 +12,12 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// checkIDs keeps ids that no driver can have given from a driver: they come from
-// objects that somebody wrote by hand. The way back stays open, for whatever came
-// in before this was looked at.
+// checkIDs refuses requests with ids that no driver can have returned: somebody wrote them into an
+// object by hand. Calls that undo something are let through, because such an id may have been
+// accepted before this check existed.
 func checkIDs(next invoker) invoker {
 	return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
-		if m, ok := req.(proto.Message); ok && !wayBack(method) {
+		if m, ok := req.(proto.Message); ok && !isUndo(method) {
 			if problem := idProblem(m.ProtoReflect()); problem != "" {
 				return refuse(codes.InvalidArgument, ErrID, problem)
 			}
@@ -26,12 +26,12 @@ func checkIDs(next invoker) invoker {
 	}
 }
 
-func wayBack(method string) bool {
+func isUndo(method string) bool {
 	name := method[strings.LastIndex(method, "/")+1:]
 	return strings.Contains(name, "Unpublish") || strings.Contains(name, "Unstage") || strings.HasPrefix(name, "Delete")
 }
 
-// idProblem looks for ids in a request, also of what a volume is made from.
+// idProblem checks all ids in a request, including those of the volume's source.
 func idProblem(m protoreflect.Message) string {
 	problem := ""
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
@@ -47,15 +47,14 @@ func idProblem(m protoreflect.Message) string {
 	return problem
 }
 
-// oneLine says whether a field of an answer is a word and not a text: it ends up in
-// names, lines, and the keys of tables. What a list goes on with is opaque, and a
-// driver's name is looked at when it is dialed.
-func oneLine(f protoreflect.FieldDescriptor) bool {
+// isSingleLine says whether a field of an answer must be a single line: such fields become parts of
+// object names, log lines and map keys. Page tokens are opaque, and Dial checks the driver's name.
+func isSingleLine(f protoreflect.FieldDescriptor) bool {
 	return f.Name() != "message" && f.Name() != "name" && !strings.HasSuffix(string(f.Name()), "_token")
 }
 
-// controlProblem names the first control character of a value, the end of a line
-// and NUL among them.
+// controlProblem describes the first control character of a value; newline and NUL are control
+// characters, too. It returns "" if there is none.
 func controlProblem(f protoreflect.FieldDescriptor, value string) string {
 	i := strings.IndexFunc(value, unicode.IsControl)
 	if i < 0 {

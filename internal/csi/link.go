@@ -17,70 +17,71 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// maxAnswer bounds one answer of a driver, in bytes.
+// maxAnswer is the size limit of one answer of a driver, in bytes.
 const maxAnswer = 4 << 20
 
-// nameLimit bounds the question for the driver's name on a new connection.
+// nameLimit is the time limit for reading the driver's name on a new connection.
 const nameLimit = 10 * time.Second
 
-// errUsedUp is why a connection that was lost is not made again.
-var errUsedUp = errors.New("connection to the driver is used up")
+// errNoReconnect is the error of a gRPC client that tries to connect a second time.
+var errNoReconnect = errors.New("the connection to the driver was lost")
 
-// link is the way to a socket. It connects again when the connection was lost,
-// and lets a call use a connection only after the driver there has told the
-// name that it is registered by: another program may listen at the socket now.
-// For this each connection is a client of its own that never connects twice.
+// link connects to a socket. It reconnects after a connection was lost, and before a call uses the
+// new connection, it checks that the driver still has its registered name: another program may
+// listen at the socket by then. For this each connection has its own gRPC client, which never
+// reconnects.
 type link struct {
 	socket string
-	// name is the registered name; empty until Dial has learned it.
+	// name is the registered name; empty while Dial reads it.
 	name string
-	// turn is held by the one who connects. It is a channel because waiting
-	// for it ends with the context.
-	turn chan struct{}
+	// connecting is held by the goroutine that connects. It is a channel so that waiting for it can
+	// end with the context.
+	connecting chan struct{}
 
 	mu     sync.Mutex
 	conn   *connection
 	closed bool
-	// calls counts those that have begun and not ended, also where they wait
-	// for their turn; retired says that the last of them closes.
-	calls   int
+	// calls is the number of calls that have begun and not ended, including those that wait for a
+	// lock.
+	calls int
+	// retired says that the connection is closed when calls becomes 0.
 	retired bool
 
-	// made is how many connections there have been.
-	made atomic.Int64
+	// connections is the number of connections that were made so far.
+	connections atomic.Int64
 }
 
-// connection is one connection and the number of calls that use it. One that
-// is lost is closed by its last user: a driver that shuts down gracefully
-// still answers what it was asked.
+// connection is one connection. A lost one is closed by its last user: a driver that shuts down
+// gracefully still answers the calls in flight.
 type connection struct {
 	*grpc.ClientConn
+	// users is the number of calls that use the connection.
 	users atomic.Int64
 	lost  atomic.Bool
 }
 
-func (c *connection) leave() {
+func (c *connection) release() {
 	if c.users.Add(-1) == 0 && c.lost.Load() {
 		_ = c.Close()
 	}
 }
 
-func newLink(socket string) *link { return &link{socket: socket, turn: make(chan struct{}, 1)} }
+func newLink(socket string) *link { return &link{socket: socket, connecting: make(chan struct{}, 1)} }
 
-// invoke makes one call, over a connection whose driver has the right name.
+// invoke makes one call over a connection whose driver has the registered name.
 func (l *link) invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 	c, err := l.take(ctx)
 	if err != nil {
 		return err
 	}
-	defer c.leave()
+	defer c.release()
 	return c.Invoke(ctx, method, req, reply, opts...)
 }
 
 func (l *link) take(ctx context.Context) (*connection, error) {
 	select {
-	case l.turn <- struct{}{}:
-		defer func() { <-l.turn }()
+	case l.connecting <- struct{}{}:
+		defer func() { <-l.connecting }()
 	case <-ctx.Done():
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
@@ -99,23 +100,23 @@ func (l *link) take(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
-// lost waits until the connection ends.
-func (l *link) lost(ctx context.Context) { l.ended(ctx, 0) }
+// awaitLoss waits until the connection is lost.
+func (l *link) awaitLoss(ctx context.Context) { l.awaitLossOf(ctx, 0) }
 
-// ended waits until the connection ends; if there have been so many already, and
-// it is another one, it does not wait.
-func (l *link) ended(ctx context.Context, known int64) {
+// awaitLossOf waits until connection number known is lost. It returns at once if another connection
+// has been made since. For 0 it waits for whichever connection there is.
+func (l *link) awaitLossOf(ctx context.Context, known int64) {
 	c, err := l.take(ctx)
 	if err != nil {
 		return
 	}
-	defer c.leave()
-	if known == 0 || known == l.made.Load() {
+	defer c.release()
+	if known == 0 || known == l.connections.Load() {
 		c.WaitForStateChange(ctx, connectivity.Ready)
 	}
 }
 
-// drop forgets the connection; l.turn is held, so nobody begins to use it.
+// drop removes the connection. The caller holds connecting, so nobody starts to use it.
 func (l *link) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,7 +149,7 @@ func (l *link) connect(ctx context.Context) (*connection, error) {
 	if err := l.checkName(ctx, cc); err != nil {
 		return nil, err
 	}
-	l.made.Add(1)
+	l.connections.Add(1)
 	return c, nil
 }
 
@@ -161,7 +162,7 @@ func (l *link) client() (*grpc.ClientConn, error) {
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			if used.Swap(true) {
-				return nil, errUsedUp
+				return nil, errNoReconnect
 			}
 			var d net.Dialer
 			return d.DialContext(ctx, "unix", l.socket)
@@ -179,25 +180,25 @@ func (l *link) checkName(ctx context.Context, cc *grpc.ClientConn) error {
 		return notCalled(err)
 	}
 	if info.GetName() != l.name {
-		// The driver that was meant has not answered, so its earlier calls are
-		// as open as before: Unavailable is not final.
-		return refuse(codes.Unavailable, ErrOther,
+		// The registered driver has not answered, so the outcome of its earlier calls is still
+		// unknown: Unavailable is not a final error.
+		return refuse(codes.Unavailable, ErrOtherDriver,
 			fmt.Sprintf("driver at %s now calls itself %.80q, registered as %q", l.socket, info.GetName(), l.name))
 	}
 	return nil
 }
 
-// notCalled says that a call was not made because the driver did not tell its
-// name. Whatever the code was, it is no answer to the call.
+// notCalled returns the error of a call that was not made because the driver did not return its
+// name. Whatever the code of err is, it is not the answer to the call.
 func notCalled(err error) error {
 	code := status.Code(err)
 	if code != codes.DeadlineExceeded && code != codes.Canceled {
 		code = codes.Unavailable
 	}
-	return status.Error(code, "ask the driver's name again: "+line(status.Convert(err).Message()))
+	return status.Error(code, "read the driver's name after a reconnect: "+line(status.Convert(err).Message()))
 }
 
-// close ends the connection and every call under way.
+// close ends the connection and every call in flight.
 func (l *link) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,20 +212,20 @@ func (l *link) close() error {
 }
 
 func (l *link) retire() {
-	l.begin()
+	l.beginCall()
 	l.mu.Lock()
 	l.retired = true
 	l.mu.Unlock()
-	l.end()
+	l.endCall()
 }
 
-func (l *link) begin() {
+func (l *link) beginCall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.calls++
 }
 
-func (l *link) end() {
+func (l *link) endCall() {
 	l.mu.Lock()
 	l.calls--
 	last := l.calls == 0 && l.retired
@@ -234,7 +235,7 @@ func (l *link) end() {
 	}
 }
 
-// service lets the clients that are generated from CSI's definition use the
+// service is the connection that the generated CSI clients use; it passes each call through the
 // chain.
 type service struct {
 	link *link
@@ -243,12 +244,12 @@ type service struct {
 
 // Invoke makes one call.
 func (s service) Invoke(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
-	s.link.begin()
-	defer s.link.end()
+	s.link.beginCall()
+	defer s.link.endCall()
 	return s.call(ctx, method, req, reply, opts...)
 }
 
-// NewStream refuses: the services used here have no streams.
+// NewStream fails: CSI has no streams.
 func (service) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
 	return nil, status.Error(codes.Unimplemented, "streams are not supported")
 }

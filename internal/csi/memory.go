@@ -15,38 +15,36 @@ import (
 	"volplane.dev/volplane/internal/redact"
 )
 
-// recallLimit bounds the search for what a driver was given before this process
-// began.
+// recallLimit is the time limit of a Recall.
 const recallLimit = 5 * time.Second
 
-// Recall returns the values of all secrets that a driver was given of a volume,
-// as far as they are on record. It fails when one of them cannot be known.
+// Recall returns the values of all secrets that earlier processes passed to a driver in calls for a
+// volume, as far as that is recorded. It fails when one of them cannot be read.
 type Recall func(ctx context.Context, driver, volumeID string) ([]string, error)
 
-// Memory is the secrets that drivers were given: a driver quotes them also in
-// calls that carry none. It keeps hashes of them only. One Memory may serve
-// many Drivers, and is safe for concurrent use.
+// Memory keeps hashes of the secrets that drivers received: a driver may quote them in the answers
+// to calls that carry none. One Memory may serve many Drivers. It is safe for concurrent use.
 type Memory struct {
 	secrets redact.Secrets
 	recall  Recall
 
 	mu sync.Mutex
-	// recalled are the volumes whose secrets of earlier processes are known.
+	// recalled holds the driver and volume id of each successful Recall.
 	recalled map[[2]string]bool
 }
 
-// NewMemory returns an empty memory; recall is asked about a volume when a call
-// for it fails for the first time, and may be nil.
+// NewMemory returns an empty Memory. recall is called when a call for a volume fails for the first
+// time; it may be nil.
 func NewMemory(recall Recall) *Memory {
 	return &Memory{recall: recall, recalled: map[[2]string]bool{}}
 }
 
-// WithMemory has a Driver share what it was given with others, and with itself
-// after it has registered again.
+// WithMemory makes Drivers share the secrets they know: several drivers, or one driver that
+// registers repeatedly.
 func WithMemory(m *Memory) Option { return func(o *options) { o.memory = m } }
 
-// hideSecrets takes secrets out of what the driver says: in an error, and of
-// the condition of a volume.
+// hideSecrets removes secrets from what the driver says: from errors, and from the messages in
+// answers.
 func hideSecrets(m *Memory, d *Driver) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
@@ -59,8 +57,8 @@ func hideSecrets(m *Memory, d *Driver) decorator {
 	}
 }
 
-// hideInError returns an error without secrets. One that is no status was made
-// here, of nothing that the driver said.
+// hideInError returns an error without secrets. An error that is not a gRPC status was made in this
+// process and quotes nothing of the driver.
 func hideInError(err error, hide func(string) string) error {
 	if ours, ok := err.(*refusal); ok { //nolint:errorlint // nothing wraps it here, and what wraps it must be looked at
 		return refuse(ours.code, ours.reason, hide(ours.text))
@@ -69,12 +67,12 @@ func hideInError(err error, hide func(string) string) error {
 	if err == nil || !ok {
 		return err
 	}
-	// A status' details may quote secrets too; CSI wants them empty.
+	// The details of a status may quote secrets, too; CSI wants them empty.
 	return status.Error(s.Code(), hide(s.Message()))
 }
 
-// hide returns what the driver said without secrets, or, when they cannot be
-// known, why it is not shown.
+// hide returns the driver's text without secrets or, if the secrets are not known, why it is not
+// shown.
 func (m *Memory) hide(ctx context.Context, driver, volumeID, text string) string {
 	if text == "" {
 		return ""
@@ -86,7 +84,7 @@ func (m *Memory) hide(ctx context.Context, driver, volumeID, text string) string
 	return m.secrets.Hide(text)
 }
 
-// remember adds what the driver was given of a volume before this process began.
+// remember adds the secrets that the driver received from earlier processes.
 func (m *Memory) remember(ctx context.Context, driver, volumeID string) error {
 	key := [2]string{driver, volumeID}
 	m.mu.Lock()
@@ -95,7 +93,7 @@ func (m *Memory) remember(ctx context.Context, driver, volumeID string) error {
 	if done {
 		return nil
 	}
-	// The call's own time may be over.
+	// The call's context may have ended already.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recallLimit)
 	defer cancel()
 	values, err := m.recall(ctx, driver, volumeID)
@@ -117,8 +115,8 @@ func idOf(req any) string {
 	return ""
 }
 
-// hideInAnswer takes secrets out of what an answer tells people. All else of an
-// answer goes back to the driver and must stay as it is.
+// hideInAnswer removes secrets from the texts for people in an answer. All other fields are sent
+// back to the driver later and must not change.
 func hideInAnswer(reply any, hide func(string) string) {
 	m, ok := reply.(proto.Message)
 	if !ok {

@@ -7,21 +7,20 @@ import (
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// ErrAccessModes says that no CSI access mode stands for the set of modes.
+// ErrAccessModes says that no CSI access mode corresponds to the set of modes.
 var ErrAccessModes = errors.New("access modes cannot be combined")
 
-// AccessMode returns the one CSI access mode for a volume's set of Kubernetes
-// access modes ("ReadWriteOnce" ...); single says that the driver tells single
-// writers on a node from several (SINGLE_NODE_MULTI_WRITER). The order of the
-// tests is that of today's sidecars.
-func AccessMode[M ~string](modes []M, single bool) (csipb.VolumeCapability_AccessMode_Mode, error) {
+// AccessMode returns the CSI access mode for a volume's set of Kubernetes access modes
+// ("ReadWriteOnce" ...). singleNodeMultiWriter says that the driver has the capability
+// SINGLE_NODE_MULTI_WRITER. The order of the cases is that of upstream's sidecars.
+func AccessMode[M ~string](modes []M, singleNodeMultiWriter bool) (csipb.VolumeCapability_AccessMode_Mode, error) {
 	has := func(m M) bool { return slices.Contains(modes, m) }
 	switch {
 	case has("ReadWriteOncePod"):
 		if len(modes) > 1 {
 			return 0, ErrAccessModes
 		}
-		return either(single, csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER), nil
+		return singleNodeMode(singleNodeMultiWriter, csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER), nil
 	case has("ReadWriteMany"):
 		return csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, nil
 	case has("ReadOnlyMany"):
@@ -30,21 +29,23 @@ func AccessMode[M ~string](modes []M, single bool) (csipb.VolumeCapability_Acces
 		}
 		return csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY, nil
 	case has("ReadWriteOnce"):
-		return either(single, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), nil
+		return singleNodeMode(singleNodeMultiWriter, csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), nil
 	}
 	return 0, ErrAccessModes
 }
 
-// either returns the newer mode where the driver knows it.
-func either(single bool, newer csipb.VolumeCapability_AccessMode_Mode) csipb.VolumeCapability_AccessMode_Mode {
-	if single {
+// singleNodeMode returns the newer mode if the driver knows it.
+func singleNodeMode(
+	singleNodeMultiWriter bool, newer csipb.VolumeCapability_AccessMode_Mode,
+) csipb.VolumeCapability_AccessMode_Mode {
+	if singleNodeMultiWriter {
 		return newer
 	}
 	return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 }
 
-// Capability returns how a volume is used: as a block device, or as a
-// filesystem with a type and mount options.
+// Capability returns the CSI capability of a volume: a block device, or a filesystem with a type
+// and mount options.
 func Capability(
 	mode csipb.VolumeCapability_AccessMode_Mode, block bool, fsType string, options []string,
 ) *csipb.VolumeCapability {

@@ -11,12 +11,11 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// OutcomeOf says what is known of the effect of a call that ended with err.
-// After Canceled, DeadlineExceeded, Unavailable, Aborted, an answer that cannot
-// be used, and an error that is no gRPC status, the effect may exist or may
-// still appear (the rule of today's sidecars); any other code is the driver's
-// final no. It is the rule of DeleteVolume and expansion; to CreateVolume not
-// every final no proves that nothing was made (internal/decide/provision).
+// OutcomeOf says whether a call that ended with err took effect. After Canceled, DeadlineExceeded,
+// Unavailable, Aborted, an answer that cannot be used, and an error that is not a gRPC status, that
+// is Unknown; any other code is a final error of the driver. Upstream's sidecars have the same rule
+// for DeleteVolume and expansion. After CreateVolume not every final error proves that no volume
+// exists: see internal/decide/provision.
 func OutcomeOf(err error) volume.Outcome {
 	if err == nil {
 		return volume.Done
@@ -32,8 +31,8 @@ func OutcomeOf(err error) volume.Outcome {
 	}
 }
 
-// Doubtful says that a final no does not prove that nothing was done: its code
-// is none of those by which a driver says why it did not begin.
+// Doubtful says whether err is a final error whose code does not prove that the driver did nothing:
+// Internal, Unknown and DataLoss do not say why the driver would not have begun.
 func Doubtful(err error) bool {
 	switch Code(err) {
 	case codes.Internal, codes.Unknown, codes.DataLoss:
@@ -42,8 +41,8 @@ func Doubtful(err error) bool {
 	return false
 }
 
-// OutcomeOfNodeCall is OutcomeOf for attach, stage and publish, where a driver
-// that is short of resources may have started nevertheless.
+// OutcomeOfNodeCall is OutcomeOf for attach, stage and publish, where a driver that answers
+// ResourceExhausted may have begun nevertheless.
 func OutcomeOfNodeCall(err error) volume.Outcome {
 	if Code(err) == codes.ResourceExhausted {
 		return volume.Unknown
@@ -60,8 +59,8 @@ func AnswerOf(err error) volume.Answer {
 	return a
 }
 
-// Code returns the gRPC code of an error, wrapped or not: OK of nil, and
-// Unknown of an error that is no gRPC status.
+// Code returns the gRPC code of an error, wrapped or not: OK for nil, and Unknown for an error that
+// is not a gRPC status.
 func Code(err error) codes.Code {
 	if s, ok := status.FromError(err); ok {
 		return s.Code()
@@ -69,12 +68,11 @@ func Code(err error) codes.Code {
 	return codes.Unknown
 }
 
-// maxMessage bounds, in bytes, what a driver can make us write into events and
-// status.
+// maxMessage is the length limit, in bytes, of a driver's text in events and status.
 const maxMessage = 512
 
-// Describe returns a driver's error as one short line for events and status.
-// Errors of a Driver hold no secrets of the request.
+// Describe returns a driver's error as one short line for events and status. The errors of a Driver
+// hold no secrets.
 func Describe(err error) string {
 	if err == nil {
 		return ""

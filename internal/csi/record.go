@@ -10,18 +10,18 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// slow is how long a call may take before it is worth a line in the log.
-const slow = 10 * time.Second
+// slowCall is how long a call may take before it is logged at level info.
+const slowCall = 10 * time.Second
 
-// withLog writes each call to the log, without secrets: at level debug, or
-// info when it was slow. Errors are returned, so they are details here.
+// withLog logs each call without secrets. Since the error is returned as well, it is not logged as
+// an error.
 func withLog(log *slog.Logger, d *Driver) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 			start := time.Now()
 			err := next(ctx, method, req, reply, opts...)
 			took, level := time.Since(start), slog.LevelDebug
-			if took > slow {
+			if took > slowCall {
 				level = slog.LevelInfo
 			}
 			log.LogAttrs(ctx, level, "driver was called", slog.String("driver", d.Name), slog.String("op", path.Base(method)),
@@ -31,15 +31,16 @@ func withLog(log *slog.Logger, d *Driver) decorator {
 	}
 }
 
-// Observation is what is measured of one call: what the sidecars of today
-// publish as csi_sidecar_operations_seconds.
+// Observation is the measurement of one call. Upstream's sidecars publish the same as
+// csi_sidecar_operations_seconds.
 type Observation struct {
-	// Driver is the driver's name, empty until it has told it.
+	// Driver is the driver's name, empty until Dial has read it.
 	Driver string
-	// Method is the full name of the call, "/csi.v1.Node/NodeStageVolume".
+	// Method is the full name of the gRPC method, "/csi.v1.Node/NodeStageVolume".
 	Method string
 	Code   codes.Code
-	Took   time.Duration
+	// Took is how long the call took, without the wait for the volume's lock.
+	Took time.Duration
 }
 
 func withObserver(observe func(Observation), d *Driver) decorator {

@@ -14,11 +14,11 @@ import (
 	"volplane.dev/volplane/internal/redact"
 )
 
-// tokensKey is the entry of a volume_context that holds service account tokens
-// as JSON; they leaked through errors before (CVE-2023-2878).
+// tokensKey is the key in a volume_context under which service account tokens are passed as JSON;
+// errors of drivers have leaked them (CVE-2023-2878).
 const tokensKey = "csi.storage.k8s.io/serviceAccount.tokens"
 
-// secretsOf returns the values that must not leave a request.
+// secretsOf returns the values in a request that must never be logged or shown.
 func secretsOf(req any) []string {
 	m, ok := req.(proto.Message)
 	if !ok {
@@ -37,8 +37,8 @@ func secretsOf(req any) []string {
 	return slices.DeleteFunc(out, func(secret string) bool { return strings.TrimSpace(secret) == "" })
 }
 
-// tokens returns the tokens of a volume_context, and the text as a whole when
-// it has another form than expected.
+// tokens returns the tokens in the JSON text and the text as a whole, which is all when the text
+// has another form.
 func tokens(text string) []string {
 	out := []string{text}
 	var byAudience map[string]struct{ Token string }
@@ -50,9 +50,8 @@ func tokens(text string) []string {
 	return out
 }
 
-// eachText visits the strings of a message and of those in it, with the names
-// that they have in maps and in lists of NAME=TEXT, and puts in their places
-// what visit returns.
+// eachText replaces each string in a message, and in messages inside it, by the result of visit.
+// name is the key of a map's value and the NAME of a list's NAME=TEXT, otherwise "".
 func eachText(m protoreflect.Message, visit func(f protoreflect.FieldDescriptor, name, text string) string) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
@@ -95,23 +94,23 @@ func eachInList(
 		case f.Message() != nil:
 			eachText(l.Get(i).Message(), visit)
 		case f.Kind() == protoreflect.StringKind:
-			begin, was := "", l.Get(i).String()
-			if name, text, named := strings.Cut(was, "="); named && !isSecret(f) {
-				begin, was = name+"=", text
+			prefix, value := "", l.Get(i).String()
+			if name, text, named := strings.Cut(value, "="); named && !isSecret(f) {
+				prefix, value = name+"=", text
 			}
-			if text := visit(f, strings.TrimSuffix(begin, "="), was); text != was {
-				l.Set(i, protoreflect.ValueOfString(begin+text))
+			if text := visit(f, strings.TrimSuffix(prefix, "="), value); text != value {
+				l.Set(i, protoreflect.ValueOfString(prefix+text))
 			}
 		}
 	}
 }
 
-// shortestNamed is the length of the shortest value that is hidden because of
-// its name; "true" and "none" are no secrets, and are a part of many words.
+// shortestNamed is the length of the shortest value that counts as secret because of its name:
+// "true" and "none" are no secrets, and they are parts of many words.
 const shortestNamed = 6
 
-// namesSecret says whether a value is a secret by its name. What names a Secret
-// is none.
+// namesSecret says whether the name of a value says that the value is a secret. The name of a
+// Secret object is none.
 func namesSecret(name, value string) bool {
 	name = strings.ToLower(name)
 	if len(value) < shortestNamed || strings.HasSuffix(name, "name") || strings.HasSuffix(name, "namespace") {
@@ -128,19 +127,17 @@ func isSecret(f protoreflect.FieldDescriptor) bool {
 	return ok && secret
 }
 
-// isPrivate says whether a field may hold what is nobody's business, although
-// CSI does not mark it: contexts hold tokens and addresses of storage, mount
-// flags passwords.
+// isPrivate says whether a field may hold confidential data although CSI does not mark it as
+// secret: contexts hold tokens and storage addresses, mount flags hold passwords.
 func isPrivate(f protoreflect.FieldDescriptor) bool {
 	return slices.Contains([]protoreflect.Name{"volume_context", "publish_context", "mount_flags"}, f.Name())
 }
 
-// loggable is a request as it may be logged; the work is done only when
-// somebody wants the line.
+// loggable is a request that is redacted when, and only if, the line is logged.
 type loggable struct{ req any }
 
-// LogValue returns the request as JSON without values of secrets and contexts;
-// their names stay.
+// LogValue returns the request as JSON in which the values, but not the names, of secrets and
+// contexts are hidden.
 func (l loggable) LogValue() slog.Value {
 	m, ok := l.req.(proto.Message)
 	if !ok {

@@ -7,26 +7,28 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Reasons why a driver is not called, or its answer not believed.
+// Errors that are made here and not by a driver.
 var (
-	// ErrName is final: the driver must get another name.
+	// ErrName says that CSI does not allow the driver's name. It is final.
 	ErrName = errors.New("driver's name is not usable")
-	// ErrOther may go away when the registered driver comes back.
-	ErrOther = errors.New("another driver answers at this socket")
-	// ErrAnswer comes after the call had its effect, or not: it may be repeated.
+	// ErrOtherDriver says that a driver with another name answers. It ends when the registered
+	// driver returns.
+	ErrOtherDriver = errors.New("another driver answers at this socket")
+	// ErrAnswer says that the driver's answer cannot be used. The call may have taken effect; it
+	// may be repeated.
 	ErrAnswer = errors.New("the driver's answer breaks the CSI specification")
-	// ErrHeld says that nothing may be taken away now; it may be repeated.
+	// ErrHeld says that the function of WithHold did not allow the call, so the driver was not
+	// called. It may be repeated.
 	ErrHeld = errors.New("the driver was not called")
-	// ErrID is final: the driver cannot have given such an id.
+	// ErrID says that an id has control characters, so no driver can have returned it. It is final.
 	ErrID = errors.New("id is not usable")
-	// ErrBusy comes when the time ran out before an earlier call for the volume
-	// ended; it may be repeated.
+	// ErrBusy says that the call timed out while it waited for an earlier call for the volume. It
+	// may be repeated.
 	ErrBusy = errors.New("an earlier call for the volume has not ended yet")
 )
 
-// refusal is an error that was made here and not by the driver. It is a gRPC
-// status as well, so that one rule serves both. Its text holds nothing of the
-// request.
+// refusal is an error that was made here and not by the driver. It is also a gRPC status, so that
+// OutcomeOf handles both. Its text holds nothing of the request.
 type refusal struct {
 	code   codes.Code
 	reason error
@@ -37,7 +39,7 @@ func refuse(code codes.Code, reason error, text string) error {
 	return &refusal{code: code, reason: reason, text: text}
 }
 
-// Error tells the reason, and the particulars if there are any.
+// Error returns the reason and, if there are any, details.
 func (r *refusal) Error() string {
 	if r.text == "" {
 		return r.reason.Error()
@@ -48,5 +50,5 @@ func (r *refusal) Error() string {
 // Unwrap returns the reason.
 func (r *refusal) Unwrap() error { return r.reason }
 
-// GRPCStatus makes status.Code and its kind see the code.
+// GRPCStatus returns the error as a gRPC status; package status calls it.
 func (r *refusal) GRPCStatus() *status.Status { return status.New(r.code, r.Error()) }

@@ -16,8 +16,8 @@ import (
 // connection is closed.
 func TestRetire(t *testing.T) {
 	d := csitest.Start(t, csitest.Full())
-	turns := csi.NewTurns()
-	before, after := dial(t, d, csi.WithTurns(turns)), dial(t, d, csi.WithTurns(turns))
+	turns := csi.NewVolumeLocks()
+	before, after := dial(t, d, csi.WithVolumeLocks(turns)), dial(t, d, csi.WithVolumeLocks(turns))
 	arrived, goOn := make(chan struct{}), make(chan struct{})
 	d.OnCall("CreateVolume", func(n int, _ any) csitest.Action {
 		if n == 1 {

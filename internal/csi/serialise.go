@@ -9,27 +9,27 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// serialise lets one call at a time through for each volume, as CSI asks of
-// its callers. Who waits in vain gets Aborted, which is CSI's code for it: the
-// call that is under way may still have its effect.
-func serialise(t *Turns) decorator {
+// serialise makes one call at a time for each volume, as CSI asks of its callers. A call that times
+// out while waiting fails with Aborted, CSI's code for it, whose outcome is unknown, because the
+// call in flight may still take effect.
+func serialise(t *VolumeLocks) decorator {
 	return func(next invoker) invoker {
 		return func(ctx context.Context, method string, req, reply any, opts ...grpc.CallOption) error {
 			key := volumeOf(req)
 			if key == "" {
 				return next(ctx, method, req, reply, opts...)
 			}
-			if err := t.enter(ctx, key); err != nil {
+			if err := t.lock(ctx, key); err != nil {
 				return refuse(codes.Aborted, ErrBusy, "")
 			}
-			defer t.leave(key)
+			defer t.unlock(key)
 			return next(ctx, method, req, reply, opts...)
 		}
 	}
 }
 
-// volumeOf returns a key of the volume that a request is about. The prefixes
-// keep names and ids apart.
+// volumeOf returns the key of the volume that a request is about. The prefixes distinguish names
+// from ids.
 func volumeOf(req any) string {
 	if r, ok := req.(*csipb.CreateVolumeRequest); ok {
 		return "name " + r.GetName()
@@ -40,18 +40,19 @@ func volumeOf(req any) string {
 	return ""
 }
 
-// Turns has the calls for each volume come one after the other. Drivers that
-// share it, because one takes the place of another, take turns with each other.
-type Turns struct {
+// VolumeLocks serializes the calls for each volume. Drivers share it if one of them replaces the
+// other. It is safe for concurrent use.
+type VolumeLocks struct {
 	mu sync.Mutex
-	// busy are the volumes that have a call under way.
+	// busy holds the keys of volumes with a call in flight. Its channel is closed at the end of the
+	// call.
 	busy map[string]chan struct{}
 }
 
-// NewTurns returns one at which nothing is under way.
-func NewTurns() *Turns { return &Turns{busy: map[string]chan struct{}{}} }
+// NewVolumeLocks returns VolumeLocks with no call in flight.
+func NewVolumeLocks() *VolumeLocks { return &VolumeLocks{busy: map[string]chan struct{}{}} }
 
-func (t *Turns) enter(ctx context.Context, key string) error {
+func (t *VolumeLocks) lock(ctx context.Context, key string) error {
 	for {
 		t.mu.Lock()
 		wait, taken := t.busy[key]
@@ -69,7 +70,7 @@ func (t *Turns) enter(ctx context.Context, key string) error {
 	}
 }
 
-func (t *Turns) leave(key string) {
+func (t *VolumeLocks) unlock(key string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	close(t.busy[key])

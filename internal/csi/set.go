@@ -6,30 +6,29 @@ import (
 	"sync"
 )
 
-// Set is the drivers that a process reaches: the node agent puts those that
-// register, and the controllers ask for them by name. It is safe for
-// concurrent use.
+// Set holds the drivers that a process can call: the node agent adds those that register, and
+// controllers look them up by name. It is safe for concurrent use.
 type Set struct {
-	mu      sync.Mutex
-	drivers map[string]*Driver
-	told    []*func(name string)
+	mu          sync.Mutex
+	drivers     map[string]*Driver
+	subscribers []*func(name string)
 }
 
 // NewSet returns an empty set.
 func NewSet() *Set { return &Set{drivers: map[string]*Driver{}} }
 
-// Put adds a driver, or takes the place of the one of the same name.
+// Put adds a driver, or replaces the one with the same name, and notifies the subscribers.
 func (s *Set) Put(d *Driver) {
 	s.mu.Lock()
 	s.drivers[d.Name] = d
-	told := slices.Clone(s.told)
+	subscribers := slices.Clone(s.subscribers)
 	s.mu.Unlock()
-	for _, f := range told {
+	for _, f := range subscribers {
 		(*f)(d.Name)
 	}
 }
 
-// Remove takes out the driver, unless another one has taken its place since.
+// Remove removes a driver, unless another one has replaced it. It may be repeated.
 func (s *Set) Remove(d *Driver) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,7 +37,7 @@ func (s *Set) Remove(d *Driver) {
 	}
 }
 
-// Get returns the driver of that name.
+// Get returns the driver with the name.
 func (s *Set) Get(name string) (*Driver, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,15 +52,15 @@ func (s *Set) Names() []string {
 	return slices.Sorted(maps.Keys(s.drivers))
 }
 
-// Subscribe has f called with the name of each driver that is put from now on,
-// until cancel is called. f must not block.
+// Subscribe calls f with the name of each driver that is put after this call, until cancel is
+// called. f must not block.
 func (s *Set) Subscribe(f func(name string)) (cancel func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = append(s.told, &f)
+	s.subscribers = append(s.subscribers, &f)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.told = slices.DeleteFunc(s.told, func(known *func(name string)) bool { return known == &f })
+		s.subscribers = slices.DeleteFunc(s.subscribers, func(known *func(name string)) bool { return known == &f })
 	}
 }

@@ -9,10 +9,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Access is the right to use verbs on one resource. Resource may name a
-// subresource ("pods/status"). Verbs are those of RBAC. A right with a
-// Namespace ends there, and one with Names is for the objects of these names;
-// it cannot be the right to create them.
+// Access is the right to use verbs on one resource. Resource may name a subresource
+// ("pods/status"). Verbs are those of RBAC. Namespace, if set, limits the right to that namespace,
+// and Names to the objects of these names; a right with Names cannot include "create".
 type Access struct {
 	Group, Resource string
 	Verbs           []string
@@ -20,7 +19,7 @@ type Access struct {
 	Names           []string
 }
 
-// Read returns the right to read resources of group, once and by watching.
+// Read returns the rights to get, list and watch resources of a group.
 func Read(group string, resources ...string) []Access {
 	return access(group, resources, "get", "list", "watch")
 }
@@ -38,14 +37,14 @@ func access(group string, resources []string, verbs ...string) []Access {
 	return out
 }
 
-// Events is the right to record events; every component has it.
+// Events returns the right to record events; every component has it.
 func Events() Access {
 	return Write("", "events", "create", "patch", "update")
 }
 
-// Restrict returns a copy of config whose requests are refused, before they
-// leave the process, unless rights allow them. It makes a component's
-// declaration true even where one identity serves several components.
+// Restrict returns a copy of config that refuses each request that rights do not allow, before it
+// leaves the process. So a component has only the rights it declares, even where several components
+// share one identity.
 func Restrict(config *rest.Config, component string, rights []Access) *rest.Config {
 	c := rest.CopyConfig(config)
 	c.UserAgent = "volplane/" + component
@@ -83,9 +82,9 @@ func (r *restricted) allows(q request) bool {
 
 type request struct{ group, resource, namespace, name, verb string }
 
-// parseRequest takes a request of the Kubernetes API apart; the resource
-// includes its subresource, and the name is also that of a watch of one object.
-// ok is false for requests that name no resource, such as discovery.
+// parseRequest returns what a request of the Kubernetes API asks for. The resource includes its
+// subresource; the name is also set for a watch of one object. ok is false for requests that name
+// no resource, such as discovery.
 func parseRequest(req *http.Request) (q request, ok bool) {
 	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	switch {

@@ -6,84 +6,82 @@ import (
 	"sync"
 )
 
-// Batch does together what is asked for at the same time: what is asked for
-// while a batch runs makes up the next one. There is always at most one that
-// runs. It is safe for concurrent use.
+// Batch collects the items that are given to Do while a batch runs, and runs them together as the
+// next batch. At most one batch runs at a time. It is safe for concurrent use.
 type Batch[T any] struct {
-	// Run does what all items of a batch ask for. It begins after each of them
-	// was asked for.
+	// Run processes one batch. It is called after the Do calls of all its items began.
 	Run func(ctx context.Context, items []T) error
-	// Wait, when set, is called before a batch is taken, so that more can come.
+	// Wait, if set, is called before the items of a batch are taken, to let more items arrive.
 	Wait func(ctx context.Context)
-	// Fit, when set, says how many of the items, in their order, make up a
-	// batch; at least 1.
+	// Fit, if set, returns how many of the items, in their order, go into the batch: at least 1.
 	Fit func(items []T) int
 
 	mu      sync.Mutex
-	waiting []asked[T]
-	leading bool
+	queue   []waiter[T]
+	running bool
 }
 
-type asked[T any] struct {
+type waiter[T any] struct {
 	item T
-	// turn tells the end of the batch, or that this one runs the next.
-	turn chan turn
+	// wake receives the end of the item's batch, or the order to run the next batch.
+	wake chan signal
 }
 
-type turn struct {
-	lead bool
-	err  error
+type signal struct {
+	runNext bool
+	err     error
 }
 
-// Do returns when a batch with the item has run, with its error.
+// Do waits until a batch with the item has run, and returns the error of that batch.
 func (b *Batch[T]) Do(ctx context.Context, item T) error {
-	a := asked[T]{item: item, turn: make(chan turn, 2)}
+	a := waiter[T]{item: item, wake: make(chan signal, 2)}
 	b.mu.Lock()
-	b.waiting = append(b.waiting, a)
-	if !b.leading {
-		b.leading = true
-		a.turn <- turn{lead: true}
+	b.queue = append(b.queue, a)
+	if !b.running {
+		b.running = true
+		a.wake <- signal{runNext: true}
 	}
 	b.mu.Unlock()
 	for {
-		t := <-a.turn
-		if !t.lead {
+		t := <-a.wake
+		if !t.runNext {
 			return t.err
 		}
-		b.lead(ctx)
+		b.runNext(ctx)
 	}
 }
 
-// lead runs a batch, and has the next one lead if more has come meanwhile.
-func (b *Batch[T]) lead(ctx context.Context) {
+// runNext runs a batch. If more items are waiting then, it has the first of them run the next
+// batch.
+func (b *Batch[T]) runNext(ctx context.Context) {
 	if b.Wait != nil {
 		b.Wait(ctx)
 	}
 	batch, items := b.take()
 	err := b.Run(ctx, items)
 	for _, a := range batch {
-		a.turn <- turn{err: err}
+		a.wake <- signal{err: err}
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.waiting) > 0 {
-		b.waiting[0].turn <- turn{lead: true}
+	if len(b.queue) > 0 {
+		b.queue[0].wake <- signal{runNext: true}
 	} else {
-		b.leading = false
+		b.running = false
 	}
 }
 
-func (b *Batch[T]) take() (batch []asked[T], items []T) {
+func (b *Batch[T]) take() (batch []waiter[T], items []T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, a := range b.waiting {
+	for _, a := range b.queue {
 		items = append(items, a.item)
 	}
 	n := len(items)
 	if b.Fit != nil {
 		n = b.Fit(items)
 	}
-	batch = slices.Clone(b.waiting[:n])
-	b.waiting = slices.Delete(b.waiting, 0, n)
+	batch = slices.Clone(b.queue[:n])
+	b.queue = slices.Delete(b.queue, 0, n)
 	return batch, items[:n]
 }

@@ -19,35 +19,33 @@ type Object interface {
 	metav1.Object
 }
 
-// Cache holds all objects of one kind as the watch last told, with what the
-// process has written itself laid over them until the watch has caught up: what it
-// made is there, what it deleted is being deleted or gone, and everything is found
-// under what it says now. So a decision never works on facts older than its own
-// acts. Objects are shared: copy before changing.
+// Cache holds all objects of one kind as the watch last reported them, with the results of the
+// process's own writes laid over them until the watch has caught up: an object that was created is
+// found, one that was deleted is gone or being deleted, and the indexes agree. So a decision never
+// works on a state older than its own writes. Objects are shared: copy before changing.
 type Cache[T Object] struct {
-	store *store[T]
-	from  cache.ListerWatcher
+	store  *store[T]
+	source cache.ListerWatcher
 }
 
 func newCache[T Object](from cache.ListerWatcher, indexers cluster.Indexers[T], trim cache.TransformFunc) *Cache[T] {
-	return &Cache[T]{store: newStore(indexers, trim), from: from}
+	return &Cache[T]{store: newStore(indexers, trim), source: from}
 }
 
-// start follows the cluster until ctx ends.
+// start begins to list and watch, until ctx ends.
 func (c *Cache[T]) start(ctx context.Context) {
 	for _, l := range c.store.listeners {
 		go l.run(ctx)
 	}
 	var kind T
-	go cache.NewReflectorWithOptions(c.from, kind, feed[T]{c.store},
+	go cache.NewReflectorWithOptions(c.source, kind, reflectorStore[T]{c.store},
 		cache.ReflectorOptions{Name: "volplane"}).RunWithContext(ctx)
 }
 
-// wait returns when the cache holds all objects, or with an error when ctx has
-// ended.
+// wait returns when the cache has the objects of the first list, or with an error when ctx ends.
 func (c *Cache[T]) wait(ctx context.Context) error {
 	select {
-	case <-c.store.full:
+	case <-c.store.synced:
 		return nil
 	case <-ctx.Done():
 		var kind T
@@ -55,8 +53,7 @@ func (c *Cache[T]) wait(ctx context.Context) error {
 	}
 }
 
-// Get returns the object with the key "namespace/name", or "name" where there
-// are no namespaces.
+// Get returns the object with the key "namespace/name", or "name" for kinds without namespaces.
 func (c *Cache[T]) Get(key string) (T, bool) { return c.store.get(key) }
 
 // List returns all objects, ordered by key.
@@ -66,7 +63,8 @@ func (c *Cache[T]) List() []T { return sorted(c.store.list()) }
 // are those of package cluster.
 func (c *Cache[T]) By(index, value string) []T { return sorted(c.store.by(index, value)) }
 
-// ByUID returns the object with the uid, of claims, and of a node's Pods.
+// ByUID returns the object with the UID. Only claims, and the Pods of a node's caches, have this
+// index.
 func (c *Cache[T]) ByUID(uid string) (T, bool) {
 	var none T
 	if found := c.By(indexUID, uid); len(found) > 0 {
@@ -75,21 +73,22 @@ func (c *Cache[T]) ByUID(uid string) (T, bool) {
 	return none, false
 }
 
-// Wrote lays the result of an own write over the cache. A Writer does so by itself.
-func (c *Cache[T]) Wrote(o T) { c.store.wrote(o) }
+// Wrote lays the result of a write over the cache. It is for writes by another client: a Writer
+// does so by itself.
+func (c *Cache[T]) Wrote(o T) { c.store.recordWrite(o) }
 
-// Watch calls f for every change that the watch tells, one after the other: before
-// is the zero value for an object that appeared, after for one that went away. Own
-// writes are told of as all others are, when the watch does. It must be called
-// before the cache is started, and f must not block.
+// Watch calls f for every change that the watch reports, one after the other: before is the zero
+// value for a new object, after for a deleted one. The process's own writes are reported like all
+// others, when the watch has them. Watch must be called before the cache is started, and f must not
+// block.
 func (c *Cache[T]) Watch(f func(before, after T)) {
 	c.store.listeners = append(c.store.listeners, newListener(f))
 }
 
-// BeforeGone calls f with the last state of each object that goes, before anybody
-// can read that it has gone: who must remember it has done so when others look. It
-// must be called before the cache is started, and f must not look into this cache.
-func (c *Cache[T]) BeforeGone(f func(T)) { c.store.gone = append(c.store.gone, f) }
+// BeforeDelete calls f with the last state of each object that is deleted, before any reader of the
+// cache can see that it is gone: what f stores is visible to those readers. It must be called
+// before the cache is started, and f must not read this cache.
+func (c *Cache[T]) BeforeDelete(f func(T)) { c.store.beforeDelete = append(c.store.beforeDelete, f) }
 
 func sorted[T Object](objects []T) []T {
 	slices.SortFunc(objects, cluster.Compare[T])

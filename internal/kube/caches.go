@@ -15,15 +15,15 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// Caches is the one set of caches of a process. The methods that return a
-// cache must all be called before Start, from one goroutine.
+// Caches is the set of caches of a process. The methods that return a cache must all be called
+// before Start, from one goroutine.
 type Caches struct {
 	client kubernetes.Interface
 	node   string
-	// trim prepares each object before it is kept.
+	// trim changes each object before it is cached.
 	trim cache.TransformFunc
-	// made are those that were asked for.
-	made []filling
+	// created holds the caches that were asked for.
+	created []anyCache
 
 	pods        *Cache[*corev1.Pod]
 	claims      *Cache[*corev1.PersistentVolumeClaim]
@@ -37,18 +37,18 @@ type Caches struct {
 	leases      *Cache[*coordinationv1.Lease]
 }
 
-// filling is a cache of any kind.
-type filling interface {
+// anyCache is a Cache of any type of object.
+type anyCache interface {
 	start(ctx context.Context)
 	wait(ctx context.Context) error
 }
 
-// NewCaches returns caches of the whole cluster. With a client of Translated they
-// show what that one shows.
+// NewCaches returns caches of the whole cluster. With a client of Translated, the cached objects
+// are translated, too.
 func NewCaches(client kubernetes.Interface) *Caches { return NewNodeCaches(client, "") }
 
-// NewNodeCaches returns caches for the agent of one node: only that Node and
-// its Pods; everything else as in NewCaches.
+// NewNodeCaches returns caches for the agent of one node: they hold only that Node and its Pods;
+// other kinds are as in NewCaches.
 func NewNodeCaches(client kubernetes.Interface, node string) *Caches {
 	transform, client := transformOf(client)
 	return &Caches{client: client, node: node, trim: transform}
@@ -57,19 +57,19 @@ func NewNodeCaches(client kubernetes.Interface, node string) *Caches {
 // Pods returns the cache of Pods.
 func (c *Caches) Pods() *Cache[*corev1.Pod] {
 	if c.node == "" {
-		return made(c, &c.pods, c.client.CoreV1().Pods(""), "", cluster.PodIndexers)
+		return cacheFor(c, &c.pods, c.client.CoreV1().Pods(""), "", cluster.PodIndexers)
 	}
-	return made(c, &c.pods, c.client.CoreV1().Pods(""), "spec.nodeName="+c.node, nodePodIndexers)
+	return cacheFor(c, &c.pods, c.client.CoreV1().Pods(""), "spec.nodeName="+c.node, nodePodIndexers)
 }
 
 // Claims returns the cache of PersistentVolumeClaims.
 func (c *Caches) Claims() *Cache[*corev1.PersistentVolumeClaim] {
-	return made(c, &c.claims, c.client.CoreV1().PersistentVolumeClaims(""), "", claimIndexers)
+	return cacheFor(c, &c.claims, c.client.CoreV1().PersistentVolumeClaims(""), "", claimIndexers)
 }
 
 // Volumes returns the cache of PersistentVolumes.
 func (c *Caches) Volumes() *Cache[*corev1.PersistentVolume] {
-	return made(c, &c.volumes, c.client.CoreV1().PersistentVolumes(), "", cluster.VolumeIndexers)
+	return cacheFor(c, &c.volumes, c.client.CoreV1().PersistentVolumes(), "", cluster.VolumeIndexers)
 }
 
 // Nodes returns the cache of Nodes.
@@ -78,49 +78,49 @@ func (c *Caches) Nodes() *Cache[*corev1.Node] {
 	if c.node != "" {
 		selector = "metadata.name=" + c.node
 	}
-	return made(c, &c.nodes, c.client.CoreV1().Nodes(), selector, cluster.NodeIndexers)
+	return cacheFor(c, &c.nodes, c.client.CoreV1().Nodes(), selector, cluster.NodeIndexers)
 }
 
 // Classes returns the cache of StorageClasses.
 func (c *Caches) Classes() *Cache[*storagev1.StorageClass] {
-	return made(c, &c.classes, c.client.StorageV1().StorageClasses(), "", nil)
+	return cacheFor(c, &c.classes, c.client.StorageV1().StorageClasses(), "", nil)
 }
 
 // Attachments returns the cache of VolumeAttachments.
 func (c *Caches) Attachments() *Cache[*storagev1.VolumeAttachment] {
-	return made(c, &c.attachments, c.client.StorageV1().VolumeAttachments(), "", cluster.AttachmentIndexers)
+	return cacheFor(c, &c.attachments, c.client.StorageV1().VolumeAttachments(), "", cluster.AttachmentIndexers)
 }
 
 // CSINodes returns the cache of CSINodes.
 func (c *Caches) CSINodes() *Cache[*storagev1.CSINode] {
-	return made(c, &c.csiNodes, c.client.StorageV1().CSINodes(), "", nil)
+	return cacheFor(c, &c.csiNodes, c.client.StorageV1().CSINodes(), "", nil)
 }
 
 // CSIDrivers returns the cache of CSIDrivers.
 func (c *Caches) CSIDrivers() *Cache[*storagev1.CSIDriver] {
-	return made(c, &c.csiDrivers, c.client.StorageV1().CSIDrivers(), "", nil)
+	return cacheFor(c, &c.csiDrivers, c.client.StorageV1().CSIDrivers(), "", nil)
 }
 
 // Capacities returns the cache of CSIStorageCapacities.
 func (c *Caches) Capacities() *Cache[*storagev1.CSIStorageCapacity] {
-	return made(c, &c.capacities, c.client.StorageV1().CSIStorageCapacities(""), "", cluster.CapacityIndexers)
+	return cacheFor(c, &c.capacities, c.client.StorageV1().CSIStorageCapacities(""), "", cluster.CapacityIndexers)
 }
 
-// NodeLeases returns the cache of the Leases by which nodes say that they live.
+// NodeLeases returns the cache of the nodes' heartbeats: the Leases of the namespace
+// kube-node-lease.
 func (c *Caches) NodeLeases() *Cache[*coordinationv1.Lease] {
-	return made(c, &c.leases, c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), "", nil)
+	return cacheFor(c, &c.leases, c.client.CoordinationV1().Leases(corev1.NamespaceNodeLease), "", nil)
 }
 
-// reads is the part of a client that a cache is filled by; L is the list of the
-// kind.
-type reads[L runtime.Object] interface {
+// listWatcher is the part of a typed client that fills a cache; L is the list type of the kind.
+type listWatcher[L runtime.Object] interface {
 	List(ctx context.Context, o metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
-// made returns the cache of a field, which it makes when it is asked for first.
-func made[T Object, L runtime.Object](
-	c *Caches, field **Cache[T], from reads[L], selector string, indexers func() cluster.Indexers[T],
+// cacheFor returns the cache of a field of Caches and creates it at the first call.
+func cacheFor[T Object, L runtime.Object](
+	c *Caches, field **Cache[T], api listWatcher[L], selector string, indexers func() cluster.Indexers[T],
 ) *Cache[T] {
 	if *field != nil {
 		return *field
@@ -128,29 +128,29 @@ func made[T Object, L runtime.Object](
 	listWatch := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
-			return from.List(ctx, o)
+			return api.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector
-			return from.Watch(ctx, o)
+			return api.Watch(ctx, o)
 		},
 	}
-	var words cluster.Indexers[T]
+	var known cluster.Indexers[T]
 	if indexers != nil {
-		words = indexers()
+		known = indexers()
 	}
-	*field = newCache(cache.ToListWatcherWithWatchListSemantics(listWatch, c.client), words, c.trim)
-	c.made = append(c.made, *field)
+	*field = newCache(cache.ToListWatcherWithWatchListSemantics(listWatch, c.client), known, c.trim)
+	c.created = append(c.created, *field)
 	return *field
 }
 
-// Start fills the caches that were asked for and returns when they hold the
-// cluster's objects. They follow the cluster until ctx ends.
+// Start starts the caches that were asked for and returns when they hold the objects of the first
+// list. They follow the cluster until ctx ends.
 func (c *Caches) Start(ctx context.Context) error {
-	for _, m := range c.made {
+	for _, m := range c.created {
 		m.start(ctx)
 	}
-	for _, m := range c.made {
+	for _, m := range c.created {
 		if err := m.wait(ctx); err != nil {
 			return err
 		}

@@ -1,11 +1,9 @@
-// Package kube is the access to the Kubernetes API, whoever serves it: cached
-// objects, restricted clients, events and the roles that follow from what a
-// controller declares.
+// Package kube accesses the Kubernetes API: cached objects, restricted clients, events, and the
+// RBAC roles that follow from the rights a controller declares.
 //
-// Life cycle: Caches are made lazily, one for each kind in a process; a
-// component asks for the kinds it reads, registers its interest with Watch, and
-// then Caches.Start has a watch fill them, of which client-go's reflector takes
-// care. They are made to hold very many objects in little memory: trimmed, with
-// equal parts shared. What a component writes goes through a
-// client that refuses every request that the component has not declared.
+// Life cycle: a process has one set of Caches, with at most one Cache for each kind. Each component
+// asks for the kinds that it reads and registers handlers with Watch; then Caches.Start starts a
+// client-go reflector for each cache. Caches are built for very many objects: they keep only the
+// fields that components read, and share equal parts of different objects. What a component writes
+// goes through a client that refuses every request that the component has not declared.
 package kube

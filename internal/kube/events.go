@@ -14,26 +14,26 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Recorder writes the reasons of decisions as events. Repeated equal events
-// are counted on one object, and a noisy object is throttled.
+// Recorder writes the reasons of decisions as events. Equal events are counted in one Event object,
+// and the events of one object are rate-limited.
 type Recorder struct{ events record.EventRecorder }
 
-// NewRecorder returns a recorder that reports as component until ctx ends.
+// NewRecorder returns a recorder for component that sends events until ctx ends.
 func NewRecorder(ctx context.Context, client kubernetes.Interface, component string) *Recorder {
 	b := record.NewBroadcaster(record.WithContext(ctx))
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: client.CoreV1().Events("")})
 	return &Recorder{events: b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: volume.Domain + "/" + component})}
 }
 
-// maxNote is the longest note the API takes.
+// maxNote is the length limit, in bytes, that the API server has for the message of an event.
 const maxNote = 1024
 
-// Warn records that something failed or cannot go on.
+// Warn records an event of type Warning: something failed or cannot go on.
 func (r *Recorder) Warn(o runtime.Object, b volume.Because) {
 	r.record(o, corev1.EventTypeWarning, b)
 }
 
-// Note records progress.
+// Note records an event of type Normal.
 func (r *Recorder) Note(o runtime.Object, b volume.Because) {
 	r.record(o, corev1.EventTypeNormal, b)
 }
@@ -53,8 +53,8 @@ func clip(s string) string {
 	return s[:maxNote-3] + "..."
 }
 
-// Backoff is the pause before try number n (0 is the first repeat): min,
-// doubled each time, at most max.
+// Backoff returns the delay before retry number n, counted from 0: shortest, doubled for each
+// retry, but at most longest.
 func Backoff(n int, shortest, longest time.Duration) time.Duration {
 	d := shortest
 	for range n {

@@ -6,30 +6,30 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// crowded is how many writes of a process are under way at most. An API server
-// takes 200 of all its clients, refuses the next one, and has it wait for a
-// second; a hundred keep it as busy as more would.
-const crowded = 100
+// maxWrites is how many writes of a process are in flight at most. An API server accepts 200
+// concurrent writes from all its clients and answers the next one with 429 (retry after a second);
+// a hundred keep it as busy as more would.
+const maxWrites = 100
 
-// Flow bounds how many writes of a process are under way at once: not their
-// rate, which is the server's to say. It is safe for concurrent use.
+// Flow limits how many writes of a process are in flight at once. It does not limit their rate: the
+// server does that. It is safe for concurrent use.
 type Flow chan struct{}
 
-// NewFlow returns a flow in which nothing is under way.
-func NewFlow() Flow { return make(Flow, crowded) }
+// NewFlow returns a Flow with no write in flight.
+func NewFlow() Flow { return make(Flow, maxWrites) }
 
-// Bound has the writes of a client wait for their turn.
-func (f Flow) Bound(config *rest.Config) {
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &bounded{f, next} })
+// Limit makes the writes of a client's config wait until the Flow allows them.
+func (f Flow) Limit(config *rest.Config) {
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &limited{f, next} })
 }
 
-type bounded struct {
+type limited struct {
 	flow Flow
 	next http.RoundTripper
 }
 
-// RoundTrip waits before a write until fewer are under way, or its context ends.
-func (b *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+// RoundTrip delays a write until fewer than maxWrites are in flight or the request's context ends.
+func (b *limited) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method == http.MethodGet {
 		return b.next.RoundTrip(req)
 	}

@@ -32,7 +32,7 @@ func TestFlow(t *testing.T) {
 		var clients [2]http.RoundTripper
 		for i := range clients {
 			config := &rest.Config{}
-			flow.Bound(config)
+			flow.Limit(config)
 			clients[i] = config.WrapTransport(server)
 		}
 		ask := func(ctx context.Context, i int, method string) <-chan error {
@@ -50,7 +50,7 @@ func TestFlow(t *testing.T) {
 			}()
 			return ended
 		}
-		const writes = 2*crowded + 50
+		const writes = 2*maxWrites + 50
 		for i := range writes {
 			ask(t.Context(), i, []string{http.MethodPost, http.MethodPatch, http.MethodPut, http.MethodDelete}[i%4])
 		}
@@ -58,12 +58,12 @@ func TestFlow(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		gone := ask(ctx, 0, http.MethodPut)
 		synctest.Wait()
-		if n := under.Load(); n != crowded {
+		if n := under.Load(); n != maxWrites {
 			t.Errorf("%d writes are under way", n)
 		}
 		ask(t.Context(), 0, http.MethodGet)
 		synctest.Wait()
-		if n := under.Load(); n != crowded+1 {
+		if n := under.Load(); n != maxWrites+1 {
 			t.Error("a read waits")
 		}
 		leave()

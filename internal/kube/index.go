@@ -6,19 +6,20 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-const indexUID = "uid" // beside the indexes of package cluster
+// indexUID is an index by the object's UID. The other indexes are those of package cluster.
+const indexUID = "uid"
 
-// index has the keys of the objects that are found under a value. Most values
-// are of one object.
-type index map[string]found
+// index maps a value to the keys of the objects that have it.
+type index map[string]keySet
 
-type found struct {
-	one  string
-	more map[string]struct{}
+// keySet is a non-empty set of keys. Most have one key, which needs no map.
+type keySet struct {
+	first string
+	more  map[string]struct{}
 }
 
-func (f found) keys(yield func(string) bool) {
-	if !yield(f.one) {
+func (f keySet) keys(yield func(string) bool) {
+	if !yield(f.first) {
 		return
 	}
 	for k := range f.more {
@@ -32,8 +33,8 @@ func (x index) add(value, key string) {
 	f, ok := x[value]
 	switch {
 	case !ok:
-		f.one = key
-	case f.one == key:
+		f.first = key
+	case f.first == key:
 		return
 	case f.more == nil:
 		f.more = map[string]struct{}{key: {}}
@@ -45,12 +46,12 @@ func (x index) add(value, key string) {
 
 func (x index) remove(value, key string) {
 	f := x[value]
-	if f.one != key {
+	if f.first != key {
 		delete(f.more, key)
 		return
 	}
 	for k := range f.more {
-		f.one = k
+		f.first = k
 		delete(f.more, k)
 		x[value] = f
 		return
@@ -60,7 +61,7 @@ func (x index) remove(value, key string) {
 
 func uidOf[T Object](o T) []string { return []string{string(o.GetUID())} }
 
-// nodePodIndexers are those of the Pods of one node.
+// nodePodIndexers returns the indexes of the Pods of a node's caches.
 func nodePodIndexers() cluster.Indexers[*corev1.Pod] {
 	all := cluster.PodIndexers()
 	all[indexUID] = uidOf[*corev1.Pod]

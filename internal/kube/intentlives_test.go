@@ -177,10 +177,10 @@ func (l *lives) check() {
 
 // record puts intents into one batch.
 func (l *lives) record(keys ...string) {
-	var batch []putting
+	var batch []putRequest
 	for _, key := range keys {
 		l.puts++
-		p := putting{key: key, value: fmt.Sprint("v", l.puts)}
+		p := putRequest{key: key, value: fmt.Sprint("v", l.puts)}
 		if was, ok := l.before[key]; ok && rapid.Bool().Draw(l.t, "same") {
 			p.value = was
 		}
@@ -320,7 +320,7 @@ func TestAKeyThatStoodTwice(t *testing.T) {
 	for _, o := range []struct{ name, version, value string }{
 		{logName + "-1", "10", "new"}, {logName + "-2", "9", "old"},
 	} {
-		s.objects[o.name] = l.object(o.name, map[string]string{"k": o.value, "of " + o.name: "v"})
+		s.objects[o.name] = l.newObject(o.name, map[string]string{"k": o.value, "of " + o.name: "v"})
 		s.objects[o.name].ResourceVersion = o.version
 	}
 	s.version = 10

@@ -15,16 +15,16 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Load reads the log and returns the keys of the intents in it that nobody has
-// resolved. It reads only the first time, and again after a write whose outcome
-// is not known. Before that it makes sure that no such write comes later, and
-// that each key stands once.
+// Load reads the log from the server and returns the keys of its unresolved intents. If the log is
+// loaded already, it does nothing and returns nil. Otherwise it also makes sure that no earlier
+// write of this process can still change the log, and that each key is in one object only. After an
+// error it may be repeated.
 func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 	if l.isLoaded() {
 		return nil, nil
 	}
-	l.turn.Lock()
-	defer l.turn.Unlock()
+	l.ioMu.Lock()
+	defer l.ioMu.Unlock()
 	if l.isLoaded() {
 		return nil, nil
 	}
@@ -38,7 +38,7 @@ func (l *IntentLog) Load(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 	}
-	return l.settle(), nil
+	return l.finishLoad(), nil
 }
 
 func (l *IntentLog) isLoaded() bool {
@@ -47,15 +47,15 @@ func (l *IntentLog) isLoaded() bool {
 	return l.loaded
 }
 
-// read takes the objects of the server for what is known, and returns the names
-// of those that have to be written before that can be relied on.
-func (l *IntentLog) read(all []corev1.ConfigMap) (mend []string) {
+// read replaces what is known of the log by the objects that the server has, and returns the names
+// of the objects that must be rewritten before that can be relied on.
+func (l *IntentLog) read(all []corev1.ConfigMap) (rewrite []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.entries
 	l.entries, l.objects = map[string]*intent{}, map[string]*corev1.ConfigMap{}
-	// One that was written later is read later. Only earlier versions of this
-	// program left a key in two objects, or two writers at once.
+	// Of two objects with the same key, the one that was written later counts. Only earlier
+	// versions of this program, or two writers at once, left a key in two objects.
 	slices.SortStableFunc(all, func(a, b corev1.ConfigMap) int {
 		order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 		if err != nil {
@@ -66,32 +66,33 @@ func (l *IntentLog) read(all []corev1.ConfigMap) (mend []string) {
 	for i := range all {
 		o := &all[i]
 		if !slices.Contains(l.place.objects(), o.Name) {
-			// Nobody who keeps a log here has written it.
+			// The object has the log's label, but a name that no writer of the log uses.
 			continue
 		}
 		for key, value := range o.Data {
 			if e := l.entries[key]; e != nil {
-				mend = append(mend, e.object)
+				rewrite = append(rewrite, e.object)
 			}
-			l.entries[key] = &intent{value: value, object: o.Name, done: l.resolved(known[key], key, value)}
+			l.entries[key] = &intent{value: value, object: o.Name, resolved: l.isResolved(known[key], key, value)}
 		}
-		l.keep(o.Name, o)
+		l.remember(o.Name, o)
 	}
-	mend = append(mend, l.unsettled()...)
-	slices.Sort(mend)
-	return slices.Compact(mend)
+	rewrite = append(rewrite, l.needRewrite()...)
+	slices.Sort(rewrite)
+	return slices.Compact(rewrite)
 }
 
-// resolved says whether what stands is what was resolved, and has not been put
-// again by a write that got no answer.
-func (l *IntentLog) resolved(known *intent, key, value string) bool {
-	return known != nil && known.done && known.value == value && l.lost[key] != value
+// isResolved says whether the server's value for a key is the one that was resolved, and was not
+// written once more by a write without an answer.
+func (l *IntentLog) isResolved(known *intent, key, value string) bool {
+	return known != nil && known.resolved && known.value == value && l.unconfirmed[key] != value
 }
 
-// unsettled returns the objects that are still as they were when a write of
-// unknown outcome was made: it could come now. Written again, they refuse it.
-func (l *IntentLog) unsettled() (names []string) {
-	for name, before := range l.late {
+// needRewrite returns the objects that have not changed since a write of unknown outcome: that
+// write could still arrive. After a rewrite, the server refuses it because of its old resource
+// version.
+func (l *IntentLog) needRewrite() (names []string) {
+	for name, before := range l.pending {
 		now := l.objects[name]
 		switch {
 		case now == nil && before == nil:
@@ -104,15 +105,15 @@ func (l *IntentLog) unsettled() (names []string) {
 	return names
 }
 
-// settle ends a reading, and returns the keys that are open.
-func (l *IntentLog) settle() (open []string) {
+// finishLoad marks the log as loaded and returns the keys of the unresolved intents.
+func (l *IntentLog) finishLoad() (open []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	clear(l.lost)
-	clear(l.late)
+	clear(l.unconfirmed)
+	clear(l.pending)
 	l.loaded = true
 	for key, e := range l.entries {
-		if !e.done {
+		if !e.resolved {
 			open = append(open, key)
 		}
 	}
@@ -120,13 +121,13 @@ func (l *IntentLog) settle() (open []string) {
 	return open
 }
 
-// refused says that the server has answered that it does not write, so that
-// nothing comes later either.
-func refused(err error) bool {
-	var answer apierrors.APIStatus
-	if !errors.As(err, &answer) {
+// isRefusal says whether the server has answered that it refuses the write, so that the write
+// cannot take effect later.
+func isRefusal(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
 		return false
 	}
-	code := answer.Status().Code
+	code := status.Status().Code
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }

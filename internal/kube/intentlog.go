@@ -17,22 +17,21 @@ import (
 )
 
 const (
-	// maxBatch is how many bytes of intents one object takes; the API server
-	// takes 1 MiB.
+	// maxBatch is how many bytes of intents are put into one object at once. The API server accepts
+	// objects up to 1 MiB.
 	maxBatch = 512 << 10
-	// maxPause bounds how long a write waits for company.
-	maxPause = 20 * time.Millisecond
-	// crowd is how many open intents it takes for a write to wait at all.
-	crowd = 8
-	// maxObjects is how many objects a log has at most, so that a role can name
-	// them all. When none is free, new intents join what is open in another one,
-	// as far as maxFull.
+	// maxWait is the longest time that a write waits for other intents to join it.
+	maxWait = 20 * time.Millisecond
+	// minOpenToWait is how many intents must be unresolved for a write to wait at all.
+	minOpenToWait = 8
+	// maxObjects is how many objects a log has at most: a role has to list all their names. If no
+	// object is free, new intents join the unresolved ones of another object, up to maxFull bytes.
 	maxObjects = 16
 	maxFull    = 960 << 10
 )
 
-// LogPlace says where a log of intents is: its objects are NAME-1, NAME-2 and
-// so on, in Namespace, with Name as the value of their label.
+// LogPlace names the ConfigMaps of an intent log: they are in Namespace and called NAME-1, NAME-2
+// and so on, with Name as the value of their label.
 type LogPlace struct{ Namespace, Name string }
 
 // objects returns the names of the log's objects.
@@ -44,9 +43,9 @@ func (p LogPlace) objects() []string {
 	return names
 }
 
-// Access is what the log's writer does. It writes no other object than the
-// log's; but who may make and list some ConfigMaps of a namespace may do so with
-// all, for a role cannot tell by a label.
+// Access returns the rights that the log's writer needs. It writes no other ConfigMaps than the
+// log's. But RBAC cannot restrict create and list by name or label: these two rights extend to all
+// ConfigMaps of the namespace.
 func (p LogPlace) Access() []Access {
 	names := p.objects()
 	return []Access{
@@ -55,135 +54,135 @@ func (p LogPlace) Access() []Access {
 	}
 }
 
-// IntentLog keeps what a process is about to do and must finish or undo after
-// a crash, by key, in ConfigMaps. What is put in the same few milliseconds goes
-// into one write, and an object whose intents are all resolved is written over
-// by the next ones, so that many intents at once cost few writes. It has one
-// writer; a second one is noticed by its writes and then the log is read again.
-// It is safe for concurrent use.
+// IntentLog keeps, by key, what a process is about to do and must finish or undo after a crash. The
+// intents are stored in ConfigMaps. Intents that are put within a few milliseconds share one write,
+// and the write of new intents replaces an object whose intents are all resolved, so that many
+// intents at once cost few writes. The log has one writer. The writes of a second one are noticed
+// as conflicts, and the log is read again. It is safe for concurrent use.
 //
-// A key stands in one object at most: one that stands anywhere is put again
-// where it stands, resolved or not. So an older value cannot outlive a newer one,
-// whichever write is the last before a crash.
+// A key is in one object at most: a key that is in some object already, resolved or not, is written
+// to that object. So an old value can never survive a newer one, whichever write is the last before
+// a crash.
 type IntentLog struct {
 	client kubernetes.Interface
 	place  LogPlace
-	puts   Batch[putting]
+	puts   Batch[putRequest]
 
-	// turn is held by who reads or writes objects: one at a time, so that what
-	// is known of them is what the server has, or else the log is not loaded.
-	turn sync.Mutex
+	// ioMu serializes reads and writes of the objects, so that either the fields below equal what
+	// the server has, or loaded is false.
+	ioMu sync.Mutex
 
-	// mu guards what follows. It is not held while the server is asked.
-	mu      sync.Mutex
-	loaded  bool
+	// mu guards the fields below. It is not held during requests.
+	mu sync.Mutex
+	// loaded says whether the fields below equal what the server has.
+	loaded bool
+	// entries holds the intents on the server, by key.
 	entries map[string]*intent
-	// objects are those on the server, by name, without their data.
+	// objects holds the log's objects on the server, by name, without their data.
 	objects map[string]*corev1.ConfigMap
-	// lost are the values of a write that is under way, or whose outcome is not
-	// known.
-	lost map[string]string
-	// late are the objects to which a write of ours may still come, as they were
-	// when it was made; nil is an object that there was not.
-	late map[string]*corev1.ConfigMap
-	// fences are objects that stay until the process ends, because a write that
-	// would make them again may still come.
+	// unconfirmed holds, by key, the values of a write that is in flight or has an unknown outcome.
+	unconfirmed map[string]string
+	// pending holds, by name, the objects that a write of unknown outcome may still change, in
+	// their state before that write; nil if the write creates the object.
+	pending map[string]*corev1.ConfigMap
+	// fences holds the names of objects that are not deleted until the process ends, because a
+	// pending write would create them once more.
 	fences map[string]bool
 }
 
-// intent is one that stands on the server, in the object of that name. One that
-// is done stands until its object is written the next time.
+// intent is an intent on the server. A resolved one stays there until its object is written the
+// next time.
 type intent struct {
-	value, object string
-	done          bool
+	value string
+	// object is the name of the object that has the intent.
+	object   string
+	resolved bool
 }
 
-type putting struct{ key, value string }
+type putRequest struct{ key, value string }
 
-func (p putting) size() int { return len(p.key) + len(p.value) }
+func (p putRequest) size() int { return len(p.key) + len(p.value) }
 
-// NewIntentLog returns the log of that place. Nothing is read or written yet.
+// NewIntentLog returns the log at place. It sends no request.
 func NewIntentLog(client kubernetes.Interface, place LogPlace) *IntentLog {
 	l := &IntentLog{
 		client: client, place: place, entries: map[string]*intent{}, objects: map[string]*corev1.ConfigMap{},
-		lost: map[string]string{}, late: map[string]*corev1.ConfigMap{}, fences: map[string]bool{},
+		unconfirmed: map[string]string{}, pending: map[string]*corev1.ConfigMap{}, fences: map[string]bool{},
 	}
-	l.puts.Run, l.puts.Wait, l.puts.Fit = l.write, l.waitForCompany, fit
+	l.puts.Run, l.puts.Wait, l.puts.Fit = l.write, l.waitForMore, countFitting
 	return l
 }
 
-// Get returns the intent under a key, unless it is resolved. The log must have
-// been loaded.
+// Get returns the unresolved intent with the key. The log must have been loaded.
 func (l *IntentLog) Get(key string) (value string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.entries[key]
-	if e == nil || e.done {
+	if e == nil || e.resolved {
 		return "", false
 	}
 	return e.value, true
 }
 
-// Open returns the intents that are not resolved. The log must have been
-// loaded.
+// Open returns the values of all unresolved intents. The log must have been loaded.
 func (l *IntentLog) Open() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var open []string
 	for _, e := range l.entries {
-		if !e.done {
+		if !e.resolved {
 			open = append(open, e.value)
 		}
 	}
 	return open
 }
 
-// Done resolves an intent. On the server it stands until its object is written
-// again or swept. It may be repeated.
+// Done marks an intent as resolved. The intent stays on the server until its object is written or
+// swept. Done may be repeated.
 func (l *IntentLog) Done(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e := l.entries[key]; e != nil {
-		e.done = true
+		e.resolved = true
 	}
 }
 
-// Holds says whether an intent may stand on the server, resolved or not: of a
-// log that has to be read, any may.
+// Holds says whether the server may have an intent with the key, resolved or not. It returns true
+// for any key while the log is not loaded.
 func (l *IntentLog) Holds(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, coming := l.lost[key]
+	_, coming := l.unconfirmed[key]
 	return !l.loaded || coming || l.entries[key] != nil
 }
 
-// Put returns when the intent is on the server's disk. After an error it may
-// be there or not; Get tells, once the log is loaded again.
+// Put returns when the server has stored the intent. After an error the intent may be stored or
+// not; Get tells, once the log was loaded again. Put may be repeated.
 func (l *IntentLog) Put(ctx context.Context, key, value string) error {
-	return l.puts.Do(ctx, putting{key: key, value: value})
+	return l.puts.Do(ctx, putRequest{key: key, value: value})
 }
 
-// waitForCompany waits a little when much is under way: others will come.
-func (l *IntentLog) waitForCompany(ctx context.Context) {
+// waitForMore waits a little when many intents are unresolved: more will come soon.
+func (l *IntentLog) waitForMore(ctx context.Context) {
 	l.mu.Lock()
 	open := 0
 	for _, e := range l.entries {
-		if !e.done {
+		if !e.resolved {
 			open++
 		}
 	}
 	l.mu.Unlock()
-	if open < crowd {
+	if open < minOpenToWait {
 		return
 	}
 	select {
-	case <-time.After(min(maxPause, time.Duration(open)*time.Millisecond/4)):
+	case <-time.After(min(maxWait, time.Duration(open)*time.Millisecond/4)):
 	case <-ctx.Done():
 	}
 }
 
-// fit returns how many intents go into one object.
-func fit(all []putting) int {
+// countFitting returns how many of the intents go into one write.
+func countFitting(all []putRequest) int {
 	size := 0
 	for n, p := range all {
 		if size += p.size(); n > 0 && size > maxBatch {
@@ -193,22 +192,22 @@ func fit(all []putting) int {
 	return len(all)
 }
 
-// write puts a batch: what stands somewhere there, all that is new into one
+// write writes a batch. Keys that are in an object already stay in it; all new keys go into one
 // object.
-func (l *IntentLog) write(ctx context.Context, batch []putting) error {
-	l.turn.Lock()
-	defer l.turn.Unlock()
+func (l *IntentLog) write(ctx context.Context, batch []putRequest) error {
+	l.ioMu.Lock()
+	defer l.ioMu.Unlock()
 	for len(batch) > 0 {
-		home := l.home(batch[0].key)
-		var together, rest []putting
+		object := l.objectOf(batch[0].key)
+		var together, rest []putRequest
 		for _, p := range batch {
-			if l.home(p.key) == home {
+			if l.objectOf(p.key) == object {
 				together = append(together, p)
 			} else {
 				rest = append(rest, p)
 			}
 		}
-		name, err := l.choose(home, together)
+		name, err := l.choose(object, together)
 		if err != nil {
 			return err
 		}
@@ -220,8 +219,8 @@ func (l *IntentLog) write(ctx context.Context, batch []putting) error {
 	return nil
 }
 
-// home returns the name of the object that a key stands in; "" is none.
-func (l *IntentLog) home(key string) string {
+// objectOf returns the name of the object that has a key, or "".
+func (l *IntentLog) objectOf(key string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e := l.entries[key]; e != nil {
@@ -230,10 +229,10 @@ func (l *IntentLog) home(key string) string {
 	return ""
 }
 
-// choose returns the object that is to take a batch: the one that its keys stand
-// in, or else one whose intents are all resolved, or a new one, or, if the log
-// may have no more, the one with the fewest bytes of open intents.
-func (l *IntentLog) choose(home string, batch []putting) (name string, err error) {
+// choose returns the object that a batch is written to: the one that has its keys already; or else
+// one without unresolved intents; or a new one; or, if the log has all its objects, the one with
+// the fewest bytes of unresolved intents.
+func (l *IntentLog) choose(object string, batch []putRequest) (name string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.loaded {
@@ -243,18 +242,18 @@ func (l *IntentLog) choose(home string, batch []putting) (name string, err error
 	for _, p := range batch {
 		room -= p.size()
 	}
-	if home == "" {
-		home = l.emptiest(open)
+	if object == "" {
+		object = l.leastFull(open)
 	}
-	if open[home] > 0 && open[home] > room {
+	if open[object] > 0 && open[object] > room {
 		return "", fmt.Errorf("intents %s: %d objects are full: others have to be resolved first", l.place.Name, maxObjects)
 	}
-	return home, nil
+	return object, nil
 }
 
-// emptiest returns an object with nothing open, one that there was before a new
-// one, or else the one with the fewest bytes.
-func (l *IntentLog) emptiest(open map[string]int) string {
+// leastFull returns an existing object without unresolved intents, or else a new one, or else the
+// one with the fewest bytes of unresolved intents.
+func (l *IntentLog) leastFull(open map[string]int) string {
 	rank := func(name string) int {
 		if l.objects[name] == nil {
 			return 1
@@ -264,19 +263,19 @@ func (l *IntentLog) emptiest(open map[string]int) string {
 	return slices.MinFunc(l.place.objects(), func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 }
 
-// openBytes returns how many bytes of open intents each object has.
+// openBytes returns the size in bytes of each object's unresolved intents.
 func (l *IntentLog) openBytes() map[string]int {
 	open := map[string]int{}
 	for key, e := range l.entries {
-		if !e.done {
+		if !e.resolved {
 			open[e.object] += len(key) + len(e.value)
 		}
 	}
 	return open
 }
 
-// Sweep takes all resolved intents off the server. It writes each object once
-// at most.
+// Sweep removes all resolved intents from the server. It writes each object at most once. It may be
+// repeated.
 func (l *IntentLog) Sweep(ctx context.Context) error {
 	for _, name := range l.place.objects() {
 		if err := l.sweep(ctx, name); err != nil {
@@ -287,15 +286,15 @@ func (l *IntentLog) Sweep(ctx context.Context) error {
 }
 
 func (l *IntentLog) sweep(ctx context.Context, name string) error {
-	l.turn.Lock()
-	defer l.turn.Unlock()
+	l.ioMu.Lock()
+	defer l.ioMu.Unlock()
 	if !l.dirty(name) {
 		return nil
 	}
 	return l.replace(ctx, name, nil)
 }
 
-// dirty says whether an object has something resolved in it, or nothing at all.
+// dirty says whether an object has a resolved intent, or no intent at all.
 func (l *IntentLog) dirty(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -307,7 +306,7 @@ func (l *IntentLog) dirty(name string) bool {
 		if e.object != name {
 			continue
 		}
-		if e.done {
+		if e.resolved {
 			return true
 		}
 		empty = false
@@ -315,16 +314,15 @@ func (l *IntentLog) dirty(name string) bool {
 	return empty && !l.fences[name]
 }
 
-// replace writes one object: the intents in it that are open, and a batch. The
-// caller has the turn.
-func (l *IntentLog) replace(ctx context.Context, name string, batch []putting) error {
-	before, data := l.begin(name, batch)
+// replace writes one object: its unresolved intents and a batch. The caller holds ioMu.
+func (l *IntentLog) replace(ctx context.Context, name string, batch []putRequest) error {
+	before, data := l.prepare(name, batch)
 	objects := l.client.CoreV1().ConfigMaps(l.place.Namespace)
 	var after *corev1.ConfigMap
 	var err error
 	switch {
 	case before == nil:
-		after, err = objects.Create(ctx, l.object(name, data), metav1.CreateOptions{})
+		after, err = objects.Create(ctx, l.newObject(name, data), metav1.CreateOptions{})
 	case len(data) == 0 && !l.fenced(name):
 		err = objects.Delete(ctx, name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &before.UID, ResourceVersion: &before.ResourceVersion},
@@ -335,58 +333,57 @@ func (l *IntentLog) replace(ctx context.Context, name string, batch []putting) e
 		if o.Annotations == nil {
 			o.Annotations = map[string]string{}
 		}
-		// Each write changes the object, or it would not keep one that was made
-		// earlier from coming after it.
+		// Each write must change the object, so that the server refuses an earlier write that
+		// arrives later.
 		o.Annotations[volume.AnnIntentsAfter] = before.ResourceVersion
 		after, err = objects.Update(ctx, o, metav1.UpdateOptions{})
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
-		// It may have been written, or somebody else writes: only reading
-		// tells.
+		// The write may have taken effect, or there is another writer: the log must be read again.
 		l.loaded = false
-		if !refused(err) {
-			l.late[name] = before
+		if !isRefusal(err) {
+			l.pending[name] = before
 		}
 		return fmt.Errorf("write intents %s: %w", name, err)
 	}
-	l.wrote(name, after, data, batch)
+	l.recordWrite(name, after, data, batch)
 	return nil
 }
 
-// begin notes that a batch is on its way to an object, and returns the object
-// and what its data are to be.
-func (l *IntentLog) begin(name string, batch []putting) (before *corev1.ConfigMap, data map[string]string) {
+// prepare marks the values of a batch as unconfirmed and returns the object to be written and its
+// new data.
+func (l *IntentLog) prepare(name string, batch []putRequest) (before *corev1.ConfigMap, data map[string]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	data = map[string]string{}
 	for key, e := range l.entries {
-		if e.object == name && !e.done {
+		if e.object == name && !e.resolved {
 			data[key] = e.value
 		}
 	}
 	for _, p := range batch {
 		data[p.key] = p.value
-		l.lost[p.key] = p.value
+		l.unconfirmed[p.key] = p.value
 	}
 	return l.objects[name], data
 }
 
-// wrote notes what an object is now; nil is gone.
-func (l *IntentLog) wrote(name string, after *corev1.ConfigMap, data map[string]string, batch []putting) {
+// recordWrite stores the result of a write; after is nil if the object was deleted.
+func (l *IntentLog) recordWrite(name string, after *corev1.ConfigMap, data map[string]string, batch []putRequest) {
 	maps.DeleteFunc(l.entries, func(key string, e *intent) bool {
 		_, stands := data[key]
 		return e.object == name && !stands
 	})
 	for _, p := range batch {
 		l.entries[p.key] = &intent{value: data[p.key], object: name}
-		delete(l.lost, p.key)
+		delete(l.unconfirmed, p.key)
 	}
-	l.keep(name, after)
+	l.remember(name, after)
 }
 
-func (l *IntentLog) keep(name string, o *corev1.ConfigMap) {
+func (l *IntentLog) remember(name string, o *corev1.ConfigMap) {
 	if o == nil {
 		delete(l.objects, name)
 		return
@@ -401,7 +398,7 @@ func (l *IntentLog) fenced(name string) bool {
 	return l.fences[name]
 }
 
-func (l *IntentLog) object(name string, data map[string]string) *corev1.ConfigMap {
+func (l *IntentLog) newObject(name string, data map[string]string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: l.place.Namespace, Name: name, Labels: map[string]string{volume.LabelIntents: l.place.Name},

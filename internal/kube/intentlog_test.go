@@ -63,7 +63,7 @@ func writes(client *fake.Clientset) int {
 // slow makes each write of new intents take a while, as a disk does.
 func slow(l *IntentLog, d time.Duration) {
 	write := l.puts.Run
-	l.puts.Run = func(ctx context.Context, batch []putting) error {
+	l.puts.Run = func(ctx context.Context, batch []putRequest) error {
 		<-time.After(d)
 		return write(ctx, batch)
 	}

@@ -241,7 +241,7 @@ func TestKeysThatStoodTwice(t *testing.T) {
 	}
 	for n, data := range append(older, newest) {
 		name := fmt.Sprint(logName, "-", n+1)
-		s.objects[name] = l.object(name, data)
+		s.objects[name] = l.newObject(name, data)
 		s.objects[name].ResourceVersion = s.next()
 	}
 	open, err := l.Load(t.Context())
@@ -268,12 +268,12 @@ func TestOnlyACrowdWaits(t *testing.T) {
 	for _, c := range []struct {
 		open, done int
 		want       time.Duration
-	}{{0, 0, 0}, {crowd - 1, crowd, 0}, {crowd, 0, 2 * time.Millisecond}, {100, 0, maxPause}} {
+	}{{0, 0, 0}, {minOpenToWait - 1, minOpenToWait, 0}, {minOpenToWait, 0, 2 * time.Millisecond}, {100, 0, maxWait}} {
 		synctest.Test(t, func(t *testing.T) {
 			_, client := newMapServer()
 			l, _ := loadedLog(t, client)
 			for n := range c.open + c.done {
-				l.entries[fmt.Sprint(n)] = &intent{object: logName + "-1", done: n >= c.open}
+				l.entries[fmt.Sprint(n)] = &intent{object: logName + "-1", resolved: n >= c.open}
 			}
 			begun := time.Now()
 			if mustPut(t, l, "k"); time.Since(begun) != c.want {
@@ -285,17 +285,17 @@ func TestOnlyACrowdWaits(t *testing.T) {
 
 // TestWhatFits: a batch takes what an object takes, and at least one.
 func TestWhatFits(t *testing.T) {
-	of := func(sizes ...int) (all []putting) {
+	of := func(sizes ...int) (all []putRequest) {
 		for _, size := range sizes {
-			all = append(all, putting{"k", strings.Repeat("x", size-1)})
+			all = append(all, putRequest{"k", strings.Repeat("x", size-1)})
 		}
 		return all
 	}
 	for _, c := range []struct {
-		all  []putting
+		all  []putRequest
 		want int
 	}{{of(maxBatch/2, maxBatch/2), 2}, {of(maxBatch/2, maxBatch/2+1), 1}, {of(2 * maxBatch), 1}, {of(2*maxBatch, 1), 1}} {
-		if got := fit(c.all); got != c.want {
+		if got := countFitting(c.all); got != c.want {
 			t.Errorf("%d of %d fit", got, len(c.all))
 		}
 	}
@@ -340,7 +340,7 @@ func TestWhatThereIsComesFirst(t *testing.T) {
 func TestSweepWritesWhatItMust(t *testing.T) {
 	s, client := newMapServer()
 	l := NewIntentLog(client, LogPlace{Namespace: logSpace, Name: logName})
-	s.objects[logName+"-3"] = l.object(logName+"-3", nil)
+	s.objects[logName+"-3"] = l.newObject(logName+"-3", nil)
 	if _, err := l.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +379,7 @@ func TestRefused(t *testing.T) {
 		{answer(504), false},
 		{fmt.Errorf("write: %w", answer(409)), true},
 	} {
-		if got := refused(c.err); got != c.want {
+		if got := isRefusal(c.err); got != c.want {
 			t.Errorf("%v: refused %v", c.err, got)
 		}
 	}

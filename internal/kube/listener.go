@@ -5,30 +5,30 @@ import (
 	"sync"
 )
 
-// change is an object before and after; none is that it was not there, or is
-// not any more.
+// change is one change of an object. before is the zero value if the object is new, after if it was
+// deleted.
 type change[T Object] struct{ before, after T }
 
-// listener calls a function for changes, one after the other, while the watch
-// goes on: some wait for a lock.
+// listener calls a handler for each change, one after the other, in its own goroutine: a handler
+// that waits for a lock does not delay the watch.
 type listener[T Object] struct {
-	f func(before, after T)
+	handler func(before, after T)
 
-	mu      sync.Mutex
-	waiting []change[T]
-	news    chan struct{}
+	mu    sync.Mutex
+	queue []change[T]
+	wake  chan struct{}
 }
 
 func newListener[T Object](f func(before, after T)) *listener[T] {
-	return &listener[T]{f: f, news: make(chan struct{}, 1)}
+	return &listener[T]{handler: f, wake: make(chan struct{}, 1)}
 }
 
-func (l *listener[T]) tell(changes []change[T]) {
+func (l *listener[T]) notify(changes []change[T]) {
 	l.mu.Lock()
-	l.waiting = append(l.waiting, changes...)
+	l.queue = append(l.queue, changes...)
 	l.mu.Unlock()
 	select {
-	case l.news <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
@@ -36,19 +36,19 @@ func (l *listener[T]) tell(changes []change[T]) {
 func (l *listener[T]) run(ctx context.Context) {
 	for {
 		select {
-		case <-l.news:
+		case <-l.wake:
 		case <-ctx.Done():
 			return
 		}
 		l.mu.Lock()
-		changes := l.waiting
-		l.waiting = nil
+		changes := l.queue
+		l.queue = nil
 		l.mu.Unlock()
 		for _, c := range changes {
 			if ctx.Err() != nil {
 				return
 			}
-			l.f(c.before, c.after)
+			l.handler(c.before, c.after)
 		}
 	}
 }

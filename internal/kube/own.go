@@ -9,112 +9,116 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// own is what answers to own writes have told of an object and the watch has not.
-type own[T Object] struct {
-	// object is what is read; none is that it is gone, and last what it was.
-	object, last T
-	uid          types.UID
-	// version is the newest one of the object's that is known: what the watch
-	// tells of older ones is no news.
+// overlay is the state of one object that is known from answers to own writes and that the watch
+// has not reported yet.
+type overlay[T Object] struct {
+	// object is the state that readers get; the zero value if the object was deleted.
+	object T
+	// last is the last state that is known of the object, also after its deletion.
+	last T
+	uid  types.UID
+	// version is the newest known resource version of the object; older states that the watch
+	// reports are ignored.
 	version uint64
-	// facts hold of the object from now on; nobody knows since which version.
+	// facts holds changes whose resource version is not known; they apply to every later state.
 	facts []fact[T]
 }
 
-// fact is what an answer tells without a version: that an object is being deleted,
-// or that a Pod has its node.
+// fact is a change that the API server has confirmed without a resource version: that an object is
+// being deleted, or that a Pod has been bound to a node.
 type fact[T Object] struct {
-	// shows says whether a state has come after it.
-	shows func(T) bool
-	// impose changes a copy of a state from before it.
-	impose func(T)
+	// holds says whether a state includes the change.
+	holds func(T) bool
+	// apply makes the change to a state that does not include it.
+	apply func(T)
 }
 
-// impose returns a state as the facts have it.
-func impose[T Object](o T, facts []fact[T]) T {
+// withFacts returns a copy of a state to which the facts were applied.
+func withFacts[T Object](o T, facts []fact[T]) T {
 	if len(facts) == 0 {
 		return o
 	}
 	o = o.DeepCopyObject().(T)
 	for _, f := range facts {
-		f.impose(o)
+		f.apply(o)
 	}
 	return o
 }
 
-// without returns the facts that a state does not show.
-func without[T Object](o T, facts []fact[T]) []fact[T] {
-	return slices.DeleteFunc(slices.Clone(facts), func(f fact[T]) bool { return f.shows(o) })
+// factsNotIn returns the facts that a state does not include.
+func factsNotIn[T Object](o T, facts []fact[T]) []fact[T] {
+	return slices.DeleteFunc(slices.Clone(facts), func(f fact[T]) bool { return f.holds(o) })
 }
 
-// startedOver is the version up to which all is told when versions have begun anew.
-const startedOver = math.MaxUint64
+// versionsRestarted stands for the resource version of a list after the server's versions restarted
+// from a lower number.
+const versionsRestarted = math.MaxUint64
 
-// caughtUp returns what is left of an own write when the watch has told an object,
-// or that there is none, and everything else of the name up to a version.
-func (w own[T]) caughtUp(o T, there bool, upTo uint64) (left own[T], lasts bool) {
+// merge takes what the watch reports of the overlay's key: object o, or, if exists is false, that
+// there is none. The watch has reported all changes of that key up to version upTo. It returns the
+// overlay that is still needed; remains is false if none is.
+func (w overlay[T]) merge(o T, exists bool, upTo uint64) (rest overlay[T], remains bool) {
 	var none T
 	switch {
-	case upTo == startedOver:
+	case upTo == versionsRestarted:
 		return w, false
-	case !there || o.GetUID() != w.uid:
+	case !exists || o.GetUID() != w.uid:
 		return w, upTo < w.version
 	case w.object == none:
-		// It is of a time before it was gone.
+		// The reported state is older than the object's deletion.
 		return w, true
 	}
-	w.facts = without(o, w.facts)
+	w.facts = factsNotIn(o, w.facts)
 	if v := version(o); v >= w.version {
-		w.object, w.version = impose(o, w.facts), v
+		w.object, w.version = withFacts(o, w.facts), v
 		return w, len(w.facts) > 0
 	}
 	return w, true
 }
 
-// wrote takes the result of an own write, unless the watch has told something
-// newer.
-func (s *store[T]) wrote(o T) {
+// recordWrite stores the result of an own write, unless the watch has reported something newer.
+func (s *store[T]) recordWrite(o T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var none T
 	key, v := cluster.Key(o), version(o)
-	before, wrote := s.own[key]
-	if v <= s.told || wrote && v <= before.version {
+	before, wrote := s.overlays[key]
+	if v <= s.seen || wrote && v <= before.version {
 		return
 	}
-	w := own[T]{object: o, last: o, uid: o.GetUID(), version: v}
+	w := overlay[T]{object: o, last: o, uid: o.GetUID(), version: v}
 	if wrote && before.uid == w.uid {
 		if before.object == none {
 			return
 		}
-		w.facts = without(o, before.facts)
-		w.object = impose(o, w.facts)
+		w.facts = factsNotIn(o, before.facts)
+		w.object = withFacts(o, w.facts)
 	}
-	s.alter(key, func() { s.own[key] = w })
+	s.change(key, func() { s.overlays[key] = w })
 }
 
-// deleted takes the last state of an object that an own write has removed.
-func (s *store[T]) deleted(o T) {
-	s.overlay(o, func(w own[T]) own[T] {
+// recordDeletion stores that an own write has deleted an object; o is its last state.
+func (s *store[T]) recordDeletion(o T) {
+	s.changeOverlay(o, func(w overlay[T]) overlay[T] {
 		var none T
 		w.object, w.facts = none, nil
 		return w
 	})
 }
 
-// learn takes a fact about an object.
-func (s *store[T]) learn(o T, f fact[T]) {
-	s.overlay(o, func(w own[T]) own[T] {
-		if !f.shows(w.object) {
+// recordFact stores a fact about an object.
+func (s *store[T]) recordFact(o T, f fact[T]) {
+	s.changeOverlay(o, func(w overlay[T]) overlay[T] {
+		if !f.holds(w.object) {
 			w.facts = append(slices.Clone(w.facts), f)
-			w.object = impose(w.object, w.facts)
+			w.object = withFacts(w.object, w.facts)
 		}
 		return w
 	})
 }
 
-// overlay changes what is known by own writes of an object, if it is there.
-func (s *store[T]) overlay(o T, change func(own[T]) own[T]) {
+// changeOverlay changes the overlay of an object, if the object exists.
+func (s *store[T]) changeOverlay(o T, change func(overlay[T]) overlay[T]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := cluster.Key(o)
@@ -122,11 +126,11 @@ func (s *store[T]) overlay(o T, change func(own[T]) own[T]) {
 	if !ok || now.GetUID() != o.GetUID() {
 		return
 	}
-	w, wrote := s.own[key]
+	w, wrote := s.overlays[key]
 	if !wrote {
-		w = own[T]{object: now, last: now, uid: now.GetUID(), version: version(now)}
+		w = overlay[T]{object: now, last: now, uid: now.GetUID(), version: version(now)}
 	}
 	if left := change(w); wrote || left.object != w.object {
-		s.alter(key, func() { s.own[key] = left })
+		s.change(key, func() { s.overlays[key] = left })
 	}
 }

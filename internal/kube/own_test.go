@@ -41,7 +41,7 @@ type model struct {
 	newest      map[types.UID]int
 	going, dead map[types.UID]bool
 	// shown is what listeners have been told, seen what was ever read, and parted
-	// what BeforeGone was told of.
+	// what BeforeDelete was told of.
 	shown        map[string]*storagev1.VolumeAttachment
 	seen, parted map[types.UID]bool
 	// heard is what listeners were told of, passed what they need not hear of.
@@ -58,7 +58,7 @@ func newModel(t *rapid.T) *model {
 	}
 	c := &Cache[*storagev1.VolumeAttachment]{store: s}
 	c.Watch(func(_, _ *storagev1.VolumeAttachment) {})
-	c.BeforeGone(func(a *storagev1.VolumeAttachment) {
+	c.BeforeDelete(func(a *storagev1.VolumeAttachment) {
 		if m.parted[a.UID] {
 			t.Fatalf("%s has gone twice", a.UID)
 		}
@@ -88,8 +88,8 @@ func TestWriterModel(t *testing.T) {
 				t.Fatalf("%s was read, and listeners never heard of it", uid)
 			}
 		}
-		if len(m.store.own) > 0 {
-			t.Fatalf("own writes are left: %v", m.store.own)
+		if len(m.store.overlays) > 0 {
+			t.Fatalf("own writes are left: %v", m.store.overlays)
 		}
 		for _, got := range []map[string]*storagev1.VolumeAttachment{m.store.objects, m.shown} {
 			if !maps.EqualFunc(got, m.there, func(a, b *storagev1.VolumeAttachment) bool {
@@ -202,7 +202,7 @@ func (m *model) tell() {
 	m.told++
 	o := e.Object.(*storagev1.VolumeAttachment)
 	m.know(o)
-	f := feed[*storagev1.VolumeAttachment]{m.store}
+	f := reflectorStore[*storagev1.VolumeAttachment]{m.store}
 	do := f.Update
 	if e.Type == watch.Deleted {
 		m.dead[o.UID] = true
@@ -234,7 +234,7 @@ func (m *model) relist() {
 	for uid := range made {
 		m.dead[uid] = true
 	}
-	if err := (feed[*storagev1.VolumeAttachment]{m.store}).Replace(list, strconv.Itoa(m.told)); err != nil {
+	if err := (reflectorStore[*storagev1.VolumeAttachment]{m.store}).Replace(list, strconv.Itoa(m.told)); err != nil {
 		m.Fatal(err)
 	}
 }
@@ -421,7 +421,7 @@ func follows(was *storagev1.VolumeAttachment, c change[*storagev1.VolumeAttachme
 // hear is what a listener makes of what it is told.
 func (m *model) hear() {
 	l := m.store.listeners[0]
-	for _, c := range l.waiting {
+	for _, c := range l.queue {
 		switch {
 		case c.before == nil:
 			m.once(c.after.UID)
@@ -440,7 +440,7 @@ func (m *model) hear() {
 			m.Fatalf("told of %v > %v, knew %v", c.before, c.after, m.shown)
 		}
 	}
-	l.waiting = nil
+	l.queue = nil
 }
 
 // once is that an object is told of first.

@@ -10,9 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Roles returns roles of one name that grant exactly rights, and their bindings
-// to a subject: a cluster role for the rights that have no namespace, and in
-// each namespace a role for those that end there.
+// Roles returns RBAC objects, all called name, that grant exactly rights to a subject: a
+// ClusterRole for the rights without a namespace, a Role for each namespace, and their bindings.
 func Roles(name string, rights []Access, to rbacv1.Subject) []runtime.Object {
 	in := map[string][]Access{}
 	for _, a := range rights {
@@ -35,7 +34,7 @@ func Roles(name string, rights []Access, to rbacv1.Subject) []runtime.Object {
 	return out
 }
 
-// rules returns a rule for each resource, and for each choice of its objects.
+// rules returns one rule for each resource and set of object names.
 func rules(rights []Access) []rbacv1.PolicyRule {
 	var out []rbacv1.PolicyRule
 	for _, a := range rights {
@@ -60,17 +59,17 @@ func rules(rights []Access) []rbacv1.PolicyRule {
 	return out
 }
 
-// User returns a user, to whom a role may be given.
+// User returns the subject of a user.
 func User(name string) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: name}
 }
 
-// Group returns all users of a group.
+// Group returns the subject of a group of users.
 func Group(name string) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: name}
 }
 
-// ServiceAccount returns the user that Pods with that account are.
+// ServiceAccount returns the subject of a ServiceAccount.
 func ServiceAccount(namespace, name string) rbacv1.Subject {
 	return rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}
 }

@@ -12,11 +12,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ErrNotText says that a Secret has a value that CSI cannot carry.
+// ErrNotText says that a value of a Secret is not UTF-8, so that CSI cannot carry it.
 var ErrNotText = errors.New("not UTF-8 text, which CSI needs")
 
-// SecretData reads what a reference names, live: Secrets are never cached. No
-// reference is no data.
+// SecretData reads the Secret that ref names from the API server: Secrets are never cached. It
+// returns nil for a nil ref. A missing Secret is an error for which apierrors.IsNotFound is true.
 func SecretData(
 	ctx context.Context, client kubernetes.Interface, ref *corev1.SecretReference,
 ) (map[string]string, error) {
@@ -37,9 +37,8 @@ func SecretData(
 	return out, nil
 }
 
-// SecretDataLeft reads what a reference names for a way back, on which a Secret
-// that is gone must not stop anybody: then there is no data, and missing says
-// so.
+// SecretDataLeft is SecretData for calls that undo something (detach, delete), which a missing
+// Secret must not prevent: it returns no data then, and the error of the API server as missing.
 func SecretDataLeft(
 	ctx context.Context, client kubernetes.Interface, ref *corev1.SecretReference,
 ) (data map[string]string, missing, err error) {

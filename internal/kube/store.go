@@ -13,39 +13,38 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// store is what a watch fills, with the answers to own writes laid over it: the
-// objects, by key, and their indexes, each object under a few words that are mostly
-// its own. It tells listeners of what the watch tells, once and after it can be
-// read; own writes are only read sooner.
+// store holds objects by key, as the watch reports them, with overlays of own writes, and indexes
+// of them. It notifies listeners of each change that the watch reports, once, after readers can see
+// it; own writes are visible to readers sooner, but listeners hear of them from the watch.
 type store[T Object] struct {
 	indexers  cluster.Indexers[T]
 	trim      cache.TransformFunc
 	listeners []*listener[T]
-	// gone are called for what cannot be read any more, before anybody can find
-	// that out.
-	gone []func(T)
+	// beforeDelete holds the handlers that are called with each deleted object before readers can
+	// see the deletion.
+	beforeDelete []func(T)
 
 	mu sync.RWMutex
-	// objects are as the watch has told them.
+	// objects holds the objects as the watch has reported them.
 	objects map[string]T
-	// told is the version up to which the watch has told everything. Versions of
-	// one kind are numbers that grow with each write, and a watch tells in order.
-	told uint64
-	// own are answers to own writes that the watch has not caught up with.
-	own     map[string]own[T]
-	indexes map[string]index
+	// seen is the resource version up to which the watch has reported everything. Versions of one
+	// kind are numbers that grow with each write, and a watch reports in order.
+	seen uint64
+	// overlays holds the results of own writes that the watch has not caught up with.
+	overlays map[string]overlay[T]
+	indexes  map[string]index
 
-	full   chan struct{}
-	filled sync.Once
+	synced   chan struct{}
+	syncOnce sync.Once
 }
 
-var _ cache.TransformingStore = (*feed[*corev1.Pod])(nil)
+var _ cache.TransformingStore = (*reflectorStore[*corev1.Pod])(nil)
 
 func newStore[T Object](indexers cluster.Indexers[T], trim cache.TransformFunc) *store[T] {
 	s := &store[T]{
-		indexers: indexers, trim: trim, objects: map[string]T{}, own: map[string]own[T]{},
+		indexers: indexers, trim: trim, objects: map[string]T{}, overlays: map[string]overlay[T]{},
 		indexes: make(map[string]index, len(indexers)),
-		full:    make(chan struct{}),
+		synced:  make(chan struct{}),
 	}
 	for name := range indexers {
 		s.indexes[name] = index{}
@@ -53,7 +52,7 @@ func newStore[T Object](indexers cluster.Indexers[T], trim cache.TransformFunc) 
 	return s
 }
 
-// get returns the newest state of an object that is known.
+// get returns the newest known state of an object.
 func (s *store[T]) get(key string) (T, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -62,7 +61,7 @@ func (s *store[T]) get(key string) (T, bool) {
 
 func (s *store[T]) newest(key string) (T, bool) {
 	var none T
-	if w, wrote := s.own[key]; wrote {
+	if w, wrote := s.overlays[key]; wrote {
 		return w.object, w.object != none
 	}
 	o, ok := s.objects[key]
@@ -72,13 +71,13 @@ func (s *store[T]) newest(key string) (T, bool) {
 func (s *store[T]) list() []T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := s.all(maps.Keys(s.objects), len(s.objects)+len(s.own))
-	return append(out, s.all(s.made, 0)...)
+	out := s.all(maps.Keys(s.objects), len(s.objects)+len(s.overlays))
+	return append(out, s.all(s.createdKeys, 0)...)
 }
 
-// made are the keys of own objects that the watch has not told of.
-func (s *store[T]) made(yield func(string) bool) {
-	for key := range s.own {
+// createdKeys yields the keys that have an overlay but that the watch has not reported.
+func (s *store[T]) createdKeys(yield func(string) bool) {
+	for key := range s.overlays {
 		if _, told := s.objects[key]; !told && !yield(key) {
 			return
 		}
@@ -105,107 +104,107 @@ func (s *store[T]) all(keys func(func(string) bool), n int) []T {
 	return out
 }
 
-// put takes an object as the watch tells it.
-func (s *store[T]) put(o T) {
+// update stores an object that the watch reports.
+func (s *store[T]) update(o T) {
 	s.mu.Lock()
-	s.told = max(s.told, version(o))
-	news := s.set(cluster.Key(o), o, true, version(o))
+	s.seen = max(s.seen, version(o))
+	changes := s.set(cluster.Key(o), o, true, version(o))
 	s.mu.Unlock()
-	s.tell(news...)
+	s.notify(changes...)
 }
 
-// remove takes an object away; o is its last state.
+// remove stores that the watch reports a deletion; o is the object's last state.
 func (s *store[T]) remove(o T) {
 	key, upTo := cluster.Key(o), version(o)
 	s.mu.Lock()
-	s.told = max(s.told, upTo)
-	if w, wrote := s.own[key]; wrote && w.uid == o.GetUID() {
+	s.seen = max(s.seen, upTo)
+	if w, wrote := s.overlays[key]; wrote && w.uid == o.GetUID() {
 		upTo = w.version
 	}
-	news := s.set(key, o, false, upTo)
+	changes := s.set(key, o, false, upTo)
 	s.mu.Unlock()
-	s.tell(news...)
+	s.notify(changes...)
 }
 
-// replace makes these all objects that there are, or were at a version, which a
-// list may be of that was made before an own write. A version from before what the
-// watch has told is of a history that has begun anew: own writes are none of its.
+// replace stores a list of all objects at version upTo. The list may be older than an own write. If
+// upTo is lower than what the watch has reported, the server has restarted its versions, and all
+// overlays are dropped.
 func (s *store[T]) replace(all []T, upTo uint64) {
-	var news []change[T]
+	var changes []change[T]
 	s.mu.Lock()
 	for _, o := range all {
 		upTo = max(upTo, version(o))
 	}
-	anew := upTo < s.told
-	s.told = upTo
-	if anew {
-		upTo = startedOver
+	restarted := upTo < s.seen
+	s.seen = upTo
+	if restarted {
+		upTo = versionsRestarted
 	}
 	if len(s.objects) == 0 {
 		s.objects = make(map[string]T, len(all))
 	}
-	there := make(map[string]bool, len(all))
+	listed := make(map[string]bool, len(all))
 	for _, o := range all {
 		key := cluster.Key(o)
-		there[key] = true
-		news = append(news, s.set(key, o, true, upTo)...)
+		listed[key] = true
+		changes = append(changes, s.set(key, o, true, upTo)...)
 	}
 	for key, o := range s.objects {
-		if !there[key] {
-			news = append(news, s.set(key, o, false, upTo)...)
+		if !listed[key] {
+			changes = append(changes, s.set(key, o, false, upTo)...)
 		}
 	}
-	for key := range s.own {
+	for key := range s.overlays {
 		if _, told := s.objects[key]; !told {
 			var none T
-			news = append(news, s.set(key, none, false, upTo)...)
+			changes = append(changes, s.set(key, none, false, upTo)...)
 		}
 	}
 	s.mu.Unlock()
-	s.tell(news...)
-	s.filled.Do(func() { close(s.full) })
+	s.notify(changes...)
+	s.syncOnce.Do(func() { close(s.synced) })
 }
 
-// set takes what the watch tells of a key up to a version: an object, or that there
-// is none, of which o is the last state if one was told of. It returns what is to
-// be told.
-func (s *store[T]) set(key string, o T, there bool, upTo uint64) (news []change[T]) {
+// set stores what the watch reports of a key up to a version: object o, or, if exists is false,
+// that there is none; then o is the last known state, if any. It returns the changes that listeners
+// have to hear of.
+func (s *store[T]) set(key string, o T, exists bool, upTo uint64) (changes []change[T]) {
 	var none T
 	before, known := s.objects[key]
-	s.alter(key, func() {
-		if there {
+	s.change(key, func() {
+		if exists {
 			s.objects[key] = o
 		} else {
 			delete(s.objects, key)
 		}
-		w, wrote := s.own[key]
+		w, wrote := s.overlays[key]
 		if !wrote {
 			return
 		}
-		left, lasts := w.caughtUp(o, there, upTo)
-		if lasts {
-			s.own[key] = left
+		rest, remains := w.merge(o, exists, upTo)
+		if remains {
+			s.overlays[key] = rest
 			return
 		}
-		delete(s.own, key)
-		if is := there && o.GetUID() == w.uid; !is && (!known || before.GetUID() != w.uid) {
-			// It came and went unseen, and has been read here.
-			news = append(news, change[T]{w.last, none})
+		delete(s.overlays, key)
+		if is := exists && o.GetUID() == w.uid; !is && (!known || before.GetUID() != w.uid) {
+			// Readers have seen an object that was created and deleted without a report of the watch.
+			changes = append(changes, change[T]{w.last, none})
 		}
 	})
 	switch {
-	case there:
-		return append(news, changes(before, o, known)...)
+	case exists:
+		return append(changes, changesBetween(before, o, known)...)
 	case known:
-		return append(news, change[T]{o, none})
+		return append(changes, change[T]{o, none})
 	}
-	return news
+	return changes
 }
 
-// changes returns what is told of an object that was there before, or not. What
-// was made anew under its name, while the watch was away, has gone and come. The
-// fakes of tests have no versions.
-func changes[T Object](before, after T, known bool) []change[T] {
+// changesBetween returns the changes that listeners hear of when the watch reports an object. If it
+// was deleted and created under the same name while the watch was interrupted, these are two
+// changes. Objects of test fakes have no versions: each report is a change.
+func changesBetween[T Object](before, after T, known bool) []change[T] {
 	var none T
 	switch {
 	case known && before.GetUID() != after.GetUID():
@@ -216,14 +215,14 @@ func changes[T Object](before, after T, known bool) []change[T] {
 	return nil
 }
 
-// alter changes what is known of a key, and puts the object where it is to be found
-// then.
-func (s *store[T]) alter(key string, change func()) {
-	before, was := s.newest(key)
+// change calls a function that changes what is known of a key, and updates the index. Handlers of
+// beforeDelete are called if the object is gone then.
+func (s *store[T]) change(key string, change func()) {
+	before, existed := s.newest(key)
 	change()
-	after, is := s.newest(key)
-	if was && (!is || before.GetUID() != after.GetUID()) {
-		for _, f := range s.gone {
+	after, exists := s.newest(key)
+	if existed && (!exists || before.GetUID() != after.GetUID()) {
+		for _, f := range s.beforeDelete {
 			f(before)
 		}
 	}
@@ -231,13 +230,12 @@ func (s *store[T]) alter(key string, change func()) {
 }
 
 func version(o metav1.Object) uint64 {
-	// Versions are numbers; the fakes of tests have none.
+	// The fakes of tests have no versions.
 	v, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	return v
 }
 
-// reindex puts an object where it is to be found now; before or after may be
-// none.
+// reindex updates the indexes; before or after may be the zero value.
 func (s *store[T]) reindex(key string, before, after T) {
 	var none T
 	if before == after {
@@ -263,29 +261,29 @@ func (s *store[T]) reindex(key string, before, after T) {
 	}
 }
 
-func (s *store[T]) tell(changes ...change[T]) {
+func (s *store[T]) notify(changes ...change[T]) {
 	for _, l := range s.listeners {
-		l.tell(changes)
+		l.notify(changes)
 	}
 }
 
-// feed is how the watch sees a store.
-type feed[T Object] struct{ *store[T] }
+// reflectorStore is a store as client-go's reflector needs it.
+type reflectorStore[T Object] struct{ *store[T] }
 
-// Add takes an object that is new.
-func (f feed[T]) Add(o any) error { return f.Update(o) }
+// Add stores a new object.
+func (f reflectorStore[T]) Add(o any) error { return f.Update(o) }
 
-// Update takes an object that is new or has changed.
-func (f feed[T]) Update(o any) error {
+// Update stores a new or changed object.
+func (f reflectorStore[T]) Update(o any) error {
 	t, err := f.trim(o)
 	if err == nil {
-		f.put(t.(T))
+		f.update(t.(T))
 	}
 	return err
 }
 
-// Delete takes the last state of an object that is gone.
-func (f feed[T]) Delete(o any) error {
+// Delete stores a deletion; o is the object's last state.
+func (f reflectorStore[T]) Delete(o any) error {
 	t, err := f.trim(o)
 	if err == nil {
 		f.remove(t.(T))
@@ -293,8 +291,8 @@ func (f feed[T]) Delete(o any) error {
 	return err
 }
 
-// Replace takes all objects that there are, or were at a version.
-func (f feed[T]) Replace(all []any, at string) error {
+// Replace stores all objects of a list at a resource version.
+func (f reflectorStore[T]) Replace(all []any, at string) error {
 	out := make([]T, 0, len(all))
 	for _, o := range all {
 		t, err := f.trim(o)
@@ -309,7 +307,8 @@ func (f feed[T]) Replace(all []any, at string) error {
 }
 
 // Resync does nothing.
-func (f feed[T]) Resync() error { return nil }
+func (f reflectorStore[T]) Resync() error { return nil }
 
-// Transformer has a stream of all objects hold none of them as it comes.
-func (f feed[T]) Transformer() cache.TransformFunc { return f.trim }
+// Transformer returns the function that trims objects. The reflector calls it for each object of a
+// streamed list as it arrives, so that the untrimmed objects are never held all at once.
+func (f reflectorStore[T]) Transformer() cache.TransformFunc { return f.trim }

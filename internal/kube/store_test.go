@@ -47,9 +47,9 @@ func versionOf(p *corev1.Pod) string {
 	return p.Name + p.ResourceVersion
 }
 
-func podStore() (*store[*corev1.Pod], feed[*corev1.Pod]) {
+func podStore() (*store[*corev1.Pod], reflectorStore[*corev1.Pod]) {
 	s := newStore(nodePodIndexers(), new(trimmer).trim)
-	return s, feed[*corev1.Pod]{s}
+	return s, reflectorStore[*corev1.Pod]{s}
 }
 
 // TestStoreTells: listeners hear of what has changed, in order, with the last
@@ -110,36 +110,36 @@ func TestStoreOwnWrites(t *testing.T) {
 			t.Errorf("found %v, see %s", by, want)
 		}
 	}
-	s.wrote(say("a 1"))
+	s.recordWrite(say("a 1"))
 	see("a1")
 	_ = f.Add(say("a 2"))
 	see("a2")
-	s.wrote(say("a 5"))
-	s.wrote(say("a 4"))
+	s.recordWrite(say("a 5"))
+	s.recordWrite(say("a 4"))
 	see("a5")
 	_ = f.Update(say("a 3"))
 	see("a5")
 	_ = f.Update(say("a 6"))
 	see("a6")
-	s.wrote(say("a 7"))
+	s.recordWrite(say("a 7"))
 	_ = f.Replace([]any{say("a 6")}, "6")
 	see("a7")
 	_ = f.Replace([]any{say("a 8")}, "8")
 	see("a8")
-	s.wrote(say("a 10"))
+	s.recordWrite(say("a 10"))
 	_ = f.Replace([]any{say("a 8")}, "9")
 	see("a10")
 	_ = f.Replace([]any{say("a 5")}, "7")
 	see("a5")
-	s.wrote(say("a 11"))
+	s.recordWrite(say("a 11"))
 	_ = f.Delete(say("a 12"))
 	see("-")
-	s.wrote(say("a 9"))
+	s.recordWrite(say("a 9"))
 	see("-")
 	_ = f.Add(say("a 13"))
 	see("a13")
-	if len(s.own) > 0 {
-		t.Errorf("own writes are left: %v", s.own)
+	if len(s.overlays) > 0 {
+		t.Errorf("own writes are left: %v", s.overlays)
 	}
 }
 

@@ -10,22 +10,21 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// Translation says which CSI source stands for a volume of another kind; nil is
-// none. Both are pure and are never asked about what has a CSI source.
+// Translation returns the CSI source that stands for a volume of another kind, or nil. Both
+// functions are pure and are only called for volumes without a CSI source.
 type Translation struct {
 	Volume func(*corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource
 	Inline func(*corev1.Volume) *corev1.CSIVolumeSource
 }
 
-// Translated returns a client that shows volumes of another kind with the CSI
-// source that stands for them beside their own, and whose caches do so too. The
-// API server never sees it: it is taken out of what is written.
+// Translated returns a client whose volumes of another kind have, beside their own source, the CSI
+// source that stands for them. Caches made of the client show the same. The API server never sees
+// the CSI source: writes leave it out.
 func Translated(client kubernetes.Interface, t Translation) kubernetes.Interface {
 	return &translated{client, t}
 }
 
-// Show adds what stands for the sources of a volume or a Pod. It may be
-// repeated.
+// Show adds the translated CSI sources to a volume or a Pod. It may be repeated.
 func (t Translation) Show(o any) {
 	switch o := o.(type) {
 	case *corev1.PersistentVolume:
@@ -44,8 +43,9 @@ func (t Translation) Show(o any) {
 	}
 }
 
-// plain returns the volume as the API server knows it: there each has one source
-// only, so where another one has a translation, the CSI source was added.
+// plain returns the volume as the API server knows it, without a CSI source that Show has added.
+// The server allows one source only, so if the other source has a translation, Show has added this
+// one.
 func (t Translation) plain(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 	if v == nil || v.Spec.CSI == nil {
 		return v
@@ -63,8 +63,8 @@ type translated struct {
 	Translation
 }
 
-// transformOf returns what is done to each object before it is cached, and the
-// client to fill caches with, which do the rest.
+// transformOf returns the function that changes each object before it is cached, and the client to
+// fill caches with. That client is not a translating one: the function translates.
 func transformOf(client kubernetes.Interface) (func(any) (any, error), kubernetes.Interface) {
 	trim := new(trimmer).trim
 	t, ok := client.(*translated)
@@ -92,7 +92,8 @@ func (c translatedCore) PersistentVolumes() corev1client.PersistentVolumeInterfa
 	return translatedVolumes{c.CoreV1Interface.PersistentVolumes(), c.Translation}
 }
 
-// Pods returns the client of Pods. Nobody here writes a Pod whole.
+// Pods returns the client of Pods. Only Patch and List translate: no component uses another method
+// that returns a Pod.
 func (c translatedCore) Pods(namespace string) corev1client.PodInterface {
 	return translatedPods{c.CoreV1Interface.Pods(namespace), c.Translation}
 }
@@ -109,14 +110,14 @@ func (c translatedVolumes) shown(v *corev1.PersistentVolume, err error) (*corev1
 	return v, err
 }
 
-// Create writes the volume without what was added to it.
+// Create writes the volume without its translated source.
 func (c translatedVolumes) Create(
 	ctx context.Context, v *corev1.PersistentVolume, o metav1.CreateOptions,
 ) (*corev1.PersistentVolume, error) {
 	return c.shown(c.PersistentVolumeInterface.Create(ctx, c.plain(v), o))
 }
 
-// Update writes the volume without what was added to it.
+// Update writes the volume without its translated source.
 func (c translatedVolumes) Update(
 	ctx context.Context, v *corev1.PersistentVolume, o metav1.UpdateOptions,
 ) (*corev1.PersistentVolume, error) {

@@ -8,14 +8,13 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// trimmer prepares objects for a cache, which holds very many of them: it drops
-// what no component reads, and has equal parts of different objects be one.
-// An object that lost more than its managedFields (without which the API server
-// takes an update as one of all else) is patched, never updated whole: Pods and
-// Nodes.
-type trimmer struct{ equal shares }
+// trimmer prepares objects for a cache that holds very many of them: it drops what no component
+// reads, and shares equal parts of different objects. Pods and Nodes lose more than their
+// managedFields, so they must be patched: an update would delete what was dropped. An update of an
+// object without managedFields changes nothing but what the component has changed.
+type trimmer struct{ shared interner }
 
-// trim is called for each object before anybody sees it; it may be called again.
+// trim changes an object before any reader sees it. It may be repeated.
 func (t *trimmer) trim(o any) (any, error) {
 	m, ok := o.(metav1.Object)
 	if !ok {
@@ -28,37 +27,37 @@ func (t *trimmer) trim(o any) (any, error) {
 	case *corev1.Node:
 		o.Status.Images = nil
 	case *corev1.PersistentVolumeClaim:
-		t.equal.claim(o)
+		t.shared.claim(o)
 	case *corev1.PersistentVolume:
-		t.equal.volume(o)
+		t.shared.volume(o)
 	case *storagev1.VolumeAttachment:
-		o.Spec.Attacher, o.Spec.NodeName = t.equal.text(o.Spec.Attacher), t.equal.text(o.Spec.NodeName)
+		o.Spec.Attacher, o.Spec.NodeName = t.shared.text(o.Spec.Attacher), t.shared.text(o.Spec.NodeName)
 	}
-	t.equal.meta(m)
+	t.shared.meta(m)
 	return o, nil
 }
 
-// pod keeps what mounting needs and, of a Pod that has no node yet, what
-// choosing one does.
+// pod keeps what mounting needs and, for a Pod without a node, what placement needs.
 func (t *trimmer) pod(p *corev1.Pod) {
 	p.Labels, p.OwnerReferences, p.Finalizers, p.GenerateName = nil, nil, nil, ""
 	p.Annotations = only(p.Annotations, volume.AnnMountAt, volume.AnnMountOptions, volume.AnnNextMounted,
 		volume.AnnNextHealthy)
-	was := p.Spec
+	spec := p.Spec
 	p.Spec = corev1.PodSpec{
-		Volumes: storage(was.Volumes), NodeName: t.equal.text(was.NodeName), SecurityContext: ownership(was.SecurityContext),
-		ServiceAccountName: t.equal.text(was.ServiceAccountName),
+		Volumes: driverVolumes(spec.Volumes), NodeName: t.shared.text(spec.NodeName),
+		SecurityContext:    fsGroupOf(spec.SecurityContext),
+		ServiceAccountName: t.shared.text(spec.ServiceAccountName),
 	}
-	if was.NodeName == "" {
-		p.Spec.NodeSelector, p.Spec.Affinity, p.Spec.Tolerations = was.NodeSelector, was.Affinity, was.Tolerations
-		p.Spec.SchedulerName, p.Spec.SchedulingGates = t.equal.text(was.SchedulerName), was.SchedulingGates
+	if spec.NodeName == "" {
+		p.Spec.NodeSelector, p.Spec.Affinity, p.Spec.Tolerations = spec.NodeSelector, spec.Affinity, spec.Tolerations
+		p.Spec.SchedulerName, p.Spec.SchedulingGates = t.shared.text(spec.SchedulerName), spec.SchedulingGates
 	}
 	p.Status = corev1.PodStatus{
-		Phase: corev1.PodPhase(t.equal.text(string(p.Status.Phase))), Conditions: told(p.Status.Conditions),
+		Phase: corev1.PodPhase(t.shared.text(string(p.Status.Phase))), Conditions: ownConditions(p.Status.Conditions),
 	}
 }
 
-// only returns the entries of some keys.
+// only returns the entries with one of the keys.
 func only(m map[string]string, keys ...string) map[string]string {
 	var out map[string]string
 	for _, key := range keys {
@@ -76,11 +75,11 @@ func only(m map[string]string, keys ...string) map[string]string {
 	return out
 }
 
-// storage returns the volumes that may be storage of drivers.
-func storage(all []corev1.Volume) []corev1.Volume {
+// driverVolumes returns the volumes that a driver may serve.
+func driverVolumes(all []corev1.Volume) []corev1.Volume {
 	n := 0
 	for i := range all {
-		if ofDrivers(&all[i]) {
+		if usesDriver(&all[i]) {
 			n++
 		}
 	}
@@ -89,27 +88,27 @@ func storage(all []corev1.Volume) []corev1.Volume {
 	}
 	out := make([]corev1.Volume, 0, n)
 	for i := range all {
-		if ofDrivers(&all[i]) {
+		if usesDriver(&all[i]) {
 			out = append(out, all[i])
 		}
 	}
 	return out
 }
 
-func ofDrivers(v *corev1.Volume) bool {
+func usesDriver(v *corev1.Volume) bool {
 	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil
 }
 
-// ownership keeps what says who a volume's files belong to.
-func ownership(c *corev1.PodSecurityContext) *corev1.PodSecurityContext {
+// fsGroupOf returns the part of the security context that sets the ownership of a volume's files.
+func fsGroupOf(c *corev1.PodSecurityContext) *corev1.PodSecurityContext {
 	if c == nil || c.FSGroup == nil {
 		return nil
 	}
 	return &corev1.PodSecurityContext{FSGroup: c.FSGroup, FSGroupChangePolicy: c.FSGroupChangePolicy}
 }
 
-// told keeps the conditions by which components know what they have said.
-func told(all []corev1.PodCondition) []corev1.PodCondition {
+// ownConditions returns the conditions that volplane's components have written themselves.
+func ownConditions(all []corev1.PodCondition) []corev1.PodCondition {
 	var out []corev1.PodCondition
 	for _, c := range all {
 		if c.Type == volume.ConditionVolumesMounted || c.Type == volume.ConditionVolumesHealthy ||

@@ -86,8 +86,8 @@ func TestTrimLeavesWhatIsUpdatedWhole(t *testing.T) {
 		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.VolumeAttachment{},
 		&storagev1.CSIStorageCapacity{},
 	} {
-		for n := range maxShared + 2 {
-			f := filler{n: n % (maxShared + 1) * 1000}
+		for n := range maxInterned + 2 {
+			f := filler{n: n % (maxInterned + 1) * 1000}
 			f.fill(reflect.ValueOf(o).Elem())
 			want := o.DeepCopyObject().(object)
 			want.SetManagedFields(nil)

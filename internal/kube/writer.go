@@ -17,11 +17,12 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 )
 
-// Writer is a Cache that a component also writes to. A write is the request and,
-// when the API server has answered, its result laid over the cache: who reads after
-// it reads it, although the watch is late. What has an unknown outcome, because
-// no answer came, changes nothing that is read: the write has to be repeated until
-// it has an answer, and who must not act in between has to remember that himself.
+// Writer is a Cache that a component also writes to. When the API server has answered a write, the
+// result is laid over the cache, so that every later read sees it even if the watch is late. A
+// write without an answer has an unknown outcome and does not change the cache: it must be repeated
+// until it is answered, and a component that must not act before that has to remember it.
+//
+// Requests have the rights of the component's client.
 //
 // Requests have the rights of the component's client.
 type Writer[T Object] struct {
@@ -30,7 +31,7 @@ type Writer[T Object] struct {
 	api  func(namespace string) API[T]
 }
 
-// API is the client of one kind, of a namespace where there are any.
+// API is the typed client of one kind, for one namespace if the kind has namespaces.
 type API[T any] interface {
 	Create(ctx context.Context, o T, opts metav1.CreateOptions) (T, error)
 	Update(ctx context.Context, o T, opts metav1.UpdateOptions) (T, error)
@@ -41,14 +42,14 @@ type API[T any] interface {
 	) (T, error)
 }
 
-// WritePods returns the cache of Pods with a client to write them by.
+// WritePods returns the cache of Pods with a client to write them.
 func (c *Caches) WritePods(client kubernetes.Interface) Writer[*corev1.Pod] {
 	return Writer[*corev1.Pod]{
 		c.Pods(), "pod", func(namespace string) API[*corev1.Pod] { return client.CoreV1().Pods(namespace) },
 	}
 }
 
-// WriteClaims returns the cache of claims with a client to write them by.
+// WriteClaims returns the cache of claims with a client to write them.
 func (c *Caches) WriteClaims(client kubernetes.Interface) Writer[*corev1.PersistentVolumeClaim] {
 	return Writer[*corev1.PersistentVolumeClaim]{
 		c.Claims(), "claim",
@@ -58,19 +59,19 @@ func (c *Caches) WriteClaims(client kubernetes.Interface) Writer[*corev1.Persist
 	}
 }
 
-// WriteVolumes returns the cache of volumes with a client to write them by.
+// WriteVolumes returns the cache of volumes with a client to write them.
 func (c *Caches) WriteVolumes(client kubernetes.Interface) Writer[*corev1.PersistentVolume] {
 	return Writer[*corev1.PersistentVolume]{
 		c.Volumes(), "volume", func(string) API[*corev1.PersistentVolume] { return client.CoreV1().PersistentVolumes() },
 	}
 }
 
-// WriteNodes returns the cache of Nodes with a client to write them by.
+// WriteNodes returns the cache of Nodes with a client to write them.
 func (c *Caches) WriteNodes(client kubernetes.Interface) Writer[*corev1.Node] {
 	return Writer[*corev1.Node]{c.Nodes(), "node", func(string) API[*corev1.Node] { return client.CoreV1().Nodes() }}
 }
 
-// WriteAttachments returns the cache of attachments with a client to write them by.
+// WriteAttachments returns the cache of VolumeAttachments with a client to write them.
 func (c *Caches) WriteAttachments(client kubernetes.Interface) Writer[*storagev1.VolumeAttachment] {
 	return Writer[*storagev1.VolumeAttachment]{
 		c.Attachments(), "attachment",
@@ -80,8 +81,7 @@ func (c *Caches) WriteAttachments(client kubernetes.Interface) Writer[*storagev1
 	}
 }
 
-// WriteCapacities returns the cache of capacity objects with a client to write them
-// by.
+// WriteCapacities returns the cache of CSIStorageCapacities with a client to write them.
 func (c *Caches) WriteCapacities(client kubernetes.Interface) Writer[*storagev1.CSIStorageCapacity] {
 	return Writer[*storagev1.CSIStorageCapacity]{
 		c.Capacities(), "capacity object",
@@ -91,15 +91,16 @@ func (c *Caches) WriteCapacities(client kubernetes.Interface) Writer[*storagev1.
 	}
 }
 
-// Create makes an object.
+// Create creates an object. If an earlier create without an answer took effect, the error is
+// AlreadyExists.
 func (w Writer[T]) Create(ctx context.Context, o T) (T, error) {
 	got, err := w.api(o.GetNamespace()).Create(ctx, o, metav1.CreateOptions{})
 	return w.answer("create", o, got, err)
 }
 
-// Ensure makes an object, or returns the one that has its name already, as it is
-// now. An answer that was lost is found so. An error of the look at that one is none
-// of the creation: nobody must take it for a refusal.
+// Ensure creates an object, or returns the existing one with its name as the API server has it now:
+// so it may be repeated after a lost answer. An error of that read does not have the type of an API
+// error, so that nobody takes it for a refusal of the create.
 func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error) {
 	got, err = w.Create(ctx, o)
 	if !apierrors.IsAlreadyExists(err) {
@@ -112,13 +113,13 @@ func (w Writer[T]) Ensure(ctx context.Context, o T) (got T, made bool, err error
 	return got, false, err
 }
 
-// Update writes all of an object but its status.
+// Update writes an object except its status.
 func (w Writer[T]) Update(ctx context.Context, o T) (T, error) {
 	got, err := w.api(o.GetNamespace()).Update(ctx, o, metav1.UpdateOptions{})
 	return w.answer("update", o, got, err)
 }
 
-// UpdateStatus writes the status of an object of a kind that has it apart.
+// UpdateStatus writes the status of an object whose kind has a status subresource.
 func (w Writer[T]) UpdateStatus(ctx context.Context, o T) (T, error) {
 	api := w.api(o.GetNamespace()).(interface {
 		UpdateStatus(ctx context.Context, o T, opts metav1.UpdateOptions) (T, error)
@@ -127,8 +128,8 @@ func (w Writer[T]) UpdateStatus(ctx context.Context, o T) (T, error) {
 	return w.answer("update the status of", o, got, err)
 }
 
-// Patch changes an object, or a part of it such as its status; the patch is written
-// as JSON.
+// Patch changes an object, or a subresource of it such as its status. The patch is marshalled to
+// JSON.
 func (w Writer[T]) Patch(ctx context.Context, o T, kind types.PatchType, patch any, part ...string) (got T, err error) {
 	text, err := json.Marshal(patch)
 	if err == nil {
@@ -137,9 +138,9 @@ func (w Writer[T]) Patch(ctx context.Context, o T, kind types.PatchType, patch a
 	return w.answer("patch", o, got, err)
 }
 
-// Delete deletes an object, and no other one of its name. From then on it is read as
-// one that is being deleted, until the watch tells more: the API server does not say
-// whether it is gone. To delete what is gone succeeds.
+// Delete deletes an object by its UID, not another one of the same name. Since the API server does
+// not say whether the object is gone, the cache shows it as being deleted until the watch reports
+// more. Deleting an object that is gone succeeds.
 func (w Writer[T]) Delete(ctx context.Context, o T, opts metav1.DeleteOptions) error {
 	if opts.Preconditions == nil {
 		opts.Preconditions = metav1.NewUIDPreconditions(string(o.GetUID()))
@@ -149,9 +150,9 @@ func (w Writer[T]) Delete(ctx context.Context, o T, opts metav1.DeleteOptions) e
 		return fmt.Errorf("delete %s %s: %w", w.kind, cluster.Key(o), err)
 	}
 	now := metav1.Now()
-	w.store.learn(o, fact[T]{
-		shows:  func(o T) bool { return o.GetDeletionTimestamp() != nil },
-		impose: func(o T) { o.SetDeletionTimestamp(&now) },
+	w.store.recordFact(o, fact[T]{
+		holds: func(o T) bool { return o.GetDeletionTimestamp() != nil },
+		apply: func(o T) { o.SetDeletionTimestamp(&now) },
 	})
 	return nil
 }
@@ -162,17 +163,18 @@ func (w Writer[T]) answer(verb string, o, got T, err error) (T, error) {
 		var none T
 		return none, fmt.Errorf("%s %s %s: %w", verb, w.kind, cluster.Key(o), err)
 	}
-	// Who takes the last finalizer away gets the object as it would be.
+	// A write that removes the last finalizer deletes the object; the answer is the state it would
+	// have had.
 	if got.GetDeletionTimestamp() != nil && len(got.GetFinalizers()) == 0 &&
 		ptr.Equal(got.GetDeletionGracePeriodSeconds(), ptr.To[int64](0)) {
-		w.store.deleted(got)
+		w.store.recordDeletion(got)
 	} else {
-		w.store.wrote(got)
+		w.store.recordWrite(got)
 	}
 	return got, nil
 }
 
-// Bind gives a Pod its node.
+// Bind binds a Pod to a node. A Pod that is bound already is an error.
 func Bind(ctx context.Context, w Writer[*corev1.Pod], pod *corev1.Pod, node string) error {
 	api := w.api(pod.Namespace).(interface {
 		Bind(ctx context.Context, b *corev1.Binding, opts metav1.CreateOptions) error
@@ -184,15 +186,14 @@ func Bind(ctx context.Context, w Writer[*corev1.Pod], pod *corev1.Pod, node stri
 	if err != nil {
 		return fmt.Errorf("bind pod %s: %w", cluster.Key(pod), err)
 	}
-	w.store.learn(pod, fact[*corev1.Pod]{
-		shows:  func(p *corev1.Pod) bool { return p.Spec.NodeName != "" },
-		impose: func(p *corev1.Pod) { p.Spec.NodeName = node },
+	w.store.recordFact(pod, fact[*corev1.Pod]{
+		holds: func(p *corev1.Pod) bool { return p.Spec.NodeName != "" },
+		apply: func(p *corev1.Pod) { p.Spec.NodeName = node },
 	})
 	return nil
 }
 
-// IgnoreNotFound returns the error of a request unless it is that there is no such
-// object.
+// IgnoreNotFound returns err, or nil if err says that the object does not exist.
 func IgnoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

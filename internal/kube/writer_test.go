@@ -27,7 +27,7 @@ func TestBind(t *testing.T) {
 	client.PrependReactor("delete", "pods",
 		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, nil })
 	pods := NewCaches(client).WritePods(client)
-	f := feed[*corev1.Pod]{pods.store}
+	f := reflectorStore[*corev1.Pod]{pods.store}
 	on := func(want string) {
 		t.Helper()
 		var got []string
@@ -63,8 +63,8 @@ func TestBind(t *testing.T) {
 	on("on n1: a3 going")
 	_ = f.Delete(say("a 4 n1"))
 	on("")
-	if len(pods.store.own) > 0 {
-		t.Errorf("left: %v", pods.store.own)
+	if len(pods.store.overlays) > 0 {
+		t.Errorf("left: %v", pods.store.overlays)
 	}
 }
 

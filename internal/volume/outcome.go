@@ -1,15 +1,15 @@
 package volume
 
-// Outcome says what is known of a call that changes the world. It is the
-// answer to "may the effect exist?", not to "was there an error?".
+// Outcome says whether a call that changes something took effect. It answers "may the effect
+// exist?", not "was there an error?".
 type Outcome int
 
 const (
-	// Unknown means that the effect may exist or may still be happening: a
-	// deadline, a lost connection, an answer that makes no sense. An Unknown
-	// call is repeated with the same arguments, or undone, never forgotten.
+	// Unknown means that the effect may exist or may still come: the deadline passed, the
+	// connection was lost, or the answer makes no sense. The call must be repeated with
+	// the same arguments or undone; it must not be forgotten.
 	Unknown Outcome = iota
-	// Done means that the effect exists and the call need not be repeated.
+	// Done means that the effect exists. The call need not be repeated.
 	Done
 	// Failed means that the effect does not exist and will not appear later.
 	Failed

@@ -1,30 +1,29 @@
 package volume
 
-// Reason is one word of why. A reason is born in a decision and appears
-// unchanged in the event, the condition, the log and `volplane why`.
+// Reason is one word that says why a decision was taken. It appears unchanged in events,
+// conditions, logs and `volplane why`.
 type Reason string
 
-// Because is the explanation that every decision carries.
+// Because is the explanation that every decision returns.
 type Because struct {
-	// Reason is the constant word.
+	// Reason is the explanation as one constant word.
 	Reason Reason
-	// Message is one sentence for people that names the objects concerned. It
-	// never holds a secret.
+	// Message is the explanation as one sentence that names the objects. It never holds a secret.
 	Message string
-	// Next names who acts next ("user", "binder", "provisioner", a driver's
-	// name, "node n1" ...); empty when nobody needs to act.
+	// Next names who acts next ("user", "binder", "provisioner", a driver's name, "node
+	// n1" ...); it is empty when nobody has to act.
 	Next string
 }
 
-// Condition is what can be told of something that a decision is about.
+// Condition is the state of the object that a decision is about.
 type Condition struct {
 	Because
-	// Stuck says that it does not go on before somebody removes a cause.
+	// Stuck says that nothing will change until somebody removes the cause.
 	Stuck bool
 }
 
-// Reasons of the claim and volume rules. Those that upstream has too are
-// spelled as upstream's event reasons.
+// Reasons for claims and volumes. Where upstream has an event reason with the same meaning, its
+// spelling is used.
 const (
 	ReasonBound                Reason = "Bound"
 	ReasonBinding              Reason = "Binding"
@@ -49,7 +48,7 @@ const (
 	ReasonTerminating          Reason = "Terminating"
 )
 
-// Reasons of provisioning and deletion.
+// Reasons for provisioning and deletion.
 const (
 	ReasonProvisioning              Reason = "Provisioning"
 	ReasonProvisioningSucceeded     Reason = "ProvisioningSucceeded"
@@ -69,7 +68,7 @@ const (
 	ReasonSnapshotFailed            Reason = "SnapshotCreationFailed"
 )
 
-// Reasons of placing, attaching and mounting.
+// Reasons for placement, attaching and mounting.
 const (
 	ReasonPlaced              Reason = "Scheduled"
 	ReasonFailedPlacing       Reason = "FailedScheduling"
@@ -116,14 +115,14 @@ const (
 	ReasonLeaderGone          Reason = "LeaderGone"
 )
 
-// Reasons of the room that the control plane itself has.
+// Reasons for the disk space of the control plane itself.
 const (
 	ReasonRoomLeft     Reason = "RoomLeft"
 	ReasonDatabaseFull Reason = "DatabaseFull"
 	ReasonDiskFull     Reason = "DiskFull"
 )
 
-// Reasons of FlexVolume drivers and of what they mount.
+// Reasons for FlexVolume drivers and their mounts.
 const (
 	ReasonFlexDriverProbing  Reason = "FlexDriverProbing"
 	ReasonFlexDriverReady    Reason = "FlexDriverReady"
@@ -140,7 +139,7 @@ const (
 	ReasonFlexNotAllowed     Reason = "FlexNotAllowed"
 )
 
-// Reasons of moving a volume from a Flex plugin to the bridge.
+// Reasons for moving a volume from a Flex plugin to the bridge.
 const (
 	ReasonMigrating        Reason = "Migrating"
 	ReasonMigrated         Reason = "Migrated"

@@ -90,7 +90,7 @@ func build(env controller.Env, o Options) *attacher {
 func (a *attacher) watch() {
 	// A volume that looks as if it were not attached may go: what is lost has to be
 	// known by then.
-	a.attachments.BeforeGone(func(gone *storagev1.VolumeAttachment) {
+	a.attachments.BeforeDelete(func(gone *storagev1.VolumeAttachment) {
 		if attach.Lost(gone) {
 			a.lost.put(gone)
 		}

@@ -94,7 +94,7 @@ func TestLostBeforeItIsGone(t *testing.T) {
 	}, Options{Drivers: csi.NewSet()})
 	// Whoever hears of it after the attacher does so before anybody can read it.
 	lost := make(chan bool, 1)
-	caches.Attachments().BeforeGone(func(*storagev1.VolumeAttachment) { lost <- a.lost.of("pv") })
+	caches.Attachments().BeforeDelete(func(*storagev1.VolumeAttachment) { lost <- a.lost.of("pv") })
 	followed := kubetest.Follow(t, client)
 	if err := caches.Start(t.Context()); err != nil {
 		t.Fatal(err)

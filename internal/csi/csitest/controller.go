@@ -15,38 +15,39 @@ import (
 const (
 	// defaultBytes is the size of a volume whose request names none.
 	defaultBytes = 1 << 30
-	// maxBytes is the largest volume that Driver makes.
+	// maxBytes is the largest volume that Driver creates.
 	maxBytes = 1 << 50
 )
 
-// vol is one volume and what is done with it.
+// vol is one volume and its use.
 type vol struct {
 	id, name string
 	bytes    int64
 	source   *csipb.VolumeContentSource
 	mutable  map[string]string
-	// attached is by node.
+	// attached holds the publish request of each node.
 	attached map[string]*csipb.ControllerPublishVolumeRequest
-	// staged is nil or the request of this node, published is by target path.
+	// staged is the stage request on this node, or nil; published holds the publish requests by
+	// target path.
 	staged    *csipb.NodeStageVolumeRequest
 	published map[string]*csipb.NodePublishVolumeRequest
 }
 
-// Volume is what a Driver has of one volume.
+// Volume is the state of one volume of a Driver.
 type Volume struct {
 	ID, Name string
 	Bytes    int64
-	// Nodes are those that it is published to, sorted.
+	// Nodes holds the ids of the nodes that the volume is published to, sorted.
 	Nodes []string
-	// Staged is the staging path, empty when it is not staged; Published are
-	// the target paths, sorted.
+	// Staged is the staging path, empty if the volume is not staged; Published holds the target
+	// paths, sorted.
 	Staged    string
 	Published []string
-	// Mutable is what ControllerModifyVolume set.
+	// Mutable holds the parameters that ControllerModifyVolume has set.
 	Mutable map[string]string
 }
 
-// Volumes returns what exists, sorted by name.
+// Volumes returns all volumes, sorted by name.
 func (d *Driver) Volumes() []Volume {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,7 +95,7 @@ func sizeFor(r *csipb.CapacityRange) (int64, error) {
 	return defaultBytes, nil
 }
 
-// CreateVolume makes a volume, or finds the one of that name.
+// CreateVolume creates a volume, or returns the existing one with the name.
 func (d *Driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	if r.GetName() == "" || len(r.GetVolumeCapabilities()) == 0 {
 		return nil, invalid("a name and a capability are required")
@@ -107,12 +108,12 @@ func (d *Driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (
 	defer d.mu.Unlock()
 	id := "id-" + r.GetName()
 	if v := d.volumes[id]; v != nil {
-		if !v.fits(r) {
+		if !v.matches(r) {
 			return nil, status.Errorf(codes.AlreadyExists, "volume %s is another one", r.GetName())
 		}
 		return &csipb.CreateVolumeResponse{Volume: d.answer(v)}, nil
 	}
-	if err := d.holds(r.GetVolumeContentSource()); err != nil {
+	if err := d.checkSource(r.GetVolumeContentSource()); err != nil {
 		return nil, err
 	}
 	if d.config.Capacity > 0 && d.used()+bytes > d.config.Capacity {
@@ -126,8 +127,8 @@ func (d *Driver) CreateVolume(_ context.Context, r *csipb.CreateVolumeRequest) (
 	return &csipb.CreateVolumeResponse{Volume: d.answer(v)}, nil
 }
 
-// holds says whether the source of a volume's data exists; d.mu is held.
-func (d *Driver) holds(source *csipb.VolumeContentSource) error {
+// checkSource fails unless the source of a volume's data exists; d.mu is held.
+func (d *Driver) checkSource(source *csipb.VolumeContentSource) error {
 	switch id := source.GetSnapshot().GetSnapshotId(); {
 	case source == nil:
 		return nil
@@ -140,8 +141,8 @@ func (d *Driver) holds(source *csipb.VolumeContentSource) error {
 	return nil
 }
 
-// fits says whether a request can mean a volume that exists.
-func (v *vol) fits(r *csipb.CreateVolumeRequest) bool {
+// matches says whether an existing volume satisfies a request.
+func (v *vol) matches(r *csipb.CreateVolumeRequest) bool {
 	limit := r.GetCapacityRange().GetLimitBytes()
 	return v.bytes >= r.GetCapacityRange().GetRequiredBytes() && (limit == 0 || v.bytes <= limit) &&
 		proto.Equal(v.source, r.GetVolumeContentSource())
@@ -232,8 +233,8 @@ func singleNode(c *csipb.VolumeCapability) bool {
 	return true
 }
 
-// ControllerUnpublishVolume detaches a volume from a node, or from all. It
-// refuses while this node still uses it: nobody may ask for that.
+// ControllerUnpublishVolume detaches a volume from a node, or from all. It fails while this node
+// still uses the volume: a caller must not do that.
 func (d *Driver) ControllerUnpublishVolume(
 	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
@@ -304,7 +305,7 @@ func (d *Driver) ListVolumes(_ context.Context, r *csipb.ListVolumesRequest) (*c
 	return out, nil
 }
 
-// GetCapacity returns what is left.
+// GetCapacity returns the free capacity.
 func (d *Driver) GetCapacity(context.Context, *csipb.GetCapacityRequest) (*csipb.GetCapacityResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -357,7 +358,7 @@ func (d *Driver) ControllerGetVolume(
 	}}, nil
 }
 
-// ControllerModifyVolume keeps the parameters.
+// ControllerModifyVolume stores the parameters.
 func (d *Driver) ControllerModifyVolume(
 	_ context.Context, r *csipb.ControllerModifyVolumeRequest,
 ) (*csipb.ControllerModifyVolumeResponse, error) {

@@ -1,9 +1,7 @@
-// Package csitest tests the two sides of CSI: Driver is a driver in memory,
-// reached over a real socket, that a test scripts; Suite is what any driver
-// must do when it is used through package csi.
+// Package csitest tests both sides of CSI: Driver is a driver in memory, behind a real socket, that
+// a test scripts; Suite tests a driver for what volplane relies on.
 //
-// Life cycle of a Driver: Start serves it until the test ends. In between a
-// test may kill it, restart it, rename it and say how single calls go wrong;
-// what it knows of volumes stays, as with storage. Register announces it to a
-// node agent.
+// Life cycle of a Driver: Start serves it until the test ends. A test may kill, restart and rename
+// it, and script how single calls fail; its volumes survive, as real storage does. Register
+// registers it with a node agent.
 package csitest

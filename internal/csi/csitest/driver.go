@@ -16,33 +16,33 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// Config is what a Driver says of itself and of its storage.
+// Config describes a Driver and its storage.
 type Config struct {
-	// Name is the driver's; empty is "test.csi.example.com".
+	// Name is the driver's name; empty stands for "test.csi.example.com".
 	Name, Version string
-	// Snapshots are the ids of snapshots that volumes can be made from.
+	// Snapshots holds the ids of snapshots that volumes can be created from.
 	Snapshots []string
-	// NodeID names this node, empty is "node-1"; OtherNodes are further ones
-	// that volumes can be published to.
+	// NodeID is the id of this node; empty stands for "node-1". OtherNodes holds the ids of further
+	// nodes that volumes can be published to.
 	NodeID     string
 	OtherNodes []string
-	// MaxVolumes bounds the volumes published to one node; 0 is no limit.
+	// MaxVolumes is how many volumes can be published to one node; 0 is no limit.
 	MaxVolumes int64
-	// Segments is where the node is, and all volumes are.
+	// Segments is the topology segment of this node and of all volumes.
 	Segments map[string]string
-	// Capacity bounds the sum of all volumes in bytes; 0 is no limit.
+	// Capacity is the limit for the sum of all volumes, in bytes; 0 is no limit.
 	Capacity int64
-	// What the driver can do. A call that needs more is Unimplemented.
+	// Plugin, Controller and Node hold the driver's capabilities. Calls that need another one fail
+	// with Unimplemented.
 	Plugin     csi.PluginCapabilities
 	Controller csi.ControllerCapabilities
 	Node       csi.NodeCapabilities
-	// Hooks, by method, take the place of what a call of the node service does
-	// to the host: to make or remove a directory or a file.
+	// Hooks holds functions, by method, that replace what a call of the node service does on the
+	// host (create or remove a directory or file).
 	Hooks map[string]func(req any) error
 }
 
-// Full returns a configuration with every capability that Driver has, which is
-// all but snapshots.
+// Full returns a Config with every capability that Driver implements: all but snapshots.
 func Full() Config {
 	return Config{
 		Segments: map[string]string{"topology.test/zone": "a"},
@@ -90,8 +90,8 @@ func Start(t testing.TB, c Config) *Driver {
 	return d
 }
 
-// shortDir is a temporary directory with a path that leaves room for a
-// socket's name: the kernel takes 108 bytes.
+// shortDir returns a temporary directory whose path is short enough for a socket: the kernel limits
+// a socket's path to 108 bytes.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "csi")
@@ -125,7 +125,7 @@ func (d *Driver) serve() {
 	go func() { _ = server.Serve(listener) }()
 }
 
-// listen takes the place of a socket that an earlier life left.
+// listen replaces a socket that an earlier server left.
 func listen(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove old socket: %w", err)
@@ -133,8 +133,8 @@ func listen(path string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// Kill ends the driver as SIGKILL does: calls under way get no answer. Its
-// storage stays. It may be repeated.
+// Kill ends the driver as SIGKILL does: calls in flight get no answer. Its volumes survive. It may
+// be repeated.
 func (d *Driver) Kill() {
 	d.mu.Lock()
 	server, stopped := d.server, d.stopped
@@ -154,14 +154,14 @@ func (d *Driver) Restart() {
 	d.serve()
 }
 
-// Rename changes the name that the driver gives from now on.
+// Rename changes the name that the driver returns from now on.
 func (d *Driver) Rename(name string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.name = name
 }
 
-// Name returns the name that the driver gives now.
+// Name returns the driver's current name.
 func (d *Driver) Name() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -12,12 +12,12 @@ func (d *Driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeRespon
 	return &csipb.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }
 
-// GetPluginInfo tells the name of now.
+// GetPluginInfo returns the current name.
 func (d *Driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
 	return &csipb.GetPluginInfoResponse{Name: d.Name(), VendorVersion: d.config.Version}, nil
 }
 
-// GetPluginCapabilities tells the configured ones.
+// GetPluginCapabilities returns the configured capabilities.
 func (d *Driver) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {
@@ -44,7 +44,7 @@ func (d *Driver) GetPluginCapabilities(
 	return r, nil
 }
 
-// ControllerGetCapabilities tells the configured ones.
+// ControllerGetCapabilities returns the configured capabilities.
 func (d *Driver) ControllerGetCapabilities(
 	context.Context, *csipb.ControllerGetCapabilitiesRequest,
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {
@@ -73,7 +73,7 @@ func (d *Driver) ControllerGetCapabilities(
 	return r, nil
 }
 
-// NodeGetCapabilities tells the configured ones.
+// NodeGetCapabilities returns the configured capabilities.
 func (d *Driver) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {

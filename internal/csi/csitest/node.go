@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// NodeGetInfo tells the configured node.
+// NodeGetInfo returns the configured node.
 func (d *Driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
 	r := &csipb.NodeGetInfoResponse{NodeId: d.config.NodeID, MaxVolumesPerNode: d.config.MaxVolumes}
 	if d.config.Plugin.AccessibilityConstraints {
@@ -21,7 +21,7 @@ func (d *Driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb
 	return r, nil
 }
 
-// NodeStageVolume notes the staging path; the caller has made the directory.
+// NodeStageVolume stores the staging path; the caller has created the directory.
 func (d *Driver) NodeStageVolume(
 	_ context.Context, r *csipb.NodeStageVolumeRequest,
 ) (*csipb.NodeStageVolumeResponse, error) {
@@ -58,7 +58,7 @@ func (d *Driver) attachedHere(v *vol) error {
 	return nil
 }
 
-// onHost calls the method's hook or, without one, does what is given.
+// onHost calls the method's hook or, if there is none, otherwise.
 func (d *Driver) onHost(method string, req any, otherwise func() error) error {
 	f := d.config.Hooks[method]
 	if f == nil {
@@ -71,8 +71,8 @@ func (d *Driver) onHost(method string, req any, otherwise func() error) error {
 	return err
 }
 
-// NodeUnstageVolume forgets the staging path. It refuses while the volume is
-// published: nobody may ask for that.
+// NodeUnstageVolume removes the staging path. It fails while the volume is published: a caller must
+// not do that.
 func (d *Driver) NodeUnstageVolume(
 	_ context.Context, r *csipb.NodeUnstageVolumeRequest,
 ) (*csipb.NodeUnstageVolumeResponse, error) {
@@ -95,8 +95,7 @@ func (d *Driver) NodeUnstageVolume(
 	return &csipb.NodeUnstageVolumeResponse{}, nil
 }
 
-// NodePublishVolume makes the target: a directory, or a file for a block
-// volume.
+// NodePublishVolume creates the target: a directory, or a file for a block volume.
 func (d *Driver) NodePublishVolume(
 	_ context.Context, r *csipb.NodePublishVolumeRequest,
 ) (*csipb.NodePublishVolumeResponse, error) {
@@ -166,7 +165,7 @@ func (d *Driver) NodeUnpublishVolume(
 		return &csipb.NodeUnpublishVolumeResponse{}, nil
 	}
 	err := d.onHost("NodeUnpublishVolume", r, func() error {
-		// Never more than what was made: what is in it belongs to somebody.
+		// Only the directory itself is removed: its content belongs to somebody else.
 		if err := os.Remove(r.GetTargetPath()); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -179,8 +178,8 @@ func (d *Driver) NodeUnpublishVolume(
 	return &csipb.NodeUnpublishVolumeResponse{}, nil
 }
 
-// at returns a volume that is staged or published at a path; d.mu is held.
-func (d *Driver) at(id, path string) (*vol, error) {
+// findAt returns a volume that is staged or published at a path; d.mu is held.
+func (d *Driver) findAt(id, path string) (*vol, error) {
 	if path == "" {
 		return nil, invalid("no path")
 	}
@@ -194,13 +193,13 @@ func (d *Driver) at(id, path string) (*vol, error) {
 	return v, nil
 }
 
-// NodeGetVolumeStats returns the size and no use.
+// NodeGetVolumeStats returns the volume's size and a usage of 0.
 func (d *Driver) NodeGetVolumeStats(
 	_ context.Context, r *csipb.NodeGetVolumeStatsRequest,
 ) (*csipb.NodeGetVolumeStatsResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	v, err := d.at(r.GetVolumeId(), r.GetVolumePath())
+	v, err := d.findAt(r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
 		return nil, err
 	}
@@ -209,13 +208,13 @@ func (d *Driver) NodeGetVolumeStats(
 	}, nil
 }
 
-// NodeExpandVolume finds the file system as large as the volume.
+// NodeExpandVolume succeeds if the volume was expanded; there is no filesystem to grow.
 func (d *Driver) NodeExpandVolume(
 	_ context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	v, err := d.at(r.GetVolumeId(), r.GetVolumePath())
+	v, err := d.findAt(r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
 		return nil, err
 	}

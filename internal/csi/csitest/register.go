@@ -7,8 +7,8 @@ import (
 	"volplane.dev/volplane/internal/csi/registrar"
 )
 
-// Register announces the driver to the node agent that looks for sockets in
-// dir, until the test ends. That the agent refuses it fails the test.
+// Register registers the driver with the node agent that watches dir, until the test ends. The test
+// fails if the agent refuses it.
 func (d *Driver) Register(dir string) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

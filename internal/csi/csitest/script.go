@@ -18,36 +18,35 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Action says how one call goes wrong. The zero Action lets it go well.
+// Action says how one call fails. The zero Action lets it succeed.
 type Action struct {
-	// After has the driver do its work before anything else happens.
+	// After makes the driver do its work before the failure.
 	After bool
-	// Err is the driver's answer.
+	// Err is the error that the driver returns.
 	Err error
-	// Hang keeps the answer back until the caller gives up or the driver dies.
+	// Hang delays the answer until the caller gives up or the driver dies.
 	Hang bool
-	// Kill ends the driver before it answers.
+	// Kill kills the driver before it answers.
 	Kill bool
-	// Answer takes the place of the driver's: a message, or Raw.
+	// Answer replaces the driver's answer: a message, or Raw.
 	Answer any
 }
 
-// none says that nothing goes wrong. Actions are not comparable when their
-// answers are not.
-func (a Action) none() bool { return a.Err == nil && !a.Hang && !a.Kill && a.Answer == nil }
+// isZero says that the call succeeds. Actions cannot be compared, because their answers cannot.
+func (a Action) isZero() bool { return a.Err == nil && !a.Hang && !a.Kill && a.Answer == nil }
 
-// Raw is an answer that need not be a message.
+// Raw is an answer in bytes, which need not be a valid message.
 type Raw []byte
 
 // Call is one call that reached the driver.
 type Call struct {
-	// Method is the name without the service, "CreateVolume".
+	// Method is the method's name without the service, "CreateVolume".
 	Method string
 	// Request is a copy.
 	Request proto.Message
 }
 
-// script is what a test says about calls, and what came of it.
+// script holds the failures that a test has ordered, and the calls so far.
 type script struct {
 	mu       sync.Mutex
 	on       map[string]func(n int, req any) Action
@@ -61,17 +60,16 @@ func newScript() script {
 	return script{on: map[string]func(int, any) Action{}, count: map[string]int{}, busy: map[string]string{}}
 }
 
-// OnCall has f decide how calls of a method go; n counts them from 1 since the
-// driver was started. A nil f lets them go well again. f may be called
-// concurrently.
+// OnCall makes f decide how each call of a method ends; n counts the calls from 1 since Start. A
+// nil f lets them succeed again. f may be called concurrently.
 func (d *Driver) OnCall(method string, f func(n int, req any) Action) {
 	d.script.mu.Lock()
 	defer d.script.mu.Unlock()
 	d.script.on[method] = f
 }
 
-// Calls returns the calls so far in order of arrival, without those by which a
-// caller finds out what the driver is.
+// Calls returns the calls so far in order of arrival, without those of the identity service and
+// others that only read.
 func (d *Driver) Calls() []Call {
 	d.script.mu.Lock()
 	defer d.script.mu.Unlock()
@@ -87,28 +85,28 @@ func (d *Driver) Methods() []string {
 	return out
 }
 
-// Overlaps tells of calls that came while another one for the same volume was
-// under way; a caller has to avoid them.
+// Overlaps describes calls that arrived while another one for the same volume was in flight;
+// callers have to avoid that.
 func (d *Driver) Overlaps() []string {
 	d.script.mu.Lock()
 	defer d.script.mu.Unlock()
 	return slices.Clone(d.script.overlaps)
 }
 
-// enter notes a call, and returns how it shall go and what to do at its end.
+// enter records a call and returns its Action and a function to call at its end.
 func (s *script) enter(method, key string, req any) (Action, func()) {
-	f, n, leave := s.note(method, key, req)
+	f, n, leave := s.record(method, key, req)
 	if f == nil {
 		return Action{}, leave
 	}
 	return f(n, req), leave
 }
 
-func (s *script) note(method, key string, req any) (f func(int, any) Action, n int, leave func()) {
+func (s *script) record(method, key string, req any) (f func(int, any) Action, n int, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count[method]++
-	if m, ok := req.(proto.Message); ok && !isQuestion(method) {
+	if m, ok := req.(proto.Message); ok && !isReadOnly(method) {
 		s.calls = append(s.calls, Call{Method: method, Request: proto.Clone(m)})
 	}
 	leave = func() {}
@@ -125,13 +123,13 @@ func (s *script) note(method, key string, req any) (f func(int, any) Action, n i
 	return s.on[method], s.count[method], leave
 }
 
-func isQuestion(method string) bool {
+func isReadOnly(method string) bool {
 	return slices.Contains([]string{
 		"Probe", "GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities", "NodeGetCapabilities",
 	}, method)
 }
 
-// intercept plays the script around each call.
+// intercept applies the script to each call.
 func (d *Driver) intercept(
 	ctx context.Context, req any, info *grpc.UnaryServerInfo, work grpc.UnaryHandler,
 ) (any, error) {
@@ -139,7 +137,7 @@ func (d *Driver) intercept(
 	action, leave := d.script.enter(method, volumeKey(req), req)
 	defer leave()
 	var answer any
-	if action.After || action.none() {
+	if action.After || action.isZero() {
 		var err error
 		if answer, err = d.perform(ctx, method, req, work); err != nil {
 			return nil, err
@@ -167,7 +165,7 @@ func (d *Driver) intercept(
 	return answer, nil
 }
 
-// perform does the work that a call asks for, if the driver can.
+// perform does the work of a call if the driver has the capability.
 func (d *Driver) perform(ctx context.Context, method string, req any, work grpc.UnaryHandler) (any, error) {
 	if able, known := d.abilities()[method]; known && !able {
 		return nil, status.Errorf(codes.Unimplemented, "%s is not supported", method)
@@ -206,7 +204,7 @@ func volumeKey(req any) string {
 // rawCodec writes Raw as it is, and everything else as gRPC does.
 type rawCodec struct{}
 
-// Name is that of the codec whose place it takes.
+// Name returns the name of the codec that rawCodec replaces.
 func (rawCodec) Name() string { return "proto" }
 
 // Marshal encodes an answer.

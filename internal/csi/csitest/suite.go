@@ -13,31 +13,30 @@ import (
 	"volplane.dev/volplane/internal/csi"
 )
 
-// Target is a driver that Suite tests, and what it wants to be called with.
+// Target is a driver under test, and how Suite calls it.
 type Target struct {
-	// Socket is where it listens.
+	// Socket is the path of the driver's socket.
 	Socket string
 	// Dir is a directory on the node for staging and target paths.
 	Dir string
-	// Parameters and FSType go into every volume; empty is the driver's choice.
+	// Parameters and FSType are used for every volume; if empty, the driver chooses.
 	Parameters map[string]string
 	FSType     string
-	// Bytes is a size that the driver can make and double; 0 is 32 MiB.
+	// Bytes is a volume size that the driver can create and double; 0 stands for 32 MiB.
 	Bytes int64
-	// Block has raw block volumes tested as well.
+	// Block adds tests of raw block volumes.
 	Block bool
-	// AnyID says that the driver has no list of volumes and nodes: each id may
-	// be one.
+	// AnyID says that the driver has no list of volumes and nodes, so it accepts any id.
 	AnyID bool
 }
 
-// suiteLimit bounds each test of the suite, which must not hang, and may be slow
-// where a driver makes filesystems.
+// suiteLimit is the time limit of each test, which is long for drivers that create filesystems
+// slowly.
 const suiteLimit = 5 * time.Minute
 
-// Suite tests that a driver does what volplane relies on: each call may be
-// repeated, what is not there need not be taken away, and unknown things are
-// told apart from failures. start is called for each test.
+// Suite tests that a driver does what volplane relies on: each call may be repeated, undoing what
+// does not exist succeeds, and unknown ids have their own error codes. start is called for each
+// test.
 func Suite(t *testing.T, start func(t *testing.T) Target) {
 	t.Helper()
 	for _, test := range []struct {
@@ -50,10 +49,10 @@ func Suite(t *testing.T, start func(t *testing.T) Target) {
 		{"missing arguments", (*suite).missingArguments},
 		{"unknown ids", (*suite).unknownIDs},
 		{"publish", (*suite).publish},
-		{"life of a filesystem", func(s *suite) { s.life(s.capability(false)) }},
+		{"life of a filesystem", func(s *suite) { s.lifeCycle(s.capability(false)) }},
 		{"life of a block volume", func(s *suite) {
 			if s.target.Block {
-				s.life(s.capability(true))
+				s.lifeCycle(s.capability(true))
 			}
 		}},
 		{"expand", (*suite).expand},
@@ -70,10 +69,10 @@ func Suite(t *testing.T, start func(t *testing.T) Target) {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			s := &suite{t: t, ctx: ctx, target: target, d: d, c: d.ControllerClient(), n: d.NodeClient(), undo: func() {}}
+			s := &suite{t: t, ctx: ctx, target: target, d: d, c: d.ControllerClient(), n: d.NodeClient(), cleanup: func() {}}
 			defer func() {
 				if t.Failed() {
-					s.undo()
+					s.cleanup()
 				}
 			}()
 			test.run(s)
@@ -89,26 +88,25 @@ type suite struct {
 	d      *csi.Driver
 	c      csipb.ControllerClient
 	n      csipb.NodeClient
-	// undo takes back what a test that failed has left.
-	undo func()
+	// cleanup undoes what a failed test has left.
+	cleanup func()
 }
 
-func (s *suite) ok(what string, err error) {
+func (s *suite) mustSucceed(what string, err error) {
 	s.t.Helper()
 	if err != nil {
 		s.t.Fatalf("%s: %v", what, err)
 	}
 }
 
-// twice makes a call that must go well, and again, because that is what
-// happens when an answer is lost.
-func (s *suite) twice(what string, call func() error) {
+// repeat makes a call twice, as after a lost answer; both must succeed.
+func (s *suite) repeat(what string, call func() error) {
 	s.t.Helper()
-	s.ok(what, call())
-	s.ok(what+" again", call())
+	s.mustSucceed(what, call())
+	s.mustSucceed(what+" again", call())
 }
 
-func (s *suite) want(what string, err error, want ...codes.Code) {
+func (s *suite) wantCode(what string, err error, want ...codes.Code) {
 	s.t.Helper()
 	for _, code := range want {
 		if csi.Code(err) == code {
@@ -121,7 +119,7 @@ func (s *suite) want(what string, err error, want ...codes.Code) {
 func (s *suite) capability(block bool) *csipb.VolumeCapability {
 	s.t.Helper()
 	mode, err := csi.AccessMode([]string{"ReadWriteOnce"}, s.d.Controller.SingleNodeMultiWriter)
-	s.ok("choose access mode", err)
+	s.mustSucceed("choose access mode", err)
 	return csi.Capability(mode, block, s.target.FSType, nil)
 }
 
@@ -132,16 +130,16 @@ func (s *suite) request(name string, capability *csipb.VolumeCapability) *csipb.
 	}
 }
 
-func (s *suite) made(name string, capability *csipb.VolumeCapability) *csipb.Volume {
+func (s *suite) createVolume(name string, capability *csipb.VolumeCapability) *csipb.Volume {
 	s.t.Helper()
 	r, err := s.c.CreateVolume(s.ctx, s.request(name, capability))
-	s.ok("CreateVolume", err)
+	s.mustSucceed("CreateVolume", err)
 	return r.GetVolume()
 }
 
 func (s *suite) identity() {
 	info, err := s.d.NodeInfo(s.ctx)
-	s.ok("NodeGetInfo", err)
+	s.mustSucceed("NodeGetInfo", err)
 	if s.d.Name == "" || s.d.Version == "" || info.ID == "" {
 		s.t.Errorf("driver %q, version %q, node %q: none may be empty", s.d.Name, s.d.Version, info.ID)
 	}
@@ -156,9 +154,9 @@ func (s *suite) identity() {
 func (s *suite) create() {
 	r := s.request("suite-create", s.capability(false))
 	first, err := s.c.CreateVolume(s.ctx, r)
-	s.ok("CreateVolume", err)
+	s.mustSucceed("CreateVolume", err)
 	second, err := s.c.CreateVolume(s.ctx, r)
-	s.ok("CreateVolume again", err)
+	s.mustSucceed("CreateVolume again", err)
 	v := first.GetVolume()
 	if v.GetVolumeId() != second.GetVolume().GetVolumeId() {
 		s.t.Errorf("the same request made volumes %s and %s", v.GetVolumeId(), second.GetVolume().GetVolumeId())
@@ -168,68 +166,68 @@ func (s *suite) create() {
 	}
 	r.CapacityRange.RequiredBytes *= 2
 	_, err = s.c.CreateVolume(s.ctx, r)
-	s.want("CreateVolume with another size", err, codes.AlreadyExists)
-	other := s.made("suite-create-other", s.capability(false))
+	s.wantCode("CreateVolume with another size", err, codes.AlreadyExists)
+	other := s.createVolume("suite-create-other", s.capability(false))
 	if other.GetVolumeId() == v.GetVolumeId() {
 		s.t.Error("two names have one volume")
 	}
 	r.Name, r.CapacityRange = "suite-create-range",
 		&csipb.CapacityRange{RequiredBytes: s.target.Bytes, LimitBytes: s.target.Bytes - 1}
 	_, err = s.c.CreateVolume(s.ctx, r)
-	s.want("CreateVolume with a limit below the size", err, codes.OutOfRange, codes.InvalidArgument)
+	s.wantCode("CreateVolume with a limit below the size", err, codes.OutOfRange, codes.InvalidArgument)
 	s.delete(v.GetVolumeId())
 	s.delete(other.GetVolumeId())
 }
 
 func (s *suite) delete(id string) {
 	s.t.Helper()
-	s.twice("DeleteVolume", func() error {
+	s.repeat("DeleteVolume", func() error {
 		_, err := s.c.DeleteVolume(s.ctx, &csipb.DeleteVolumeRequest{VolumeId: id})
 		return err
 	})
 }
 
 func (s *suite) remove() {
-	v := s.made("suite-delete", s.capability(false))
+	v := s.createVolume("suite-delete", s.capability(false))
 	s.delete(v.GetVolumeId())
 	s.delete("suite-no-such-volume")
-	again := s.made("suite-delete", s.capability(false))
+	again := s.createVolume("suite-delete", s.capability(false))
 	s.delete(again.GetVolumeId())
 }
 
 func (s *suite) missingArguments() {
 	capability := s.capability(false)
 	_, err := s.c.CreateVolume(s.ctx, s.request("", capability))
-	s.want("CreateVolume without a name", err, codes.InvalidArgument)
+	s.wantCode("CreateVolume without a name", err, codes.InvalidArgument)
 	r := s.request("suite-missing", capability)
 	r.VolumeCapabilities = nil
 	_, err = s.c.CreateVolume(s.ctx, r)
-	s.want("CreateVolume without capabilities", err, codes.InvalidArgument)
+	s.wantCode("CreateVolume without capabilities", err, codes.InvalidArgument)
 	_, err = s.c.DeleteVolume(s.ctx, &csipb.DeleteVolumeRequest{})
-	s.want("DeleteVolume without an id", err, codes.InvalidArgument)
+	s.wantCode("DeleteVolume without an id", err, codes.InvalidArgument)
 	_, err = s.n.NodePublishVolume(s.ctx, &csipb.NodePublishVolumeRequest{
 		VolumeCapability: capability, TargetPath: s.path("target"),
 	})
-	s.want("NodePublishVolume without an id", err, codes.InvalidArgument)
+	s.wantCode("NodePublishVolume without an id", err, codes.InvalidArgument)
 	_, err = s.n.NodePublishVolume(s.ctx, &csipb.NodePublishVolumeRequest{VolumeId: "x", VolumeCapability: capability})
-	s.want("NodePublishVolume without a path", err, codes.InvalidArgument)
+	s.wantCode("NodePublishVolume without a path", err, codes.InvalidArgument)
 	_, err = s.n.NodeUnpublishVolume(s.ctx, &csipb.NodeUnpublishVolumeRequest{VolumeId: "x"})
-	s.want("NodeUnpublishVolume without a path", err, codes.InvalidArgument)
+	s.wantCode("NodeUnpublishVolume without a path", err, codes.InvalidArgument)
 	if s.d.Node.StageUnstage {
 		_, err = s.n.NodeStageVolume(s.ctx, &csipb.NodeStageVolumeRequest{
 			VolumeId: "x", StagingTargetPath: s.path("staging"),
 		})
-		s.want("NodeStageVolume without a capability", err, codes.InvalidArgument)
+		s.wantCode("NodeStageVolume without a capability", err, codes.InvalidArgument)
 	}
 }
 
 func (s *suite) path(name string) string { return filepath.Join(s.target.Dir, name) }
 
-// staging makes the staging directory, which is the caller's task.
+// staging creates the staging directory, as CSI asks of the caller.
 func (s *suite) staging() string {
 	s.t.Helper()
 	path := s.path("staging")
-	s.ok("make staging directory", os.MkdirAll(path, 0o750))
+	s.mustSucceed("make staging directory", os.MkdirAll(path, 0o750))
 	return path
 }
 

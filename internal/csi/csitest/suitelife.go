@@ -5,8 +5,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// use is one volume on its way to a target and back. Steps that the driver
-// does not have are left out, as volplane does.
+// use is one volume that is attached, staged, published, and back. Steps that the driver does not
+// support are skipped, as volplane does.
 type use struct {
 	*suite
 	volume     *csipb.Volume
@@ -19,9 +19,9 @@ type use struct {
 func (s *suite) use(name string, capability *csipb.VolumeCapability) *use {
 	s.t.Helper()
 	info, err := s.d.NodeInfo(s.ctx)
-	s.ok("NodeGetInfo", err)
-	u := &use{suite: s, volume: s.made(name, capability), capability: capability, node: info.ID}
-	s.undo = func() {
+	s.mustSucceed("NodeGetInfo", err)
+	u := &use{suite: s, volume: s.createVolume(name, capability), capability: capability, node: info.ID}
+	s.cleanup = func() {
 		_, _, _ = u.unpublish(), u.unstage(), u.detach()
 		_, _ = s.c.DeleteVolume(s.ctx, &csipb.DeleteVolumeRequest{VolumeId: u.volume.GetVolumeId()})
 	}
@@ -86,26 +86,26 @@ func (u *use) unpublish() error {
 	return err
 }
 
-func (u *use) forward() {
+func (u *use) publishAll() {
 	u.t.Helper()
-	u.twice("ControllerPublishVolume", u.attach)
-	u.twice("NodeStageVolume", u.stage)
-	u.twice("NodePublishVolume", u.publish)
+	u.repeat("ControllerPublishVolume", u.attach)
+	u.repeat("NodeStageVolume", u.stage)
+	u.repeat("NodePublishVolume", u.publish)
 }
 
-func (u *use) back() {
+func (u *use) removeAll() {
 	u.t.Helper()
-	u.twice("NodeUnpublishVolume", u.unpublish)
-	u.twice("NodeUnstageVolume", u.unstage)
-	u.twice("ControllerUnpublishVolume", u.detach)
+	u.repeat("NodeUnpublishVolume", u.unpublish)
+	u.repeat("NodeUnstageVolume", u.unstage)
+	u.repeat("ControllerUnpublishVolume", u.detach)
 	u.delete(u.volume.GetVolumeId())
 }
 
-// life brings a volume to its target and back, each step twice.
-func (s *suite) life(capability *csipb.VolumeCapability) {
+// lifeCycle publishes a volume and undoes it, each step twice.
+func (s *suite) lifeCycle(capability *csipb.VolumeCapability) {
 	s.t.Helper()
 	u := s.use("suite-life", capability)
-	u.forward()
+	u.publishAll()
 	if !exists(s.path("target")) {
 		s.t.Error("the volume is published, but there is no target")
 	}
@@ -113,22 +113,22 @@ func (s *suite) life(capability *csipb.VolumeCapability) {
 		r, err := s.n.NodeGetVolumeStats(s.ctx, &csipb.NodeGetVolumeStatsRequest{
 			VolumeId: u.volume.GetVolumeId(), VolumePath: s.path("target"),
 		})
-		s.ok("NodeGetVolumeStats", err)
+		s.mustSucceed("NodeGetVolumeStats", err)
 		if len(r.GetUsage()) == 0 {
 			s.t.Error("NodeGetVolumeStats tells no usage")
 		}
 	}
 	if s.d.Controller.PublishUnpublish {
 		_, err := s.c.DeleteVolume(s.ctx, &csipb.DeleteVolumeRequest{VolumeId: u.volume.GetVolumeId()})
-		s.want("DeleteVolume of a volume in use", err, codes.FailedPrecondition)
+		s.wantCode("DeleteVolume of a volume in use", err, codes.FailedPrecondition)
 	}
-	u.back()
+	u.removeAll()
 	if exists(s.path("target")) {
 		s.t.Error("the volume is unpublished, but the target is there")
 	}
 	if s.d.Controller.ListVolumes {
 		r, err := s.c.ListVolumes(s.ctx, &csipb.ListVolumesRequest{})
-		s.ok("ListVolumes", err)
+		s.mustSucceed("ListVolumes", err)
 		for _, e := range r.GetEntries() {
 			if e.GetVolume().GetVolumeId() == u.volume.GetVolumeId() {
 				s.t.Error("ListVolumes knows the deleted volume")
@@ -142,15 +142,15 @@ func (s *suite) publish() {
 		return
 	}
 	u := s.use("suite-publish", s.capability(false))
-	s.twice("ControllerPublishVolume", u.attach)
+	s.repeat("ControllerPublishVolume", u.attach)
 	node := u.node
 	u.node = "suite-no-such-node"
 	if !s.target.AnyID {
-		s.want("ControllerPublishVolume to an unknown node", u.attach(), codes.NotFound, codes.FailedPrecondition)
+		s.wantCode("ControllerPublishVolume to an unknown node", u.attach(), codes.NotFound, codes.FailedPrecondition)
 	}
-	s.twice("ControllerUnpublishVolume from an unknown node", u.detach)
+	s.repeat("ControllerUnpublishVolume from an unknown node", u.detach)
 	u.node = node
-	s.twice("ControllerUnpublishVolume", u.detach)
+	s.repeat("ControllerUnpublishVolume", u.detach)
 	s.delete(u.volume.GetVolumeId())
 }
 
@@ -161,18 +161,18 @@ func (s *suite) unknownIDs() {
 	u := s.use("suite-unknown", s.capability(false))
 	s.delete(u.volume.GetVolumeId())
 	if s.d.Controller.PublishUnpublish {
-		s.want("ControllerPublishVolume", u.attach(), codes.NotFound)
-		s.ok("ControllerUnpublishVolume", u.detach())
+		s.wantCode("ControllerPublishVolume", u.attach(), codes.NotFound)
+		s.mustSucceed("ControllerUnpublishVolume", u.detach())
 	}
 	if s.d.Node.StageUnstage {
-		s.want("NodeStageVolume", u.stage(), codes.NotFound)
-		s.want("NodeUnstageVolume", u.unstage(), codes.OK, codes.NotFound)
+		s.wantCode("NodeStageVolume", u.stage(), codes.NotFound)
+		s.wantCode("NodeUnstageVolume", u.unstage(), codes.OK, codes.NotFound)
 	}
-	s.want("NodePublishVolume", u.publish(), codes.NotFound)
-	s.want("NodeUnpublishVolume", u.unpublish(), codes.OK, codes.NotFound)
+	s.wantCode("NodePublishVolume", u.publish(), codes.NotFound)
+	s.wantCode("NodeUnpublishVolume", u.unpublish(), codes.OK, codes.NotFound)
 	if s.d.Controller.Expand {
 		_, err := s.c.ControllerExpandVolume(s.ctx, u.growth(2))
-		s.want("ControllerExpandVolume", err, codes.NotFound)
+		s.wantCode("ControllerExpandVolume", err, codes.NotFound)
 	}
 	if exists(s.path("target")) {
 		s.t.Error("a volume that does not exist has a target")
@@ -186,8 +186,8 @@ func (u *use) growth(factor int64) *csipb.ControllerExpandVolumeRequest {
 	}
 }
 
-// expand grows a volume while it is in use, where the driver can; twice, and
-// then to a size that it has already.
+// expand grows a volume, while it is in use if the driver can: twice to a new size, and then to a
+// smaller one.
 func (s *suite) expand() {
 	if !s.d.Controller.Expand {
 		return
@@ -195,12 +195,12 @@ func (s *suite) expand() {
 	u := s.use("suite-expand", s.capability(false))
 	online := s.d.Plugin.OnlineExpansion
 	if online {
-		u.forward()
+		u.publishAll()
 	}
 	onNode := false
 	for _, factor := range []int64{2, 2, 1} {
 		r, err := s.c.ControllerExpandVolume(s.ctx, u.growth(factor))
-		s.ok("ControllerExpandVolume", err)
+		s.mustSucceed("ControllerExpandVolume", err)
 		if r.GetCapacityBytes() < 2*s.target.Bytes {
 			s.t.Errorf("capacity %d, want %d or more", r.GetCapacityBytes(), 2*s.target.Bytes)
 		}
@@ -212,13 +212,12 @@ func (s *suite) expand() {
 				VolumeId: u.volume.GetVolumeId(), VolumePath: s.path("target"), StagingTargetPath: u.stagedAt,
 				CapacityRange: u.growth(2).GetCapacityRange(), VolumeCapability: u.capability,
 			})
-			// A node may lack what it takes to grow a mounted filesystem; it
-			// must say so as CSI asks then.
-			s.want("NodeExpandVolume", err, codes.OK, codes.FailedPrecondition)
+			// A node may lack the tools to grow a mounted filesystem; CSI has this code for it.
+			s.wantCode("NodeExpandVolume", err, codes.OK, codes.FailedPrecondition)
 		}
 	}
 	if online {
-		u.back()
+		u.removeAll()
 		return
 	}
 	s.delete(u.volume.GetVolumeId())

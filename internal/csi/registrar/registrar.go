@@ -16,54 +16,55 @@ import (
 )
 
 const (
-	// rescan is the pause between looks at the socket that no notice asked for.
-	rescan = 30 * time.Second
-	// farewell bounds how long an agent may take to hear the last answer.
-	farewell = time.Second
-	// maxRequest bounds what an agent says, in bytes.
+	// rescanInterval is the time between checks of the socket if the kernel reports no event.
+	rescanInterval = 30 * time.Second
+	// stopTimeout is how long an agent may take to receive the last answer.
+	stopTimeout = time.Second
+	// maxRequest is the size limit of an agent's request, in bytes.
 	maxRequest = 64 << 10
 )
 
 var (
-	// ErrRefused is final for this registration: the agent has said why.
+	// ErrRefused says that the agent refuses the driver; the message has the agent's reason. It is
+	// final.
 	ErrRefused = errors.New("the node agent refuses the driver")
-	// ErrTaken means that another one announces, or has begun to announce, at
-	// the same path.
+	// ErrTaken says that another registrar serves the same path.
 	ErrTaken = errors.New("another registrar announces here")
 )
 
-// Registrar announces one driver.
+// Registrar registers one driver.
 type Registrar struct {
-	// Driver is its name, Endpoint the path of its socket as the agent reaches
-	// it.
-	Driver, Endpoint string
-	// Versions are those of CSI that it speaks; none stands for 1.0.0.
+	// Driver is the driver's name.
+	Driver string
+	// Endpoint is the path of the driver's CSI socket as the agent sees it.
+	Endpoint string
+	// Versions holds the CSI versions that the driver supports; empty stands for 1.0.0.
 	Versions []string
-	// Path is the registration socket, in the directory that the agent looks at.
+	// Path is the path of the registration socket, in the directory that the agent watches.
 	Path string
-	// Log receives what the agent says.
+	// Log receives the result of the registration.
 	Log *slog.Logger
 }
 
 // Path returns the usual path of a driver's registration socket in a directory.
 func Path(dir, driver string) string { return filepath.Join(dir, driver+"-reg.sock") }
 
-// Run announces the driver until ctx ends, which is no error. It fails with
-// csi.ErrName, ErrRefused, ErrTaken, or when there can be no socket; it may be
+// Run registers the driver and serves the registration socket until ctx ends, when it returns nil.
+// It fails with csi.ErrName, ErrRefused, ErrTaken, or the error of creating the socket. It may be
 // repeated.
 func (r Registrar) Run(ctx context.Context) error {
 	if err := r.check(); err != nil {
 		return fmt.Errorf("register driver: %w", err)
 	}
 	for {
-		again, err := r.announce(ctx)
+		removed, err := r.announce(ctx)
 		if err != nil {
 			return fmt.Errorf("register driver %s at %s: %w", r.Driver, r.Path, err)
 		}
-		if !again {
+		if !removed {
 			return nil
 		}
-		r.Log.Warn("the registration socket was removed, it is made again", "driver", r.Driver, "socket", r.Path)
+		r.Log.Warn("the registration socket was removed and is created anew", "driver", r.Driver, "socket", r.Path)
 	}
 }
 
@@ -79,29 +80,29 @@ func (r Registrar) check() error {
 	return nil
 }
 
-// announce serves at the socket until ctx ends, the agent refuses, or the
-// socket is gone, when it is to be made again.
-func (r Registrar) announce(ctx context.Context) (again bool, err error) {
-	socket, err := announcement(ctx, r.Path)
+// announce serves the socket until ctx ends, the agent refuses the driver, or the socket is
+// removed; then removed is true.
+func (r Registrar) announce(ctx context.Context) (removed bool, err error) {
+	socket, err := listen(ctx, r.Path)
 	if err != nil {
 		return false, err
 	}
 	defer socket.remove()
-	notices, stop := r.follow()
+	events, stop := r.watchDir()
 	defer stop()
 	refused, failed := make(chan error, 1), make(chan error, 1)
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxRequest))
 	registerapi.RegisterRegistrationServer(server, &service{Registrar: r, refused: refused})
 	go func() { failed <- server.Serve(socket) }()
-	// What the agent said is answered before the end.
+	// The agent gets the answer to its last request.
 	defer func() {
-		defer time.AfterFunc(farewell, server.Stop).Stop()
+		defer time.AfterFunc(stopTimeout, server.Stop).Stop()
 		server.GracefulStop()
 	}()
-	tick := time.NewTicker(rescan)
+	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
 	for {
-		if is, err := socket.there(); !is || err != nil {
+		if is, err := socket.exists(); !is || err != nil {
 			return err == nil, err
 		}
 		select {
@@ -111,15 +112,15 @@ func (r Registrar) announce(ctx context.Context) (again bool, err error) {
 			return false, err
 		case err := <-failed:
 			return false, err
-		case <-notices:
+		case <-events:
 		case <-tick.C:
 		}
 	}
 }
 
-// follow asks the kernel for notices of the socket's directory. Without them
-// the rescan must do.
-func (r Registrar) follow() (notices <-chan fsnotify.Event, stop func()) {
+// watchDir returns kernel events of the socket's directory. If there are none, the periodic check
+// must do.
+func (r Registrar) watchDir() (events <-chan fsnotify.Event, stop func()) {
 	n, err := fsnotify.NewWatcher()
 	if err == nil {
 		if err = n.Add(filepath.Dir(r.Path)); err == nil {
@@ -127,18 +128,19 @@ func (r Registrar) follow() (notices <-chan fsnotify.Event, stop func()) {
 		}
 		_ = n.Close()
 	}
-	r.Log.Warn("no notices of the registration socket, its loss is found late", "socket", r.Path, "err", err)
+	r.Log.Warn("the directory of the registration socket cannot be watched: a removed socket is noticed late",
+		"socket", r.Path, "err", err)
 	return nil, func() {}
 }
 
-// service answers the agent.
+// service answers the agent's requests.
 type service struct {
 	registerapi.UnimplementedRegistrationServer
 	Registrar
 	refused chan<- error
 }
 
-// GetInfo says who registers.
+// GetInfo returns the driver's name, endpoint and versions.
 func (s *service) GetInfo(context.Context, *registerapi.InfoRequest) (*registerapi.PluginInfo, error) {
 	versions := s.Versions
 	if len(versions) == 0 {
@@ -149,16 +151,16 @@ func (s *service) GetInfo(context.Context, *registerapi.InfoRequest) (*registera
 	}, nil
 }
 
-// NotifyRegistrationStatus hears how the registration ended.
+// NotifyRegistrationStatus receives the result of the registration.
 func (s *service) NotifyRegistrationStatus(
-	_ context.Context, told *registerapi.RegistrationStatus,
+	_ context.Context, answer *registerapi.RegistrationStatus,
 ) (*registerapi.RegistrationStatusResponse, error) {
-	if told.GetPluginRegistered() {
+	if answer.GetPluginRegistered() {
 		s.Log.Info("driver is registered", "driver", s.Driver, "endpoint", s.Endpoint)
 		return &registerapi.RegistrationStatusResponse{}, nil
 	}
 	select {
-	case s.refused <- fmt.Errorf("%w: %.1000q", ErrRefused, told.GetError()):
+	case s.refused <- fmt.Errorf("%w: %.1000q", ErrRefused, answer.GetError()):
 	default:
 	}
 	return &registerapi.RegistrationStatusResponse{}, nil

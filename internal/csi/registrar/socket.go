@@ -10,16 +10,16 @@ import (
 	"volplane.dev/volplane/internal/socket"
 )
 
-// own is a socket that knows itself: what another process has put at its path
-// is not taken for it.
-type own struct {
+// socketFile is a listening socket that recognizes its own file, so that a socket that another
+// process has created at the path is not mistaken for it.
+type socketFile struct {
 	*net.UnixListener
-	path string
-	made fs.FileInfo
+	path    string
+	created fs.FileInfo
 }
 
-// announcement makes the socket of an announcement.
-func announcement(ctx context.Context, path string) (*own, error) {
+// listen creates the registration socket.
+func listen(ctx context.Context, path string) (*socketFile, error) {
 	l, err := socket.Listen(ctx, path)
 	if errors.Is(err, socket.ErrTaken) {
 		err = ErrTaken
@@ -27,34 +27,33 @@ func announcement(ctx context.Context, path string) (*own, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It would remove whatever is at the path by then.
+	// Close would remove whatever file is at the path by then.
 	l.SetUnlinkOnClose(false)
-	s := &own{UnixListener: l, path: path}
-	if s.made, err = os.Lstat(path); err != nil {
+	s := &socketFile{UnixListener: l, path: path}
+	if s.created, err = os.Lstat(path); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return s, nil
 }
 
-// there says whether the socket is at its path still; another one there is
-// ErrTaken.
-func (s *own) there() (bool, error) {
+// exists says whether the socket's file is still at its path. Another file at the path is ErrTaken.
+func (s *socketFile) exists() (bool, error) {
 	now, err := os.Lstat(s.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil
 	case err != nil:
 		return false, err
-	// The number of an inode that is free again is used again.
-	case !os.SameFile(now, s.made) || !now.ModTime().Equal(s.made.ModTime()):
+	// The kernel reuses inode numbers, so the modification time is compared, too.
+	case !os.SameFile(now, s.created) || !now.ModTime().Equal(s.created.ModTime()):
 		return false, ErrTaken
 	}
 	return true, nil
 }
 
-// remove takes the socket away.
-func (s *own) remove() {
-	if is, err := s.there(); is && err == nil {
+// remove removes the socket's file unless it was replaced.
+func (s *socketFile) remove() {
+	if is, err := s.exists(); is && err == nil {
 		_ = os.Remove(s.path)
 	}
 }

@@ -168,7 +168,7 @@ func (s *session) accept(ctx context.Context, info *registerapi.PluginInfo) erro
 	dial, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
 	d, err := csi.Dial(dial, endpoint, csi.WithMemory(s.w.Memory), csi.WithHold(s.w.Hold),
-		csi.WithTurns(s.w.turnsOf(name)))
+		csi.WithVolumeLocks(s.w.turnsOf(name)))
 	if err == nil && d.Name != name {
 		_ = d.Close()
 		err = fmt.Errorf("%w: the driver at %s calls itself %q, its registration says %q", errInfo, endpoint, d.Name, name)

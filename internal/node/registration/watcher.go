@@ -51,7 +51,7 @@ type Watcher struct {
 	owners map[string]string
 	// turns are those of each driver: its next process must not be called for a
 	// volume before the call that its last one was given has ended.
-	turns map[string]*csi.Turns
+	turns map[string]*csi.VolumeLocks
 }
 
 // Run registers drivers until ctx ends. What is registered stays so: the
@@ -116,7 +116,7 @@ func (w *Watcher) scan(ctx context.Context, running *sync.WaitGroup) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.sessions == nil {
-		w.sessions, w.owners, w.turns = map[string]*session{}, map[string]string{}, map[string]*csi.Turns{}
+		w.sessions, w.owners, w.turns = map[string]*session{}, map[string]string{}, map[string]*csi.VolumeLocks{}
 	}
 	for path, id := range found {
 		s := w.sessions[path]
@@ -189,12 +189,12 @@ func (w *Watcher) release(name, path string) {
 	}
 }
 
-func (w *Watcher) turnsOf(name string) *csi.Turns {
+func (w *Watcher) turnsOf(name string) *csi.VolumeLocks {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	t := w.turns[name]
 	if t == nil {
-		t = csi.NewTurns()
+		t = csi.NewVolumeLocks()
 		w.turns[name] = t
 	}
 	return t
