@@ -269,7 +269,7 @@ func TestWhatCannotBeDeletedIsNotForgotten(t *testing.T) {
 	b.sweeps()
 	b.open("u-c")
 	b.told(warns(madeNo, driverName, "1 bytes"), warns("ProvisioningCleanupFailed", driverName,
-		"what driver d.example made as volume pvc-u-c is not deleted yet: FailedPrecondition: "))
+		"what driver d.example made as volume pvc-u-c is not deleted yet: FailedPrecondition: no"))
 	b.fails("DeleteVolume", nil, false)
 	b.errs(kindClaim, "u-c", "1 bytes")
 	b.sweeps()

@@ -208,7 +208,7 @@ func TestWhatTheDriverDoesNotDelete(t *testing.T) {
 		b.errs(kindVolume, "pvc-u-c", "delete volume id-pvc-u-c: rpc error: code = "+code.String())
 		b.wrote()
 		b.volumesAre(unwanted())
-		b.told(warned("VolumeFailedDelete", driverName, "volume pvc-u-c is not deleted: "+code.String()+": "))
+		b.told(warned("VolumeFailedDelete", driverName, "volume pvc-u-c is not deleted: "+code.String()+": no"))
 		b.fails("DeleteVolume", nil, false)
 		b.works(kindVolume, "pvc-u-c")
 		b.called(deletes("c", keyed()), deletes("c", keyed()))

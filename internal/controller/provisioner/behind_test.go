@@ -42,7 +42,7 @@ func TestWhatAStopLeavesBehind(t *testing.T) {
 		}},
 		"cannot be deleted": {0, codes.FailedPrecondition, []proto.Message{
 			asksFor("c"), deletes("c", nil),
-		}, true, [][5]string{warns("ProvisioningCleanupFailed", driverName, "FailedPrecondition: ")}},
+		}, true, [][5]string{warns("ProvisioningCleanupFailed", driverName, "yet: FailedPrecondition: no")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, nil, claim("c"), class())
@@ -133,6 +133,8 @@ func TestTheWayBackAndItsSecret(t *testing.T) {
 	b = newBench(t, nil, left())
 	b.fails("DeleteVolume", no(codes.PermissionDenied), false)
 	b.errs(kindClaim, "u-c", `PermissionDenied: no; read secret ns-secrets/provisioner-c`)
+	b.told(without, warns("ProvisioningCleanupFailed", driverName,
+		"is not deleted yet: PermissionDenied: no; read secret ns-secrets/provisioner-c"))
 	b.sweeps()
 	b.open("u-c")
 

@@ -18,7 +18,6 @@ import (
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/topology"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/volume"
 )
 
 var (
@@ -33,110 +32,19 @@ func (p *provisioner) create(
 	ctx context.Context, claim *corev1.PersistentVolumeClaim, plan provision.Plan, secret map[string]string,
 ) error {
 	in := plan.Intent
-	slow := time.AfterFunc(patience, func() {
-		p.Events.Note(&in.Claim, volume.Because{
-			Reason: volume.ReasonProvisioning, Message: fmt.Sprintf("driver %s is making volume %s", in.Driver, in.Name),
-		})
-	})
+	slow := time.AfterFunc(patience, func() { p.Events.Note(&in.Claim, provision.Slow(in)) })
 	// What this call tells is all that counts.
 	for _, known := range []*sync.Map{&p.doubtful, &p.missing} {
 		known.Delete(in.Claim.UID)
 	}
-	answer, err := p.call(ctx, in, secret)
+	c, release, err := p.ask(ctx, in, secret)
 	slow.Stop()
-	if err != nil {
-		return p.failed(ctx, claim, in, err, plan.Step == provision.Record)
-	}
-	taken, release := p.hold(in, answer.Handle)
 	defer release()
-	if problem, remove := provision.Check(in, answer, taken); problem != "" {
-		return p.refuse(ctx, in, answer, problem, remove)
+	c.First, c.Claim = plan.Step == provision.Record, claim
+	if err != nil {
+		err = fmt.Errorf("create volume %s: %w", in.Name, err)
 	}
-	return p.save(ctx, in, answer)
-}
-
-// failed acts on a CreateVolume call that went wrong; first says that it was the
-// first one with its intent.
-func (p *provisioner) failed(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, in *provision.Intent, cause error, first bool,
-) error {
-	p.Events.Warn(&in.Claim, volume.Because{
-		Reason:  volume.ReasonProvisioningFailed,
-		Message: fmt.Sprintf("driver %s made no volume: %s", in.Driver, csi.Describe(cause)), Next: in.Driver,
-	})
-	p.refused.add(in.Claim.UID, in.Question(), time.Now())
-	cause = fmt.Errorf("create volume %s: %w", in.Name, cause)
-	refusal := provision.Refusal{Code: csi.Code(cause).String(), First: first, Whole: true}
-	switch {
-	case csi.OutcomeOf(cause) == volume.Unknown:
-		return cause
-	case !refusal.NothingMade():
-		// The claim may be asked about anew, but not be forgotten.
-		p.doubtful.Store(in.Claim.UID, nil)
-		return cause
-	}
-	// If the node's segment is full, another node is looked for.
-	if csi.Code(cause) == codes.ResourceExhausted && claim != nil && claim.Annotations[volume.AnnSelectedNode] != "" &&
-		len(in.Requisite) > 0 {
-		if err := p.reschedule(ctx, claim); err != nil {
-			return err
-		}
-	}
-	p.resolve(in)
-	return cause
-}
-
-// save writes the volume object. From then on the cache shows it, which keeps the
-// claim from being provisioned again, and the handle from another volume: the intent
-// is resolved.
-func (p *provisioner) save(ctx context.Context, in *provision.Intent, a provision.Answer) error {
-	there, made, err := p.volumes.Ensure(ctx, provision.Object(in, a))
-	switch {
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
-		// It is not to be saved: seed 004 wants the asset deleted then.
-		return p.refuse(ctx, in, a, "the volume object is refused: "+err.Error(), true)
-	case err != nil:
-		p.Events.Warn(&in.Claim, volume.Because{
-			Reason: volume.ReasonProvisioningFailed, Message: "volume object is not saved yet: " + err.Error(),
-		})
-		return err
-	case !made:
-		return p.saved(ctx, in, a, there)
-	}
-	p.resolve(in)
-	p.Events.Note(&in.Claim, volume.Because{
-		Reason: volume.ReasonProvisioningSucceeded, Message: "Successfully provisioned volume " + in.Name,
-	})
-	return nil
-}
-
-// saved ends the intent if the volume object that exists is the one we would
-// have written. One of a stranger must not hide what the driver made for us.
-func (p *provisioner) saved(
-	ctx context.Context, in *provision.Intent, a provision.Answer, v *corev1.PersistentVolume,
-) error {
-	same := v.Spec.CSI != nil && v.Spec.CSI.Driver == in.Driver && v.Spec.CSI.VolumeHandle == a.Handle
-	if !same || !provision.Owns(in.Claim.UID, v) {
-		return p.refuse(ctx, in, a, "another volume object has the name "+in.Name, !same)
-	}
-	p.resolve(in)
-	return nil
-}
-
-// refuse does away with an answer that must not become a volume object.
-func (p *provisioner) refuse(
-	ctx context.Context, in *provision.Intent, a provision.Answer, problem string, remove bool,
-) error {
-	p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: problem, Next: in.Driver})
-	if remove {
-		if err := p.remove(ctx, &in.Claim, in.Driver, a.Handle, in.Secrets.Provision); err != nil {
-			p.Events.Warn(&in.Claim, provision.CleanupFailed(in, csi.Describe(err)))
-			return err
-		}
-	}
-	p.refused.add(in.Claim.UID, in.Question(), time.Now())
-	p.resolve(in)
-	return fmt.Errorf("create volume %s: %s", in.Name, problem)
+	return p.settle(ctx, in, c, provision.After(in, c), err)
 }
 
 // undo learns the id of what CreateVolume may have made by calling it again
@@ -156,37 +64,88 @@ func (p *provisioner) undo(ctx context.Context, in *provision.Intent) error {
 		return err
 	}
 	p.missing.Delete(in.Claim.UID)
-	answer, err := p.call(ctx, in, secret)
-	taken, release := p.hold(in, answer.Handle)
+	c, release, err := p.ask(ctx, in, secret)
 	defer release()
-	switch refusal := (provision.Refusal{Code: csi.Code(err).String(), Whole: missing == nil}); {
-	case err == nil && taken == "":
-		if err = p.remove(ctx, &in.Claim, in.Driver, answer.Handle, in.Secrets.Provision); err == nil {
-			p.Events.Note(&in.Claim, volume.Because{
-				Reason: volume.ReasonDeleting, Message: "volume " + in.Name + ", which nobody wants any more, is deleted",
-			})
-		}
-	case err != nil && csi.OutcomeOf(err) == volume.Failed && refusal.NothingMade():
-		err = nil
+	if missing != nil {
+		c.Missing = missing.Error()
 	}
-	if err != nil {
-		p.Events.Warn(&in.Claim, provision.CleanupFailed(in, csi.Describe(err)))
+	if err := p.settle(ctx, in, c, provision.AfterUndo(in, c), err); err != nil {
 		return fmt.Errorf("undo volume %s: %w", in.Name, err)
 	}
-	p.resolve(in)
 	return nil
+}
+
+// settle does what was decided about an answer, and has decided what is answered
+// to that. cause is the error that was answered, if any.
+func (p *provisioner) settle(
+	ctx context.Context, in *provision.Intent, c provision.Creation, v provision.Verdict, cause error,
+) error {
+	if v.Warn {
+		p.Events.Warn(&in.Claim, v.Because)
+	} else if v.Because.Reason != "" {
+		p.Events.Note(&in.Claim, v.Because)
+	}
+	if v.Pause {
+		p.refused.add(in.Claim.UID, in.Question(), time.Now())
+	}
+	switch v.Next {
+	case provision.Await:
+	case provision.Doubt:
+		p.doubtful.Store(in.Claim.UID, nil)
+	case provision.Save:
+		object, made, err := p.volumes.Ensure(ctx, provision.Object(in, c.Answer))
+		next := provision.AfterSave(in, c.Answer, provision.Saving{Object: object, Made: made, Err: err})
+		return p.settle(ctx, in, c, next, err)
+	case provision.Remove:
+		call, err := p.remove(ctx, &in.Claim, in.Driver, c.Answer.Handle, in.Secrets.Provision)
+		return p.settle(ctx, in, c, provision.AfterRemove(in, v.Problem, call), err)
+	case provision.Reselect:
+		if err := p.reschedule(ctx, c.Claim); err != nil {
+			return err
+		}
+		p.resolve(in)
+	case provision.Resolve:
+		p.resolve(in)
+	}
+	return failure(in, v, cause)
+}
+
+// failure is the error by which a claim that is not served comes back.
+func failure(in *provision.Intent, v provision.Verdict, cause error) error {
+	switch {
+	case v.Problem == "":
+		return nil
+	case cause == nil:
+		return fmt.Errorf("create volume %s: %s", in.Name, v.Problem)
+	}
+	return cause
 }
 
 // secret reads what CreateVolume authenticates with.
 func (p *provisioner) secret(ctx context.Context, in *provision.Intent) (map[string]string, error) {
 	secret, err := kube.SecretData(ctx, p.Client, in.Secrets.Provision)
 	if err != nil {
-		p.Events.Warn(&in.Claim, volume.Because{
-			Reason: volume.ReasonProvisioningFailed, Message: "no volume is asked for: " + err.Error(), Next: "user",
-		})
+		p.Events.Warn(&in.Claim, provision.SecretUnread(in, err.Error()))
 		return nil, err
 	}
 	return secret, nil
+}
+
+// ask makes one CreateVolume call, and keeps the handle that it answers until
+// release is called.
+func (p *provisioner) ask(
+	ctx context.Context, in *provision.Intent, secret map[string]string,
+) (c provision.Creation, release func(), err error) {
+	c.Answer, err = p.call(ctx, in, secret)
+	if c.Call, release = callOf(err), func() {}; err == nil {
+		c.TakenBy, release = p.hold(in, c.Answer.Handle)
+	}
+	return c, release, err
+}
+
+// callOf tells what became of a call of the driver.
+func callOf(err error) provision.Call {
+	return provision.Call{Outcome: csi.OutcomeOf(err), Code: csi.Code(err).String(), Text: csi.Describe(err)}
 }
 
 // call makes one CreateVolume call from an intent alone.

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/controller"
-	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/kube"
@@ -108,8 +107,9 @@ func (p *provisioner) deleteVolume(ctx context.Context, v *corev1.PersistentVolu
 	if name := v.Annotations[volume.AnnDeletionSecretName]; name != "" {
 		secret = &corev1.SecretReference{Name: name, Namespace: v.Annotations[volume.AnnDeletionSecretNamespace]}
 	}
-	if err := p.remove(ctx, v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret); err != nil {
-		p.Events.Warn(v, provision.DeleteFailed(v, csi.Describe(err)))
+	call, err := p.remove(ctx, v, v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, secret)
+	if err != nil {
+		p.Events.Warn(v, provision.DeleteFailed(v, call.Told()))
 		return err
 	}
 	return p.forget(ctx, live)
@@ -166,31 +166,31 @@ func (p *provisioner) updateVolume(ctx context.Context, v *corev1.PersistentVolu
 	return kube.IgnoreNotFound(err)
 }
 
-// remove calls DeleteVolume; what does not exist is deleted. A Secret that is
-// gone must not keep the volume for ever; most drivers delete without one.
+// remove calls DeleteVolume; what does not exist is deleted.
 func (p *provisioner) remove(
 	ctx context.Context, about runtime.Object, driver, handle string, ref *corev1.SecretReference,
-) error {
+) (provision.Call, error) {
 	d, ok := p.Drivers.Get(driver)
 	if !ok {
-		return fmt.Errorf("%s: %w", driver, errGone)
+		err := fmt.Errorf("%s: %w", driver, errGone)
+		return callOf(err), err
 	}
 	secret, missing, err := kube.SecretDataLeft(ctx, p.Client, ref)
 	if err != nil {
-		return err
+		return callOf(err), err
 	}
 	if missing != nil {
-		p.Events.Warn(about, volume.Because{
-			Reason:  volume.ReasonFailedDelete,
-			Message: fmt.Sprintf("volume %s is deleted without its secret: %s", handle, missing), Next: "user",
-		})
+		p.Events.Warn(about, provision.WithoutSecret(handle, missing.Error()))
 	}
 	_, err = d.ControllerClient().DeleteVolume(ctx, &csipb.DeleteVolumeRequest{VolumeId: handle, Secrets: secret})
+	call := callOf(err)
 	switch {
-	case err != nil && missing != nil:
-		return fmt.Errorf("delete volume %s: %s; %w", handle, csi.Describe(err), missing)
-	case err != nil:
-		return fmt.Errorf("delete volume %s: %w", handle, err)
+	case err == nil:
+	case missing != nil:
+		call.Missing = missing.Error()
+		err = fmt.Errorf("delete volume %s: %s; %w", handle, call.Text, missing)
+	default:
+		err = fmt.Errorf("delete volume %s: %w", handle, err)
 	}
-	return nil
+	return call, err
 }

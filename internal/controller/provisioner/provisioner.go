@@ -390,8 +390,7 @@ func (p *provisioner) apply(ctx context.Context, claim *corev1.PersistentVolumeC
 }
 
 // record puts a new intent on the disk, and protects what the volume is made
-// from. A source that goes meanwhile ends a new intent; an old one may have made
-// its volume, which CreateVolume tells.
+// from.
 func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 	in := plan.Intent
 	if plan.Step == provision.Record {
@@ -404,12 +403,7 @@ func (p *provisioner) record(ctx context.Context, plan provision.Plan) error {
 	if !errors.Is(err, errSourceGone) {
 		return err
 	}
-	if plan.Step == provision.Create {
-		return nil
-	}
-	p.resolve(in)
-	p.Events.Warn(&in.Claim, volume.Because{Reason: volume.ReasonProvisioningFailed, Message: err.Error(), Next: "user"})
-	return err
+	return p.settle(ctx, in, provision.Creation{}, provision.AfterSourceGone(plan, err.Error()), err)
 }
 
 // resolve ends an intent: its volume object exists, or nothing does.

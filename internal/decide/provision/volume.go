@@ -13,34 +13,6 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Answer is what the driver said of the volume it made.
-type Answer struct {
-	Handle   string
-	Bytes    int64
-	Context  map[string]string
-	Segments []topology.Segment
-	// Source is the id of the volume that the driver says it copied, Snapshot
-	// of the snapshot that it says it restored.
-	Source, Snapshot string
-}
-
-// Check says what is wrong with an answer; "" is nothing. takenBy is the name
-// of another volume object with the same handle. Only what is ours alone is
-// deleted.
-func Check(in *Intent, a Answer, takenBy string) (problem string, remove bool) {
-	switch {
-	case takenBy != "" && takenBy != in.Name:
-		return fmt.Sprintf("driver %s answered with the id of volume %s, which exists already", in.Driver, takenBy), false
-	case a.Bytes > 0 && a.Bytes < in.Bytes:
-		return fmt.Sprintf("driver %s made a volume of %d bytes, %d were requested", in.Driver, a.Bytes, in.Bytes), true
-	case in.Source != "" && a.Source != in.Source:
-		return fmt.Sprintf("driver %s made an empty volume instead of a copy", in.Driver), true
-	case in.Snapshot != "" && a.Snapshot != in.Snapshot:
-		return fmt.Sprintf("driver %s made an empty volume instead of restoring the snapshot", in.Driver), true
-	}
-	return "", false
-}
-
 // Object returns the volume object for what the driver made: bound in advance
 // to the claim, kept by a finalizer until the driver has deleted it.
 func Object(in *Intent, a Answer) *corev1.PersistentVolume {
@@ -212,15 +184,6 @@ func released(f VolumeFacts, driver string, kept bool) (Reclaim, volume.Because)
 func DeleteFailed(v *corev1.PersistentVolume, cause string) volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonFailedDelete, Message: "volume " + v.Name + " is not deleted: " + cause, Next: DeleterOf(v),
-	}
-}
-
-// CleanupFailed explains a DeleteVolume that did not work for what was made for
-// a claim and must not become its volume.
-func CleanupFailed(in *Intent, cause string) volume.Because {
-	return volume.Because{
-		Reason:  volume.ReasonProvisioningCleanupFailed,
-		Message: "what driver " + in.Driver + " made as volume " + in.Name + " is not deleted yet: " + cause, Next: in.Driver,
 	}
 }
 
