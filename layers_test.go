@@ -85,6 +85,9 @@ func lowerLayers() []layer {
 		{"internal/decide/lease", []string{
 			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/drivers",
 		}, append(deeds, "sync"), "who lives, not what is decided"},
+		{"internal/decide/why", []string{
+			"internal/volume", "internal/cluster", decidePrefix,
+		}, append(deeds, "sync"), "asks the decisions, and decides nothing"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments"},

@@ -19,8 +19,8 @@ import (
 func now() metav1.Time { return metav1.Time{Time: time.Unix(1e9, 0).UTC()} }
 
 // TestAfter plays the table in testdata/answers.txt: cases are separated by empty lines; each is a sentence, an
-// attachment, the call about it and what came of that, "----", and what follows. An answer of any code is one for each code
-// that gRPC has, and one that it does not have.
+// attachment, the call about it and what came of that, "----", and what follows. An answer of any code is one for each
+// code that gRPC has, and one that it does not have.
 func TestAfter(t *testing.T) {
 	data, err := os.ReadFile("testdata/answers.txt")
 	if err != nil {
