@@ -32,25 +32,6 @@ func OutcomeOf(err error) volume.Outcome {
 	}
 }
 
-// Doubtful says that a final no does not prove that nothing was done: its code
-// is none of those by which a driver says why it did not begin.
-func Doubtful(err error) bool {
-	switch Code(err) {
-	case codes.Internal, codes.Unknown, codes.DataLoss:
-		return OutcomeOf(err) == volume.Failed
-	}
-	return false
-}
-
-// OutcomeOfNodeCall is OutcomeOf for attach, stage and publish, where a driver
-// that is short of resources may have started nevertheless.
-func OutcomeOfNodeCall(err error) volume.Outcome {
-	if Code(err) == codes.ResourceExhausted {
-		return volume.Unknown
-	}
-	return OutcomeOf(err)
-}
-
 // AnswerOf returns the end of a call as the facts that decisions judge.
 func AnswerOf(err error) volume.Answer {
 	a := volume.Answer{Outcome: OutcomeOf(err), Text: Describe(err)}

@@ -105,3 +105,40 @@ func ToDetach(gone *storagev1.VolumeAttachment, now metav1.Time) *storagev1.Volu
 	}
 	return a
 }
+
+// Mount is what a node knows of the attachment by which it is about to mount a volume.
+type Mount struct {
+	Driver, Handle, Volume, Node string
+	// Listed says that the node's volumesAttached has the volume.
+	Listed bool
+	// Attachment is what the API shows now; nil when it shows none.
+	Attachment *storagev1.VolumeAttachment
+}
+
+// Problem returns why the node may not mount; empty when it may. Wait says that it is no failure, and that no watch
+// tells when it is over.
+func (m Mount) Problem() (text string, wait bool) {
+	a, name := m.Attachment, NameOf(m.Driver, m.Handle, m.Node)
+	switch {
+	case !m.Listed:
+		return "volume " + m.Volume + " is being detached from node " + m.Node, true
+	case a == nil:
+		// The authorizer shows an attachment a moment after it is made.
+		return "attachment " + name + " of volume " + m.Volume + " is not to be seen", true
+	case a.DeletionTimestamp != nil || !a.Status.Attached:
+		return "attachment " + name + " of volume " + m.Volume + " is not there or is going away", true
+	case a.Spec.NodeName != m.Node || a.Spec.Attacher != m.Driver:
+		return "attachment " + name + " is of driver " + a.Spec.Attacher + " and node " + a.Spec.NodeName + ", wanted " +
+			m.Driver + " and " + m.Node, false
+	}
+	return "", false
+}
+
+// resourceExhausted is gRPC's code by which a driver says that a node has as many volumes as it can.
+const resourceExhausted = 8
+
+// NodeFull says whether an attachment is not attached because its node takes no more volumes of the driver.
+func NodeFull(a *storagev1.VolumeAttachment) bool {
+	e := a.Status.AttachError
+	return e != nil && e.ErrorCode != nil && *e.ErrorCode == resourceExhausted
+}
