@@ -73,7 +73,7 @@ func TestBadAnswersOfCreateVolume(t *testing.T) {
 			d.OnCall("CreateVolume", once(csitest.Action{Answer: answer}))
 			err := create(t, c, "v")
 			if !errors.Is(err, csi.ErrAnswer) || csi.OutcomeOf(err) != volume.Unknown ||
-				csi.OutcomeOfNodeCall(fmt.Errorf("create: %w", err)) != volume.Unknown {
+				csi.AnswerOf(fmt.Errorf("create: %w", err)).Outcome != volume.Unknown {
 				t.Errorf("%v, want ErrAnswer and an unknown outcome", err)
 			}
 			if n := len(csi.Describe(err)); n > 600 {
@@ -244,16 +244,15 @@ func TestIDsByHand(t *testing.T) {
 }
 
 func TestOutcomes(t *testing.T) {
-	plain := errors.New("plain")
-	tests := []struct {
-		err        error
-		want, node volume.Outcome
-	}{
-		{nil, volume.Done, volume.Done},
-		{plain, volume.Unknown, volume.Unknown},
-		{fmt.Errorf("create: %w", status.Error(codes.Aborted, "")), volume.Unknown, volume.Unknown},
-		{fmt.Errorf("create: %w", status.Error(codes.InvalidArgument, "")), volume.Failed, volume.Failed},
-		{fmt.Errorf("create: %w", csi.ErrAnswer), volume.Unknown, volume.Unknown},
+	for err, want := range map[error]volume.Outcome{
+		nil: volume.Done, errors.New("plain"): volume.Unknown,
+		fmt.Errorf("create: %w", status.Error(codes.Aborted, "")):         volume.Unknown,
+		fmt.Errorf("create: %w", status.Error(codes.InvalidArgument, "")): volume.Failed,
+		fmt.Errorf("create: %w", csi.ErrAnswer):                           volume.Unknown,
+	} {
+		if got := csi.OutcomeOf(err); got != want {
+			t.Errorf("OutcomeOf(%v) = %v, want %v", err, got, want)
+		}
 	}
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		want := volume.Failed
@@ -261,21 +260,8 @@ func TestOutcomes(t *testing.T) {
 		case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted:
 			want = volume.Unknown
 		}
-		node := want
-		if code == codes.ResourceExhausted {
-			node = volume.Unknown
-		}
-		tests = append(tests, struct {
-			err        error
-			want, node volume.Outcome
-		}{status.Error(code, "x"), want, node})
-	}
-	for _, test := range tests {
-		if got := csi.OutcomeOf(test.err); got != test.want {
-			t.Errorf("OutcomeOf(%v) = %v, want %v", test.err, got, test.want)
-		}
-		if got := csi.OutcomeOfNodeCall(test.err); got != test.node {
-			t.Errorf("OutcomeOfNodeCall(%v) = %v, want %v", test.err, got, test.node)
+		if got := csi.OutcomeOf(status.Error(code, "x")); got != want {
+			t.Errorf("OutcomeOf(%v) = %v, want %v", code, got, want)
 		}
 	}
 }

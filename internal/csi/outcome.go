@@ -12,8 +12,8 @@ import (
 )
 
 // OutcomeOf says whether a call that ended with err took effect. After Canceled, DeadlineExceeded,
-// Unavailable, Aborted, an answer that cannot be used, and an error that is not a gRPC status, that
-// is Unknown; any other code is a final error of the driver. Upstream's sidecars have the same rule
+// Unavailable, Aborted, an answer that cannot be used, a code that gRPC does not define, and an error
+// that is not a gRPC status, that is Unknown; any other code is a final error of the driver. Upstream's sidecars have the same rule
 // for DeleteVolume and expansion. After CreateVolume not every final error proves that no volume
 // exists: see internal/decide/provision.
 func OutcomeOf(err error) volume.Outcome {
@@ -23,31 +23,13 @@ func OutcomeOf(err error) volume.Outcome {
 	if _, ok := status.FromError(err); !ok || errors.Is(err, ErrAnswer) {
 		return volume.Unknown
 	}
-	switch Code(err) {
-	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.Aborted:
+	switch code := Code(err); {
+	case code > codes.Unauthenticated:
 		return volume.Unknown
-	default:
-		return volume.Failed
-	}
-}
-
-// Doubtful says whether err is a final error whose code does not prove that the driver did nothing:
-// Internal, Unknown and DataLoss do not say why the driver would not have begun.
-func Doubtful(err error) bool {
-	switch Code(err) {
-	case codes.Internal, codes.Unknown, codes.DataLoss:
-		return OutcomeOf(err) == volume.Failed
-	}
-	return false
-}
-
-// OutcomeOfNodeCall is OutcomeOf for attach, stage and publish, where a driver that answers
-// ResourceExhausted may have begun nevertheless.
-func OutcomeOfNodeCall(err error) volume.Outcome {
-	if Code(err) == codes.ResourceExhausted {
+	case code == codes.Canceled, code == codes.DeadlineExceeded, code == codes.Unavailable, code == codes.Aborted:
 		return volume.Unknown
 	}
-	return OutcomeOf(err)
+	return volume.Failed
 }
 
 // AnswerOf returns the end of a call as the facts that decisions judge.

@@ -74,11 +74,11 @@ func (a *attacher) request(
 	}, nil
 }
 
-func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) error {
-	if f.Trivial {
-		return a.settle(ctx, attach.Detach, f.Attachment, answerOf(nil), nil)
+func (a *attacher) detach(ctx context.Context, f attach.Facts, p attach.Plan) (err error) {
+	answer := answerOf(nil)
+	if !f.Trivial {
+		answer, err = a.unpublish(ctx, f.Attachment, p)
 	}
-	answer, err := a.unpublish(ctx, f.Attachment, p)
 	return a.settle(ctx, attach.Detach, f.Attachment, answer, err)
 }
 
@@ -116,10 +116,10 @@ func (a *attacher) settle(
 	if err := a.write(ctx, va, r); err != nil {
 		return err
 	}
-	if r.Retry {
+	switch {
+	case r.Retry:
 		return fmt.Errorf("attachment %s: %w", va.Name, cause)
-	}
-	if !r.Release {
+	case !r.Release:
 		return nil
 	}
 	if volume := a.lost.found(va); volume != "" {

@@ -33,18 +33,15 @@ type Result struct {
 
 // After decides what follows the end of a step of an attachment that calls the driver, if it has anything to do. The
 // finalizers stay whatever the outcome of a failed call is: only a detach that is done ends an attach.
-func After(s Step, a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Result {
+func After(step Step, a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Result {
 	switch {
 	case answer.Outcome != volume.Done:
 		return failed(a, answer, now)
-	case s == Detach:
-		return Result{Release: true, Because: volume.Because{
-			Reason: volume.ReasonDetaching, Message: Name(a) + " is detached from node " + a.Spec.NodeName, Next: "attacher",
-		}}
+	case step == Detach:
+		done := say(Nothing, volume.ReasonDetaching, "attacher", Name(a)+" is detached from node "+a.Spec.NodeName)
+		return Result{Release: true, Because: done.Because}
 	}
-	r := Result{Because: volume.Because{
-		Reason: volume.ReasonAttached, Message: Name(a) + " is attached to node " + a.Spec.NodeName,
-	}}
+	r := Result{Because: say(Nothing, volume.ReasonAttached, "", Name(a)+" is attached to node "+a.Spec.NodeName).Because}
 	if s := a.Status; !s.Attached || s.AttachError != nil || !maps.Equal(s.AttachmentMetadata, answer.Published) {
 		// S1-055 to S1-057.
 		r.Status = map[string]any{"attached": true, "attachmentMetadata": answer.Published, "attachError": nil}
@@ -52,8 +49,8 @@ func After(s Step, a *storagev1.VolumeAttachment, answer Answer, now metav1.Time
 	return r
 }
 
-// failed writes the error where people look for it. The code is the API's for attaching only, and is the driver's own:
-// an error without one takes the code of an earlier error away.
+// failed repeats the call and writes its error where people look for it. The code is the driver's own, and the API's
+// for attaching only: an error without one takes the code of an earlier error away.
 func failed(a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Result {
 	text, detaching := answer.Text, a.DeletionTimestamp != nil
 	if answer.NoSecret != "" {
@@ -63,36 +60,29 @@ func failed(a *storagev1.VolumeAttachment, answer Answer, now metav1.Time) Resul
 	if answer.Code != "" && !detaching {
 		code = answer.Number
 	}
-	return Result{
-		Status: errorStatus(a, text, code, now), Warn: !says(a, text), Retry: true, Because: Failed(a, detaching, text),
-	}
+	status, isNew := errorStatus(a, text, code, now)
+	return Result{Status: status, Warn: isNew, Retry: true, Because: Failed(a, detaching, text)}
 }
 
 // Refused decides what is written when an attachment cannot go on before something changes, which wakes it: the reason,
 // once.
 func Refused(a *storagev1.VolumeAttachment, why volume.Because, now metav1.Time) Result {
-	if says(a, why.Message) {
-		return Result{Because: why}
+	r := Result{Because: why}
+	if status, isNew := errorStatus(a, why.Message, nil, now); isNew {
+		r.Status, r.Warn = status, true
 	}
-	return Result{Status: errorStatus(a, why.Message, nil, now), Warn: true, Because: why}
+	return r
 }
 
-// says whether the status of an attachment has this error already.
-func says(a *storagev1.VolumeAttachment, message string) bool {
-	written := a.Status.AttachError
+// errorStatus returns the field of the status that an error belongs into (S1-059, S1-066), and whether its text is new
+// there.
+func errorStatus(a *storagev1.VolumeAttachment, text string, code any, now metav1.Time) (map[string]any, bool) {
+	field, written := "attachError", a.Status.AttachError
 	if a.DeletionTimestamp != nil {
-		written = a.Status.DetachError
+		field, written = "detachError", a.Status.DetachError
 	}
-	return written != nil && written.Message == message
-}
-
-// errorStatus has the field of the status that an error belongs into (S1-059, S1-066).
-func errorStatus(a *storagev1.VolumeAttachment, message string, code any, now metav1.Time) map[string]any {
-	field := "attachError"
-	if a.DeletionTimestamp != nil {
-		field = "detachError"
-	}
-	return map[string]any{field: map[string]any{"time": now, "message": message, "errorCode": code}}
+	return map[string]any{field: map[string]any{"time": now, "message": text, "errorCode": code}},
+		written == nil || written.Message != text
 }
 
 // ToDetach returns an attachment that went away without a detach as one that is to be detached.
@@ -104,4 +94,41 @@ func ToDetach(gone *storagev1.VolumeAttachment, now metav1.Time) *storagev1.Volu
 		a.Finalizers = append(a.Finalizers, volume.AttacherFinalizer(a.Spec.Attacher))
 	}
 	return a
+}
+
+// Mount is what a node knows of the attachment by which it is about to mount a volume.
+type Mount struct {
+	Driver, Handle, Volume, Node string
+	// Listed says that the node's volumesAttached has the volume.
+	Listed bool
+	// Attachment is what the API shows now; nil when it shows none.
+	Attachment *storagev1.VolumeAttachment
+}
+
+// Problem returns why the node may not mount; empty when it may. Wait says that it is no failure, and that no watch
+// tells when it is over.
+func (m Mount) Problem() (text string, wait bool) {
+	a, name := m.Attachment, NameOf(m.Driver, m.Handle, m.Node)
+	switch {
+	case !m.Listed:
+		return "volume " + m.Volume + " is being detached from node " + m.Node, true
+	case a == nil:
+		// The authorizer shows an attachment a moment after it is made.
+		return "attachment " + name + " of volume " + m.Volume + " is not to be seen", true
+	case a.DeletionTimestamp != nil || !a.Status.Attached:
+		return "attachment " + name + " of volume " + m.Volume + " is not there or is going away", true
+	case a.Spec.NodeName != m.Node || a.Spec.Attacher != m.Driver:
+		return "attachment " + name + " is of driver " + a.Spec.Attacher + " and node " + a.Spec.NodeName + ", wanted " +
+			m.Driver + " and " + m.Node, false
+	}
+	return "", false
+}
+
+// resourceExhausted is gRPC's code by which a driver says that a node has as many volumes as it can.
+const resourceExhausted = 8
+
+// NodeFull says whether an attachment is not attached because its node takes no more volumes of the driver.
+func NodeFull(a *storagev1.VolumeAttachment) bool {
+	e := a.Status.AttachError
+	return e != nil && e.ErrorCode != nil && *e.ErrorCode == resourceExhausted
 }

@@ -2,6 +2,8 @@ package attach
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -9,9 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"volplane.dev/volplane/internal/csi"
+	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -19,8 +24,7 @@ import (
 func now() metav1.Time { return metav1.Time{Time: time.Unix(1e9, 0).UTC()} }
 
 // TestAfter plays the table in testdata/answers.txt: cases are separated by empty lines; each is a sentence, an
-// attachment, the call about it and what came of that, "----", and what follows. An answer of any code is one for each
-// code that gRPC has, and one that it does not have.
+// attachment, the call about it and what came of that, "----", and what follows.
 func TestAfter(t *testing.T) {
 	data, err := os.ReadFile("testdata/answers.txt")
 	if err != nil {
@@ -35,21 +39,24 @@ func TestAfter(t *testing.T) {
 	golden.Equal(t, "testdata/answers.txt", strings.Join(out, "\n\n")+"\n")
 }
 
-// follows returns what follows, for each code if the answer is of any code.
+// follows returns what follows; of any answer each verdict, with the answers that it is about.
 func follows(t *testing.T, given string) string {
-	if !strings.Contains(given, "any code") {
-		return resultText(t, play(t, given))
+	if !strings.Contains(given, "answer any") {
+		return resultText(t, play(t, given, volume.Answer{}))
 	}
-	var lines []string
-	for code := codes.Canceled; code <= codes.Unauthenticated+1; code++ {
-		r := play(t, strings.Replace(given, "any code", code.String(), 1))
-		lines = append(lines, strings.ReplaceAll(resultText(t, r), "\n", "\n  "))
-	}
-	return strings.Join(lines, "\n")
+	return csitest.EveryAnswer(func(answer volume.Answer) string {
+		text := resultText(t, play(t, given, answer))
+		text = strings.ReplaceAll(text, fmt.Sprintf(`"errorCode":%d,`, answer.Number), `"errorCode":ITS CODE,`)
+		if answer.Text != "" {
+			text = strings.ReplaceAll(text, answer.Text, "ITS TEXT")
+		}
+		return strings.ReplaceAll(text, "\n", "\n  ")
+	})
 }
 
-func play(t *testing.T, given string) Result {
-	a, answer, step := attachment("pv", "n1"), Answer{}, Attach
+func play(t *testing.T, given string, anyAnswer volume.Answer) Result {
+	a, answer, steps := attachment("pv", "n1"), Answer{}, map[string]Step{"attach": Attach, "detach": Detach}
+	var step Step
 	for _, line := range strings.Split(given, "\n") {
 		word, rest, _ := strings.Cut(line, " ")
 		switch word {
@@ -60,11 +67,12 @@ func play(t *testing.T, given string) Result {
 			a.Status.AttachError = &storagev1.VolumeError{Message: rest}
 		case "detachError":
 			a.Status.DetachError = &storagev1.VolumeError{Message: rest}
-		case "attach":
-		case "detach":
-			step = Detach
+		case "attach", "detach":
+			step = steps[word]
 		case "answer":
-			answer.Answer = answerOf(rest)
+			if answer.Answer = anyAnswer; rest != "any" {
+				answer.Answer = answerOf(t, rest)
+			}
 		case "published":
 			answer.Published = map[string]string{"device": rest}
 		case "no-secret":
@@ -92,20 +100,18 @@ func read(t *testing.T, a *storagev1.VolumeAttachment, words []string) {
 }
 
 // answerOf reads "OK", "CODE: text" of a driver, or "- text" of this program.
-func answerOf(text string) volume.Answer {
-	if text == "OK" {
-		return volume.Answer{Outcome: volume.Done, Code: text}
+func answerOf(t *testing.T, text string) volume.Answer {
+	code, message, _ := strings.Cut(text, ": ")
+	all := map[string]codes.Code{
+		"Internal": codes.Internal, "Aborted": codes.Aborted, "Unauthenticated": codes.Unauthenticated,
 	}
-	if own, ok := strings.CutPrefix(text, "- "); ok {
-		return volume.Answer{Text: "Unknown: " + own}
+	switch own, ok := strings.CutPrefix(text, "- "); {
+	case ok:
+		return csi.AnswerOf(errors.New(own))
+	case text != "OK" && all[code] == codes.OK:
+		t.Fatalf("unknown answer %q", text)
 	}
-	name, _, _ := strings.Cut(text, ": ")
-	for code := codes.Canceled; code <= codes.Unauthenticated+1; code++ {
-		if code.String() == name {
-			return volume.Answer{Outcome: volume.Failed, Code: name, Number: int32(code), Text: text} //nolint:gosec // small
-		}
-	}
-	return volume.Answer{}
+	return csi.AnswerOf(status.Error(all[code], message))
 }
 
 func resultText(t *testing.T, r Result) string {
@@ -148,5 +154,61 @@ func TestToDetach(t *testing.T) {
 				t.Errorf("the argument is changed:\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestMount: by which attachments a node mounts, and which it waits for.
+func TestMount(t *testing.T) {
+	to := func(change func(*storagev1.VolumeAttachment)) *storagev1.VolumeAttachment {
+		return attachment("pv", "n1", attached, change)
+	}
+	name, same := NameOf(driver, "h-pv", "n1"), func(*storagev1.VolumeAttachment) {}
+	for argues, c := range map[string]struct {
+		listed     bool
+		attachment *storagev1.VolumeAttachment
+		want       string
+		wait       bool
+	}{
+		"it is attached":                     {true, to(same), "", false},
+		"the node does not list it any more": {false, to(same), "volume pv is being detached from node n1", true},
+		"the API does not show it": {
+			true, nil, "attachment " + name + " of volume pv is not to be seen", true,
+		},
+		"it is going": {true, to(going), "attachment " + name + " of volume pv is not there or is going away", true},
+		"it is not attached": {
+			true, attachment("pv", "n1"), "attachment " + name + " of volume pv is not there or is going away", true,
+		},
+		"it is of another node": {
+			true, to(func(a *storagev1.VolumeAttachment) { a.Spec.NodeName = "n2" }),
+			"attachment " + name + " is of driver " + driver + " and node n2, wanted " + driver + " and n1", false,
+		},
+		"it is of another driver": {
+			true, to(func(a *storagev1.VolumeAttachment) { a.Spec.Attacher = "e" }),
+			"attachment " + name + " is of driver e and node n1, wanted " + driver + " and n1", false,
+		},
+	} {
+		t.Run(argues, func(t *testing.T) {
+			m := Mount{Driver: driver, Handle: "h-pv", Volume: "pv", Node: "n1", Listed: c.listed, Attachment: c.attachment}
+			if got, wait := m.Problem(); got != c.want || wait != c.wait {
+				t.Errorf("problem %q, wait %v", got, wait)
+			}
+		})
+	}
+}
+
+// TestNodeFull: one code says that a node takes no more volumes.
+func TestNodeFull(t *testing.T) {
+	if a := attachment("pv", "n1"); NodeFull(a) {
+		t.Error("an attachment without an error is of a node that is full")
+	}
+	got := csitest.EveryAnswer(func(answer volume.Answer) string {
+		a := attachment("pv", "n1", failing)
+		if answer.Code != "" {
+			a.Status.AttachError.ErrorCode = &answer.Number
+		}
+		return fmt.Sprint(NodeFull(a))
+	})
+	if want := "true: ResourceExhausted\nfalse: whatever else"; got != want {
+		t.Errorf("full: %s, want %s", got, want)
 	}
 }

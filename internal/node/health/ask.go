@@ -7,7 +7,6 @@ import (
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
@@ -32,8 +31,7 @@ func (m *Monitor) ask(ctx context.Context, d *csi.Driver, records []*decide.Reco
 			err := m.askVolume(ctx, d, r, r.Targets[i].Path, tellsHealth, &now)
 			if answered = err == nil; !answered {
 				m.Log.Debug("driver does not say how its volume is", "driver", d.Name, "volume", r.Volume, "err", err)
-				code := csi.Code(err)
-				asks = code != codes.DeadlineExceeded && code != codes.Unavailable
+				asks = decide.AskNext(csi.AnswerOf(err))
 			}
 		}
 		state, looked := m.lookAt(ctx, r, r.Targets[i].Path, points, &now, d == nil || !d.Node.Stats)

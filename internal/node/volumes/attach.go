@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/grpc/codes"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/attach"
 	decide "volplane.dev/volplane/internal/decide/mount"
@@ -22,24 +21,28 @@ func (p *parts) awaitAttach(ctx context.Context, f *facts, before volume.Because
 	if before.Reason != volume.ReasonWaitForAttach {
 		return nil
 	}
-	va, err := p.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node),
-		metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
-		return nil
-	case err != nil:
-		return fmt.Errorf("read attachment of volume %s: %w", f.Volume, err)
-	}
-	e := va.Status.AttachError
-	//nolint:gosec // gRPC's codes are small
-	if e == nil || codes.Code(ptr.Deref(e.ErrorCode, 0)) != codes.ResourceExhausted {
-		return nil
+	va, err := p.attachmentOf(ctx, f)
+	if err != nil || va == nil || !attach.NodeFull(va) {
+		return err
 	}
 	p.Node.Full(f.Driver)
 	if p.Node.Spec(f.Driver).NodeAllocatableUpdatePeriodSeconds == nil {
 		return nil
 	}
-	return p.giveUp(ctx, f, decide.Full(f.Volume, f.Driver, f.Node, e.Message))
+	return p.giveUp(ctx, f, decide.Full(f.Volume, f.Driver, f.Node, va.Status.AttachError.Message))
+}
+
+// attachmentOf reads the volume's attachment past every cache; it is nil when the API shows none to this node.
+func (p *parts) attachmentOf(ctx context.Context, f *facts) (*storagev1.VolumeAttachment, error) {
+	va, err := p.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node),
+		metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read attachment of volume %s: %w", f.Volume, err)
+	}
+	return va, nil
 }
 
 // giveUp ends the Pods that wait for a volume for which the node has no room. One

@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
@@ -104,43 +101,34 @@ func (d *deed) drop() error {
 // so a detach that begins now sees the mark and waits.
 func (d *deed) checkAttached(ctx context.Context) error {
 	f := d.f
-	if !d.Node.Attached(uses.UniqueName(f.Driver, f.Handle)) {
-		return fmt.Errorf("volume %s is being detached from node %s: %w", f.Volume, f.Node, errNotYet)
+	m := attach.Mount{
+		Driver: f.Driver, Handle: f.Handle, Volume: f.Volume, Node: f.Node,
+		Listed: d.Node.Attached(uses.UniqueName(f.Driver, f.Handle)),
 	}
-	name := attach.NameOf(f.Driver, f.Handle, f.Node)
-	va, err := d.Client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsForbidden(err):
-		// The authorizer shows an attachment a moment after it is made.
-		return fmt.Errorf("attachment %s of volume %s is not to be seen: %w", name, f.Volume, errNotYet)
-	case err != nil:
-		return fmt.Errorf("read attachment of volume %s: %w", f.Volume, err)
-	case va.DeletionTimestamp != nil || !va.Status.Attached:
-		return fmt.Errorf("attachment %s of volume %s is not there or is going away: %w", name, f.Volume, errNotYet)
-	case va.Spec.NodeName != f.Node || va.Spec.Attacher != f.Driver:
-		return fmt.Errorf("attachment %s is of driver %s and node %s, wanted %s and %s", name, va.Spec.Attacher,
-			va.Spec.NodeName, f.Driver, f.Node)
+	if m.Listed {
+		var err error
+		if m.Attachment, err = d.attachmentOf(ctx, f); err != nil {
+			return err
+		}
 	}
-	d.publishContext, d.attachment = va.Status.AttachmentMetadata, string(va.UID)
+	switch problem, wait := m.Problem(); {
+	case wait:
+		return fmt.Errorf("%s: %w", problem, errNotYet)
+	case problem != "":
+		return errors.New(problem)
+	}
+	d.publishContext, d.attachment = m.Attachment.Status.AttachmentMetadata, string(m.Attachment.UID)
 	return d.notStale()
 }
 
-// notStale takes down what is left of an earlier attachment before anybody gets
-// the volume by this one. It was detached by force in between, while nobody
-// wanted it here, and another node may have written to it: a filesystem that
-// stayed mounted knows nothing of that. What living Pods have is not taken away
-// under them.
+// notStale ends what is left of an earlier attachment before anybody gets the volume by this one.
 func (d *deed) notStale() error {
-	r := d.rec
-	if r == nil || r.Attachment == "" || r.Attachment == d.attachment ||
-		slices.ContainsFunc(r.Targets, func(t decide.Target) bool { return d.f.consumers[t.Path] != nil }) {
+	stale, unstage := decide.Stale(d.rec, d.attachment, d.f.Wanted)
+	if !stale {
 		return nil
 	}
-	if len(r.Targets) == 0 {
-		if r.Stage == "" {
-			return nil
-		}
-		r.Stage = decide.Unstaging
+	if unstage {
+		d.rec.Stage = decide.Unstaging
 		if err := d.settle(); err != nil {
 			return err
 		}
@@ -227,17 +215,13 @@ func (d *deed) stage(ctx context.Context) error {
 		VolumeCapability: capability, Secrets: secrets, VolumeContext: pv.Spec.CSI.VolumeAttributes,
 	})
 	d.dirty = true
-	switch d.outcome(r.StagingPath, err) {
-	case volume.Done:
-		r.Stage = decide.Staged
+	r.Stage = d.brought(decide.Stage, before, r.StagingPath, err)
+	switch {
+	case err == nil:
 		_, r.StagingMounted, err = d.table.At(r.StagingPath)
 		return err
-	case volume.Failed:
-		// A final no says that this call had no effect, not that an earlier
-		// one had none.
-		if r.Stage = before; before == "" {
-			d.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
-		}
+	case r.Stage == "":
+		d.tidy(r.StagingPath, filepath.Dir(r.StagingPath))
 	}
 	return called(d.f.Driver, "NodeStageVolume", err)
 }
@@ -253,19 +237,23 @@ func (d *deed) stageable(path string) error {
 	return err
 }
 
-// outcome takes no driver at its word that says "internal error", or whatever
-// else while something is at the path, and thereby that nothing was done: it is
-// asked to undo it. Before the call the path was free.
-func (d *deed) outcome(path string, err error) volume.Outcome {
-	o := csi.OutcomeOfNodeCall(err)
-	if o != volume.Failed {
-		return o
+// seen looks at what is at a path after a call, and of block devices only where nothing is mounted: what is mounted may
+// not answer.
+func (d *deed) seen(path string, block bool) (decide.Seen, error) {
+	mounted, err := d.table.Mounted(path)
+	return decide.Seen{
+		Mounted: mounted, Device: block && !mounted && err == nil && mount.IsDevice(path), Unreadable: err != nil,
+		Dead: d.f.Dead[path],
+	}, err
+}
+
+// brought returns the phase of a path after a call that ended with err.
+func (d *deed) brought(v decide.Verb, before decide.Phase, path string, err error) decide.Phase {
+	var seen decide.Seen
+	if err != nil {
+		seen, _ = d.seen(path, true)
 	}
-	if mounted, tableErr := d.table.Mounted(path); csi.Doubtful(err) || tableErr != nil || mounted ||
-		mount.IsDevice(path) {
-		return volume.Unknown
-	}
-	return o
+	return decide.Brought(v, before, csi.AnswerOf(err), seen)
 }
 
 func (d *deed) unstage(ctx context.Context) error {
@@ -309,29 +297,24 @@ func (d *deed) nowhereElse() error {
 	return nil
 }
 
-// taken says whether a mount is gone after the driver took it away. The mount
-// table is the truth: what a driver that says "done" left mounted is unmounted
-// here, and "not found" is fine when nothing is mounted, and no device is there.
+// taken makes sure that a mount is gone after the driver was called to take it
+// away: what a driver that says "done" left mounted is unmounted here.
 func (d *deed) taken(path string, err error) error {
 	if !d.f.Verify {
 		return err
 	}
-	if err != nil && csi.Code(err) != codes.NotFound {
-		if d.f.Dead[path] {
-			// A driver may not be able to take away what does not answer.
-			return errors.Join(err, mount.Detach(path))
-		}
-		return err
-	}
-	mounted, tableErr := d.table.Mounted(path)
-	switch {
-	case tableErr != nil:
-		return tableErr
-	case err != nil && (mounted || d.rec.Block && mount.IsDevice(path)):
-		return err
-	case mounted:
+	seen, unreadable := d.seen(path, d.rec.Block)
+	switch decide.Removed(csi.AnswerOf(err), seen) {
+	case decide.Gone:
+		return nil
+	case decide.DetachDead:
+		return errors.Join(err, mount.Detach(path))
+	case decide.NotSeen:
+		return unreadable
+	case decide.UnmountRest:
 		d.Log.Warn("driver left a mount behind", "driver", d.f.Driver, "volume", d.f.Volume, "path", path)
 		return d.unmountBelow(path)
+	case decide.Remains:
 	}
-	return nil
+	return err
 }

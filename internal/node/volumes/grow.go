@@ -6,27 +6,35 @@ import (
 	"fmt"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"volplane.dev/volplane/internal/csi"
 	decide "volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/decide/resize"
 )
 
 // grow grows the volume on the node and then tells the claim.
 func (d *deed) grow(ctx context.Context) error {
-	r := d.rec
+	r, size := d.rec, d.f.Facts.Grow
+	var failed error
 	if d.f.driver.Node.Expand && len(r.Targets) > 0 {
-		if err := d.expand(ctx); err != nil {
+		failed = d.expand(ctx)
+	}
+	after := resize.AfterNode(csi.AnswerOf(failed))
+	if after.Refused {
+		r.GrowRefused, d.dirty = size, true
+	}
+	if after.State != nil {
+		if err := d.tellGrown(ctx, *after.State); err != nil {
 			return err
 		}
 	}
-	if err := d.tellGrown(ctx, ""); err != nil {
-		return err
+	if failed != nil {
+		return failed
 	}
-	r.Size, d.dirty = d.f.Facts.Grow, true
+	r.Size, d.dirty = size, true
 	d.Events.Note(d.f.claim, decide.Grown(d.f.Volume, d.f.Node))
 	return nil
 }
@@ -54,15 +62,6 @@ func (d *deed) expand(ctx context.Context) error {
 		request.StagingTargetPath = d.rec.StagingPath
 	}
 	_, err = d.f.driver.NodeClient().NodeExpandVolume(ctx, request)
-	switch csi.Code(err) {
-	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
-		// The driver will never do it: the user has to ask for another size.
-		if told := d.tellGrown(ctx, corev1.PersistentVolumeClaimNodeResizeInfeasible); told != nil {
-			return told
-		}
-	case codes.FailedPrecondition:
-		d.rec.GrowRefused, d.dirty = d.f.Facts.Grow, true
-	}
 	return called(d.f.Driver, "NodeExpandVolume", err)
 }
 
@@ -75,27 +74,10 @@ func (d *deed) prepareGrow() (*decide.Record, *csipb.VolumeCapability, error) {
 // tellGrown writes the end of a growth into the claim's status: the new
 // capacity, or that it cannot be.
 func (d *deed) tellGrown(ctx context.Context, state corev1.ClaimResourceStatus) error {
-	claim, now := d.f.claim, d.f.claim.Status
-	change := map[string]any{}
-	if state == "" {
-		conditions := []corev1.PersistentVolumeClaimCondition{}
-		for _, c := range now.Conditions {
-			switch c.Type {
-			case corev1.PersistentVolumeClaimFileSystemResizePending, corev1.PersistentVolumeClaimResizing,
-				corev1.PersistentVolumeClaimNodeResizeError, corev1.PersistentVolumeClaimControllerResizeError:
-			default:
-				conditions = append(conditions, c)
-			}
-		}
-		size := d.f.pv.Spec.Capacity[corev1.ResourceStorage]
-		change["capacity"] = map[string]any{"storage": size.String()}
-		change["conditions"] = conditions
-		change["allocatedResourceStatuses"] = map[string]any{"storage": nil}
-	} else {
-		change["allocatedResourceStatuses"] = map[string]any{"storage": state}
-	}
+	claim := d.f.claim
 	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"resourceVersion": claim.ResourceVersion}, "status": change,
+		"metadata": map[string]any{"resourceVersion": claim.ResourceVersion},
+		"status":   resize.NodeStatus(claim, state, d.f.pv.Spec.Capacity[corev1.ResourceStorage]),
 	})
 	if err != nil {
 		return fmt.Errorf("write size of claim %s: %w", claim.Name, err)

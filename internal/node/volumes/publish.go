@@ -13,7 +13,6 @@ import (
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/mount/fsgroup"
 	"volplane.dev/volplane/internal/node/uses"
-	"volplane.dev/volplane/internal/volume"
 )
 
 var (
@@ -46,13 +45,14 @@ func (d *deed) publish(ctx context.Context, path string) error {
 	}
 	_, err = d.f.driver.NodeClient().NodePublishVolume(ctx, request)
 	d.dirty = true
-	switch d.outcome(path, err) {
-	case volume.Done:
+	phase := d.brought(decide.Publish, before, path, err)
+	switch {
+	case err == nil:
 		return d.published(ctx, t)
-	case volume.Failed:
-		if d.notBegun(path, before); before == "" {
-			d.forget(path)
-		}
+	case phase == "":
+		d.forget(path)
+	default:
+		t.Phase = phase
 	}
 	return called(d.f.Driver, "NodePublishVolume", err)
 }
@@ -99,7 +99,7 @@ func (d *deed) request(ctx context.Context, path string) (*csipb.NodePublishVolu
 func (d *deed) published(ctx context.Context, t *decide.Target) error {
 	pod := d.f.consumers[t.Path]
 	if d.f.Verify {
-		if err := d.seen(t.Path); err != nil {
+		if err := d.shown(t.Path); err != nil {
 			return err
 		}
 	}
@@ -125,7 +125,7 @@ func (d *deed) published(ctx context.Context, t *decide.Target) error {
 	return nil
 }
 
-func (d *deed) seen(path string) error {
+func (d *deed) shown(path string) error {
 	if d.f.Block {
 		if !mount.IsDevice(path) {
 			return fmt.Errorf("volume %s at %s: %w", d.f.Volume, path, errNoDevice)

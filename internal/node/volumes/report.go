@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/decide/attach"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/node/identity"
@@ -36,7 +33,7 @@ func (r reporter) after(ctx context.Context, f *facts, plan *decide.Plan, failed
 			notYet = errors.Join(notYet, x.err)
 			continue
 		}
-		b := r.inUse(ctx, f, x, decide.Failed(x.action.Verb, r.Node.Name, describe(x.err), r.nextAfter(f, x.err)))
+		b := r.inUse(ctx, f, x, decide.StepFailed(x.action.Verb, f.Driver, f.Node, causeOf(x.err)))
 		if wrong == nil {
 			plan.Because = b
 		}
@@ -98,27 +95,21 @@ func describe(err error) string {
 	return fmt.Sprintf("%.900s", err)
 }
 
-// nextAfter says who has to act after a failure: a person when something of the
-// host or of the API is in the way, the driver when it has not done what it says,
-// and otherwise this agent, which tries again.
-func (r reporter) nextAfter(f *facts, err error) string {
-	for _, inTheWay := range []error{
-		mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath,
-		errSecret, errElsewhere, identity.ErrHeld,
-		unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
-	} {
-		if errors.Is(err, inTheWay) {
-			return "user"
-		}
+// causeOf returns why a step failed, as what decides who has to act.
+func causeOf(err error) decide.Cause {
+	c := decide.Cause{
+		Text: describe(err), NotShown: errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice),
+		InTheWay: slices.ContainsFunc([]error{
+			mount.ErrOccupied, mount.ErrNotFree, mount.ErrNotPlain, mount.ErrNotPermitted, mount.ErrHidden, uses.ErrHostPath,
+			errSecret, errElsewhere, identity.ErrHeld,
+			unix.ENOSPC, unix.EROFS, unix.EBUSY, unix.ENOTDIR,
+		}, func(inTheWay error) bool { return errors.Is(err, inTheWay) }),
 	}
 	var call *callError
-	if errors.As(err, &call) && status.Code(call.err) == codes.DeadlineExceeded {
-		return f.Driver
+	if errors.As(err, &call) {
+		c.Code = csi.AnswerOf(call.err).Code
 	}
-	if errors.Is(err, errNotMounted) || errors.Is(err, errNoDevice) {
-		return f.Driver
-	}
-	return "node " + r.Node.Name
+	return c
 }
 
 // warn records a failure at the objects that it keeps waiting.
@@ -189,9 +180,7 @@ func (r reporter) warnLeaving(ctx context.Context, f *facts, path string, b volu
 // the volume, or the node if nobody knows of that.
 func (r reporter) warnHeld(ctx context.Context, f *facts, b volume.Because) {
 	if f.AttachRequired {
-		va, err := r.Client.StorageV1().VolumeAttachments().Get(ctx, attach.NameOf(f.Driver, f.Handle, f.Node),
-			metav1.GetOptions{})
-		if err == nil {
+		if va, err := r.attachmentOf(ctx, f); err == nil && va != nil {
 			r.Events.Warn(va, b)
 			return
 		}

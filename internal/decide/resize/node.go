@@ -1,0 +1,46 @@
+package resize
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// OnNode is what follows the answer of a node's driver that was asked to grow a volume. A call that failed is repeated
+// after a back-off as long as nothing of it forbids that.
+type OnNode struct {
+	// State is what the claim says from now on of its size; nil when it stays as it is, and empty when the growth is done.
+	State *corev1.ClaimResourceStatus
+	// Refused says that the driver is not asked for this size before the volume is mounted anew: CSI forbids it.
+	Refused bool
+}
+
+// AfterNode judges the answer to NodeExpandVolume.
+func AfterNode(answer volume.Answer) OnNode {
+	state := corev1.PersistentVolumeClaimNodeResizeInfeasible
+	switch {
+	case answer.Outcome == volume.Done:
+		state = ""
+	case answer.Code == "FailedPrecondition":
+		return OnNode{Refused: true}
+	case answer.Code != "InvalidArgument" && answer.Code != "OutOfRange" && answer.Code != "NotFound":
+		return OnNode{}
+	}
+	// Otherwise the driver will never do it: the user has to ask for another size.
+	return OnNode{State: &state}
+}
+
+// NodeStatus returns what the node changes in a claim's status: the state of its size, and its capacity when the
+// growth is done.
+func NodeStatus(
+	c *corev1.PersistentVolumeClaim, state corev1.ClaimResourceStatus, size resource.Quantity,
+) map[string]any {
+	if state != "" {
+		return map[string]any{"allocatedResourceStatuses": map[string]any{"storage": state}}
+	}
+	return map[string]any{
+		"capacity": map[string]any{"storage": size.String()}, "conditions": withoutResize(c.Status.Conditions),
+		"allocatedResourceStatuses": map[string]any{"storage": nil},
+	}
+}
