@@ -56,7 +56,7 @@ func lowerLayers() []layer {
 		{"internal/redact", nil, append(deeds, "k8s.io/api", "k8s.io/apimachinery"), "texts, not deeds"},
 		{"internal/cluster", []string{"internal/volume"}, append(deeds, "sync", "time"), "what is looked up, not how " +
 			"it came here"},
-		{"internal/decide/chain", []string{"internal/volume"}, append(deeds, "sync", "time"), "what an explanation is made " +
+		{"internal/decide/chain", []string{"internal/volume"}, append(deeds, "sync"), "what an explanation is made " +
 			"of, not how it is found"},
 		{"internal/decide/state", []string{
 			"internal/volume", "internal/cluster", "internal/decide/provision",
@@ -84,6 +84,14 @@ func lowerLayers() []layer {
 		{"internal/decide/lease", []string{
 			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/drivers",
 		}, append(deeds, "sync"), "who lives, not what is decided"},
+		{"internal/decide/kubelet", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
+			"internal/decide/drivers", "internal/decide/note", "internal/decide/attach", "internal/decide/mount",
+		}, append(deeds, "sync"), "what a kubelet says, not what waits for it"},
+		{"internal/decide/scheduling", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
+			"internal/decide/drivers", "internal/decide/note", "internal/decide/bind", "internal/decide/capacity",
+		}, append(deeds, "sync"), "what is said of Pods without a node"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
 		}, append(deeds, "sync"), "decisions are functions of their arguments"},

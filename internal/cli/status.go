@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
@@ -189,7 +190,7 @@ func when(t time.Time) string {
 	if t.IsZero() {
 		return "long ago"
 	}
-	return t.UTC().Format(time.DateTime + " UTC")
+	return chain.Moment(t)
 }
 
 // tally counts equal words: "3: 2 Bound, 1 Pending".

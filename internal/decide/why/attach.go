@@ -12,6 +12,7 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/drivers"
+	"volplane.dev/volplane/internal/decide/kubelet"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -186,7 +187,7 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 		} else if driver := a.Spec.Attacher; !drivers.Registered(f.view, driver, a.Spec.NodeName) {
 			told.Reason, told.Stuck, told.Next = volume.ReasonDriverMissing, true, driver
 			told.Message += ", and driver " + driver + ", which unmounts it, has not registered there"
-			told.Message += f.plugin(driver, a.Spec.NodeName)
+			told.Message += kubelet.Plugin(f.view, driver, a.Spec.NodeName)
 		}
 	}
 	if e := a.Status.DetachError; e != nil && told.Reason == volume.ReasonDetaching {

@@ -60,5 +60,5 @@ func since(word string, in *provision.Intent) string {
 	if in == nil || in.Begun.IsZero() {
 		return ""
 	}
-	return word + in.Begun.UTC().Format(time.DateTime+" UTC")
+	return word + chain.Moment(in.Begun.Time)
 }

@@ -11,6 +11,7 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -41,7 +42,7 @@ func Causes(o state.Objects) []Cause {
 		g.add(c.Namespace, all.claim(c.Namespace, c.Name).chain())
 	}
 	for _, p := range o.Pods {
-		if c := all.consumer(p); !cluster.Finished(p) && (all.usesVolumes(p) || !unplacedAlone(c)) {
+		if c := all.consumer(p); !cluster.Finished(p) && (drivers.UsesVolumes(all.view, p) || !unplacedAlone(c)) {
 			g.add(p.Namespace, c)
 		}
 	}

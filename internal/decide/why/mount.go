@@ -3,7 +3,6 @@ package why
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +10,8 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/drivers"
+	"volplane.dev/volplane/internal/decide/kubelet"
+	"volplane.dev/volplane/internal/decide/scheduling"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,8 +30,8 @@ func (k known) mounted(p *corev1.Pod) chain.Link {
 			"the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), "")
 	}
 	if node == "" {
-		if m, bad := unplaced(p); bad {
-			return k.homeless(p, m)
+		if m, bad := scheduling.Unplaced(p); bad {
+			return scheduling.Facts{View: k.view, Warnings: k.Warnings}.Homeless(p, m)
 		}
 		return chain.New(subject, chain.Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
 	}
@@ -39,34 +40,16 @@ func (k known) mounted(p *corev1.Pod) chain.Link {
 	}
 	if p.DeletionTimestamp != nil {
 		if l, ok := k.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
-			return chain.New(subject, chain.Problem, l.Because.Reason, on(node, l.Because.Message), l.Because.Next)
+			return chain.New(subject, chain.Problem, l.Because.Reason, chain.OnNode(node, l.Because.Message), l.Because.Next)
 		}
 		if c := k.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
 			c.Because.Next != "node "+node {
 			return chain.New(subject, chain.Waiting, volume.ReasonUnmounting,
 				"the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
 		}
-		return k.ending(p)
+		return kubelet.Facts{View: k.view, Warnings: k.Warnings}.Ending(p)
 	}
 	return k.condition(p)
-}
-
-// ending tells of a Pod that is being deleted and of which no failure is known: its
-// volumes are in use until its containers have ended.
-func (k known) ending(p *corev1.Pod) chain.Link {
-	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
-	runs := func(c corev1.ContainerStatus) bool { return c.State.Running != nil }
-	if all := containers(p); slices.ContainsFunc(all, runs) {
-		message := fmt.Sprintf("the Pod is being deleted; container %s still runs and is to end by %s, "+
-			"before its volumes are unmounted", all[slices.IndexFunc(all, runs)].Name, moment(p.DeletionTimestamp.Time))
-		return chain.New(subject, chain.Waiting, volume.ReasonUnmounting, message, node)
-	}
-	if l, ok := k.unregistered(p); ok {
-		l.Because.Message = "the Pod is being deleted, and its volumes cannot be unmounted: " + l.Because.Message
-		return l
-	}
-	message := "the Pod is being deleted; its volumes are being unmounted" + k.by(p)
-	return chain.New(subject, chain.Waiting, volume.ReasonUnmounting, message, node)
 }
 
 // cause returns why a Pod has ended, if somebody has said so.
@@ -75,20 +58,6 @@ func cause(p *corev1.Pod) string {
 		return ""
 	}
 	return ": " + p.Status.Message
-}
-
-// by names the drivers of a Pod's volumes.
-func (k known) by(p *corev1.Pod) string {
-	var names []string
-	for _, s := range drivers.OfPod(k.view, p) {
-		if !slices.Contains(names, s.String()) {
-			names = append(names, s.String())
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return " by " + strings.Join(names, ", ")
 }
 
 // condition repeats what the node agent says of the Pod's mounts.
@@ -115,12 +84,12 @@ func (k known) condition(p *corev1.Pod) chain.Link {
 			if b, ok := drivers.BrokenFor(k.view, p, c.Message); ok {
 				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
-			return chain.New(subject, chain.Problem, reason, on(p.Spec.NodeName, c.Message), next)
+			return chain.New(subject, chain.Problem, reason, chain.OnNode(p.Spec.NodeName, c.Message), next)
 		default:
 			return chain.New(subject, chain.Waiting, reason, c.Message, next)
 		}
 	}
-	return k.kubelet(p)
+	return kubelet.Facts{View: k.view, Warnings: k.Warnings}.Mounted(p)
 }
 
 // ill repeats what the node agent says of a volume that is mounted and not well.
@@ -144,19 +113,11 @@ func (k known) nodeDown(name string) (chain.Link, bool) {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			since := ""
 			if t := c.LastTransitionTime; !t.IsZero() {
-				since = " since " + moment(t.Time)
+				since = " since " + chain.Moment(t.Time)
 			}
 			message := fmt.Sprintf("node %s is not ready%s: %s", name, since, cmp.Or(c.Message, c.Reason))
 			return chain.New(subject, chain.Problem, volume.ReasonNodeGone, message, "administrator of node "+name), true
 		}
 	}
 	return chain.Link{}, false
-}
-
-// on adds the node to a message that does not name it.
-func on(node, message string) string {
-	if strings.Contains(message, node) {
-		return message
-	}
-	return "on node " + node + ": " + message
 }

@@ -1,4 +1,4 @@
-package why_test
+package scheduling_test
 
 import (
 	"strings"
@@ -146,3 +146,8 @@ func TestPodsWithoutVolumes(t *testing.T) {
 		t.Errorf("causes are %+v", got)
 	}
 }
+
+// row is one scene and the object that is asked about.
+type row whytest.Row
+
+type scene = whytest.Scene
