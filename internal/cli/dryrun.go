@@ -280,7 +280,7 @@ func (r *rehearsal) answers() []chain.Chain {
 		if !known || t.kind == "pvc" && covered[t.ns+"/"+t.name] || users && !k.spaced {
 			continue
 		}
-		if c, ok := k.tell(r.Objects, t.ns, t.name); ok {
+		if c, ok := k.tell(why.Of(r.Objects), t.ns, t.name); ok {
 			out = append(out, c)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/statefile"
+	"volplane.dev/volplane/internal/decide/why"
 )
 
 const (
@@ -257,7 +258,7 @@ func (s *shell) whyFrom(q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	told, found := k.tell(st.Objects, ns, name)
+	told, found := k.tell(why.Of(st.Objects), ns, name)
 	if !found {
 		return fmt.Errorf("there is no %s/%s in %s, which was written at %s", k.name, name, q.from,
 			chain.Moment(st.Now))

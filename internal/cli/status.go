@@ -176,7 +176,7 @@ func printUnsettled(
 	if err := r.begun(ctx, metav1.NamespaceAll); err != nil {
 		return err
 	}
-	open := why.Unsettled(r.Objects)
+	open := why.Of(r.Objects).Unsettled()
 	if len(open) == 0 {
 		return nil
 	}

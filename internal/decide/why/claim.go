@@ -46,7 +46,7 @@ func (f facts) claim() chain.Link {
 func (f facts) deletedClaim() volume.Condition {
 	return protect.Kept("claim "+f.ClaimName, f.Claim, protect.Owners{
 		volume.FinalizerClaimProtection: func() volume.Because {
-			_, b := protect.Claim(f.Claim, f.view.Pods.By(cluster.PodsByClaim, cluster.Key(f.Claim)))
+			_, b := protect.Claim(f.Claim, f.View.Pods.By(cluster.PodsByClaim, cluster.Key(f.Claim)))
 			return b
 		},
 		volume.FinalizerCloning: func() volume.Because { return provision.Copied(f.Claim, f.Begun) },
@@ -117,12 +117,12 @@ func (f facts) maker() string {
 // provisioned tells of a volume that a driver is to make. What only the provisioner
 // knows is in its intents, if they may be read, and in its events.
 func (f facts) provisioned(told volume.Condition) volume.Condition {
-	p := provision.ClaimFactsOf(f.view, f.Claim, provision.Begun{Intent: f.intent(), Asked: f.Class.Provisioner})
+	p := provision.ClaimFactsOf(f.View, f.Claim, provision.Begun{Intent: f.intent(), Asked: f.Class.Provisioner})
 	p.Partial, p.Ours = true, f.provides(p.Driver)
 	plan := provision.Claim(p)
 	switch {
 	case plan.Because.Reason == volume.ReasonDriverMissing:
-		return volume.Condition{Because: drivers.OrMeant(f.view, p.Driver, plan.Because), Stuck: true}
+		return volume.Condition{Because: drivers.OrMeant(f.View, p.Driver, plan.Because), Stuck: true}
 	case plan.Fault:
 		return volume.Condition{Because: plan.Because, Stuck: true}
 	}
@@ -148,10 +148,10 @@ func (f facts) intent() *provision.Intent {
 }
 
 // bindFacts returns the facts about a claim that the binder has.
-func (k known) bindFacts(c *corev1.PersistentVolumeClaim) bind.ClaimFacts {
-	facts := bind.ClaimFactsOf(k.view, c)
+func (w Walk) bindFacts(c *corev1.PersistentVolumeClaim) bind.ClaimFacts {
+	facts := bind.ClaimFactsOf(w.View, c)
 	if facts.TakesFree() {
-		if v := k.freeVolumes().Best(c, nil); v != nil {
+		if v := w.freeVolumes().Best(c, nil); v != nil {
 			facts.Candidates = append(slices.Clone(facts.Candidates), v)
 		}
 	}
@@ -159,12 +159,12 @@ func (k known) bindFacts(c *corev1.PersistentVolumeClaim) bind.ClaimFacts {
 }
 
 // freeVolumes returns the volumes that any claim may take.
-func (k known) freeVolumes() *bind.Free {
-	if k.free == nil {
-		k.free = bind.NewFree()
-		for _, v := range k.view.Volumes.List() {
-			k.free.Set(v)
+func (w Walk) freeVolumes() *bind.Free {
+	if w.free == nil {
+		w.free = bind.NewFree()
+		for _, v := range w.View.Volumes.List() {
+			w.free.Set(v)
 		}
 	}
-	return k.free
+	return w.free
 }

@@ -14,7 +14,7 @@ import (
 
 // facts are the objects around one claim or volume. Absent objects are nil.
 type facts struct {
-	known
+	Walk
 	// Namespace and ClaimName name the claim that is asked about; both are
 	// empty when a volume that no claim is bound to is asked about.
 	Namespace, ClaimName string
@@ -36,13 +36,13 @@ func (f facts) attached() []*storagev1.VolumeAttachment {
 	if f.Volume == nil {
 		return nil
 	}
-	return f.view.Attachments.By(cluster.AttachmentsByVolume, f.Volume.Name)
+	return f.View.Attachments.By(cluster.AttachmentsByVolume, f.Volume.Name)
 }
 
 // users returns the Pods that still use the claim.
 func (f facts) users() []*corev1.Pod {
 	var out []*corev1.Pod
-	for _, p := range f.view.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
+	for _, p := range f.View.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
 		if !cluster.Finished(p) {
 			out = append(out, p)
 		}
@@ -62,8 +62,8 @@ func (f facts) told() []*corev1.Pod {
 }
 
 // failed returns the link of the newest warning about the object.
-func (k known) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
-	c, ok := k.Warnings.Condition(about, reason, repeats)
+func (w Walk) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
+	c, ok := w.Warnings.Condition(about, reason, repeats)
 	return chain.Tell(subject, c), ok
 }
 

@@ -23,7 +23,7 @@ func (f facts) mounts() []chain.Link {
 	return out
 }
 
-func (k known) mounted(p *corev1.Pod) chain.Link {
+func (w Walk) mounted(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, p.Spec.NodeName
 	if cluster.Finished(p) {
 		return chain.New(subject, chain.OK, volume.ReasonNotInUse,
@@ -31,25 +31,25 @@ func (k known) mounted(p *corev1.Pod) chain.Link {
 	}
 	if node == "" {
 		if m, bad := scheduling.Unplaced(p); bad {
-			return scheduling.Facts{View: k.view, Warnings: k.Warnings}.Homeless(p, m)
+			return scheduling.Facts{View: w.View, Warnings: w.Warnings}.Homeless(p, m)
 		}
 		return chain.New(subject, chain.Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
 	}
-	if l, down := k.nodeDown(node); down {
+	if l, down := w.NodeDown(node); down {
 		return l
 	}
 	if p.DeletionTimestamp != nil {
-		if l, ok := k.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
+		if l, ok := w.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
 			return chain.New(subject, chain.Problem, l.Because.Reason, chain.OnNode(node, l.Because.Message), l.Because.Next)
 		}
-		if c := k.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
+		if c := w.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
 			c.Because.Next != "node "+node {
 			return chain.New(subject, chain.Waiting, volume.ReasonUnmounting,
 				"the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
 		}
-		return kubelet.Facts{View: k.view, Warnings: k.Warnings}.Ending(p)
+		return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Ending(p)
 	}
-	return k.condition(p)
+	return w.condition(p)
 }
 
 // cause returns why a Pod has ended, if somebody has said so.
@@ -61,7 +61,7 @@ func cause(p *corev1.Pod) string {
 }
 
 // condition repeats what the node agent says of the Pod's mounts.
-func (k known) condition(p *corev1.Pod) chain.Link {
+func (w Walk) condition(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
 	for _, c := range p.Status.Conditions {
 		if c.Type != volume.ConditionVolumesMounted {
@@ -71,17 +71,17 @@ func (k known) condition(p *corev1.Pod) chain.Link {
 		next := cmp.Or(p.Annotations[volume.AnnNextMounted], node)
 		switch {
 		case c.Status == corev1.ConditionTrue:
-			if l, ill := k.ill(subject, p); ill {
+			if l, ill := w.ill(subject, p); ill {
 				return l
 			}
 			return chain.New(subject, chain.OK, volume.ReasonMounted, cmp.Or(c.Message, "all volumes are mounted"), "")
 		case reason == volume.ReasonDriverMissing:
-			if b, ok := drivers.Lacks(k.view, p, p.Spec.NodeName); ok {
+			if b, ok := drivers.Lacks(w.View, p, p.Spec.NodeName); ok {
 				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
 			return chain.New(subject, chain.Problem, reason, c.Message, next)
 		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing:
-			if b, ok := drivers.BrokenFor(k.view, p, c.Message); ok {
+			if b, ok := drivers.BrokenFor(w.View, p, c.Message); ok {
 				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
 			return chain.New(subject, chain.Problem, reason, chain.OnNode(p.Spec.NodeName, c.Message), next)
@@ -89,11 +89,11 @@ func (k known) condition(p *corev1.Pod) chain.Link {
 			return chain.New(subject, chain.Waiting, reason, c.Message, next)
 		}
 	}
-	return kubelet.Facts{View: k.view, Warnings: k.Warnings}.Mounted(p)
+	return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Mounted(p)
 }
 
 // ill repeats what the node agent says of a volume that is mounted and not well.
-func (k known) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
+func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
 			return chain.New(subject, chain.Problem, volume.Reason(c.Reason), c.Message,
@@ -103,9 +103,9 @@ func (k known) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 	return chain.Link{}, false
 }
 
-// nodeDown tells of a node that does nothing, whatever waits for it.
-func (k known) nodeDown(name string) (chain.Link, bool) {
-	subject, n := "node/"+name, k.node(name)
+// NodeDown tells of a node that does nothing, whatever waits for it.
+func (w Walk) NodeDown(name string) (chain.Link, bool) {
+	subject, n := "node/"+name, w.node(name)
 	if n == nil {
 		return chain.New(subject, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, "user"), true
 	}

@@ -11,14 +11,14 @@ import (
 // moved tells of a volume or a claim, "namespace/name", that is not there, or not
 // whole, because it is being moved between a Flex plugin and the bridge: whoever
 // moves it deletes both and makes them anew.
-func (k known) moved(subject, pv, claim string) (chain.Link, bool) {
-	i := slices.IndexFunc(k.Moves, func(m state.Move) bool {
+func (w Walk) moved(subject, pv, claim string) (chain.Link, bool) {
+	i := slices.IndexFunc(w.Moves, func(m state.Move) bool {
 		return pv != "" && m.Volume == pv || claim != "" && m.Claim == claim
 	})
 	if i < 0 {
 		return chain.Link{}, false
 	}
-	m := k.Moves[i]
+	m := w.Moves[i]
 	message := "volume " + m.Volume +
 		" is being moved to the bridge, and that is not finished: `volplane flex migrate run " + m.Volume +
 		"` goes on, `volplane flex migrate undo " + m.Volume + "` turns round"

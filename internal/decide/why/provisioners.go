@@ -11,14 +11,14 @@ import (
 // provides says whether somebody makes volumes for a provisioner's name: a driver
 // that is registered on a node, or a provisioner that is no CSI driver's, which has
 // made some or shows signs of life.
-func (k known) provides(provisioner string) bool {
-	if drivers.Registered(k.view, provisioner, "") {
+func (w Walk) provides(provisioner string) bool {
+	if drivers.Registered(w.View, provisioner, "") {
 		return true
 	}
-	for _, v := range k.Volumes {
+	for _, v := range w.Volumes {
 		if v.Spec.CSI == nil && v.Annotations[volume.AnnProvisionedBy] == provisioner {
 			return true
 		}
 	}
-	return cluster.Found(k.view.Drivers, provisioner) == nil && k.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
+	return cluster.Found(w.View.Drivers, provisioner) == nil && w.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
 }

@@ -1,4 +1,4 @@
-package why
+package force
 
 import (
 	"fmt"
@@ -12,14 +12,24 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// forced tells when a volume is detached by force from a node that is not ready.
+// Facts are what is known of a volume that has to leave a node.
+type Facts struct {
+	View     cluster.View
+	Warnings state.Warnings
+	Volume   *corev1.PersistentVolume
+	// Claim is the key of the volume's claim.
+	Claim string
+}
+
+// Detach tells when a volume is detached by force from a node that is not ready.
 // Its time begins when no Pod on the node has it any more; only the process that
 // detaches knows when that was.
-func (f facts) forced(a *storagev1.VolumeAttachment) (chain.Link, bool) {
-	n := f.node(a.Spec.NodeName)
+func (f Facts) Detach(a *storagev1.VolumeAttachment) (chain.Link, bool) {
+	n := cluster.Found(f.View.Nodes, a.Spec.NodeName)
 	if n == nil || nodelife.Ready(n) || nodelife.OutOfService(n) || a.DeletionTimestamp != nil {
 		return chain.Link{}, false
 	}
@@ -38,8 +48,10 @@ func (f facts) forced(a *storagev1.VolumeAttachment) (chain.Link, bool) {
 }
 
 // lastOn returns a Pod on a node that keeps the volume; nil when there is none.
-func (f facts) lastOn(node string) *corev1.Pod {
-	return cluster.First(f.users(), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+func (f Facts) lastOn(node string) *corev1.Pod {
+	return cluster.First(f.View.Pods.By(cluster.PodsByClaim, f.Claim), func(p *corev1.Pod) bool {
+		return p.Spec.NodeName == node && !cluster.Finished(p)
+	})
 }
 
 // stays says why a Pod is still on a node that is not ready.
@@ -61,8 +73,8 @@ func stays(p *corev1.Pod, n *corev1.Node) string {
 // aloneSince returns when the volume was wanted by no Pod on the node any more, at
 // the latest: a Pod elsewhere has been told that it is attached to another node
 // without a Pod being named that has it there.
-func (f facts) aloneSince() (time.Time, bool) {
-	for _, p := range f.view.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
+func (f Facts) aloneSince() (time.Time, bool) {
+	for _, p := range f.View.Pods.By(cluster.PodsByClaim, f.Claim) {
 		for _, e := range f.Warnings {
 			if e.InvolvedObject.UID != p.UID || e.FirstTimestamp.IsZero() {
 				continue
