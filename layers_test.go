@@ -92,18 +92,23 @@ func explainingLayers() []layer {
 			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
 			"internal/decide/drivers", "internal/decide/note", "internal/decide/bind", "internal/decide/capacity",
 		}, pure, "what is said of Pods without a node"},
+		{"internal/decide/dryrun", []string{
+			"internal/volume", "internal/cluster", "internal/decide/bind", "internal/decide/chain",
+			"internal/decide/state",
+		}, pure, "foretells what the binder does, and explains nothing"},
 		{"internal/decide/force", []string{
 			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
 			"internal/decide/attach", "internal/decide/nodelife",
 		}, pure, "tells when it happens, and never does it"},
 		{"internal/decide/survey", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
-			"internal/decide/chain", "internal/decide/drivers", "internal/decide/note", "internal/decide/why",
+			"internal/decide/chain", "internal/decide/drivers", "internal/decide/note", "internal/decide/provision",
+			"internal/decide/why",
 		}, pure, "asks the walk about each object"},
 		{"internal/decide/why", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
 			"internal/decide/chain", "internal/decide/drivers", "internal/decide/force", "internal/decide/kubelet",
-			"internal/decide/lease", "internal/decide/nodelife", "internal/decide/note", "internal/decide/protect",
+			"internal/decide/lease", "internal/decide/migrate", "internal/decide/note", "internal/decide/protect",
 			"internal/decide/provision", "internal/decide/resize", "internal/decide/scheduling", "internal/decide/state",
 		}, pure, "asks the decisions, and knows nobody who reads its answer"},
 	}

@@ -17,6 +17,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/survey"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -176,7 +177,7 @@ func printUnsettled(
 	if err := r.begun(ctx, metav1.NamespaceAll); err != nil {
 		return err
 	}
-	open := why.Of(r.Objects).Unsettled()
+	open := survey.Unsettled(why.Of(r.Objects))
 	if len(open) == 0 {
 		return nil
 	}

@@ -50,8 +50,8 @@ func Causes(w why.Walk) []Cause {
 			g.add("", w.AboutVolume(v))
 		}
 	}
-	for _, in := range w.Unsettled() {
-		if c, told := w.AboutIntent(in); told {
+	for _, in := range Unsettled(w) {
+		if c, told := abandoned(w, in); told {
 			g.add(in.Claim.Namespace, c)
 		}
 	}

@@ -2,7 +2,6 @@ package why
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,7 +92,7 @@ func (f facts) class() chain.Link {
 // bound tells what the binder decides about the claim, and of a volume that has to
 // be made for it, what its provisioner does.
 func (f facts) bound() volume.Condition {
-	told := bind.Claim(f.bindFacts(f.Claim)).Condition()
+	told := bind.Claim(bind.FactsWithFree(f.View, f.Claim, f.freeVolumes)).Condition()
 	switch {
 	case told.Reason == volume.ReasonExternalProvisioning:
 		return f.provisioned(told)
@@ -132,7 +131,9 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	busy := f.Warnings.About(f.Claim.UID, volume.ReasonDriverBusy)
 	switch {
 	case plan.Step == provision.Create:
-		plan.Because.Message += since(", since ", plan.Intent)
+		if !plan.Intent.Begun.IsZero() {
+			plan.Because.Message += ", since " + chain.Moment(plan.Intent.Begun.Time)
+		}
 		return volume.Condition{Because: plan.Because}
 	case busy != nil:
 		told.Reason, told.Message = volume.ReasonDriverBusy, busy.Message
@@ -147,24 +148,10 @@ func (f facts) intent() *provision.Intent {
 	return cluster.First(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID })
 }
 
-// bindFacts returns the facts about a claim that the binder has.
-func (w Walk) bindFacts(c *corev1.PersistentVolumeClaim) bind.ClaimFacts {
-	facts := bind.ClaimFactsOf(w.View, c)
-	if facts.TakesFree() {
-		if v := w.freeVolumes().Best(c, nil); v != nil {
-			facts.Candidates = append(slices.Clone(facts.Candidates), v)
-		}
-	}
-	return facts
-}
-
 // freeVolumes returns the volumes that any claim may take.
 func (w Walk) freeVolumes() *bind.Free {
 	if w.free == nil {
-		w.free = bind.NewFree()
-		for _, v := range w.View.Volumes.List() {
-			w.free.Set(v)
-		}
+		w.free = bind.FreeOf(w.View)
 	}
 	return w.free
 }

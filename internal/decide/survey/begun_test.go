@@ -1,4 +1,4 @@
-package why_test
+package survey_test
 
 import (
 	"fmt"
@@ -62,7 +62,7 @@ func TestBegun(t *testing.T) {
 		}
 		s.All.Begun, s.All.Now = []*provision.Intent{in}, start.Add(time.Minute)
 		c.change(s, in)
-		fmt.Fprintf(&out, "# %s\nunsettled: %d\n", c.argues, len(why.Of(s.All).Unsettled()))
+		fmt.Fprintf(&out, "# %s\nunsettled: %d\n", c.argues, len(survey.Unsettled(why.Of(s.All))))
 		if err := survey.RenderCauses(&out, survey.Causes(why.Of(s.All)), true); err != nil {
 			t.Fatal(err)
 		}
