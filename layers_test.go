@@ -43,54 +43,93 @@ const (
 
 // layers returns the table. The first row whose prefix is the package or a
 // folder above it is the package's row.
-func layers() []layer { return slices.Concat(lowerLayers(), flexLayers(), upperLayers()) }
+func layers() []layer {
+	return slices.Concat(explainingLayers(), lowerLayers(), flexLayers(), upperLayers())
+}
 
-// lowerLayers are the rows of words, decisions and what speaks to one side only.
-func lowerLayers() []layer {
-	deeds := []string{
+// deeds are packages that act, or look at what no argument is.
+func deeds() []string {
+	return []string{
 		"context", "os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand",
 		clientGo, grpc, apiServer,
 	}
+}
+
+// explainingLayers are the rows of what explains: who judges one thing knows nobody who joins the judgements.
+func explainingLayers() []layer {
+	pure := append(deeds(), "sync")
+	return []layer{
+		{"internal/decide/chain", []string{"internal/volume"}, pure, "what an explanation is made " +
+			"of, not how it is found"},
+		{"internal/decide/state", []string{
+			"internal/volume", "internal/cluster", "internal/decide/provision",
+		}, pure, "what was read, not what it means"},
+		{"internal/decide/why/whytest", []string{
+			"internal/volume", "internal/cluster", "internal/golden", decidePrefix,
+		}, pure, "for tests only"},
+		{"internal/decide/statefile", []string{
+			"internal/volume", "internal/redact", "internal/cluster", "internal/decide/note", "internal/decide/provision",
+			"internal/decide/state",
+		}, pure, "what a file may hold, not what it says"},
+		{"internal/decide/subject", []string{
+			"internal/cluster", "internal/decide/chain",
+		}, pure, "names of objects, not what is wrong with them"},
+		{"internal/decide/fix", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/nodelife",
+			"internal/decide/state", "internal/decide/subject",
+		}, pure, "reads an explanation, and makes none"},
+		{"internal/decide/since", []string{
+			"internal/cluster", "internal/decide/chain", "internal/decide/state", "internal/decide/subject",
+		}, pure, "reads an explanation, and makes none"},
+		{"internal/decide/drivers", []string{
+			"internal/volume", "internal/cluster", "internal/decide/note",
+		}, pure, "which drivers are where, not what waits for them"},
+		{"internal/decide/lease", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/drivers",
+		}, pure, "who lives, not what is decided"},
+		{"internal/decide/kubelet", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
+			"internal/decide/drivers", "internal/decide/note", "internal/decide/attach", "internal/decide/mount",
+		}, pure, "what a kubelet says, not what waits for it"},
+		{"internal/decide/scheduling", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
+			"internal/decide/drivers", "internal/decide/note", "internal/decide/bind", "internal/decide/capacity",
+		}, pure, "what is said of Pods without a node"},
+		{"internal/decide/dryrun", []string{
+			"internal/volume", "internal/cluster", "internal/decide/bind", "internal/decide/chain",
+			"internal/decide/state",
+		}, pure, "foretells what the binder does, and explains nothing"},
+		{"internal/decide/force", []string{
+			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
+			"internal/decide/attach", "internal/decide/nodelife",
+		}, pure, "tells when it happens, and never does it"},
+		{"internal/decide/survey", []string{
+			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
+			"internal/decide/chain", "internal/decide/drivers", "internal/decide/note", "internal/decide/provision",
+			"internal/decide/why",
+		}, pure, "asks the walk about each object"},
+		{"internal/decide/why", []string{
+			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
+			"internal/decide/chain", "internal/decide/drivers", "internal/decide/force", "internal/decide/kubelet",
+			"internal/decide/lease", "internal/decide/migrate", "internal/decide/note", "internal/decide/protect",
+			"internal/decide/provision", "internal/decide/resize", "internal/decide/scheduling", "internal/decide/state",
+		}, pure, "asks the decisions, and knows nobody who reads its answer"},
+	}
+}
+
+// lowerLayers are the rows of words, decisions and what speaks to one side only.
+func lowerLayers() []layer {
+	deeds := deeds()
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
 		{"internal/volume", nil, append(deeds, "time", "k8s.io/api", "k8s.io/apimachinery"), "words, not deeds"},
 		{"internal/redact", nil, append(deeds, "k8s.io/api", "k8s.io/apimachinery"), "texts, not deeds"},
 		{"internal/cluster", []string{"internal/volume"}, append(deeds, "sync", "time"), "what is looked up, not how " +
 			"it came here"},
-		{"internal/decide/chain", []string{"internal/volume"}, append(deeds, "sync", "time"), "what an explanation is made " +
-			"of, not how it is found"},
-		{"internal/decide/state", []string{
-			"internal/volume", "internal/cluster", "internal/decide/provision",
-		}, append(deeds, "sync"), "what was read, not what it means"},
-		{"internal/decide/why/whytest", []string{
-			"internal/volume", "internal/cluster", "internal/golden", decidePrefix,
-		}, append(deeds, "sync"), "for tests only"},
-		{"internal/decide/statefile", []string{
-			"internal/volume", "internal/redact", "internal/cluster", "internal/decide/note", "internal/decide/provision",
-			"internal/decide/state",
-		}, append(deeds, "sync"), "what a file may hold, not what it says"},
-		{"internal/decide/subject", []string{
-			"internal/cluster", "internal/decide/chain",
-		}, append(deeds, "sync"), "names of objects, not what is wrong with them"},
-		{"internal/decide/fix", []string{
-			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/nodelife",
-			"internal/decide/state", "internal/decide/subject",
-		}, append(deeds, "sync"), "reads an explanation, and makes none"},
-		{"internal/decide/since", []string{
-			"internal/cluster", "internal/decide/chain", "internal/decide/state", "internal/decide/subject",
-		}, append(deeds, "sync"), "reads an explanation, and makes none"},
-		{"internal/decide/drivers", []string{
-			"internal/volume", "internal/cluster", "internal/decide/note",
-		}, append(deeds, "sync"), "which drivers are where, not what waits for them"},
-		{"internal/decide/lease", []string{
-			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/drivers",
-		}, append(deeds, "sync"), "who lives, not what is decided"},
-		{"internal/decide/why", []string{
-			"internal/volume", "internal/cluster", decidePrefix,
-		}, append(deeds, "sync"), "asks the decisions, and decides nothing"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
-		}, append(deeds, "sync"), "decisions are functions of their arguments"},
+		}, append(deeds, "sync", module+decidePrefix+"chain", module+decidePrefix+"state"), "decisions are functions of " +
+			"their arguments, and know nobody who explains them"},
 		{"internal/csi", []string{
 			"internal/volume", "internal/redact", "internal/socket", "internal/csi", "internal/csi/registrar",
 		}, append(heavy, clientGo), "speaks to drivers only"},

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/why"
 )
 
 // town is a cluster of many claims, two of which matter: data, which is bound, and
@@ -197,7 +198,7 @@ func TestPartsAnswerAsTheWhole(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all, there := k.tell(whole.Objects, "ns", name)
+			all, there := k.tell(why.Of(whole.Objects), "ns", name)
 			if there != found || found && render(t, part) != render(t, all) {
 				t.Errorf("%s/%s: found %v\n%s\nand of all objects: %v\n%s", k.name, name, found, render(t, part), there,
 					render(t, all))

@@ -21,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/decide/dryrun"
 	"volplane.dev/volplane/internal/decide/since"
 	"volplane.dev/volplane/internal/decide/why"
 )
@@ -89,7 +90,7 @@ func (s *shell) tellAll(r *rehearsal, ns string, q question) error {
 		if i > 0 && q.output == "" {
 			fmt.Fprintln(s.Out)
 		}
-		served = served && why.Served(c)
+		served = served && dryrun.Served(c)
 		if q.output == "" {
 			if err := chain.Render(s.Out, c); err != nil {
 				return err
@@ -128,10 +129,10 @@ func (r *rehearsal) make(ctx context.Context, doc *unstructured.Unstructured, n 
 	doc.SetUID(types.UID(fmt.Sprintf("dry-run-%d", n)))
 	switch made, err := r.created(ctx, m, doc, ns); {
 	case apierrors.IsAlreadyExists(err):
-		r.refused = append(r.refused, why.Refused(subject, "it exists already; ask for it without --dry-run"))
+		r.refused = append(r.refused, dryrun.Refused(subject, "it exists already; ask for it without --dry-run"))
 		return nil
 	case err != nil && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
-		r.refused = append(r.refused, why.Refused(subject, err.Error()))
+		r.refused = append(r.refused, dryrun.Refused(subject, err.Error()))
 		return nil
 	case err != nil:
 		return err
@@ -249,7 +250,7 @@ func (r *rehearsal) surround(ctx context.Context, ns string) error {
 			}
 		}
 	}
-	r.Objects = why.Foretell(r.Objects, keys(own.Claims)...)
+	r.Objects = dryrun.Foretell(r.Objects, keys(own.Claims)...)
 	return nil
 }
 
@@ -280,7 +281,7 @@ func (r *rehearsal) answers() []chain.Chain {
 		if !known || t.kind == "pvc" && covered[t.ns+"/"+t.name] || users && !k.spaced {
 			continue
 		}
-		if c, ok := k.tell(r.Objects, t.ns, t.name); ok {
+		if c, ok := k.tell(why.Of(r.Objects), t.ns, t.name); ok {
 			out = append(out, c)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/drivers"
-	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/survey"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -26,35 +26,34 @@ type kind struct {
 	spaced bool
 	// read reads what an answer needs, tell answers.
 	read func(r *reading, ctx context.Context, ns, name string) error
-	tell func(o state.Objects, ns, name string) (chain.Chain, bool)
+	tell func(w why.Walk, ns, name string) (chain.Chain, bool)
 }
 
 // kinds returns the types that can be explained.
 func kinds() []kind {
 	const storage, snapshots = storagev1.GroupName, volume.GroupSnapshot
 	return []kind{
-		{"pvc", []string{"persistentvolumeclaim", "persistentvolumeclaims"}, "", true, (*reading).aboutClaim, why.Claim},
-		{"pv", []string{"persistentvolume", "persistentvolumes"}, "", false, (*reading).aboutVolume, bare(why.Volume)},
-		{"pod", []string{"pods", "po"}, "", true, (*reading).aboutPod, why.Pod},
-		{"storageclass", []string{"storageclasses", "sc"}, storage, false, (*reading).aboutClass, bare(why.Class)},
+		{"pvc", []string{"persistentvolumeclaim", "persistentvolumeclaims"}, "", true, (*reading).aboutClaim, why.Walk.Claim},
+		{"pv", []string{"persistentvolume", "persistentvolumes"}, "", false, (*reading).aboutVolume, bare(why.Walk.Volume)},
+		{"pod", []string{"pods", "po"}, "", true, (*reading).aboutPod, why.Walk.Pod},
+		{"storageclass", []string{"storageclasses", "sc"}, storage, false, (*reading).aboutClass, bare(survey.Class)},
 		{
 			"volumeattachment",
 			[]string{"volumeattachments", "va"},
 			storage, false, (*reading).aboutAttachment,
-			bare(why.Attachment),
+			bare(why.Walk.Attachment),
 		},
-		{"volumesnapshot", []string{"volumesnapshots", "vs"}, snapshots, true, (*reading).aboutSnapshot, why.SnapshotOf},
-		{"csidriver", []string{"csidrivers"}, storage, false, (*reading).aboutDriver, bare(why.Driver)},
-		{"node", []string{"nodes", "no"}, "", false, (*reading).aboutNode, bare(why.Node)},
-		{"csinode", []string{"csinodes"}, storage, false, (*reading).aboutNode, bare(why.CSINode)},
-		{"namespace", []string{"namespaces", "ns"}, "", false, (*reading).aboutNamespace, bare(why.Namespace)},
+		{"volumesnapshot", []string{"volumesnapshots", "vs"}, snapshots, true, (*reading).aboutSnapshot, why.Walk.Snapshot},
+		{"csidriver", []string{"csidrivers"}, storage, false, (*reading).aboutDriver, bare(survey.Driver)},
+		{"node", []string{"nodes", "no"}, "", false, (*reading).aboutNode, bare(survey.Node)},
+		{"csinode", []string{"csinodes"}, storage, false, (*reading).aboutNode, bare(survey.CSINode)},
+		{"namespace", []string{"namespaces", "ns"}, "", false, (*reading).aboutNamespace, bare(survey.Namespace)},
 	}
 }
 
 // bare makes an answer about objects without a namespace one of the common form.
-func bare(tell func(state.Objects, string) (chain.Chain, bool)) func(state.Objects, string, string) (chain.Chain,
-	bool) {
-	return func(o state.Objects, _, name string) (chain.Chain, bool) { return tell(o, name) }
+func bare(tell func(why.Walk, string) (chain.Chain, bool)) func(why.Walk, string, string) (chain.Chain, bool) {
+	return func(w why.Walk, _, name string) (chain.Chain, bool) { return tell(w, name) }
 }
 
 // kindOf finds a type by any of the names by which kubectl knows it, also with its

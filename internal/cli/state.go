@@ -10,16 +10,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/statefile"
+	"volplane.dev/volplane/internal/decide/why"
 )
 
 const (
@@ -257,10 +258,10 @@ func (s *shell) whyFrom(q question, args []string) error {
 	if err != nil {
 		return err
 	}
-	told, found := k.tell(st.Objects, ns, name)
+	told, found := k.tell(why.Of(st.Objects), ns, name)
 	if !found {
 		return fmt.Errorf("there is no %s/%s in %s, which was written at %s", k.name, name, q.from,
-			st.Now.UTC().Format(time.DateTime+" UTC"))
+			chain.Moment(st.Now))
 	}
 	return s.tellChain(told, st.Objects, ns, q)
 }

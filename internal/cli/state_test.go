@@ -12,6 +12,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/statefile"
+	"volplane.dev/volplane/internal/decide/survey"
 	"volplane.dev/volplane/internal/decide/why"
 )
 
@@ -54,7 +55,7 @@ func sameAnswers(t *testing.T, k kind, filed state.Objects) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told, found := k.tell(filed, "ns", name)
+		told, found := k.tell(why.Of(filed), "ns", name)
 		if found != there || render(t, told) != render(t, live) {
 			t.Errorf("%s/%s: there %v\n%s\nfrom the file %v\n%s", k.name, name, there, render(t, live), found, render(t, told))
 		}
@@ -94,7 +95,7 @@ func TestStatesThatAreNone(t *testing.T) {
 		st, err := (&shell{Streams: Streams{In: strings.NewReader(text)}}).readState("-")
 		switch {
 		case want == "" && err == nil:
-			why.Causes(st.Objects)
+			survey.Causes(why.Of(st.Objects))
 		case want == "" || err == nil || !strings.Contains(err.Error(), want):
 			t.Errorf("%s: %v", text, err)
 		}

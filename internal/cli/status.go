@@ -15,7 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/survey"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
@@ -175,7 +177,7 @@ func printUnsettled(
 	if err := r.begun(ctx, metav1.NamespaceAll); err != nil {
 		return err
 	}
-	open := why.Unsettled(r.Objects)
+	open := survey.Unsettled(why.Of(r.Objects))
 	if len(open) == 0 {
 		return nil
 	}
@@ -189,7 +191,7 @@ func when(t time.Time) string {
 	if t.IsZero() {
 		return "long ago"
 	}
-	return t.UTC().Format(time.DateTime + " UTC")
+	return chain.Moment(t)
 }
 
 // tally counts equal words: "3: 2 Bound, 1 Pending".

@@ -17,6 +17,7 @@ import (
 	"volplane.dev/volplane/internal/decide/fix"
 	"volplane.dev/volplane/internal/decide/since"
 	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/survey"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -213,7 +214,7 @@ func (k kind) explain(ctx context.Context, client kubernetes.Interface, ns, name
 	if err := k.read(r, ctx, ns, name); err != nil {
 		return c, o, false, err
 	}
-	c, found = k.tell(r.Objects, ns, name)
+	c, found = k.tell(why.Of(r.Objects), ns, name)
 	return c, r.Objects, found, nil
 }
 
@@ -237,7 +238,7 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 
 // tellCauses prints every cause of waiting, and ends with an error if there is one.
 func (s *shell) tellCauses(o state.Objects, q question) error {
-	causes := why.Causes(o)
+	causes := survey.Causes(why.Of(o))
 	if err := s.printCauses(causes, o, q); err != nil {
 		return err
 	}
@@ -302,7 +303,7 @@ func explanationOf(t since.Times, ns string, c chain.Chain) explanation {
 	return e
 }
 
-func (s *shell) printCauses(causes []why.Cause, o state.Objects, q question) error {
+func (s *shell) printCauses(causes []survey.Cause, o state.Objects, q question) error {
 	switch {
 	case q.output != "":
 		times, out := since.TimesOf(o), make([]causeOut, 0, len(causes))
@@ -320,7 +321,7 @@ func (s *shell) printCauses(causes []why.Cause, o state.Objects, q question) err
 			len(o.Claims), len(o.Pods), len(o.Volumes), len(o.Nodes))
 		return err
 	}
-	return why.RenderCauses(s.Out, causes, q.all)
+	return survey.RenderCauses(s.Out, causes, q.all)
 }
 
 // printValue writes any value as JSON or YAML.

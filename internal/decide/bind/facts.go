@@ -1,6 +1,8 @@
 package bind
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -35,6 +37,27 @@ func ClaimFactsOf(view cluster.View, claim *corev1.PersistentVolumeClaim) ClaimF
 // if it names one, was bound before, or waits for its first consumer.
 func (f ClaimFacts) TakesFree() bool {
 	return f.Claim.Spec.VolumeName == "" && f.Claim.Annotations[volume.AnnBindCompleted] == "" && !BindsLate(f.Class)
+}
+
+// FactsWithFree gathers the facts about a claim; the best of the free volumes is among the candidates, if the claim
+// takes one.
+func FactsWithFree(view cluster.View, claim *corev1.PersistentVolumeClaim, free func() *Free) ClaimFacts {
+	f := ClaimFactsOf(view, claim)
+	if f.TakesFree() {
+		if v := free().Best(claim, nil); v != nil {
+			f.Candidates = append(slices.Clone(f.Candidates), v)
+		}
+	}
+	return f
+}
+
+// FreeOf returns the volumes of a view that any claim may take.
+func FreeOf(view cluster.View) *Free {
+	free := NewFree()
+	for _, v := range view.Volumes.List() {
+		free.Set(v)
+	}
+	return free
 }
 
 // VolumeFactsOf gathers the facts about a volume. The view may be older than the

@@ -46,6 +46,9 @@ func (c Chain) Answer() Link {
 	return c.Links[len(c.Links)-1]
 }
 
+// Under returns the chain as that of another subject.
+func (c Chain) Under(subject string) Chain { return Chain{Subject: subject, Links: c.Links} }
+
 // Healthy says whether all links hold.
 func (c Chain) Healthy() bool { return c.Answer().State == OK }
 

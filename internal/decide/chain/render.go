@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 )
 
 // width is the number of columns that a rendering keeps to; only words longer
@@ -87,4 +88,26 @@ func Paragraph(b *strings.Builder, text string) {
 	for _, line := range wrap(text, width-3) {
 		b.WriteString("   " + line + "\n")
 	}
+}
+
+// Moment writes a time for people.
+func Moment(t time.Time) string { return t.UTC().Format(time.DateTime + " UTC") }
+
+// OnNode adds the node to a message that does not name it.
+func OnNode(node, message string) string {
+	if strings.Contains(message, node) {
+		return message
+	}
+	return "on node " + node + ": " + message
+}
+
+// several is how many of what is told of one cause are told.
+const several = 3
+
+// Few shortens a list that is as long as a cluster has nodes.
+func Few(all []string) []string {
+	if more := len(all) - several; more > 0 {
+		return append(all[:several:several], fmt.Sprintf("and %d more", more))
+	}
+	return all
 }

@@ -135,3 +135,8 @@ func Attached(view cluster.View, node, driver string) (count int) {
 	}
 	return count
 }
+
+// UsesVolumes says whether a Pod uses a claim, or a volume of a driver.
+func UsesVolumes(view cluster.View, p *corev1.Pod) bool {
+	return len(cluster.ClaimNames(p)) > 0 || len(OfPod(view, p)) > 0
+}

@@ -320,3 +320,14 @@ func driverOf(pv *corev1.PersistentVolume) string {
 	}
 	return "<none>"
 }
+
+// Unfinished tells of a volume whose move, or move back, was begun and is not done.
+func Unfinished(name string, back bool) volume.Because {
+	message := "volume " + name + " is being moved to the bridge, and that is not finished: `volplane flex migrate run " +
+		name + "` goes on, `volplane flex migrate undo " + name + "` turns round"
+	if back {
+		message = "volume " + name + " is being moved back from the bridge, and that is not finished: `volplane flex " +
+			"migrate undo " + name + "` goes on"
+	}
+	return volume.Because{Reason: volume.ReasonMigrating, Message: message, Next: "user"}
+}

@@ -3,6 +3,7 @@ package nodelife
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -66,8 +67,8 @@ func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 // time is left to whoever set that.
 func evicted(n *corev1.Node, p *corev1.Pod) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-		return t.Key == corev1.TaintNodeOutOfService && t.Effect == corev1.TaintEffectNoExecute &&
-			!slices.ContainsFunc(p.Spec.Tolerations, func(o corev1.Toleration) bool { return Tolerates(o, t) })
+		_, tolerated := tolerates(p, t)
+		return t.Key == corev1.TaintNodeOutOfService && t.Effect == corev1.TaintEffectNoExecute && !tolerated
 	})
 }
 
@@ -83,4 +84,40 @@ func Tolerates(o corev1.Toleration, t corev1.Taint) bool {
 		return o.Key != "" && o.Value == t.Value
 	}
 	return false
+}
+
+// EvictedAt says whether the taints of a node drive a Pod away, and when; the time
+// is zero when that is at once.
+func EvictedAt(p *corev1.Pod, n *corev1.Node) (at time.Time, going bool) {
+	for _, t := range n.Spec.Taints {
+		if t.Effect != corev1.TaintEffectNoExecute {
+			continue
+		}
+		stays, tolerated := tolerates(p, t)
+		switch {
+		case !tolerated:
+			return time.Time{}, true
+		case stays == nil || t.TimeAdded == nil:
+		case !going || t.TimeAdded.Add(*stays).Before(at):
+			at, going = t.TimeAdded.Add(*stays), true
+		}
+	}
+	return at, going
+}
+
+// tolerates says whether a Pod tolerates a taint, and for how long; nil is for ever.
+func tolerates(p *corev1.Pod, t corev1.Taint) (stays *time.Duration, tolerated bool) {
+	for _, o := range p.Spec.Tolerations {
+		if !Tolerates(o, t) {
+			continue
+		}
+		tolerated = true
+		if o.TolerationSeconds == nil {
+			continue
+		}
+		if d := time.Duration(*o.TolerationSeconds) * time.Second; stays == nil || d < *stays {
+			stays = &d
+		}
+	}
+	return stays, tolerated
 }

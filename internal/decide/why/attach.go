@@ -12,6 +12,8 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/drivers"
+	"volplane.dev/volplane/internal/decide/force"
+	"volplane.dev/volplane/internal/decide/kubelet"
 	"volplane.dev/volplane/internal/decide/note"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -43,7 +45,10 @@ func (f facts) attachments() []chain.Link {
 // leaving tells of an attachment to a node where no Pod is told of.
 func (f facts) leaving(a *storagev1.VolumeAttachment) []chain.Link {
 	links := []chain.Link{f.attachment(attachmentSubject(a.Spec.NodeName), a)}
-	if l, dead := f.forced(a); dead {
+	l, dead := force.Facts{
+		View: f.View, Warnings: f.Warnings, Volume: f.Volume, Claim: f.Namespace + "/" + f.ClaimName,
+	}.Detach(a)
+	if dead {
 		links = append(links, l)
 	}
 	return links
@@ -63,11 +68,11 @@ func (f facts) wanted() []string {
 func attachmentSubject(node string) string { return "attachment/" + node }
 
 // plan returns what is decided about a node's volumes.
-func (k known) plan(node string) attach.NodePlan {
-	if _, ok := k.plans[node]; !ok {
-		k.plans[node] = attach.Node(attach.FactsOf(k.view, node, attach.Memory{}))
+func (w Walk) plan(node string) attach.NodePlan {
+	if _, ok := w.plans[node]; !ok {
+		w.plans[node] = attach.Node(attach.FactsOf(w.View, node, attach.Memory{}))
 	}
-	return k.plans[node]
+	return w.plans[node]
 }
 
 // unattached tells of a volume that Pods on a node want and that has no attachment
@@ -131,9 +136,9 @@ func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 	return volume.Because{}, false
 }
 
-// alone tells of an attachment by itself.
-func (k known) alone(a *storagev1.VolumeAttachment) chain.Link {
-	return facts{known: k}.attachment("volumeattachment/"+a.Name, a)
+// Attached tells of an attachment by itself.
+func (w Walk) Attached(a *storagev1.VolumeAttachment) chain.Link {
+	return facts{Walk: w}.attachment("volumeattachment/"+a.Name, a)
 }
 
 // attachment tells of an attachment, wanted or not.
@@ -148,7 +153,7 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 	if a.Status.Attached && a.DeletionTimestamp == nil {
 		return chain.New(subject, chain.OK, volume.ReasonAttached, "attached to node "+node, "")
 	}
-	facts := attach.AttachmentFacts(f.view, a)
+	facts := attach.AttachmentFacts(f.View, a)
 	facts.Ours = true
 	told := attach.ConditionOf(facts)
 	if b, ok := f.cannot(s, a, told); ok {
@@ -161,14 +166,14 @@ func (f facts) attachment(subject string, a *storagev1.VolumeAttachment) chain.L
 // than what the attachment says: it is not where the controllers run, or not on the
 // node, or it is a driver of a host that is broken.
 func (f facts) cannot(s note.Driver, a *storagev1.VolumeAttachment, told volume.Condition) (volume.Because, bool) {
-	if b, ok := drivers.Uncalled(f.view, s); ok {
+	if b, ok := drivers.Uncalled(f.View, s); ok {
 		return b, true
 	}
 	if told.Reason == volume.ReasonDriverMissing {
-		return drivers.Absent(f.view, s, a.Spec.NodeName)
+		return drivers.Absent(f.View, s, a.Spec.NodeName)
 	}
-	if n := drivers.ControlPlane(f.view); n != nil && told.Reason == volume.ReasonFailedAttach {
-		b, ok := drivers.Broken(f.view, s, n.Name, told.Message)
+	if n := drivers.ControlPlane(f.View); n != nil && told.Reason == volume.ReasonFailedAttach {
+		b, ok := drivers.Broken(f.View, s, n.Name, told.Message)
 		b.Reason, b.Message = told.Reason, attach.Failed(a, false, b.Message).Message
 		return b, ok
 	}
@@ -181,12 +186,12 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 		if l, ok := f.failed(subject, a, volume.ReasonFailedUnmount, told.Next); ok {
 			return l
 		}
-		if _, down := f.nodeDown(a.Spec.NodeName); down {
+		if _, down := f.NodeDown(a.Spec.NodeName); down {
 			told.Stuck = true
-		} else if driver := a.Spec.Attacher; !drivers.Registered(f.view, driver, a.Spec.NodeName) {
+		} else if driver := a.Spec.Attacher; !drivers.Registered(f.View, driver, a.Spec.NodeName) {
 			told.Reason, told.Stuck, told.Next = volume.ReasonDriverMissing, true, driver
 			told.Message += ", and driver " + driver + ", which unmounts it, has not registered there"
-			told.Message += f.plugin(driver, a.Spec.NodeName)
+			told.Message += kubelet.Plugin(f.View, driver, a.Spec.NodeName)
 		}
 	}
 	if e := a.Status.DetachError; e != nil && told.Reason == volume.ReasonDetaching {
@@ -200,4 +205,4 @@ func (f facts) inUse(node string) bool {
 	return attach.InUse(f.node(node), volume.UniqueName(csi.Driver, csi.VolumeHandle))
 }
 
-func (k known) node(name string) *corev1.Node { return cluster.Found(k.view.Nodes, name) }
+func (w Walk) node(name string) *corev1.Node { return cluster.Found(w.View.Nodes, name) }

@@ -2,7 +2,6 @@ package why
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,7 +45,7 @@ func (f facts) claim() chain.Link {
 func (f facts) deletedClaim() volume.Condition {
 	return protect.Kept("claim "+f.ClaimName, f.Claim, protect.Owners{
 		volume.FinalizerClaimProtection: func() volume.Because {
-			_, b := protect.Claim(f.Claim, f.view.Pods.By(cluster.PodsByClaim, cluster.Key(f.Claim)))
+			_, b := protect.Claim(f.Claim, f.View.Pods.By(cluster.PodsByClaim, cluster.Key(f.Claim)))
 			return b
 		},
 		volume.FinalizerCloning: func() volume.Because { return provision.Copied(f.Claim, f.Begun) },
@@ -93,7 +92,7 @@ func (f facts) class() chain.Link {
 // bound tells what the binder decides about the claim, and of a volume that has to
 // be made for it, what its provisioner does.
 func (f facts) bound() volume.Condition {
-	told := bind.Claim(f.bindFacts(f.Claim)).Condition()
+	told := bind.Claim(bind.FactsWithFree(f.View, f.Claim, f.freeVolumes)).Condition()
 	switch {
 	case told.Reason == volume.ReasonExternalProvisioning:
 		return f.provisioned(told)
@@ -117,12 +116,12 @@ func (f facts) maker() string {
 // provisioned tells of a volume that a driver is to make. What only the provisioner
 // knows is in its intents, if they may be read, and in its events.
 func (f facts) provisioned(told volume.Condition) volume.Condition {
-	p := provision.ClaimFactsOf(f.view, f.Claim, provision.Begun{Intent: f.intent(), Asked: f.Class.Provisioner})
+	p := provision.ClaimFactsOf(f.View, f.Claim, provision.Begun{Intent: f.intent(), Asked: f.Class.Provisioner})
 	p.Partial, p.Ours = true, f.provides(p.Driver)
 	plan := provision.Claim(p)
 	switch {
 	case plan.Because.Reason == volume.ReasonDriverMissing:
-		return volume.Condition{Because: drivers.OrMeant(f.view, p.Driver, plan.Because), Stuck: true}
+		return volume.Condition{Because: drivers.OrMeant(f.View, p.Driver, plan.Because), Stuck: true}
 	case plan.Fault:
 		return volume.Condition{Because: plan.Because, Stuck: true}
 	}
@@ -132,7 +131,9 @@ func (f facts) provisioned(told volume.Condition) volume.Condition {
 	busy := f.Warnings.About(f.Claim.UID, volume.ReasonDriverBusy)
 	switch {
 	case plan.Step == provision.Create:
-		plan.Because.Message += since(", since ", plan.Intent)
+		if !plan.Intent.Begun.IsZero() {
+			plan.Because.Message += ", since " + chain.Moment(plan.Intent.Begun.Time)
+		}
 		return volume.Condition{Because: plan.Because}
 	case busy != nil:
 		told.Reason, told.Message = volume.ReasonDriverBusy, busy.Message
@@ -147,24 +148,10 @@ func (f facts) intent() *provision.Intent {
 	return cluster.First(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID })
 }
 
-// bindFacts returns the facts about a claim that the binder has.
-func (k known) bindFacts(c *corev1.PersistentVolumeClaim) bind.ClaimFacts {
-	facts := bind.ClaimFactsOf(k.view, c)
-	if facts.TakesFree() {
-		if v := k.freeVolumes().Best(c, nil); v != nil {
-			facts.Candidates = append(slices.Clone(facts.Candidates), v)
-		}
-	}
-	return facts
-}
-
 // freeVolumes returns the volumes that any claim may take.
-func (k known) freeVolumes() *bind.Free {
-	if k.free == nil {
-		k.free = bind.NewFree()
-		for _, v := range k.view.Volumes.List() {
-			k.free.Set(v)
-		}
+func (w Walk) freeVolumes() *bind.Free {
+	if w.free == nil {
+		w.free = bind.FreeOf(w.View)
 	}
-	return k.free
+	return w.free
 }

@@ -1,6 +1,9 @@
 package why
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -8,13 +11,15 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/drivers"
+	"volplane.dev/volplane/internal/decide/migrate"
 	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // facts are the objects around one claim or volume. Absent objects are nil.
 type facts struct {
-	known
+	Walk
 	// Namespace and ClaimName name the claim that is asked about; both are
 	// empty when a volume that no claim is bound to is asked about.
 	Namespace, ClaimName string
@@ -36,13 +41,13 @@ func (f facts) attached() []*storagev1.VolumeAttachment {
 	if f.Volume == nil {
 		return nil
 	}
-	return f.view.Attachments.By(cluster.AttachmentsByVolume, f.Volume.Name)
+	return f.View.Attachments.By(cluster.AttachmentsByVolume, f.Volume.Name)
 }
 
 // users returns the Pods that still use the claim.
 func (f facts) users() []*corev1.Pod {
 	var out []*corev1.Pod
-	for _, p := range f.view.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
+	for _, p := range f.View.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
 		if !cluster.Finished(p) {
 			out = append(out, p)
 		}
@@ -62,8 +67,8 @@ func (f facts) told() []*corev1.Pod {
 }
 
 // failed returns the link of the newest warning about the object.
-func (k known) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
-	c, ok := k.Warnings.Condition(about, reason, repeats)
+func (w Walk) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
+	c, ok := w.Warnings.Condition(about, reason, repeats)
 	return chain.Tell(subject, c), ok
 }
 
@@ -85,4 +90,33 @@ func (f facts) source() note.Driver {
 		return s
 	}
 	return note.Driver{CSI: f.driverName()}
+}
+
+// provides says whether somebody makes volumes for a provisioner's name: a driver
+// that is registered on a node, or a provisioner that is no CSI driver's, which has
+// made some or shows signs of life.
+func (w Walk) provides(provisioner string) bool {
+	if drivers.Registered(w.View, provisioner, "") {
+		return true
+	}
+	for _, v := range w.Volumes {
+		if v.Spec.CSI == nil && v.Annotations[volume.AnnProvisionedBy] == provisioner {
+			return true
+		}
+	}
+	return cluster.Found(w.View.Drivers, provisioner) == nil && w.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
+}
+
+// moved tells of a volume or a claim, "namespace/name", that is not there, or not
+// whole, because it is being moved between a Flex plugin and the bridge: whoever
+// moves it deletes both and makes them anew.
+func (w Walk) moved(subject, pv, claim string) (chain.Link, bool) {
+	i := slices.IndexFunc(w.Moves, func(m state.Move) bool {
+		return pv != "" && m.Volume == pv || claim != "" && m.Claim == claim
+	})
+	if i < 0 {
+		return chain.Link{}, false
+	}
+	b := migrate.Unfinished(w.Moves[i].Volume, w.Moves[i].Back)
+	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), true
 }

@@ -10,10 +10,11 @@ import (
 	"volplane.dev/volplane/internal/decide/state"
 )
 
-// known finds the objects by what refers to them.
-type known struct {
+// Walk goes from object to object by what refers to what, and asks the decisions about each.
+type Walk struct {
 	state.Objects
-	view cluster.View
+	// View finds the objects.
+	View cluster.View
 	*derived
 	leases lease.Leases
 }
@@ -26,38 +27,39 @@ type derived struct {
 	free *bind.Free
 }
 
-func index(o state.Objects) known {
-	return known{
-		Objects: o, view: o.View(), derived: &derived{plans: map[string]attach.NodePlan{}},
+// Of returns the walk through the objects, which must not change any more.
+func Of(o state.Objects) Walk {
+	return Walk{
+		Objects: o, View: o.View(), derived: &derived{plans: map[string]attach.NodePlan{}},
 		leases: lease.Read(o.Leases, o.LeasesHidden, o.Now),
 	}
 }
 
 // claim returns the facts about a claim, which need not exist.
-func (k known) claim(ns, name string) facts {
-	f := facts{known: k, Namespace: ns, ClaimName: name, Claim: cluster.Found(k.view.Claims, ns+"/"+name)}
+func (w Walk) claim(ns, name string) facts {
+	f := facts{Walk: w, Namespace: ns, ClaimName: name, Claim: cluster.Found(w.View.Claims, ns+"/"+name)}
 	class := ""
 	if f.Claim != nil {
 		class, _ = bind.ClassOf(f.Claim)
-		f.Volume = cluster.Found(k.view.Volumes, f.Claim.Spec.VolumeName)
+		f.Volume = cluster.Found(w.View.Volumes, f.Claim.Spec.VolumeName)
 	}
 	return f.withClass(class)
 }
 
 // volume returns the facts about a volume, and of the claim that it is bound to.
-func (k known) volume(v *corev1.PersistentVolume) facts {
+func (w Walk) volume(v *corev1.PersistentVolume) facts {
 	if ref := v.Spec.ClaimRef; ref != nil &&
-		(v.Status.Phase == corev1.VolumeBound || bind.Together(cluster.Found(k.view.Claims, ref.Namespace+"/"+ref.Name), v)) {
-		return k.claim(ref.Namespace, ref.Name)
+		(v.Status.Phase == corev1.VolumeBound || bind.Together(cluster.Found(w.View.Claims, ref.Namespace+"/"+ref.Name), v)) {
+		return w.claim(ref.Namespace, ref.Name)
 	}
-	return facts{known: k, Volume: v}.withClass(bind.VolumeClassOf(v))
+	return facts{Walk: w, Volume: v}.withClass(bind.VolumeClassOf(v))
 }
 
 func (f facts) withClass(class string) facts {
-	f.Class = cluster.Found(f.view.Classes, class)
+	f.Class = cluster.Found(f.View.Classes, class)
 	if d := bind.DefaultClass(f.Classes); d != nil {
 		f.DefaultClass = d.Name
 	}
-	f.Driver = cluster.Found(f.view.Drivers, f.driverName())
+	f.Driver = cluster.Found(f.View.Drivers, f.driverName())
 	return f
 }

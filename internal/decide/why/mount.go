@@ -3,7 +3,6 @@ package why
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +10,8 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/drivers"
+	"volplane.dev/volplane/internal/decide/kubelet"
+	"volplane.dev/volplane/internal/decide/scheduling"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -22,51 +23,33 @@ func (f facts) mounts() []chain.Link {
 	return out
 }
 
-func (k known) mounted(p *corev1.Pod) chain.Link {
+func (w Walk) mounted(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, p.Spec.NodeName
 	if cluster.Finished(p) {
 		return chain.New(subject, chain.OK, volume.ReasonNotInUse,
 			"the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), "")
 	}
 	if node == "" {
-		if m, bad := unplaced(p); bad {
-			return k.homeless(p, m)
+		if m, bad := scheduling.Unplaced(p); bad {
+			return scheduling.Facts{View: w.View, Warnings: w.Warnings}.Homeless(p, m)
 		}
 		return chain.New(subject, chain.Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
 	}
-	if l, down := k.nodeDown(node); down {
+	if l, down := w.NodeDown(node); down {
 		return l
 	}
 	if p.DeletionTimestamp != nil {
-		if l, ok := k.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
-			return chain.New(subject, chain.Problem, l.Because.Reason, on(node, l.Because.Message), l.Because.Next)
+		if l, ok := w.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
+			return chain.New(subject, chain.Problem, l.Because.Reason, chain.OnNode(node, l.Because.Message), l.Because.Next)
 		}
-		if c := k.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
+		if c := w.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
 			c.Because.Next != "node "+node {
 			return chain.New(subject, chain.Waiting, volume.ReasonUnmounting,
 				"the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
 		}
-		return k.ending(p)
+		return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Ending(p)
 	}
-	return k.condition(p)
-}
-
-// ending tells of a Pod that is being deleted and of which no failure is known: its
-// volumes are in use until its containers have ended.
-func (k known) ending(p *corev1.Pod) chain.Link {
-	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
-	runs := func(c corev1.ContainerStatus) bool { return c.State.Running != nil }
-	if all := containers(p); slices.ContainsFunc(all, runs) {
-		message := fmt.Sprintf("the Pod is being deleted; container %s still runs and is to end by %s, "+
-			"before its volumes are unmounted", all[slices.IndexFunc(all, runs)].Name, moment(p.DeletionTimestamp.Time))
-		return chain.New(subject, chain.Waiting, volume.ReasonUnmounting, message, node)
-	}
-	if l, ok := k.unregistered(p); ok {
-		l.Because.Message = "the Pod is being deleted, and its volumes cannot be unmounted: " + l.Because.Message
-		return l
-	}
-	message := "the Pod is being deleted; its volumes are being unmounted" + k.by(p)
-	return chain.New(subject, chain.Waiting, volume.ReasonUnmounting, message, node)
+	return w.condition(p)
 }
 
 // cause returns why a Pod has ended, if somebody has said so.
@@ -77,22 +60,8 @@ func cause(p *corev1.Pod) string {
 	return ": " + p.Status.Message
 }
 
-// by names the drivers of a Pod's volumes.
-func (k known) by(p *corev1.Pod) string {
-	var names []string
-	for _, s := range drivers.OfPod(k.view, p) {
-		if !slices.Contains(names, s.String()) {
-			names = append(names, s.String())
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return " by " + strings.Join(names, ", ")
-}
-
 // condition repeats what the node agent says of the Pod's mounts.
-func (k known) condition(p *corev1.Pod) chain.Link {
+func (w Walk) condition(p *corev1.Pod) chain.Link {
 	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
 	for _, c := range p.Status.Conditions {
 		if c.Type != volume.ConditionVolumesMounted {
@@ -102,29 +71,29 @@ func (k known) condition(p *corev1.Pod) chain.Link {
 		next := cmp.Or(p.Annotations[volume.AnnNextMounted], node)
 		switch {
 		case c.Status == corev1.ConditionTrue:
-			if l, ill := k.ill(subject, p); ill {
+			if l, ill := w.ill(subject, p); ill {
 				return l
 			}
 			return chain.New(subject, chain.OK, volume.ReasonMounted, cmp.Or(c.Message, "all volumes are mounted"), "")
 		case reason == volume.ReasonDriverMissing:
-			if b, ok := drivers.Lacks(k.view, p, p.Spec.NodeName); ok {
+			if b, ok := drivers.Lacks(w.View, p, p.Spec.NodeName); ok {
 				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
 			return chain.New(subject, chain.Problem, reason, c.Message, next)
 		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing:
-			if b, ok := drivers.BrokenFor(k.view, p, c.Message); ok {
+			if b, ok := drivers.BrokenFor(w.View, p, c.Message); ok {
 				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
 			}
-			return chain.New(subject, chain.Problem, reason, on(p.Spec.NodeName, c.Message), next)
+			return chain.New(subject, chain.Problem, reason, chain.OnNode(p.Spec.NodeName, c.Message), next)
 		default:
 			return chain.New(subject, chain.Waiting, reason, c.Message, next)
 		}
 	}
-	return k.kubelet(p)
+	return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Mounted(p)
 }
 
 // ill repeats what the node agent says of a volume that is mounted and not well.
-func (k known) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
+func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 	for _, c := range p.Status.Conditions {
 		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
 			return chain.New(subject, chain.Problem, volume.Reason(c.Reason), c.Message,
@@ -134,9 +103,9 @@ func (k known) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
 	return chain.Link{}, false
 }
 
-// nodeDown tells of a node that does nothing, whatever waits for it.
-func (k known) nodeDown(name string) (chain.Link, bool) {
-	subject, n := "node/"+name, k.node(name)
+// NodeDown tells of a node that does nothing, whatever waits for it.
+func (w Walk) NodeDown(name string) (chain.Link, bool) {
+	subject, n := "node/"+name, w.node(name)
 	if n == nil {
 		return chain.New(subject, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, "user"), true
 	}
@@ -144,19 +113,11 @@ func (k known) nodeDown(name string) (chain.Link, bool) {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			since := ""
 			if t := c.LastTransitionTime; !t.IsZero() {
-				since = " since " + moment(t.Time)
+				since = " since " + chain.Moment(t.Time)
 			}
 			message := fmt.Sprintf("node %s is not ready%s: %s", name, since, cmp.Or(c.Message, c.Reason))
 			return chain.New(subject, chain.Problem, volume.ReasonNodeGone, message, "administrator of node "+name), true
 		}
 	}
 	return chain.Link{}, false
-}
-
-// on adds the node to a message that does not name it.
-func on(node, message string) string {
-	if strings.Contains(message, node) {
-		return message
-	}
-	return "on node " + node + ": " + message
 }

@@ -41,6 +41,6 @@ func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, boo
 	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, c.Next); ok {
 		return l, true
 	}
-	b, away := drivers.Uncalled(f.view, f.source())
+	b, away := drivers.Uncalled(f.View, f.source())
 	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), away
 }

@@ -9,18 +9,18 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// SnapshotOf returns whether a snapshot can be used, and the chain of the claim that
+// Snapshot returns whether a snapshot can be used, and the chain of the claim that
 // it is of, as long as it is not taken; false when there is no such snapshot.
-func SnapshotOf(o state.Objects, ns, name string) (chain.Chain, bool) {
-	i := slices.IndexFunc(o.Snapshots, func(s state.Snapshot) bool { return s.Namespace == ns && s.Name == name })
+func (w Walk) Snapshot(ns, name string) (chain.Chain, bool) {
+	i := slices.IndexFunc(w.Snapshots, func(s state.Snapshot) bool { return s.Namespace == ns && s.Name == name })
 	if i < 0 {
 		return chain.Chain{}, false
 	}
-	s := o.Snapshots[i]
+	s := w.Snapshots[i]
 	c := chain.Chain{Subject: "volumesnapshot/" + name}
 	c.Links = append(c.Links, snapshot(c.Subject, s))
 	if s.Claim != "" && !s.Ready && !s.Deleting {
-		c.Links = append(c.Links, index(o).claim(ns, s.Claim).chain().Links...)
+		c.Links = append(c.Links, w.claim(ns, s.Claim).chain().Links...)
 	}
 	return c, true
 }

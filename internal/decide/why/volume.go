@@ -23,7 +23,7 @@ func (f facts) volumeAlone() chain.Link {
 	if l, ok := f.moved(subject, v.Name, ""); ok {
 		return l
 	}
-	told := bind.Volume(bind.VolumeFactsOf(f.view, v)).Condition()
+	told := bind.Volume(bind.VolumeFactsOf(f.View, v)).Condition()
 	switch {
 	case told.Reason == volume.ReasonReleased &&
 		(v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed):
@@ -46,7 +46,7 @@ func (f facts) reclaimed() volume.Condition {
 		b.Next = cmp.Or(b.Next, "user")
 		return volume.Condition{Because: b, Stuck: true}
 	}
-	facts := provision.VolumeFactsOf(f.view, v)
+	facts := provision.VolumeFactsOf(f.View, v)
 	facts.Ours = f.provides(driver)
 	_, b := provision.Volume(facts)
 	if e := f.Warnings.About(v.UID, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
@@ -61,7 +61,7 @@ func (f facts) deletedVolume() volume.Condition {
 	owners := protect.Owners{
 		volume.FinalizerVolumeProtection: func() volume.Because { _, b := protect.Volume(v); return b },
 		volume.FinalizerProvisioner: func() volume.Because {
-			_, b := provision.Volume(provision.VolumeFactsOf(f.view, v))
+			_, b := provision.Volume(provision.VolumeFactsOf(f.View, v))
 			return b
 		},
 	}

@@ -4,68 +4,67 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/lease"
-	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Claim returns the chain from a claim to its mounts, as far as it exists; false
 // when there is no such claim.
-func Claim(o state.Objects, ns, name string) (chain.Chain, bool) {
-	f := index(o).claim(ns, name)
+func (w Walk) Claim(ns, name string) (chain.Chain, bool) {
+	f := w.claim(ns, name)
 	_, moved := f.moved("", "", ns+"/"+name)
 	return f.chain(), f.Claim != nil || moved
 }
 
 // Volume returns the chain of the claim that a volume is bound to, or what
 // becomes of a volume without one; false when there is no such volume.
-func Volume(o state.Objects, name string) (chain.Chain, bool) {
-	k := index(o)
-	v := cluster.Found(k.view.Volumes, name)
+func (w Walk) Volume(name string) (chain.Chain, bool) {
+	v := cluster.Found(w.View.Volumes, name)
 	if v == nil {
-		l, moved := k.moved("pv/"+name, name, "")
+		l, moved := w.moved("pv/"+name, name, "")
 		return chain.Chain{Subject: "pv/" + name, Links: []chain.Link{l}}, moved
 	}
-	return about("pv/"+name, k.volume(v).chain()), true
+	return w.AboutVolume(v).Under("pv/" + name), true
 }
+
+// AboutVolume is Volume for one that was found; the chain is that of its claim, if it has one.
+func (w Walk) AboutVolume(v *corev1.PersistentVolume) chain.Chain { return w.volume(v).chain() }
 
 // Attachment returns the chain of the volume that is attached, or what becomes
 // of the attachment of a volume that is gone; false when there is no such
 // attachment.
-func Attachment(o state.Objects, name string) (chain.Chain, bool) {
-	a := cluster.First(o.Attachments, func(a *storagev1.VolumeAttachment) bool { return a.Name == name })
+func (w Walk) Attachment(name string) (chain.Chain, bool) {
+	a := cluster.Found(w.View.Attachments, name)
 	if a == nil {
 		return chain.Chain{}, false
 	}
 	if v := a.Spec.Source.PersistentVolumeName; v != nil {
-		if c, ok := Volume(o, *v); ok {
-			return about("volumeattachment/"+name, c), true
+		if c, ok := w.Volume(*v); ok {
+			return c.Under("volumeattachment/" + name), true
 		}
 	}
-	l := index(o).alone(a)
+	l := w.Attached(a)
 	return chain.Chain{Subject: l.Subject, Links: []chain.Link{l}}, true
 }
 
 // Pod returns the chains of all claims that a Pod uses, and what the Pod waits
 // for by itself; false when there is no such Pod.
-func Pod(o state.Objects, ns, name string) (chain.Chain, bool) {
-	k := index(o)
-	p := cluster.Found(k.view.Pods, ns+"/"+name)
+func (w Walk) Pod(ns, name string) (chain.Chain, bool) {
+	p := cluster.Found(w.View.Pods, ns+"/"+name)
 	if p == nil {
 		return chain.Chain{}, false
 	}
-	return k.consumer(p), true
+	return w.AboutPod(p), true
 }
 
-// consumer joins the chains of the claims of a Pod; the Pod itself is told once.
-func (k known) consumer(p *corev1.Pod) chain.Chain {
-	joined, last := chain.Chain{Subject: "pod/" + p.Name}, k.mounted(p)
+// AboutPod joins the chains of the claims of a Pod; the Pod itself is told once.
+func (w Walk) AboutPod(p *corev1.Pod) chain.Chain {
+	joined, last := chain.Chain{Subject: "pod/" + p.Name}, w.mounted(p)
 	for _, claim := range cluster.ClaimNames(p) {
-		f := k.claim(p.Namespace, claim)
+		f := w.claim(p.Namespace, claim)
 		f.OnlyPod = p.Name
 		var links []chain.Link
 		for _, l := range f.steps().Links {
@@ -78,7 +77,7 @@ func (k known) consumer(p *corev1.Pod) chain.Chain {
 		}
 		joined.Links = append(joined.Links, f.alive(links)...)
 	}
-	for _, l := range k.leases.Follow([]chain.Link{last}, lease.Facts{View: k.view}) {
+	for _, l := range w.leases.Follow([]chain.Link{last}, lease.Facts{View: w.View}) {
 		if l == last || !slices.Contains(joined.Links, l) {
 			joined.Links = append(joined.Links, l)
 		}
@@ -96,7 +95,7 @@ func (f facts) chain() chain.Chain {
 
 // alive adds to links who of those that they wait for is not alive.
 func (f facts) alive(links []chain.Link) []chain.Link {
-	return f.leases.Follow(links, lease.Facts{View: f.view, Volume: f.Volume, Driver: f.driverName()})
+	return f.leases.Follow(links, lease.Facts{View: f.View, Volume: f.Volume, Driver: f.driverName()})
 }
 
 // steps returns the chain by itself.
@@ -126,9 +125,4 @@ func (f facts) steps() chain.Chain {
 		c.Links = append(c.Links, f.resize()...)
 	}
 	return c
-}
-
-// about returns the chain under another subject.
-func about(subject string, c chain.Chain) chain.Chain {
-	return chain.Chain{Subject: subject, Links: c.Links}
 }

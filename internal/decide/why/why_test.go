@@ -9,7 +9,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"volplane.dev/volplane/internal/decide/chain"
-	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -17,9 +16,8 @@ import (
 func TestExplanations(t *testing.T) {
 	for file, rows := range map[string][]whytest.Row{
 		"claims.txt": whytest.ClaimRows(), "attachments.txt": whytest.AttachmentRows(),
-		"consumers.txt": whytest.ConsumerRows(),
-		"growth.txt":    whytest.GrowthRows(), "volumes.txt": whytest.VolumeRows(), "nodes.txt": whytest.NodeRows(),
-		"moves.txt": whytest.MoveRows(), "kinds.txt": whytest.KindRows(),
+		"consumers.txt": whytest.ConsumerRows(), "growth.txt": whytest.GrowthRows(),
+		"volumes.txt": whytest.VolumeRows(), "moves.txt": whytest.MoveRows(),
 	} {
 		whytest.Equal(t, file, whytest.Written(t, rows, func(*scene) {}))
 	}
@@ -77,20 +75,6 @@ func TestWhatIsNotThere(t *testing.T) {
 			t.Errorf("%s is explained: %+v", subject, c)
 		}
 	}
-}
-
-func TestCauses(t *testing.T) {
-	var b strings.Builder
-	for _, r := range whytest.CauseRows() {
-		s := whytest.New()
-		r.Change(s)
-		b.WriteString("# " + r.Name + "\n")
-		if err := why.RenderCauses(&b, why.Causes(s.All), true); err != nil {
-			t.Fatal(err)
-		}
-		b.WriteString("\n")
-	}
-	whytest.Equal(t, "causes.txt", b.String())
 }
 
 // row is one scene and the object that is asked about.

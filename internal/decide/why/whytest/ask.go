@@ -7,6 +7,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/survey"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/golden"
 )
@@ -69,27 +70,28 @@ func Ask(o state.Objects, subject string) (chain.Chain, bool) {
 
 // Explain explains an object by its name.
 func Explain(o state.Objects, subject string) (chain.Chain, bool) {
+	w := why.Of(o)
 	switch kind, name, _ := strings.Cut(subject, "/"); kind {
 	case "pvc":
-		return why.Claim(o, "ns", name)
+		return w.Claim("ns", name)
 	case "pv":
-		return why.Volume(o, name)
+		return w.Volume(name)
 	case "pod":
-		return why.Pod(o, "ns", name)
+		return w.Pod("ns", name)
 	case "volumeattachment":
-		return why.Attachment(o, name)
+		return w.Attachment(name)
 	case "storageclass":
-		return why.Class(o, name)
+		return survey.Class(w, name)
 	case "csidriver":
-		return why.Driver(o, name)
+		return survey.Driver(w, name)
 	case "csinode":
-		return why.CSINode(o, name)
+		return survey.CSINode(w, name)
 	case "namespace":
-		return why.Namespace(o, name)
+		return survey.Namespace(w, name)
 	case "volumesnapshot":
-		return why.SnapshotOf(o, "ns", name)
+		return w.Snapshot("ns", name)
 	default:
-		return why.Node(o, name)
+		return survey.Node(w, name)
 	}
 }
 

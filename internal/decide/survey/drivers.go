@@ -1,4 +1,4 @@
-package why
+package survey
 
 import (
 	"fmt"
@@ -23,9 +23,6 @@ func deadDriver(l chain.Link) (string, bool) {
 // the user are several words.
 func isDriver(next string) bool { return next != "user" && !strings.Contains(next, " ") }
 
-// several is how many of what is told of one cause are told.
-const several = 3
-
 // together returns what is told of a driver that is not there, when it is told of
 // several nodes and volumes.
 func together(driver string, messages []string) string {
@@ -44,5 +41,5 @@ func together(driver string, messages []string) string {
 		missing := fmt.Sprintf("driver %s has not registered on %s %s", driver, where, strings.Join(nodes, ", "))
 		out = slices.Insert(out, 0, missing)
 	}
-	return strings.Join(few(out), "; ")
+	return strings.Join(chain.Few(out), "; ")
 }

@@ -1,11 +1,11 @@
-package why_test
+package dryrun_test
 
 import (
 	"strings"
 	"testing"
 
 	"volplane.dev/volplane/internal/decide/chain"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/decide/dryrun"
 	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -29,12 +29,12 @@ func TestForetold(t *testing.T) {
 	for _, r := range foretoldRows() {
 		s := whytest.New()
 		r.Change(s)
-		told, ok := whytest.Ask(why.Foretell(s.All, "ns/data", "ns/other"), r.Ask)
+		told, ok := whytest.Ask(dryrun.Foretell(s.All, "ns/data", "ns/other"), r.Ask)
 		if !ok {
 			t.Fatalf("%s: there is no %s", r.Name, r.Ask)
 		}
 		b.WriteString("# " + r.Name + "\n")
-		if why.Served(told) {
+		if dryrun.Served(told) {
 			b.WriteString("served by itself\n")
 		}
 		if err := chain.Render(&b, told); err != nil {
@@ -42,8 +42,13 @@ func TestForetold(t *testing.T) {
 		}
 		b.WriteString("\n")
 	}
-	if err := chain.Render(&b, why.Refused("pvc/data", "exceeded quota: storage")); err != nil {
+	if err := chain.Render(&b, dryrun.Refused("pvc/data", "exceeded quota: storage")); err != nil {
 		t.Fatal(err)
 	}
 	whytest.Equal(t, "dryrun.txt", b.String())
 }
+
+// row is one scene and the object that is asked about.
+type row whytest.Row
+
+type scene = whytest.Scene

@@ -1,7 +1,8 @@
-package why
+package force
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,14 +12,24 @@ import (
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// forced tells when a volume is detached by force from a node that is not ready.
+// Facts are what is known of a volume that has to leave a node.
+type Facts struct {
+	View     cluster.View
+	Warnings state.Warnings
+	Volume   *corev1.PersistentVolume
+	// Claim is the key of the volume's claim.
+	Claim string
+}
+
+// Detach tells when a volume is detached by force from a node that is not ready.
 // Its time begins when no Pod on the node has it any more; only the process that
 // detaches knows when that was.
-func (f facts) forced(a *storagev1.VolumeAttachment) (chain.Link, bool) {
-	n := f.node(a.Spec.NodeName)
+func (f Facts) Detach(a *storagev1.VolumeAttachment) (chain.Link, bool) {
+	n := cluster.Found(f.View.Nodes, a.Spec.NodeName)
 	if n == nil || nodelife.Ready(n) || nodelife.OutOfService(n) || a.DeletionTimestamp != nil {
 		return chain.Link{}, false
 	}
@@ -30,15 +41,17 @@ func (f facts) forced(a *storagev1.VolumeAttachment) (chain.Link, bool) {
 	} else if csi := f.Volume.Spec.CSI; !attach.InUse(n, volume.UniqueName(csi.Driver, csi.VolumeHandle)) {
 		return chain.Link{}, false
 	} else if t, ok := f.aloneSince(); ok {
-		message += ", by " + moment(t.Add(attach.MaxUnmount)) + " at the latest"
+		message += ", by " + chain.Moment(t.Add(attach.MaxUnmount)) + " at the latest"
 	}
 	message += "; at once, if the host is off for good and the Node has the taint " + corev1.TaintNodeOutOfService
 	return chain.New("detach/"+n.Name, chain.Waiting, volume.ReasonDetaching, message, next), true
 }
 
 // lastOn returns a Pod on a node that keeps the volume; nil when there is none.
-func (f facts) lastOn(node string) *corev1.Pod {
-	return cluster.First(f.users(), func(p *corev1.Pod) bool { return p.Spec.NodeName == node })
+func (f Facts) lastOn(node string) *corev1.Pod {
+	return cluster.First(f.View.Pods.By(cluster.PodsByClaim, f.Claim), func(p *corev1.Pod) bool {
+		return p.Spec.NodeName == node && !cluster.Finished(p)
+	})
 }
 
 // stays says why a Pod is still on a node that is not ready.
@@ -48,62 +61,26 @@ func stays(p *corev1.Pod, n *corev1.Node) string {
 		return fmt.Sprintf("%s is being deleted, and nobody on the node ends it: "+
 			"if the host is off, `kubectl delete pod %s -n %s --force`", name, p.Name, p.Namespace)
 	}
-	switch at, going := evictedAt(p, n); {
+	switch at, going := nodelife.EvictedAt(p, n); {
 	case going && at.IsZero():
 		return name + " is about to be evicted"
 	case going:
-		return name + " is evicted at " + moment(at)
+		return name + " is evicted at " + chain.Moment(at)
 	}
 	return name + " is not being deleted"
-}
-
-// evictedAt says whether the taints of a node drive a Pod away, and when; the time
-// is zero when that is at once.
-func evictedAt(p *corev1.Pod, n *corev1.Node) (at time.Time, going bool) {
-	for _, t := range n.Spec.Taints {
-		if t.Effect != corev1.TaintEffectNoExecute {
-			continue
-		}
-		stays, tolerated := tolerates(p, t)
-		switch {
-		case !tolerated:
-			return time.Time{}, true
-		case stays == nil || t.TimeAdded == nil:
-		case !going || t.TimeAdded.Add(*stays).Before(at):
-			at, going = t.TimeAdded.Add(*stays), true
-		}
-	}
-	return at, going
-}
-
-// tolerates says whether a Pod tolerates a taint, and for how long; nil is for ever.
-func tolerates(p *corev1.Pod, t corev1.Taint) (stays *time.Duration, tolerated bool) {
-	for _, o := range p.Spec.Tolerations {
-		if !nodelife.Tolerates(o, t) {
-			continue
-		}
-		tolerated = true
-		if o.TolerationSeconds == nil {
-			continue
-		}
-		if d := time.Duration(*o.TolerationSeconds) * time.Second; stays == nil || d < *stays {
-			stays = &d
-		}
-	}
-	return stays, tolerated
 }
 
 // aloneSince returns when the volume was wanted by no Pod on the node any more, at
 // the latest: a Pod elsewhere has been told that it is attached to another node
 // without a Pod being named that has it there.
-func (f facts) aloneSince() (time.Time, bool) {
-	for _, p := range f.view.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
+func (f Facts) aloneSince() (time.Time, bool) {
+	for _, p := range f.View.Pods.By(cluster.PodsByClaim, f.Claim) {
 		for _, e := range f.Warnings {
 			if e.InvolvedObject.UID != p.UID || e.FirstTimestamp.IsZero() {
 				continue
 			}
-			this := elsewhere(e.Message) && volumeIn(e.Message) == f.Volume.Name
-			if this && !containsAny(e.Message, "pod(s)", "used there by pod") {
+			this := attach.IsMultiAttach(e.Message) && attach.VolumeIn(e.Message) == f.Volume.Name
+			if this && !strings.Contains(e.Message, "pod(s)") && !strings.Contains(e.Message, "used there by pod") {
 				return e.FirstTimestamp.Time, true
 			}
 		}

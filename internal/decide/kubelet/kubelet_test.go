@@ -1,4 +1,4 @@
-package why_test
+package kubelet_test
 
 import (
 	"strings"
@@ -240,3 +240,8 @@ func nodeOfKubeletRows() []row {
 		}},
 	}
 }
+
+// row is one scene and the object that is asked about.
+type row whytest.Row
+
+type scene = whytest.Scene

@@ -1,18 +1,14 @@
-package why_test
+package force_test
 
 import (
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/decide/why/whytest"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // TestForce: when a volume is detached by force from a node that is not ready, as
@@ -85,73 +81,7 @@ func forceRows() []row {
 	}
 }
 
-// TestDeadDrivers: a driver that is not there is one cause, whatever waits for it.
-func TestDeadDrivers(t *testing.T) {
-	var b strings.Builder
-	for _, r := range []row{
-		{"missing on one node", "", func(s *scene) { s.CSI1.Spec.Drivers = nil }},
-		{"missing on two", "", func(s *scene) { s.CSI1.Spec.Drivers = nil; s.Twin(corev1.PodPending) }},
-		{"missing everywhere", "", func(s *scene) {
-			s.All.CSINodes = nil
-			s.Twin(corev1.PodPending)
-			c := s.Claim.DeepCopy()
-			c.Name, c.UID, c.Spec.VolumeName, c.Status.Phase = "new", "uid-new", "", corev1.ClaimPending
-			c.Annotations = nil
-			s.All.Claims = append(s.All.Claims, c)
-		}},
-		{"nobody serves its socket", "", func(s *scene) {
-			s.Twin(corev1.PodPending)
-			gone := `rpc error: code = Unavailable desc = connection error: desc = "transport: connection refused"`
-			for _, a := range s.All.Attachments {
-				a.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: gone}}
-			}
-			s.Warn("uid-web", volume.ReasonFailedMount, `MountVolume.MountDevice failed for volume "v1" : `+gone)
-		}},
-		{"one node's agent says so", "", func(s *scene) {
-			s.Failed("publish", "NodePublishVolume by driver d.example.com: Unavailable: error reading from server: EOF",
-				"node n1")
-		}},
-		{"it answers, and refuses: each volume is a cause", "", func(s *scene) {
-			s.Twin(corev1.PodPending)
-			for _, a := range s.All.Attachments {
-				a.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "Internal: no such disk"}}
-			}
-		}},
-	} {
-		s := whytest.New()
-		s.Kubelet("")
-		r.Change(s)
-		b.WriteString("# " + r.Name + "\n")
-		if err := why.RenderCauses(&b, why.Causes(s.All), true); err != nil {
-			t.Fatal(err)
-		}
-		b.WriteString("\n")
-	}
-	whytest.Equal(t, "dead-drivers.txt", b.String())
-}
+// row is one scene and the object that is asked about.
+type row whytest.Row
 
-// TestDeadControllersAreOneCause: whatever waits for the programs of a driver, the
-// driver is the cause; and those of the control plane are theirs.
-func TestDeadControllersAreOneCause(t *testing.T) {
-	s := whytest.New()
-	s.Kubelet("")
-	s.All.Now = whytest.At(10).Time
-	s.Lease("kube-system", "apiserver-x", "x", 3600, 0)
-	s.Twin(corev1.PodPending)
-	for _, a := range s.All.Attachments {
-		a.Status = storagev1.VolumeAttachmentStatus{}
-	}
-	fresh := s.Claim.DeepCopy()
-	fresh.Name, fresh.UID, fresh.Spec.VolumeName, fresh.Status.Phase = "fresh", "uid-fresh", "", corev1.ClaimPending
-	fresh.Annotations = nil
-	s.All.Claims = append(s.All.Claims, fresh)
-	s.Use(whytest.Pod("web9", ""))
-	s.Lease("storage", "external-attacher-leader-d-example-com", "csi-0", 15, time.Minute)
-	s.Lease("storage", "d-example-com", "csi-0", 15, time.Minute)
-	s.Lease("kube-system", "kube-scheduler", "m_2", 15, 9*time.Minute)
-	var b strings.Builder
-	if err := why.RenderCauses(&b, why.Causes(s.All), true); err != nil {
-		t.Fatal(err)
-	}
-	whytest.Equal(t, "dead-controllers.txt", b.String())
-}
+type scene = whytest.Scene

@@ -1,4 +1,4 @@
-package why
+package dryrun
 
 import (
 	corev1 "k8s.io/api/core/v1"
@@ -21,12 +21,12 @@ const maxBinds = 4
 func Foretell(o state.Objects, claims ...string) state.Objects {
 	for _, key := range claims {
 		for range maxBinds {
-			k := index(o)
-			c := cluster.Found(k.view.Claims, key)
+			view := o.View()
+			c := cluster.Found(view.Claims, key)
 			if c == nil || c.Status.Phase == corev1.ClaimBound {
 				break
 			}
-			facts := k.bindFacts(c)
+			facts := bind.FactsWithFree(view, c, func() *bind.Free { return bind.FreeOf(view) })
 			facts.Served = true // that a provisioner is asked is not written
 			for _, w := range bind.Claim(facts).Writes {
 				o.Claims = replaced(replaced(o.Claims, w.Claim), w.ClaimStatus)

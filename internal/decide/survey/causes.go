@@ -1,4 +1,4 @@
-package why
+package survey
 
 import (
 	"cmp"
@@ -11,7 +11,8 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/chain"
-	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/drivers"
+	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -29,34 +30,33 @@ type Held struct{ Namespace, Subject string }
 // Causes returns what does not hold anywhere, first what most objects wait for.
 // Each claim, Pod and node is looked at, each volume without a claim, and what
 // drivers were asked for without one; each counts for the first of its links that does not hold.
-func Causes(o state.Objects) []Cause {
-	all := index(o)
+func Causes(w why.Walk) []Cause {
 	g := grouping{at: map[group]int{}}
-	if o.Full != nil {
+	if w.Full != nil {
 		g.add("", chain.Chain{
-			Subject: "control plane", Links: []chain.Link{{Subject: "control plane", State: chain.Problem, Because: *o.Full}},
+			Subject: "control plane", Links: []chain.Link{{Subject: "control plane", State: chain.Problem, Because: *w.Full}},
 		})
 	}
-	for _, c := range o.Claims {
-		g.add(c.Namespace, all.claim(c.Namespace, c.Name).chain())
+	for _, c := range w.Claims {
+		g.add(c.Namespace, claimChain(w, c))
 	}
-	for _, p := range o.Pods {
-		if c := all.consumer(p); !cluster.Finished(p) && (all.usesVolumes(p) || !unplacedAlone(c)) {
+	for _, p := range w.Pods {
+		if c := w.AboutPod(p); !cluster.Finished(p) && (drivers.UsesVolumes(w.View, p) || !unplacedAlone(c)) {
 			g.add(p.Namespace, c)
 		}
 	}
-	for _, v := range o.Volumes {
+	for _, v := range w.Volumes {
 		if v.Status.Phase != corev1.VolumeBound {
-			g.add("", all.volume(v).chain())
+			g.add("", w.AboutVolume(v))
 		}
 	}
-	for _, in := range all.unsettled() {
-		if c, told := all.undone(in); told {
+	for _, in := range Unsettled(w) {
+		if c, told := abandoned(w, in); told {
 			g.add(in.Claim.Namespace, c)
 		}
 	}
-	for _, n := range o.Nodes {
-		g.add("", all.nodeChain(n))
+	for _, n := range w.Nodes {
+		g.add("", aboutNode(w, n))
 	}
 	g.joinDrivers()
 	slices.SortStableFunc(g.causes, func(a, b Cause) int {

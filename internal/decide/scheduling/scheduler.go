@@ -1,4 +1,4 @@
-package why
+package scheduling
 
 import (
 	"fmt"
@@ -24,18 +24,18 @@ const (
 
 // unschedulable tells of a Pod for which a scheduler has found no node, and which
 // part of what it said is about the Pod's volumes.
-func (k known) unschedulable(p *corev1.Pod, message, next string) chain.Link {
+func (f Facts) unschedulable(p *corev1.Pod, message, next string) chain.Link {
 	subject := "pod/" + p.Name
-	if waits, ok := k.unboundClaim(p); ok && strings.Contains(message, wordsUnbound) {
+	if waits, ok := f.unboundClaim(p); ok && strings.Contains(message, wordsUnbound) {
 		return chain.New(subject, chain.Waiting, volume.ReasonFailedPlacing, message, waits)
 	}
 	var why []string
 	switch {
 	case strings.Contains(message, wordsLimit):
-		why = k.fullNodes(p)
-	case containsAny(message, wordsAffinity, wordsConflict):
-		why = k.reachable(p)
-	case k.usesVolumes(p) && !aboutStorage(message):
+		why = f.fullNodes(p)
+	case strings.Contains(message, wordsAffinity), strings.Contains(message, wordsConflict):
+		why = f.reachable(p)
+	case drivers.UsesVolumes(f.View, p) && !aboutStorage(message):
 		why = []string{"none of that is about its volumes"}
 	}
 	message = strings.Join(append([]string{strings.TrimRight(message, ".")}, why...), "; ")
@@ -47,15 +47,10 @@ func aboutStorage(message string) bool {
 	return regexp.MustCompile(`(?i)volume|pvc|free storage|no available disk|driver|storageclass`).MatchString(message)
 }
 
-// usesVolumes says whether a Pod uses a claim, or a volume of a driver.
-func (k known) usesVolumes(p *corev1.Pod) bool {
-	return len(cluster.ClaimNames(p)) > 0 || len(drivers.OfPod(k.view, p)) > 0
-}
-
 // unboundClaim returns the first claim of a Pod that is not bound.
-func (k known) unboundClaim(p *corev1.Pod) (string, bool) {
+func (f Facts) unboundClaim(p *corev1.Pod) (string, bool) {
 	for _, name := range cluster.ClaimNames(p) {
-		if c := cluster.Found(k.view.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
+		if c := cluster.Found(f.View.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
 			return "pvc " + name, true
 		}
 	}
@@ -64,37 +59,29 @@ func (k known) unboundClaim(p *corev1.Pod) (string, bool) {
 
 // fullNodes tells which nodes have as many volumes of the Pod's drivers as they
 // take.
-func (k known) fullNodes(p *corev1.Pod) []string {
+func (f Facts) fullNodes(p *corev1.Pod) []string {
 	var out []string
-	for _, s := range k.driversOf(p) {
-		for _, n := range k.CSINodes {
+	for _, s := range f.driversOf(p) {
+		for _, n := range f.View.CSINodes.List() {
 			for _, d := range n.Spec.Drivers {
 				if d.Name != s || d.Allocatable == nil || d.Allocatable.Count == nil {
 					continue
 				}
-				if takes, has := int(*d.Allocatable.Count), drivers.Attached(k.view, n.Name, s); has >= takes {
+				if takes, has := int(*d.Allocatable.Count), drivers.Attached(f.View, n.Name, s); has >= takes {
 					out = append(out, fmt.Sprintf("node %s takes %d volumes of driver %s and has %d", n.Name, takes, s, has))
 				}
 			}
 		}
 	}
-	return few(out)
-}
-
-// few shortens a list that is as long as a cluster has nodes.
-func few(all []string) []string {
-	if more := len(all) - several; more > 0 {
-		return append(all[:several:several], fmt.Sprintf("and %d more", more))
-	}
-	return all
+	return chain.Few(out)
 }
 
 // driversOf returns the drivers of a Pod's claims, and those that are to make their
 // volumes, each once.
-func (k known) driversOf(p *corev1.Pod) []string {
+func (f Facts) driversOf(p *corev1.Pod) []string {
 	var out []string
 	for _, name := range cluster.ClaimNames(p) {
-		if driver := k.claim(p.Namespace, name).driverName(); !slices.Contains(out, driver) {
+		if driver := f.driverOf(p.Namespace + "/" + name); !slices.Contains(out, driver) {
 			out = append(out, driver)
 		}
 	}
@@ -103,15 +90,15 @@ func (k known) driversOf(p *corev1.Pod) []string {
 
 // reachable tells from which nodes the Pod's volumes can be used, where that are
 // not all.
-func (k known) reachable(p *corev1.Pod) []string {
+func (f Facts) reachable(p *corev1.Pod) []string {
 	var out []string
 	for _, name := range cluster.ClaimNames(p) {
-		f := k.claim(p.Namespace, name)
-		if f.Volume == nil || f.Volume.Spec.NodeAffinity == nil || f.Volume.Spec.NodeAffinity.Required == nil {
+		_, v, _ := f.claim(p.Namespace + "/" + name)
+		if v == nil || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 			continue
 		}
 		var terms []string
-		for _, t := range f.Volume.Spec.NodeAffinity.Required.NodeSelectorTerms {
+		for _, t := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
 			var all []string
 			for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
 				is := strings.ToLower(string(e.Operator))
@@ -120,7 +107,7 @@ func (k known) reachable(p *corev1.Pod) []string {
 			terms = append(terms, strings.Join(all, " and "))
 		}
 		all := strings.Join(terms, ", or ")
-		out = append(out, fmt.Sprintf("volume %s can be used on nodes with %s", f.Volume.Name, all))
+		out = append(out, fmt.Sprintf("volume %s can be used on nodes with %s", v.Name, all))
 	}
-	return few(out)
+	return chain.Few(out)
 }

@@ -1,16 +1,13 @@
-package why_test
+package scheduling_test
 
 import (
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/decide/why/whytest"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // TestScheduler: what a cluster's scheduler says of a Pod, and what of it is about
@@ -116,33 +113,7 @@ func elsewhereRows() []row {
 	}
 }
 
-// TestPodsWithoutVolumes: that a Pod without volumes finds no node is no cause; that
-// it waits for a mount is.
-func TestPodsWithoutVolumes(t *testing.T) {
-	for message, want := range map[string]int{"0/2 nodes are available: 2 Insufficient cpu.": 0, "": 0} {
-		s := whytest.New()
-		s.Kubelet("")
-		s.Sandbox(corev1.ConditionTrue)
-		s.Attachment.Spec.NodeName = "n1"
-		p := whytest.Pod("plain", "")
-		p.Spec.Volumes = nil
-		if message != "" {
-			p.Status.Conditions = []corev1.PodCondition{
-				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message},
-			}
-		}
-		s.Use(p)
-		if got := why.Causes(s.All); len(got) != want {
-			t.Errorf("%q: causes are %+v", message, got)
-		}
-	}
-	s := whytest.New()
-	s.Kubelet("")
-	s.Pod.Spec.Volumes = nil
-	s.Warn("uid-web", volume.ReasonFailedMount,
-		`MountVolume.SetUp failed for volume "conf" : configmap "settings" not found`)
-	s.All.Claims, s.All.Volumes, s.All.Attachments = nil, nil, nil
-	if got := why.Causes(s.All); len(got) != 1 || !strings.Contains(got[0].Because.Message, "settings") {
-		t.Errorf("causes are %+v", got)
-	}
-}
+// row is one scene and the object that is asked about.
+type row whytest.Row
+
+type scene = whytest.Scene

@@ -1,4 +1,4 @@
-package why_test
+package survey_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/decide/survey"
 	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/decide/why/whytest"
 	"volplane.dev/volplane/internal/golden"
@@ -61,8 +62,8 @@ func TestBegun(t *testing.T) {
 		}
 		s.All.Begun, s.All.Now = []*provision.Intent{in}, start.Add(time.Minute)
 		c.change(s, in)
-		fmt.Fprintf(&out, "# %s\nunsettled: %d\n", c.argues, len(why.Unsettled(s.All)))
-		if err := why.RenderCauses(&out, why.Causes(s.All), true); err != nil {
+		fmt.Fprintf(&out, "# %s\nunsettled: %d\n", c.argues, len(survey.Unsettled(why.Of(s.All))))
+		if err := survey.RenderCauses(&out, survey.Causes(why.Of(s.All)), true); err != nil {
 			t.Fatal(err)
 		}
 		out.WriteString("\n")

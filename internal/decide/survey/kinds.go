@@ -1,4 +1,4 @@
-package why
+package survey
 
 import (
 	"fmt"
@@ -15,36 +15,35 @@ import (
 	"volplane.dev/volplane/internal/decide/chain"
 	"volplane.dev/volplane/internal/decide/drivers"
 	"volplane.dev/volplane/internal/decide/note"
-	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/decide/why"
 	"volplane.dev/volplane/internal/volume"
 )
 
 // Class returns whether volumes can be made of a class, and each claim that waits
 // for one; false when there is no such class.
-func Class(o state.Objects, name string) (chain.Chain, bool) {
-	k := index(o)
-	class := cluster.Found(k.view.Classes, name)
+func Class(w why.Walk, name string) (chain.Chain, bool) {
+	class := cluster.Found(w.View.Classes, name)
 	if class == nil {
 		return chain.Chain{}, false
 	}
 	c := chain.Chain{Subject: "storageclass/" + name}
-	c.Links = append(c.Links, k.ofClass(class))
-	for _, claim := range o.Claims {
+	c.Links = append(c.Links, ofClass(w, class))
+	for _, claim := range w.Claims {
 		if n, _ := bind.ClassOf(claim); n == name && claim.Spec.VolumeName == "" {
-			c.Links = append(c.Links, k.held("pvc/", claim.Namespace, k.claim(claim.Namespace, claim.Name).chain(),
+			c.Links = append(c.Links, held(w, "pvc/", claim.Namespace, claimChain(w, claim),
 				c.Links[0])...)
 		}
 	}
 	return c, true
 }
 
-func (k known) ofClass(class *storagev1.StorageClass) chain.Link {
+func ofClass(w why.Walk, class *storagev1.StorageClass) chain.Link {
 	subject, driver := "storageclass/"+class.Name, class.Provisioner
 	if driver == volume.NoProvisioner {
 		return chain.New(subject, chain.OK, volume.ReasonNothingToDo, "volumes of this class are made by hand", "")
 	}
-	if !drivers.Registered(k.view, driver, "") {
-		return chain.Link{Subject: subject, State: chain.Problem, Because: drivers.Nowhere(k.view, driver)}
+	if !drivers.Registered(w.View, driver, "") {
+		return chain.Link{Subject: subject, State: chain.Problem, Because: drivers.Nowhere(w.View, driver)}
 	}
 	text := "driver " + driver
 	if bind.BindsLate(class) {
@@ -56,7 +55,7 @@ func (k known) ofClass(class *storagev1.StorageClass) chain.Link {
 	default:
 		text += "; a volume is deleted with its claim"
 	}
-	if d := bind.DefaultClass(k.Classes); d != nil && d.Name == class.Name {
+	if d := bind.DefaultClass(w.Classes); d != nil && d.Name == class.Name {
 		text += "; it is the default class"
 	}
 	return chain.New(subject, chain.OK, volume.ReasonNothingToDo, text, "")
@@ -64,7 +63,7 @@ func (k known) ofClass(class *storagev1.StorageClass) chain.Link {
 
 // held returns the answer about an object that a question about another one
 // concerns, if the object waits, and not for what is told already.
-func (k known) held(kind, namespace string, c chain.Chain, told chain.Link) []chain.Link {
+func held(w why.Walk, kind, namespace string, c chain.Chain, told chain.Link) []chain.Link {
 	a := c.Answer()
 	if a.State == chain.OK || a.Because == told.Because {
 		return nil
@@ -79,24 +78,23 @@ func (k known) held(kind, namespace string, c chain.Chain, told chain.Link) []ch
 // Driver returns where a driver has registered, which classes name it, what is wrong
 // with it elsewhere, and each of its attachments that is not as it should be; false
 // when nobody knows such a driver.
-func Driver(o state.Objects, name string) (chain.Chain, bool) {
-	k := index(o)
+func Driver(w why.Walk, name string) (chain.Chain, bool) {
 	var nodes []string
-	for _, n := range o.CSINodes {
+	for _, n := range w.CSINodes {
 		if slices.ContainsFunc(n.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == name }) {
 			nodes = append(nodes, n.Name)
 		}
 	}
-	told := slices.ContainsFunc(o.Nodes, func(n *corev1.Node) bool { return note.Of(n)[name] != "" })
-	object := cluster.Found(k.view.Drivers, name)
+	told := slices.ContainsFunc(w.Nodes, func(n *corev1.Node) bool { return note.Of(n)[name] != "" })
+	object := cluster.Found(w.View.Drivers, name)
 	if object == nil && len(nodes) == 0 && !told {
 		return chain.Chain{}, false
 	}
 	c := chain.Chain{Subject: "csidriver/" + name}
-	c.Links = append(c.Links, k.ofDriver(name, nodes))
-	c.Links = append(c.Links, k.absences(name, object)...)
-	for _, a := range o.Attachments {
-		if l := k.alone(a); a.Spec.Attacher == name && l.State != chain.OK {
+	c.Links = append(c.Links, ofDriver(w, name, nodes))
+	c.Links = append(c.Links, absences(w, name, object)...)
+	for _, a := range w.Attachments {
+		if l := w.Attached(a); a.Spec.Attacher == name && l.State != chain.OK {
 			c.Links = append(c.Links, l)
 		}
 	}
@@ -106,17 +104,17 @@ func Driver(o state.Objects, name string) (chain.Chain, bool) {
 // maxNamed bounds how many nodes of a driver are named.
 const maxNamed = 5
 
-func (k known) ofDriver(name string, nodes []string) chain.Link {
+func ofDriver(w why.Walk, name string, nodes []string) chain.Link {
 	subject := "csidriver/" + name
 	if len(nodes) == 0 {
-		return chain.Link{Subject: subject, State: chain.Problem, Because: drivers.Nowhere(k.view, name)}
+		return chain.Link{Subject: subject, State: chain.Problem, Because: drivers.Nowhere(w.View, name)}
 	}
 	text := "registered on " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
 	if len(nodes) > maxNamed {
 		text += fmt.Sprintf(" and %d other nodes", len(nodes)-maxNamed)
 	}
 	var classes []string
-	for _, class := range k.Classes {
+	for _, class := range w.Classes {
 		if class.Provisioner == name {
 			classes = append(classes, class.Name)
 		}
@@ -128,13 +126,13 @@ func (k known) ofDriver(name string, nodes []string) chain.Link {
 }
 
 // absences tells of each node on which the driver is wanted and cannot be used.
-func (k known) absences(name string, object *storagev1.CSIDriver) []chain.Link {
+func absences(w why.Walk, name string, object *storagev1.CSIDriver) []chain.Link {
 	var out []chain.Link
-	control := drivers.ControlPlane(k.view)
-	for _, n := range k.Nodes {
-		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !drivers.Registered(k.view, name, n.Name)
+	control := drivers.ControlPlane(w.View)
+	for _, n := range w.Nodes {
+		b, ok := note.Absent(name, n), note.Of(n)[name] != "" && !drivers.Registered(w.View, name, n.Name)
 		if n == control && !attach.Needless(object) {
-			b, ok = drivers.Uncalled(k.view, note.Driver{CSI: name})
+			b, ok = drivers.Uncalled(w.View, note.Driver{CSI: name})
 		}
 		if ok && b.Reason != "" {
 			out = append(out, chain.New("node/"+n.Name, chain.Problem, b.Reason, b.Message, b.Next))
@@ -145,10 +143,10 @@ func (k known) absences(name string, object *storagev1.CSIDriver) []chain.Link {
 
 // CSINode returns which drivers have registered on a node, if it is ready, and
 // what there is not as it should be; false when there is no such node.
-func CSINode(o state.Objects, name string) (chain.Chain, bool) {
-	c, ok := Node(o, name)
-	if ok || cluster.First(o.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
-		return about("csinode/"+name, c), ok
+func CSINode(w why.Walk, name string) (chain.Chain, bool) {
+	c, ok := Node(w, name)
+	if ok || cluster.First(w.CSINodes, func(n *storagev1.CSINode) bool { return n.Name == name }) == nil {
+		return c.Under("csinode/" + name), ok
 	}
 	l := chain.New("node/"+name, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, "user")
 	return chain.Chain{Subject: "csinode/" + name, Links: []chain.Link{l}}, true
@@ -156,24 +154,23 @@ func CSINode(o state.Objects, name string) (chain.Chain, bool) {
 
 // Namespace returns whether a namespace is there to stay, and each claim and Pod in
 // it that waits; false when there is no such namespace.
-func Namespace(o state.Objects, name string) (chain.Chain, bool) {
-	k := index(o)
-	n := cluster.First(o.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
+func Namespace(w why.Walk, name string) (chain.Chain, bool) {
+	n := cluster.First(w.Namespaces, func(n *corev1.Namespace) bool { return n.Name == name })
 	if n == nil {
 		return chain.Chain{}, false
 	}
 	c, claims, pods := chain.Chain{Subject: "namespace/" + name}, 0, 0
 	var waits []chain.Link
-	for _, claim := range o.Claims {
+	for _, claim := range w.Claims {
 		if claim.Namespace == name {
 			claims++
-			waits = append(waits, k.held("pvc/", "", k.claim(name, claim.Name).chain(), chain.Link{})...)
+			waits = append(waits, held(w, "pvc/", "", claimChain(w, claim), chain.Link{})...)
 		}
 	}
-	for _, p := range o.Pods {
+	for _, p := range w.Pods {
 		if p.Namespace == name && !cluster.Finished(p) {
 			pods++
-			waits = append(waits, k.held("pod/", "", k.consumer(p), chain.Link{})...)
+			waits = append(waits, held(w, "pod/", "", w.AboutPod(p), chain.Link{})...)
 		}
 	}
 	l := chain.New(c.Subject, chain.OK, volume.ReasonNothingToDo, fmt.Sprintf("claims: %d, pods: %d", claims, pods), "")
