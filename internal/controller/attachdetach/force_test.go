@@ -1,8 +1,6 @@
 package attachdetach
 
 import (
-	"context"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -15,13 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/attach"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -139,7 +135,7 @@ func attachment() *storagev1.VolumeAttachment {
 }
 
 // world is the controller over volume pv and other objects.
-func world(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset, *controller.Controller) {
+func world(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *controller.Controller) {
 	t.Helper()
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
 	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}
@@ -147,26 +143,20 @@ func world(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset,
 }
 
 // started is the controller over objects.
-func started(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset, *controller.Controller) {
+func started(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *controller.Controller) {
 	t.Helper()
 	client, c := built(t, o, objects...)
 	return client, c.Controller
 }
 
-func built(t *testing.T, o Options, objects ...runtime.Object) (*fake.Clientset, *attachDetach) {
+func built(t *testing.T, o Options, objects ...runtime.Object) (*kubetest.API, *attachDetach) {
 	t.Helper()
-	client := kubetest.NewClient(t, objects...)
-	caches := kube.NewCaches(client)
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	c := build(controller.Env{
-		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "test"), Log: slog.New(slog.DiscardHandler),
-	}, o)
-	followed := kubetest.Follow(t, client)
-	if err := caches.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	followed()
+	client := kubetest.NewAPI(t, objects...)
+	var c *attachDetach
+	client.Begin(func(env controller.Env) *controller.Controller {
+		c = build(env, o)
+		return c.Controller
+	})
 	return client, c
 }
 
@@ -186,7 +176,7 @@ func look(t *testing.T, c *controller.Controller, attachment string) time.Durati
 // TestDeletionOfAVersion: an attachment is deleted as it was seen, as long as it
 // could go without a detach; with the attacher's finalizer whatever it says.
 func TestDeletionOfAVersion(t *testing.T) {
-	for name, finalizers := range map[string][]string{"2": nil, "": {volume.AttacherFinalizer("d")}} {
+	for name, finalizers := range map[string][]string{"1": nil, "": {volume.AttacherFinalizer("d")}} {
 		va := attachment()
 		va.Finalizers = finalizers
 		client, c := world(t, Options{Now: time.Now}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, va)

@@ -125,7 +125,7 @@ func TestUseThatIsNotSeenYet(t *testing.T) {
 		w.pass(soon)
 		w.attacher()
 		w.own.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			kubetest.Quietly(w, w.nodes(), "n1", using("a"))
+			kubetest.Quietly(w.users, w.nodes(), "n1", using("a"))
 			return false, nil, nil
 		})
 		gone(w, w.pods(), "p")
@@ -145,7 +145,7 @@ func TestAttacherIsQuicker(t *testing.T) {
 		w.own.PrependReactor("delete", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
 			if first {
 				first = false
-				kubetest.Quietly(w, w.attachments(), attachment("a", "n1").Name, attached)
+				kubetest.Quietly(w.users, w.attachments(), attachment("a", "n1").Name, attached)
 			}
 			return false, nil, nil
 		})
@@ -229,7 +229,7 @@ func TestFewPatches(t *testing.T) {
 	}
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		for i, v := range names {
-			kubetest.Quietly(w, w.attachments(), attachment(v, "n1").Name, attached)
+			kubetest.Quietly(w.users, w.attachments(), attachment(v, "n1").Name, attached)
 			if i < 5 {
 				w.pass(rest / 10)
 			}

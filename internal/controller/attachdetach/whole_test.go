@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,14 +55,7 @@ func TestWholeAttachment(t *testing.T) {
 				want.Finalizers = []string{volume.AttacherFinalizer("d")}
 				want.Annotations = map[string]string{volume.AnnNodeID: "id-n1", volume.AnnDetach: `{"handle":"h"}`}
 			}
-			got, err := client.StorageV1().VolumeAttachments().Get(t.Context(), want.Name, metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"),
-				cmpopts.IgnoreTypes(metav1.TypeMeta{})); diff != "" {
-				t.Errorf("attachment (-want +got):\n%s", diff)
-			}
+			client.Is(want)
 		})
 	}
 }

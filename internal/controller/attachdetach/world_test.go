@@ -2,7 +2,6 @@ package attachdetach_test
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -41,9 +40,9 @@ const (
 type world struct {
 	*testing.T
 	options attachdetach.Options
-	server  *kubetest.Server
 	// users is the client of everybody else, own the controller's.
-	users, own *fake.Clientset
+	users *kubetest.API
+	own   *fake.Clientset
 	// onClient prepares each client of the controller.
 	onClient func(*fake.Clientset)
 	stop     func()
@@ -54,10 +53,8 @@ type world struct {
 func inWorld(t *testing.T, o attachdetach.Options, play func(*world), objects ...runtime.Object) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, options: o, server: kubetest.NewServer(), onClient: func(*fake.Clientset) {}}
+		w := &world{T: t, options: o, users: kubetest.NewAPI(t, objects...), onClient: func(*fake.Clientset) {}}
 		w.options.Now = time.Now
-		w.users = w.server.Client()
-		w.add(objects...)
 		w.start()
 		play(w)
 		w.stop()
@@ -67,14 +64,13 @@ func inWorld(t *testing.T, o attachdetach.Options, play func(*world), objects ..
 // start starts a controller that remembers nothing.
 func (w *world) start() {
 	w.Helper()
-	p := w.server.Begin(w, "attachdetach", attachdetach.Declaration().Rights())
+	p := w.users.Begin(func(env controller.Env) *controller.Controller { return attachdetach.New(env, w.options) })
 	w.own = p.Client
 	w.onClient(w.own)
-	p.Run(attachdetach.New(controller.Env{
-		Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler),
-	}, w.options).Run)
+	p.Work()
+	kubetest.Pass(soon)
 	w.stop = func() {
-		p.Stop()
+		p.Kill()
 		w.wrote = append(w.wrote, kubetest.Writes(p.Client)...)
 	}
 }
@@ -89,24 +85,20 @@ func (w *world) pass(d time.Duration) { kubetest.Pass(d) }
 
 func (w *world) add(objects ...runtime.Object) {
 	w.Helper()
-	for _, o := range objects {
-		if err := w.server.Add(o); err != nil {
-			w.Fatal(err)
-		}
-	}
+	w.users.Put(objects...)
 }
 
 // change has somebody change an object, and the controller hear of it.
-func change[T any](w *world, of kubetest.Objects[T], name string, f func(T)) {
+func change[T runtime.Object](w *world, of kubetest.Objects[T], name string, f func(T)) {
 	w.Helper()
-	kubetest.Change(w, of, name, f)
+	kubetest.Change(w.users, of, name, f)
 }
 
 // gone has somebody delete an object without asking anybody, and the controller
 // hear of it.
-func gone[T any](w *world, of kubetest.Objects[T], name string) {
+func gone[T runtime.Object](w *world, of kubetest.Objects[T], name string) {
 	w.Helper()
-	kubetest.Remove(w, of, name)
+	kubetest.Remove(w.users, of, name)
 }
 
 func (w *world) pods() kubetest.Objects[*corev1.Pod]   { return w.users.CoreV1().Pods("ns") }
@@ -159,7 +151,6 @@ func (w *world) are(want ...*storagev1.VolumeAttachment) {
 	w.Helper()
 	got := []*storagev1.VolumeAttachment{}
 	for _, a := range w.all() {
-		a.UID = ""
 		got = append(got, &a)
 	}
 	slices.SortFunc(want, func(a, b *storagev1.VolumeAttachment) int { return strings.Compare(place(a), place(b)) })

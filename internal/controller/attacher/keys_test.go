@@ -2,7 +2,6 @@ package attacher
 
 import (
 	"context"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,51 +10,32 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
 // looks is an attacher that only notes which keys it is to look at.
 type looks struct {
 	t       *testing.T
-	client  *fake.Clientset
+	client  *kubetest.API
 	drivers *csi.Set
 	keys    kubetest.Notes
 }
 
 // newLooks runs in a bubble; the drivers are there before the attacher.
 func newLooks(t *testing.T, drivers []string, objects ...runtime.Object) *looks {
-	l := &looks{t: t, client: kubetest.NewClient(t, objects...), drivers: csi.NewSet()}
+	l := &looks{t: t, client: kubetest.NewAPI(t, objects...), drivers: csi.NewSet()}
 	for _, name := range drivers {
 		l.drivers.Put(&csi.Driver{Name: name})
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	caches := kube.NewCaches(l.client)
-	c := New(controller.Env{
-		Client: l.client, Caches: caches, Events: kube.NewRecorder(ctx, l.client, "attacher"),
-		Log: slog.New(slog.DiscardHandler),
-	}, Options{Drivers: l.drivers})
-	c.Reconcile = func(_ context.Context, key controller.Key) (controller.Result, error) {
+	p := l.client.Begin(func(env controller.Env) *controller.Controller { return New(env, Options{Drivers: l.drivers}) })
+	p.Reconcile = func(_ context.Context, key controller.Key) (controller.Result, error) {
 		l.keys.Add(key.String())
 		return controller.Result{}, nil
 	}
-	followed := kubetest.Follow(t, l.client)
-	if err := caches.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	followed()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	p.Work()
 	return l
 }
 
@@ -63,13 +43,6 @@ func newLooks(t *testing.T, drivers []string, objects ...runtime.Object) *looks 
 func (l *looks) at(want ...string) {
 	l.t.Helper()
 	l.keys.Since(l.t, want...)
-}
-
-func (l *looks) ok(_ any, err error) {
-	l.t.Helper()
-	if err != nil {
-		l.t.Fatal(err)
-	}
 }
 
 // another is an attachment of another driver's volume to another node.
@@ -131,17 +104,14 @@ func TestAttachmentWakes(t *testing.T) {
 				} else {
 					l.at("attachment/" + c.before.Name)
 				}
-				all := l.client.StorageV1().VolumeAttachments()
 				switch {
 				case c.after == nil:
-					l.ok(nil, all.Delete(t.Context(), c.before.Name, metav1.DeleteOptions{}))
-				case c.before == nil:
-					l.ok(all.Create(t.Context(), c.after, metav1.CreateOptions{}))
-				case c.before.UID != c.after.UID:
-					l.ok(nil, all.Delete(t.Context(), c.after.Name, metav1.DeleteOptions{}))
-					l.ok(all.Create(t.Context(), c.after, metav1.CreateOptions{}))
+					l.client.Drop(c.before)
+				case c.before != nil && c.before.UID != c.after.UID:
+					l.client.Drop(c.before)
+					fallthrough
 				default:
-					l.ok(all.Update(t.Context(), c.after, metav1.UpdateOptions{}))
+					l.client.Put(c.after)
 				}
 				l.at(c.want...)
 			})
@@ -155,25 +125,24 @@ func TestAttachmentWakes(t *testing.T) {
 func TestOthersWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLooks(t, nil, va(), va(another), csiNode())
-		ctx, volumes, nodes := t.Context(), l.client.CoreV1().PersistentVolumes(), l.client.StorageV1().CSINodes()
 		l.at("attachment/va", "attachment/va-2")
 
-		l.ok(volumes.Create(ctx, pv(), metav1.CreateOptions{}))
+		l.client.Put(pv())
 		l.at("attachment/va")
-		l.ok(volumes.Update(ctx, pv(func(v *corev1.PersistentVolume) { v.Labels = nil }), metav1.UpdateOptions{}))
+		l.client.Put(pv(func(v *corev1.PersistentVolume) { v.Labels = nil }))
 		l.at()
-		l.ok(volumes.Update(ctx, pv(func(v *corev1.PersistentVolume) {
+		l.client.Put(pv(func(v *corev1.PersistentVolume) {
 			v.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-		}), metav1.UpdateOptions{}))
+		}))
 		l.at("volume/pv")
-		l.ok(nil, volumes.Delete(ctx, "pv", metav1.DeleteOptions{}))
+		l.client.Drop(pv())
 		l.at()
 
-		l.ok(nodes.Update(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.UpdateOptions{}))
+		l.client.Put(&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 		l.at("attachment/va")
-		l.ok(nodes.Create(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}}, metav1.CreateOptions{}))
+		l.client.Put(&storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n2"}})
 		l.at("attachment/va-2")
-		l.ok(nil, nodes.Delete(ctx, "n1", metav1.DeleteOptions{}))
+		l.client.Drop(csiNode())
 		l.at()
 
 		l.drivers.Put(&csi.Driver{Name: driverName})

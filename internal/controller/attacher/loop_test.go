@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"testing"
@@ -16,17 +15,15 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/attach"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -36,7 +33,7 @@ const loopDriver = "test.csi.example.com"
 // loop is an attacher over an API that keeps objects only.
 type loop struct {
 	*testing.T
-	client *fake.Clientset
+	client *kubetest.API
 }
 
 // newLoop starts an attacher.
@@ -47,26 +44,8 @@ func newLoop(t *testing.T, drivers *csi.Set, objects ...runtime.Object) *loop {
 
 func newLoopWith(t *testing.T, o Options, objects ...runtime.Object) *loop {
 	t.Helper()
-	w := &loop{T: t, client: fake.NewClientset(objects...)}
-	ctx, cancel := context.WithCancel(context.Background())
-	caches := kube.NewCaches(w.client)
-	c := New(controller.Env{
-		Client: w.client, Caches: caches, Events: kube.NewRecorder(ctx, w.client, "attacher"),
-		Log: slog.New(slog.DiscardHandler),
-	}, o)
-	followed := kubetest.Follow(t, w.client)
-	if err := caches.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	followed()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	w := &loop{T: t, client: kubetest.NewAPI(t, objects...)}
+	w.client.Begin(func(env controller.Env) *controller.Controller { return New(env, o) }).Work()
 	return w
 }
 
@@ -137,6 +116,18 @@ func (w *loop) is(va *storagev1.VolumeAttachment, what string, has func(storagev
 
 func isAttached(s storagev1.VolumeAttachmentStatus) bool { return s.Attached && s.AttachError == nil }
 
+// letGo waits until a volume's object is gone, which nothing but the attacher has kept.
+func (w *loop) letGo(name string) {
+	w.Helper()
+	kubetest.Eventually(w, func() string {
+		v, err := w.client.CoreV1().PersistentVolumes().Get(context.Background(), name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return fmt.Sprint("the volume's object is let go: ", v.Finalizers, err)
+		}
+		return ""
+	})
+}
+
 // TestNodeWithoutItsObject: an attachment for it says what is missing, others go
 // on, and it is attached when the object comes (S1-016).
 func TestNodeWithoutItsObject(t *testing.T) {
@@ -173,17 +164,9 @@ func TestVolumesBesideAttachments(t *testing.T) {
 	if _, err := w.client.StorageV1().VolumeAttachments().Create(ctx, quick, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.client.CoreV1().PersistentVolumes().Update(ctx, leaving("old"), metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	w.client.Put(leaving("old"))
 	w.is(quick, "attached", isAttached)
-	kubetest.Eventually(w, func() string {
-		if v, err := w.client.CoreV1().PersistentVolumes().Get(ctx, "old", metav1.GetOptions{}); err == nil &&
-			len(v.Finalizers) > 0 {
-			return fmt.Sprint("the volume object has ", v.Finalizers)
-		}
-		return ""
-	})
+	w.letGo("old")
 	close(open)
 	w.is(slow, "attached", isAttached)
 }
@@ -192,7 +175,6 @@ func TestVolumesBesideAttachments(t *testing.T) {
 // as it said that it is to be, and its volume's object, which is deleted meanwhile,
 // is let go after that.
 func TestGoneWithoutDetach(t *testing.T) {
-	ctx := context.Background()
 	gone := attachmentOf("a", "n1")
 	gone.Finalizers = []string{volume.AttacherFinalizer(loopDriver)}
 	gone.Annotations = map[string]string{volume.AnnNodeID: "id-of-then", volume.AnnDetach: `{"handle":"h-a"}`}
@@ -201,22 +183,12 @@ func TestGoneWithoutDetach(t *testing.T) {
 	kept.DeletionTimestamp = nil
 	drivers, d := serving(t, func(*csipb.ControllerPublishVolumeRequest) {})
 	w := newLoop(t, drivers, kept, gone, nodeOf("n1"))
-	volumes := w.client.CoreV1().PersistentVolumes()
 	d.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
-		if _, err := volumes.Update(ctx, leaving("a"), metav1.UpdateOptions{}); err != nil {
-			t.Error(err)
-		}
+		w.client.Put(leaving("a"))
 		return csitest.Action{}
 	})
-	if err := w.client.StorageV1().VolumeAttachments().Delete(ctx, gone.Name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	kubetest.Eventually(w, func() string {
-		if v, err := volumes.Get(ctx, "a", metav1.GetOptions{}); err != nil || len(v.Finalizers) > 0 {
-			return fmt.Sprint("the volume's object is let go: ", v.Finalizers, err)
-		}
-		return ""
-	})
+	w.client.Drop(gone)
+	w.letGo("a")
 	want := []csitest.Call{{Method: "ControllerUnpublishVolume", Request: &csipb.ControllerUnpublishVolumeRequest{
 		VolumeId: "h-a", NodeId: "id-of-then",
 	}}}
@@ -276,34 +248,21 @@ func TestDifferences(t *testing.T) {
 // let go (S3-022).
 func TestVolumeObjectComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
 		var at []time.Time
-		client := fake.NewClientset(leaving("old"))
-		client.PrependReactor("update", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			mu.Lock()
-			defer mu.Unlock()
+		w := kubetest.NewAPI(t, leaving("old"))
+		w.Fate = func(n int, _ string) (bool, error) {
 			at = append(at, time.Now())
-			if len(at) < 6 {
-				return true, nil, errors.New("not now")
+			if n < 6 {
+				return false, errors.New("not now")
 			}
-			return false, nil, nil
+			return true, nil
+		}
+		_, stop := w.Run(func(env controller.Env) *controller.Controller {
+			return New(env, Options{Drivers: csi.NewSet()})
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		caches := kube.NewCaches(client)
-		c := New(controller.Env{
-			Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"),
-			Log: slog.New(slog.DiscardHandler),
-		}, Options{Drivers: csi.NewSet()})
-		if err := caches.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- c.Run(ctx) }()
 		<-time.After(time.Minute)
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		stop()
+		w.Wrote(slices.Repeat([]string{"update persistentvolumes old"}, 6)...)
 		if len(at) != 6 {
 			t.Fatalf("%d tries, five of which failed", len(at))
 		}

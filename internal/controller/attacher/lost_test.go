@@ -1,7 +1,6 @@
 package attacher
 
 import (
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
@@ -86,20 +84,15 @@ func TestLostAndMadeAgain(t *testing.T) {
 // is being deleted is known to be lost as soon as anybody can read that it is gone:
 // else the volume would be let go in between, without a detach.
 func TestLostBeforeItIsGone(t *testing.T) {
-	client := kubetest.NewClient(t, pv(dying, kept), va(recorded, attached))
-	caches := kube.NewCaches(client)
-	a := build(controller.Env{
-		Client: client, Caches: caches, Events: kube.NewRecorder(t.Context(), client, "attacher"),
-		Log: slog.New(slog.DiscardHandler),
-	}, Options{Drivers: csi.NewSet()})
-	// Whoever hears of it after the attacher does so before anybody can read it.
+	client := kubetest.NewAPI(t, pv(dying, kept), va(recorded, attached))
 	lost := make(chan bool, 1)
-	caches.Attachments().BeforeDelete(func(*storagev1.VolumeAttachment) { lost <- a.lost.of("pv") })
-	followed := kubetest.Follow(t, client)
-	if err := caches.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	followed()
+	var a *attacher
+	client.Begin(func(env controller.Env) *controller.Controller {
+		a = build(env, Options{Drivers: csi.NewSet()})
+		// Whoever hears of it after the attacher does so before anybody can read it.
+		env.Caches.Attachments().BeforeDelete(func(*storagev1.VolumeAttachment) { lost <- a.lost.of("pv") })
+		return a.Controller
+	})
 	if err := client.Tracker().Delete(storagev1.SchemeGroupVersion.WithResource("volumeattachments"), "",
 		"va"); err != nil {
 		t.Fatal(err)
@@ -110,5 +103,5 @@ func TestLostBeforeItIsGone(t *testing.T) {
 	if _, err := a.reconcile(t.Context(), controller.Key{Kind: kindVolume, Name: "pv"}); err != nil {
 		t.Fatal(err)
 	}
-	kubetest.Written(t, client)
+	kubetest.Written(t, client.Clientset)
 }

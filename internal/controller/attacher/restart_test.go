@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -13,12 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/kube/kubetest"
 )
 
 var errKilled = errors.New("the process has ended")
@@ -40,19 +38,9 @@ type life struct {
 
 func newLife(t *testing.T, at int, done bool) *life {
 	l := &life{world: newWorld(t, Options{}, pv(), va(), csiNode(), secret()), at: at, done: done}
-	kubetest.Around(l.client,
-		func(a clienttesting.Action, do func() (runtime.Object, error)) (o runtime.Object, err error) {
-			switch {
-			case kubetest.IsWrite(a):
-				return o, l.step(a.GetVerb()+" "+a.GetResource().Resource, func() error {
-					o, err = do()
-					return err
-				})
-			case a.GetResource().Resource != "events" && l.dead:
-				return nil, errKilled
-			}
-			return do()
-		})
+	l.client.Fate = func(_ int, write string) (bool, error) {
+		return l.step(write[:strings.LastIndex(write, " ")], func() {})
+	}
 	l.driver.OnCall("ControllerPublishVolume", func(_ int, r any) csitest.Action {
 		if diff := cmp.Diff(publishRequest().String(), r.(*csipb.ControllerPublishVolumeRequest).String()); diff != "" {
 			t.Errorf("asked to attach (-want +got):\n%s", diff)
@@ -69,32 +57,25 @@ func newLife(t *testing.T, at int, done bool) *life {
 	return l
 }
 
-// step does something, or not, and may be the last.
-func (l *life) step(what string, do func() error) error {
-	if l.dead {
-		return errKilled
-	}
-	l.n++
-	if l.n == l.at && !l.done {
-		l.dead = true
-		return errKilled
-	}
-	l.steps = append(l.steps, what)
-	err := do()
+// step says whether something is done, and what is answered, which may be the last. do
+// is what it does to the driver.
+func (l *life) step(what string, do func()) (done bool, err error) {
 	l.kept()
-	if l.n == l.at {
-		l.dead = true
-		return errKilled
+	if l.dead {
+		return false, errKilled
 	}
-	return err
+	if l.n++; l.n == l.at {
+		l.dead, err = true, errKilled
+	}
+	if done = err == nil || l.done; done {
+		l.steps = append(l.steps, what)
+		do()
+	}
+	return done, err
 }
 
 func (l *life) call(what string, answer any, do func()) csitest.Action {
-	err := l.step(what, func() error {
-		do()
-		return nil
-	})
-	if err != nil {
+	if _, err := l.step(what, do); err != nil {
 		return csitest.Action{Err: status.Error(codes.Unavailable, err.Error())}
 	}
 	return csitest.Action{Answer: answer}
@@ -165,7 +146,7 @@ func volumes() schema.GroupVersionResource {
 // be detached, and the next one ends where this one would have ended.
 func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 	want := []string{
-		"update persistentvolumes", "update volumeattachments", "attach", "patch volumeattachments", "detach",
+		"update persistentvolumes", "update volumeattachments", "attach", "patch volumeattachments/status", "detach",
 		"update volumeattachments", "update persistentvolumes",
 	}
 	calls := []int{3, 5}

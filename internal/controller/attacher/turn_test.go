@@ -1,9 +1,7 @@
 package attacher
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +10,6 @@ import (
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -97,18 +94,11 @@ func TestNothingToCall(t *testing.T) {
 // TestLongWait: who waits for a turn for long is told, and that it is no error.
 func TestLongWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		client, drivers := kubetest.NewClient(t, pv(), va(), csiNode()), csi.NewSet()
+		client, drivers := kubetest.NewAPI(t, pv(), va(), csiNode()), csi.NewSet()
 		drivers.Put(&csi.Driver{Name: driverName, Controller: csi.ControllerCapabilities{PublishUnpublish: true}})
-		caches := kube.NewCaches(client)
-		c := New(controller.Env{
-			Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"),
-			Log: slog.New(slog.DiscardHandler),
-		}, Options{Drivers: drivers})
-		if err := caches.Start(ctx); err != nil {
-			t.Fatal(err)
-		}
+		c := client.Begin(func(env controller.Env) *controller.Controller {
+			return New(env, Options{Drivers: drivers})
+		}).Controller
 		busy(c, places/2, controller.Lane{Driver: driverName, Call: "attach", Namespace: "ns"})
 		w := &world{t: t, client: client, c: c}
 		first := w.works(kindAttachment, "va")

@@ -1,8 +1,6 @@
 package attacher
 
 import (
-	"context"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -16,13 +14,10 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -38,7 +33,7 @@ const (
 // keeps objects only. It hears nothing of what others do after its start.
 type world struct {
 	t       *testing.T
-	client  *fake.Clientset
+	client  *kubetest.API
 	driver  *csitest.Driver
 	drivers *csi.Set
 	// served is the driver as the attacher knows it.
@@ -55,8 +50,8 @@ func newWorld(t *testing.T, o Options, objects ...runtime.Object) *world {
 func newWorldWith(t *testing.T, config csitest.Config, o Options, objects ...runtime.Object) *world {
 	t.Helper()
 	config.Name = driverName
-	w := &world{t: t, client: kubetest.NewClient(t, objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
-	kubetest.Silence(w.client)
+	w := &world{t: t, client: kubetest.NewAPI(t, objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
+	w.client.Silence()
 	w.driver.OnCall("ControllerPublishVolume", func(int, any) csitest.Action {
 		return csitest.Action{
 			Answer: &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"device": "/dev/x"}},
@@ -78,25 +73,13 @@ func newWorldWith(t *testing.T, config csitest.Config, o Options, objects ...run
 // start begins another attacher, which knows what the API has now.
 func (w *world) start(o Options) {
 	w.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	w.t.Cleanup(cancel)
 	o.Drivers = w.drivers
-	var c *controller.Controller
-	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return c.Rights() })
-	caches := kube.NewCaches(client)
-	c = New(controller.Env{
-		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "attacher"), Log: slog.New(slog.DiscardHandler),
-	}, o)
-	w.c = c
-	if err := caches.Start(ctx); err != nil {
-		w.t.Fatal(err)
-	}
+	w.c = w.client.Begin(func(env controller.Env) *controller.Controller { return New(env, o) }).Controller
 }
 
 // refuses has the API answer one kind of request with an error.
 func (w *world) refuses(verb, resource string, err error) {
-	w.client.PrependReactor(verb, resource,
-		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+	w.client.Refuse(verb, resource, err)
 }
 
 // fails has it look at a key, which must not go well, and returns the error.
@@ -138,44 +121,28 @@ func (w *world) called(want ...proto.Message) {
 	}
 }
 
-func whole() cmp.Options {
-	return append(kubetest.Whole(), cmpopts.IgnoreFields(storagev1.VolumeError{}, "Time"))
-}
-
 // attachment compares the whole attachment with what is wanted.
 func (w *world) attachment(want *storagev1.VolumeAttachment) {
 	w.t.Helper()
-	got, err := w.client.StorageV1().VolumeAttachments().Get(w.t.Context(), want.Name, metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got, whole()); diff != "" {
-		w.t.Errorf("attachment (-want +got):\n%s", diff)
-	}
+	w.client.Is(want, cmpopts.IgnoreFields(storagev1.VolumeError{}, "Time"))
 }
 
 // volume compares the whole volume object with what is wanted.
 func (w *world) volume(want *corev1.PersistentVolume) {
 	w.t.Helper()
-	got, err := w.client.CoreV1().PersistentVolumes().Get(w.t.Context(), want.Name, metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got, whole()); diff != "" {
-		w.t.Errorf("volume (-want +got):\n%s", diff)
-	}
+	w.client.Is(want)
 }
 
 // written compares the verbs and resources of all that was written, but events.
 func (w *world) written(want ...string) {
 	w.t.Helper()
-	kubetest.Written(w.t, w.client, want...)
+	kubetest.Written(w.t, w.client.Clientset, want...)
 }
 
 // told waits until these are all events.
 func (w *world) told(want ...string) {
 	w.t.Helper()
-	kubetest.Told(w.t, w.client, want...)
+	kubetest.Told(w.t, w.client.Clientset, want...)
 }
 
 func secretRef() *corev1.SecretReference { return &corev1.SecretReference{Name: "s", Namespace: "ns"} }

@@ -3,7 +3,6 @@ package capacity
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,9 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/controller"
@@ -32,7 +28,6 @@ import (
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/capacity"
 	"volplane.dev/volplane/internal/decide/topology"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -46,7 +41,7 @@ const (
 // look at is only noted.
 type bench struct {
 	t       *testing.T
-	client  *fake.Clientset
+	client  *kubetest.API
 	driver  *csitest.Driver
 	dialed  *csi.Driver
 	drivers *csi.Set
@@ -72,9 +67,8 @@ func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *ben
 	if change != nil {
 		change(&s)
 	}
-	b := &bench{t: t, client: kubetest.NewClient(t, objects...), driver: csitest.Start(t, s.config), drivers: s.Drivers}
-	ctx, cancel := context.WithCancel(context.Background())
-	d, err := csi.Dial(ctx, b.driver.Socket)
+	b := &bench{t: t, client: kubetest.NewAPI(t, objects...), driver: csitest.Start(t, s.config), drivers: s.Drivers}
+	d, err := csi.Dial(t.Context(), b.driver.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,30 +76,16 @@ func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *ben
 	if !s.late {
 		b.drivers.Put(d)
 	}
-	caches := kube.NewCaches(b.client)
-	b.c = New(controller.Env{
-		Client: b.client, Caches: caches, Events: kube.NewRecorder(ctx, b.client, "capacity"),
-		Log: slog.New(slog.DiscardHandler),
-	}, s.Options)
-	b.step, b.c.Reconcile, b.c.Workers = b.c.Reconcile, b.note, 1
-	followed := func() {}
+	t.Cleanup(func() { _ = d.Close() })
 	if s.deaf {
-		b.client.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
-			return true, watch.NewFake(), nil
-		})
-	} else {
-		followed = kubetest.Follow(t, b.client)
+		b.client.Silence()
 	}
-	if err := caches.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	followed()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = b.c.Run(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-ended; _ = d.Close() })
+	p := b.client.Begin(func(env controller.Env) *controller.Controller {
+		b.c = New(env, s.Options)
+		b.step, b.c.Reconcile, b.c.Workers = b.c.Reconcile, b.note, 1
+		return b.c
+	})
+	p.Work()
 	return b
 }
 

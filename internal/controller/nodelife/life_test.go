@@ -54,7 +54,7 @@ func TestHeartbeats(t *testing.T) {
 		w.is(node("n1", marked(restarted.Add(grace).Local())))
 		kubetest.Pass(time.Hour)
 		w.heard(isMarked)
-		kubetest.Change(w, w.nodes(), "n1", ready(corev1.ConditionTrue))
+		kubetest.Change(w.users, w.nodes(), "n1", ready(corev1.ConditionTrue))
 		w.beats("n1")
 		kubetest.Pass(grace - 2*soon)
 		if got := kubetest.Writes(w.own); len(got) != 1 {
@@ -72,7 +72,7 @@ func TestHeartbeats(t *testing.T) {
 func TestNodeMadeAnew(t *testing.T) {
 	inWorld(t, func(w *world) {
 		kubetest.Pass(grace - 5*soon)
-		kubetest.Remove(w, w.nodes(), "n1")
+		kubetest.Remove(w.users, w.nodes(), "n1")
 		w.add(node("n1"))
 		kubetest.Pass(grace - 3*soon)
 		w.is(node("n1"))
@@ -123,11 +123,11 @@ func TestPodsOfAMissingNode(t *testing.T) {
 		last   func(*world)
 	}{
 		"the end of the Node": {
-			[]runtime.Object{node("n1"), pod("ns", "p", "n1")}, func(w *world) { kubetest.Remove(w, w.nodes(), "n1") },
+			[]runtime.Object{node("n1"), pod("ns", "p", "n1")}, func(w *world) { kubetest.Remove(w.users, w.nodes(), "n1") },
 		},
 		"the Pod": {nil, func(w *world) { w.add(pod("ns", "p", "n1")); kubetest.Pass(soon) }},
 		"a new Pod": {[]runtime.Object{pod("ns", "p", "")}, func(w *world) {
-			kubetest.Change(w, w.pods("ns"), "p", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
+			kubetest.Change(w.users, w.pods("ns"), "p", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
 		}},
 		"we": {[]runtime.Object{pod("ns", "p", "n1")}, func(w *world) { w.stop(); w.start() }},
 	} {
@@ -137,7 +137,7 @@ func TestPodsOfAMissingNode(t *testing.T) {
 				kubetest.Pass(grace - 3*soon)
 				w.left("ns/here", "ns/p", "ns/waits")
 				// What changes on the Pod begins nothing anew.
-				kubetest.Change(w, w.pods("ns"), "p", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
+				kubetest.Change(w.users, w.pods("ns"), "p", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
 				kubetest.Pass(3 * soon)
 				w.left("ns/here", "ns/waits")
 				w.heard("Pod p " + isGone)
@@ -153,12 +153,12 @@ func TestPodsOfAMissingNode(t *testing.T) {
 // cache has heard of it or only the API server, and a later end begins a new grace.
 func TestNodeComesBack(t *testing.T) {
 	inWorld(t, func(w *world) {
-		kubetest.Remove(w, w.nodes(), "n1")
+		kubetest.Remove(w.users, w.nodes(), "n1")
 		kubetest.Pass(grace - 3*soon)
 		w.add(node("n1"))
 		kubetest.Pass(time.Hour)
 		w.left("ns/p")
-		kubetest.Remove(w, w.nodes(), "n1")
+		kubetest.Remove(w.users, w.nodes(), "n1")
 		kubetest.Pass(grace - 3*soon)
 		w.left("ns/p")
 		// Of this one the cache does not hear.
@@ -184,7 +184,7 @@ func TestDeletionsAreRepeated(t *testing.T) {
 			}
 			return true, nil, errors.New("connection reset")
 		})
-		kubetest.Remove(w, w.nodes(), "n1")
+		kubetest.Remove(w.users, w.nodes(), "n1")
 		kubetest.Pass(grace + 10*time.Minute)
 		w.left()
 	}, node("n1"), pod("ns", "p", "n1"), pod("other", "q", "n1"), pod("other", "r", "n1"))
@@ -202,8 +202,8 @@ func TestOffIsHeard(t *testing.T) {
 		before []runtime.Object
 		last   func(*world)
 	}{
-		"the taint":   {is(unknown), func(w *world) { kubetest.Change(w, w.nodes(), "n1", off) }},
-		"the silence": {is(off), func(w *world) { kubetest.Change(w, w.nodes(), "n1", unknown) }},
+		"the taint":   {is(unknown), func(w *world) { kubetest.Change(w.users, w.nodes(), "n1", off) }},
+		"the silence": {is(off), func(w *world) { kubetest.Change(w.users, w.nodes(), "n1", unknown) }},
 		"the node":    {is()[1:], func(w *world) { w.add(node("n1", off, unknown)); kubetest.Pass(soon) }},
 		"the Pod":     {is(off, unknown)[:1], func(w *world) { w.add(pod("ns", "p", "n1")); kubetest.Pass(soon) }},
 	} {
@@ -241,7 +241,7 @@ func TestOffAndBack(t *testing.T) {
 					n++
 					return n == 1, c.answer, c.err
 				})
-				kubetest.Change(w, w.nodes(), "n1", off)
+				kubetest.Change(w.users, w.nodes(), "n1", off)
 				kubetest.Pass(soon)
 				w.left(c.left...)
 			}, node("n1", ready(corev1.ConditionUnknown)), pod("ns", "p", "n1"))

@@ -2,7 +2,6 @@ package nodelife_test
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -30,18 +29,16 @@ const (
 // bubble of synctest.
 type world struct {
 	*testing.T
-	server *kubetest.Server
 	// users is the client of everybody else, own the controller's.
-	users, own *fake.Clientset
-	stop       func()
+	users *kubetest.API
+	own   *fake.Clientset
+	stop  func()
 }
 
 func inWorld(t *testing.T, play func(*world), objects ...runtime.Object) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, server: kubetest.NewServer()}
-		w.users = w.server.Client()
-		w.add(objects...)
+		w := &world{T: t, users: kubetest.NewAPI(t, objects...)}
 		w.start()
 		play(w)
 		w.stop()
@@ -50,20 +47,15 @@ func inWorld(t *testing.T, play func(*world), objects ...runtime.Object) {
 
 func (w *world) start() {
 	w.Helper()
-	p := w.server.Begin(w, "nodelife", nodelife.Declaration().Rights())
-	w.own, w.stop = p.Client, p.Stop
-	p.Run(nodelife.New(controller.Env{
-		Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler),
-	}, time.Now).Run)
+	p := w.users.Begin(func(env controller.Env) *controller.Controller { return nodelife.New(env, time.Now) })
+	w.own, w.stop = p.Client, p.Kill
+	p.Work()
+	kubetest.Pass(soon)
 }
 
 func (w *world) add(objects ...runtime.Object) {
 	w.Helper()
-	for _, o := range objects {
-		if err := w.server.Add(o); err != nil {
-			w.Fatal(err)
-		}
-	}
+	w.users.Put(objects...)
 }
 
 func (w *world) nodes() kubetest.Objects[*corev1.Node]        { return w.users.CoreV1().Nodes() }
@@ -72,7 +64,8 @@ func (w *world) pods(ns string) kubetest.Objects[*corev1.Pod] { return w.users.C
 // beats has the agent of a node renew its Lease.
 func (w *world) beats(node string) {
 	w.Helper()
-	kubetest.Change(w, w.users.CoordinationV1().Leases(corev1.NamespaceNodeLease), node, func(l *coordinationv1.Lease) {
+	leases := w.users.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	kubetest.Change(w.users, leases, node, func(l *coordinationv1.Lease) {
 		l.Labels = map[string]string{"at": fmt.Sprint(time.Now().Unix())}
 	})
 }
@@ -97,13 +90,7 @@ func (w *world) left(want ...string) {
 // is compares a whole node with what is wanted.
 func (w *world) is(want *corev1.Node) {
 	w.Helper()
-	got, err := w.nodes().Get(w.Context(), want.Name, metav1.GetOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got, kubetest.Whole(), cmpopts.IgnoreFields(metav1.ObjectMeta{}, "UID")); diff != "" {
-		w.Errorf("node (-want +got):\n%s", diff)
-	}
+	w.users.Is(want)
 }
 
 // heard compares all events so far with what is wanted.

@@ -3,13 +3,12 @@ package protection_test
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,7 +16,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/protection"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
@@ -30,33 +28,26 @@ const foreign = "example.org/foreign"
 type world struct {
 	*testing.T
 	// users is the client of everybody else, own the controller's.
-	users, own *fake.Clientset
-	server     *kubetest.Server
+	users *kubetest.API
+	own   *fake.Clientset
 }
 
 func inWorld(t *testing.T, play func(*world), objects ...runtime.Object) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, server: kubetest.NewServer()}
-		w.users = w.server.Client()
-		w.add(objects...)
-		p := w.server.Begin(w, "protection", protection.Declaration().Rights())
+		w := &world{T: t, users: kubetest.NewAPI(t, objects...)}
+		p := w.users.Begin(protection.New)
 		w.own = p.Client
-		p.Run(protection.New(controller.Env{
-			Client: p.Client, Caches: p.Caches, Events: p.Events, Log: slog.New(slog.DiscardHandler),
-		}).Run)
+		p.Work()
+		kubetest.Pass(time.Second)
 		play(w)
-		p.Stop()
+		p.Kill()
 	})
 }
 
 func (w *world) add(objects ...runtime.Object) {
 	w.Helper()
-	for _, o := range objects {
-		if err := w.server.Add(o); err != nil {
-			w.Fatal(err)
-		}
-	}
+	w.users.Put(objects...)
 }
 
 func (w *world) claims(namespace string) kubetest.Objects[*corev1.PersistentVolumeClaim] {
@@ -70,27 +61,13 @@ func (w *world) volumes() kubetest.Objects[*corev1.PersistentVolume] {
 // claim compares a whole claim with what is wanted.
 func (w *world) claim(want *corev1.PersistentVolumeClaim) {
 	w.Helper()
-	got, err := w.claims(want.Namespace).Get(w.Context(), want.Name, metav1.GetOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	got.DeletionTimestamp = nil
-	if diff := cmp.Diff(want, got, kubetest.Whole()); diff != "" {
-		w.Errorf("claim (-want +got):\n%s", diff)
-	}
+	w.users.Is(want, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "DeletionTimestamp"))
 }
 
 // volume compares a whole volume object with what is wanted.
 func (w *world) volume(want *corev1.PersistentVolume) {
 	w.Helper()
-	got, err := w.volumes().Get(w.Context(), want.Name, metav1.GetOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	got.DeletionTimestamp = nil
-	if diff := cmp.Diff(want, got, kubetest.Whole()); diff != "" {
-		w.Errorf("volume (-want +got):\n%s", diff)
-	}
+	w.users.Is(want, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "DeletionTimestamp"))
 }
 
 func claim(namespace, name string, finalizers ...string) *corev1.PersistentVolumeClaim {
@@ -125,9 +102,11 @@ func TestGetsIt(t *testing.T) {
 		w.add(claim("ns", "new"))
 		kubetest.Pass(time.Second)
 		w.claim(claim("ns", "new", volume.FinalizerClaimProtection))
-		kubetest.Change(w, w.claims("ns"), "old", func(c *corev1.PersistentVolumeClaim) { c.Finalizers = []string{foreign} })
+		kubetest.Change(w.users, w.claims("ns"), "old", func(c *corev1.PersistentVolumeClaim) {
+			c.Finalizers = []string{foreign}
+		})
 		w.claim(claim("ns", "old", foreign, volume.FinalizerClaimProtection))
-		kubetest.Change(w, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Finalizers = nil })
+		kubetest.Change(w.users, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Finalizers = nil })
 		w.volume(pv(corev1.VolumeAvailable, volume.FinalizerVolumeProtection))
 	}, claim("ns", "old", foreign), pv(corev1.VolumeAvailable, foreign))
 }
@@ -138,13 +117,13 @@ func TestGetsIt(t *testing.T) {
 func TestClaimInUse(t *testing.T) {
 	kept := claim("ns", "a", foreign, volume.FinalizerClaimProtection)
 	inWorld(t, func(w *world) {
-		kubetest.Remove(w, w.claims("ns"), "a")
+		kubetest.Remove(w.users, w.claims("ns"), "a")
 		w.claim(kept)
-		kubetest.Remove(w, w.users.CoreV1().Pods("ns"), "p")
+		kubetest.Remove(w.users, w.users.CoreV1().Pods("ns"), "p")
 		w.claim(kept)
-		kubetest.Remove(w, w.users.CoreV1().Pods("ns"), "q")
+		kubetest.Remove(w.users, w.users.CoreV1().Pods("ns"), "q")
 		w.claim(claim("ns", "a", foreign))
-		kubetest.Remove(w, w.claims("other"), "a")
+		kubetest.Remove(w.users, w.claims("other"), "a")
 		w.claim(claim("other", "a", volume.FinalizerClaimProtection))
 		if got := kubetest.Writes(w.own); !slices.Equal(got, []string{"update persistentvolumeclaims a"}) {
 			w.Errorf("writes: %q", got)
@@ -166,11 +145,11 @@ func TestPodThatIsNotSeenYet(t *testing.T) {
 			late = nil
 			return false, nil, nil
 		})
-		kubetest.Remove(w, w.claims("ns"), "a")
+		kubetest.Remove(w.users, w.claims("ns"), "a")
 		w.claim(claim("ns", "a", foreign, volume.FinalizerClaimProtection))
-		kubetest.Remove(w, w.claims("elsewhere"), "a")
+		kubetest.Remove(w.users, w.claims("elsewhere"), "a")
 		w.claim(claim("elsewhere", "a", foreign))
-		kubetest.Remove(w, w.users.CoreV1().Pods("ns"), "p")
+		kubetest.Remove(w.users, w.users.CoreV1().Pods("ns"), "p")
 		w.claim(claim("ns", "a", foreign))
 	}, claim("ns", "a", foreign, volume.FinalizerClaimProtection),
 		claim("elsewhere", "a", foreign, volume.FinalizerClaimProtection))
@@ -190,7 +169,7 @@ func TestManyAtOnce(t *testing.T) {
 				w.Fatal(err)
 			}
 		}
-		kubetest.Remove(w, w.claims("ns"), "used")
+		kubetest.Remove(w.users, w.claims("ns"), "used")
 		if left, err := w.users.CoreV1().PersistentVolumeClaims("ns").List(w.Context(), metav1.ListOptions{}); err != nil ||
 			len(left.Items) != 1 {
 			w.Errorf("%d claims are left, %v", len(left.Items), err)
@@ -204,11 +183,13 @@ func TestManyAtOnce(t *testing.T) {
 func TestVolumeInUse(t *testing.T) {
 	kept := []string{foreign, volume.FinalizerVolumeProtection, volume.FinalizerProvisioner}
 	inWorld(t, func(w *world) {
-		kubetest.Remove(w, w.volumes(), "pv")
+		kubetest.Remove(w.users, w.volumes(), "pv")
 		w.volume(pv(corev1.VolumeBound, kept...))
-		kubetest.Change(w, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased })
+		kubetest.Change(w.users, w.volumes(), "pv", func(v *corev1.PersistentVolume) {
+			v.Status.Phase = corev1.VolumeReleased
+		})
 		w.volume(pv(corev1.VolumeReleased, kept...))
-		kubetest.Change(w, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Finalizers = v.Finalizers[:2] })
+		kubetest.Change(w.users, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Finalizers = v.Finalizers[:2] })
 		w.volume(pv(corev1.VolumeReleased, foreign))
 		if got := kubetest.Writes(w.own); !slices.Equal(got, []string{"update persistentvolumes pv"}) {
 			w.Errorf("writes: %q", got)
@@ -235,8 +216,8 @@ func TestIsRepeated(t *testing.T) {
 					case 1:
 						return true, nil, errors.New("connection reset")
 					case 2:
-						kubetest.Quietly(w, w.claims("ns"), "a", func(c *corev1.PersistentVolumeClaim) { c.Labels["a"] = "c" })
-						kubetest.Quietly(w, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Labels["a"] = "c" })
+						kubetest.Quietly(w.users, w.claims("ns"), "a", func(c *corev1.PersistentVolumeClaim) { c.Labels["a"] = "c" })
+						kubetest.Quietly(w.users, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Labels["a"] = "c" })
 					}
 					return false, nil, nil
 				})
@@ -261,8 +242,8 @@ func TestIsRepeated(t *testing.T) {
 // TestIsTheLast: what nothing else keeps is gone, and nothing of it comes back.
 func TestIsTheLast(t *testing.T) {
 	inWorld(t, func(w *world) {
-		kubetest.Remove(w, w.claims("ns"), "a")
-		kubetest.Remove(w, w.volumes(), "pv")
+		kubetest.Remove(w.users, w.claims("ns"), "a")
+		kubetest.Remove(w.users, w.volumes(), "pv")
 		claims, err := w.users.CoreV1().PersistentVolumeClaims("").List(w.Context(), metav1.ListOptions{})
 		if err != nil || len(claims.Items) > 0 {
 			w.Errorf("claims: %v, %v", claims.Items, err)

@@ -166,7 +166,7 @@ func TestAFullNode(t *testing.T) {
 	cl.VolumeBindingMode = &late
 	b = newBench(t, func(s *setup) { s.config.Plugin.AccessibilityConstraints = true }, chosen(), n, csiNode, cl)
 	b.fails("CreateVolume", no(codes.ResourceExhausted), false)
-	b.api.fails("update", "persistentvolumeclaims", errLost)
+	b.api.Refuse("update", "persistentvolumeclaims", errLost)
 	b.errs(kindClaim, "u-c", "update claim ns/c: the answer is lost")
 	b.sweeps()
 	b.open("u-c")
@@ -311,7 +311,7 @@ func TestWhatBecomesOfTheObject(t *testing.T) {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			b := newBench(t, nil, claim("c"), class())
 			if one.refuses != nil {
-				b.api.fails("create", "persistentvolumes", one.refuses)
+				b.api.Refuse("create", "persistentvolumes", one.refuses)
 			}
 			if one.there != nil {
 				if err := b.api.Tracker().Add(one.there); err != nil {
@@ -348,7 +348,7 @@ func TestTheObjectThatIsThereCannotBeRead(t *testing.T) {
 	if err := b.api.Tracker().Add(plainVolume("c")); err != nil {
 		t.Fatal(err)
 	}
-	b.api.fails("get", "persistentvolumes", errLost)
+	b.api.Refuse("get", "persistentvolumes", errLost)
 	b.errs(kindClaim, "u-c", "look at volume pvc-u-c: the answer is lost")
 	b.sweeps()
 	b.open("u-c")
@@ -376,14 +376,14 @@ func TestAWriteWhoseAnswerIsLost(t *testing.T) {
 // TestAnIntentThatCannotBeWritten: then the driver is not called.
 func TestAnIntentThatCannotBeWritten(t *testing.T) {
 	b := newBench(t, nil, claim("c"), class())
-	b.api.fails("create", "configmaps", errLost)
+	b.api.Refuse("create", "configmaps", errLost)
 	if _, err := b.reconcile(kindClaim, "u-c"); err == nil {
 		t.Error("no error")
 	}
 	b.called()
 
 	b = newBench(t, nil, claim("c"), class())
-	b.api.fails("list", "configmaps", errLost)
+	b.api.Refuse("list", "configmaps", errLost)
 	for _, kind := range []string{kindClaim, kindLog, kindSnapshot} {
 		b.errs(kind, "u-c", "the answer is lost")
 	}

@@ -12,135 +12,38 @@ import (
 	"sync"
 	"testing"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	restfake "k8s.io/client-go/rest/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// api is an API server that has versions, conflicts and finalizers, and the custom
-// resources of snapshots.
+// api is an API server that has the custom resources of snapshots, too.
 type api struct {
-	*fake.Clientset
+	*kubetest.API
 	snapshots *snapshots
-
-	mu      sync.Mutex
-	version int
 }
 
 var errLost = errors.New("the answer is lost")
 
-func newAPI(deaf bool, objects ...runtime.Object) *api {
+func newAPI(t *testing.T, deaf bool, objects ...runtime.Object) *api {
 	a := &api{
-		Clientset: fake.NewClientset(objects...),
-		snapshots: &snapshots{bodies: map[string]string{}, refuses: map[string]int{}}, version: 100,
+		API:       kubetest.NewAPI(t, objects...),
+		snapshots: &snapshots{bodies: map[string]string{}, refuses: map[string]int{}},
 	}
-	a.PrependReactor("*", "*", a.react)
 	if deaf {
-		a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
-			return true, watch.NewFake(), nil
-		})
+		a.Silence()
 	}
 	return a
-}
-
-// react does what the keeper of objects leaves out.
-func (a *api) react(action clienttesting.Action) (bool, runtime.Object, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if action.GetResource().Resource == "events" {
-		return false, nil, nil
-	}
-	switch x := action.(type) {
-	case clienttesting.CreateActionImpl:
-		a.stamp(x.GetObject())
-	case clienttesting.UpdateActionImpl:
-		return a.update(x)
-	case clienttesting.PatchActionImpl:
-		_, o, err := clienttesting.ObjectReaction(a.Tracker())(action)
-		if err != nil {
-			return true, nil, err
-		}
-		return true, o, a.put(action, o)
-	case clienttesting.DeleteActionImpl:
-		return a.delete(x)
-	}
-	return false, nil, nil
-}
-
-func (a *api) stamp(o runtime.Object) metav1.Object {
-	m, err := meta.Accessor(o)
-	if err != nil {
-		panic(err)
-	}
-	a.version++
-	m.SetResourceVersion(fmt.Sprint(a.version))
-	return m
-}
-
-// put keeps an object, unless nothing holds what is being deleted.
-func (a *api) put(action clienttesting.Action, o runtime.Object) error {
-	m := a.stamp(o)
-	if m.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) == 0 {
-		return a.Tracker().Delete(action.GetResource(), m.GetNamespace(), m.GetName())
-	}
-	return a.Tracker().Update(action.GetResource(), o, m.GetNamespace())
-}
-
-func (a *api) update(x clienttesting.UpdateActionImpl) (bool, runtime.Object, error) {
-	o := x.GetObject().DeepCopyObject()
-	m, err := meta.Accessor(o)
-	if err != nil {
-		return true, nil, err
-	}
-	now, err := a.Tracker().Get(x.GetResource(), m.GetNamespace(), m.GetName())
-	if err != nil {
-		return true, nil, err
-	}
-	has, err := meta.Accessor(now)
-	if err != nil {
-		return true, nil, err
-	}
-	if v := m.GetResourceVersion(); v != "" && v != has.GetResourceVersion() {
-		return true, nil, apierrors.NewConflict(x.GetResource().GroupResource(), m.GetName(), errors.New("it was changed"))
-	}
-	return true, o, a.put(x, o)
-}
-
-func (a *api) delete(x clienttesting.DeleteActionImpl) (bool, runtime.Object, error) {
-	now, err := a.Tracker().Get(x.GetResource(), x.GetNamespace(), x.GetName())
-	if err != nil {
-		return true, nil, err
-	}
-	m, err := meta.Accessor(now)
-	if err != nil {
-		return true, nil, err
-	}
-	if p := x.DeleteOptions.Preconditions; p != nil && p.UID != nil && *p.UID != m.GetUID() {
-		return true, nil, apierrors.NewConflict(x.GetResource().GroupResource(), x.GetName(), errors.New("it is another one"))
-	}
-	if len(m.GetFinalizers()) == 0 {
-		return false, nil, nil
-	}
-	m.SetDeletionTimestamp(&metav1.Time{Time: metav1.Now().Rfc3339Copy().Time})
-	return true, now, a.put(x, now)
-}
-
-// fails has a verb on a resource end with an error from now on; nil ends that.
-func (a *api) fails(verb, resource string, err error) {
-	a.PrependReactor(verb, resource,
-		func(clienttesting.Action) (bool, runtime.Object, error) { return err != nil, nil, err })
 }
 
 // did returns what was done to objects, in order, and what was read live.
@@ -176,15 +79,23 @@ func named(o runtime.Object) string {
 	return m.GetName()
 }
 
-// Discovery has a way to custom resources.
-func (a *api) Discovery() discovery.DiscoveryInterfaces {
-	return discovering{a.Clientset.Discovery(), &restfake.RESTClient{
-		NegotiatedSerializer: scheme.Codecs.WithoutConversion(), GroupVersion: schema.GroupVersion{Version: "v1"},
-		Client: &http.Client{Transport: a.snapshots},
-	}}
+// with returns a client that has a way to custom resources.
+func (a *api) with(client kubernetes.Interface) kubernetes.Interface {
+	return customized{client, a.snapshots}
 }
 
-var _ kubernetes.Interface = (*api)(nil)
+type customized struct {
+	kubernetes.Interface
+	snapshots *snapshots
+}
+
+// Discovery has the way.
+func (c customized) Discovery() discovery.DiscoveryInterfaces {
+	return discovering{c.Interface.Discovery(), &restfake.RESTClient{
+		NegotiatedSerializer: scheme.Codecs.WithoutConversion(), GroupVersion: schema.GroupVersion{Version: "v1"},
+		Client: &http.Client{Transport: c.snapshots},
+	}}
+}
 
 type discovering struct {
 	discovery.DiscoveryInterfaces

@@ -370,7 +370,7 @@ func TestWhatCannotBeReadStopsAClaim(t *testing.T) {
 	attributed := claim("c")
 	attributed.Spec.VolumeAttributesClassName = ptr.To("gold")
 	b := newBench(t, nil, attributed, class())
-	b.api.fails("get", "volumeattributesclasses", errLost)
+	b.api.Refuse("get", "volumeattributesclasses", errLost)
 	b.errs(kindClaim, "u-c", "read VolumeAttributesClass gold: the answer is lost")
 	b.told()
 

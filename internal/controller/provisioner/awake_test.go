@@ -1,7 +1,6 @@
 package provisioner
 
 import (
-	"context"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -58,25 +58,15 @@ func goes(resource schema.GroupVersionResource, namespace, name string, want ...
 	}, want}
 }
 
-// change updates an object.
-func change[T any](
-	b *bench, get func(context.Context, string, metav1.GetOptions) (*T, error),
-	update func(context.Context, *T, metav1.UpdateOptions) (*T, error), name string, f func(*T),
-) {
+// change has somebody change an object.
+func change[T runtime.Object](b *bench, of kubetest.Objects[T], name string, f func(T)) {
 	b.t.Helper()
-	o, err := get(b.t.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	f(o)
-	if _, err := update(b.t.Context(), o, metav1.UpdateOptions{}); err != nil {
-		b.t.Fatal(err)
-	}
+	kubetest.Quietly(b.api.API, of, name, f)
 }
 
 func (b *bench) changeClaim(name string, f func(*corev1.PersistentVolumeClaim)) {
 	all := b.api.CoreV1().PersistentVolumeClaims("ns")
-	change(b, all.Get, all.Update, name, f)
+	change(b, all, name, f)
 }
 
 // TestWhoIsWoken: each change has looked at whom it concerns, and nobody else.
@@ -106,25 +96,25 @@ func TestWhoIsWoken(t *testing.T) {
 		}, []string{"claim/u-bound"}}},
 		"a volume changes": {volumeComes, {func(b *bench) {
 			all := b.api.CoreV1().PersistentVolumes()
-			change(b, all.Get, all.Update, "pv", func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased })
+			change(b, all, "pv", func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased })
 		}, []string{"claim/u-bound", "volume/pv"}}, goes(core.WithResource("persistentvolumes"), "", "pv")},
 		"a volume without a claim's uid changes": {{func(b *bench) {
 			all := b.api.CoreV1().PersistentVolumes()
-			change(b, all.Get, all.Update, "other", func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased })
+			change(b, all, "other", func(v *corev1.PersistentVolume) { v.Status.Phase = corev1.VolumeReleased })
 		}, []string{"volume/other"}}},
 		"a class":                 {classComes, goes(store.WithResource("storageclasses"), "", "fast")},
 		"an attachment goes":      {goes(store.WithResource("volumeattachments"), "", "va", "volume/pv")},
 		"one of an inline volume": {goes(store.WithResource("volumeattachments"), "", "inline")},
 		"an attachment changes": {{func(b *bench) {
 			all := b.api.StorageV1().VolumeAttachments()
-			change(b, all.Get, all.Update, "va", func(a *storagev1.VolumeAttachment) { a.Status.Attached = true })
+			change(b, all, "va", func(a *storagev1.VolumeAttachment) { a.Status.Attached = true })
 		}, nil}},
 		"a node": {nodeComes, {func(b *bench) {
 			all := b.api.StorageV1().CSINodes()
-			change(b, all.Get, all.Update, "n-a", func(n *storagev1.CSINode) { n.Labels = label })
+			change(b, all, "n-a", func(n *storagev1.CSINode) { n.Labels = label })
 		}, nil}, {func(b *bench) {
 			all := b.api.StorageV1().CSINodes()
-			change(b, all.Get, all.Update, "n-a", func(n *storagev1.CSINode) { n.Spec.Drivers = nil })
+			change(b, all, "n-a", func(n *storagev1.CSINode) { n.Spec.Drivers = nil })
 		}, nodeComes.want}, goes(store.WithResource("csinodes"), "", "n-a")},
 		"a driver appears": {volumeComes, {func(b *bench) {
 			b.drivers.Put(b.dialed)

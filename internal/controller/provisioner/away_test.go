@@ -162,10 +162,10 @@ func TestWhatTheCacheDoesNotKnow(t *testing.T) {
 			})
 		}, "Operation cannot be fulfilled on persistentvolumes"},
 		"the object cannot be read": {
-			func(b *bench) { b.api.fails("get", "persistentvolumes", errLost) }, "look at volume pvc-u-c: the answer is lost",
+			func(b *bench) { b.api.Refuse("get", "persistentvolumes", errLost) }, "look at volume pvc-u-c: the answer is lost",
 		},
 		"the object has gone": {func(b *bench) {
-			b.api.fails("get", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
+			b.api.Refuse("get", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
 		}, ""},
 		"a claim has it": {func(b *bench) {
 			if err := b.api.Tracker().Add(bound); err != nil {
@@ -173,11 +173,11 @@ func TestWhatTheCacheDoesNotKnow(t *testing.T) {
 			}
 		}, "Operation cannot be fulfilled on persistentvolumeclaims"},
 		"the claim cannot be read": {
-			func(b *bench) { b.api.fails("get", "persistentvolumeclaims", errLost) },
+			func(b *bench) { b.api.Refuse("get", "persistentvolumeclaims", errLost) },
 			"look for claim of volume pvc-u-c: the answer is lost",
 		},
 		"the Secret cannot be read": {
-			func(b *bench) { b.api.fails("get", "secrets", errLost) },
+			func(b *bench) { b.api.Refuse("get", "secrets", errLost) },
 			"read secret ns-secrets/provisioner-c: the answer is lost",
 		},
 	} {
@@ -248,7 +248,7 @@ func TestTheObjectOfADeletedVolume(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, nil, unwanted(), key())
-			b.api.fails(one.verb, "persistentvolumes", one.err)
+			b.api.Refuse(one.verb, "persistentvolumes", one.err)
 			if one.words == "" {
 				b.works(kindVolume, "pvc-u-c")
 			} else {
@@ -263,8 +263,10 @@ func TestTheObjectOfADeletedVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.api.PrependReactor("get", "persistentvolumes",
-		func(clienttesting.Action) (bool, runtime.Object, error) { return true, unwanted(), nil })
-	b.errs(kindVolume, "pvc-u-c", "it is another one")
+		func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, unwanted(func(v *corev1.PersistentVolume) { v.ResourceVersion = "1" }), nil
+		})
+	b.errs(kindVolume, "pvc-u-c", "of uid u-new, not")
 }
 
 // TestFinalizersThatChangedMeanwhile: ours is taken off as the object is now.
@@ -292,7 +294,7 @@ func TestFinalizersThatChangedMeanwhile(t *testing.T) {
 			b.api.PrependReactor("get", "persistentvolumes", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return patched && one.get != nil, nil, one.get
 			})
-			b.api.fails("update", "persistentvolumes", one.update)
+			b.api.Refuse("update", "persistentvolumes", one.update)
 			if one.words != "" {
 				b.errs(kindVolume, "pvc-u-c", one.words)
 				return
@@ -337,9 +339,9 @@ func TestWhoKeepsAnObject(t *testing.T) {
 		})
 	}
 	b := newBench(t, nil, unwanted(inUse, bare))
-	b.api.fails("update", "persistentvolumes", errLost)
+	b.api.Refuse("update", "persistentvolumes", errLost)
 	b.errs(kindVolume, "pvc-u-c", "update volume pvc-u-c: the answer is lost")
-	b.api.fails("update", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
+	b.api.Refuse("update", "persistentvolumes", apierrors.NewNotFound(corev1.Resource("x"), "y"))
 	b.works(kindVolume, "pvc-u-c")
 }
 
@@ -362,7 +364,7 @@ func TestRetainedWhileTheLogTellsOfIt(t *testing.T) {
 		if verb == "delete" {
 			b.works(kindClaim, "u-c")
 		}
-		b.api.fails(verb, "configmaps", errLost)
+		b.api.Refuse(verb, "configmaps", errLost)
 		b.errs(kindVolume, "pvc-u-c", "the answer is lost")
 		b.volumesAre(retained)
 	}

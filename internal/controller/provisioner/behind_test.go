@@ -139,7 +139,7 @@ func TestTheWayBackAndItsSecret(t *testing.T) {
 	b.open("u-c")
 
 	b = newBench(t, nil, left(), key())
-	b.api.fails("get", "secrets", errLost)
+	b.api.Refuse("get", "secrets", errLost)
 	b.errs(kindClaim, "u-c", "read secret ns-secrets/provisioner-c: the answer is lost")
 	b.called()
 	b.sweeps()
@@ -160,7 +160,7 @@ func TestAnotherThanTheClaimIsAskedFirst(t *testing.T) {
 	b.volumesAre(plainVolume("c"))
 
 	b = newBench(t, nil, left(), key())
-	b.api.fails("get", "persistentvolumes", errLost)
+	b.api.Refuse("get", "persistentvolumes", errLost)
 	b.errs(kindClaim, "u-c", "look for volume pvc-u-c: the answer is lost")
 	b.called()
 	b.sweeps()

@@ -3,7 +3,6 @@ package provisioner
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -73,17 +72,14 @@ func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *ben
 	if change != nil {
 		change(&s)
 	}
-	b := &bench{t: t, setup: s, api: newAPI(!s.hears, objects...), driver: csitest.Start(t, s.config)}
-	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel)
-	d, err := csi.Dial(ctx, b.driver.Socket)
+	b := &bench{t: t, setup: s, api: newAPI(t, !s.hears, objects...), driver: csitest.Start(t, s.config)}
+	d, err := csi.Dial(t.Context(), b.driver.Socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = d.Close() })
 	b.dialed = d
 	b.start()
-	t.Cleanup(func() { b.stop() })
 	return b
 }
 
@@ -94,30 +90,17 @@ func (b *bench) start() {
 	if !b.setup.late {
 		b.drivers.Put(b.dialed)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	caches := kube.NewCaches(b.api)
-	b.claims, b.volumes = caches.Claims(), caches.Volumes()
 	b.setup.Drivers = b.drivers
-	c := New(controller.Env{
-		Client: b.api, Caches: caches, Events: kube.NewRecorder(ctx, b.api, "provisioner"),
-		Log: slog.New(slog.DiscardHandler),
-	}, b.setup.Options)
-	b.step, b.closing = c.Reconcile, c.Closing
-	c.Reconcile, c.Closing, c.Workers = b.note, nil, 1
-	followed := func() {}
-	if b.setup.hears {
-		followed = kubetest.Follow(b.t, b.api.Clientset)
-	}
-	if err := caches.Start(ctx); err != nil {
-		b.t.Fatal(err)
-	}
-	followed()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = c.Run(ctx)
-	}()
-	b.stop = func() { cancel(); <-ended }
+	p := b.api.Begin(func(env controller.Env) *controller.Controller {
+		b.claims, b.volumes = env.Caches.Claims(), env.Caches.Volumes()
+		env.Client = b.api.with(env.Client)
+		c := New(env, b.setup.Options)
+		b.step, b.closing = c.Reconcile, c.Closing
+		c.Reconcile, c.Closing, c.Workers = b.note, nil, 1
+		return c
+	})
+	p.Work()
+	b.stop = p.Kill
 }
 
 // restart ends the process and begins another one.

@@ -3,35 +3,28 @@ package provisioner
 import (
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clienttesting "k8s.io/client-go/testing"
 )
 
 // dies has the process do no write any more from its nth one on; that one is done
 // if done says so, but nobody hears of it. It returns what ends that.
 func (b *bench) dies(nth int, done bool) (lives func()) {
 	count := 0
-	var alive atomic.Bool
-	b.api.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if alive.Load() || a.GetResource().Resource == "events" ||
-			!slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) {
-			return false, nil, nil
-		}
+	b.api.Lock()
+	defer b.api.Unlock()
+	b.api.Fate = func(int, string) (bool, error) {
 		if count++; count < nth {
-			return false, nil, nil
+			return true, nil
 		}
-		if count == nth && done {
-			if did, _, err := b.api.react(a); !did || err != nil {
-				_, _, _ = clienttesting.ObjectReaction(b.api.Tracker())(a)
-			}
-		}
-		return true, nil, errLost
-	})
-	return func() { alive.Store(true) }
+		return count == nth && done, errLost
+	}
+	return func() {
+		b.api.Lock()
+		defer b.api.Unlock()
+		b.api.Fate = nil
+	}
 }
 
 // TestAStopBetweenAnyTwoSteps: wherever a process ends, the next ones leave just

@@ -215,7 +215,7 @@ func TestASourceThatWentMeanwhile(t *testing.T) {
 	invalid := apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim").GroupKind(), "source", nil)
 	for _, err := range []error{gone, invalid} {
 		b := newBench(t, nil, clone(), class(), source, copied)
-		b.api.fails("update", "persistentvolumeclaims", err)
+		b.api.Refuse("update", "persistentvolumeclaims", err)
 		b.errs(kindClaim, "u-c", "claim ns/source: the source of its data is being deleted")
 		b.called()
 		b.told(warns(madeNo, "user", "claim ns/source: the source of its data is being deleted"))
@@ -223,7 +223,7 @@ func TestASourceThatWentMeanwhile(t *testing.T) {
 		b.open()
 	}
 	b := newBench(t, nil, clone(), class(), source, copied)
-	b.api.fails("update", "persistentvolumeclaims", errLost)
+	b.api.Refuse("update", "persistentvolumeclaims", errLost)
 	b.errs(kindClaim, "u-c", "update claim ns/source: the answer is lost")
 	b.called()
 	b.sweeps()

@@ -130,10 +130,7 @@ func TestACloneWaitsForItsSource(t *testing.T) {
 	}
 	source = w.claim("source")
 	source.Spec.VolumeName, source.Status.Phase = "pv", corev1.ClaimBound
-	if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(context.Background(), source,
-		metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	w.client.Put(source)
 	w.saved("pvc-u-clone")
 }
 

@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +25,7 @@ func TestWholeVolume(t *testing.T) {
 			}}, nil
 		}
 	}, c)
-	got := w.saved("pvc-u-c")
+	w.saved("pvc-u-c")
 	want := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{
 		Name: "pvc-u-c", Finalizers: []string{volume.FinalizerVolumeProtection, volume.FinalizerProvisioner},
 		Annotations: map[string]string{volume.AnnProvisionedBy: driverName},
@@ -38,14 +36,11 @@ func TestWholeVolume(t *testing.T) {
 		VolumeMode:  ptr.To(corev1.PersistentVolumeFilesystem),
 		Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")},
 		ClaimRef: &corev1.ObjectReference{
-			APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "c", UID: "u-c",
+			APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: "ns", Name: "c", UID: "u-c", ResourceVersion: "1",
 		},
 	}
 	want.Spec.CSI = &corev1.CSIPersistentVolumeSource{
 		Driver: driverName, VolumeHandle: "id-pvc-u-c", VolumeAttributes: map[string]string{"pool": "p"},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "ManagedFields", "ResourceVersion"),
-		cmpopts.IgnoreTypes(metav1.TypeMeta{}), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("volume (-want +got):\n%s", diff)
-	}
+	w.client.Is(want)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -22,11 +21,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/volume"
 )
@@ -158,7 +155,7 @@ func (d *driver) has() string {
 // world is a provisioner with a driver and an API that keeps objects only.
 type world struct {
 	t       *testing.T
-	client  *fake.Clientset
+	client  *kubetest.API
 	driver  *driver
 	drivers *csi.Set
 	// register has the driver appear.
@@ -173,36 +170,17 @@ func newWorld(t *testing.T, begin func(*driver), objects ...runtime.Object) *wor
 	if begin != nil {
 		begin(d)
 	}
-	w := &world{t: t, driver: d, drivers: csi.NewSet(), client: fake.NewClientset(append(objects, class())...)}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := serve(ctx, t, d)
+	w := &world{t: t, driver: d, drivers: csi.NewSet(), client: kubetest.NewAPI(t, append(objects, class())...)}
+	served := serve(t.Context(), t, d)
 	w.register = func() { w.drivers.Put(served) }
 	if !d.late {
 		w.register()
 	}
-	caches := kube.NewCaches(w.client)
-	// The last workers tell what they were at, too.
-	recording, silence := context.WithCancel(context.Background())
-	c := New(controller.Env{
-		Client: w.client, Caches: caches, Events: kube.NewRecorder(recording, w.client, "provisioner"),
-		Log: slog.New(slog.DiscardHandler),
-	}, Options{
-		Drivers: w.drivers, Requests: controller.NewRequests(), Intents: Intents(), Lateness: 50 * time.Millisecond,
-	})
-	followed := kubetest.Follow(t, w.client)
-	if err := caches.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	followed()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	t.Cleanup(func() {
-		defer silence()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
+	w.client.Begin(func(env controller.Env) *controller.Controller {
+		return New(env, Options{
+			Drivers: w.drivers, Requests: controller.NewRequests(), Intents: Intents(), Lateness: 50 * time.Millisecond,
+		})
+	}).Work()
 	return w
 }
 

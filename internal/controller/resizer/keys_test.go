@@ -28,7 +28,7 @@ type bubble struct {
 
 // newBubble has the resizer do what it is told, and hear of what others do.
 func newBubble(t *testing.T, objects ...runtime.Object) *bubble {
-	w := &bubble{world: &world{t: t, client: kubetest.NewClient(t, objects...), drivers: csi.NewSet()}}
+	w := &bubble{world: &world{t: t, client: kubetest.NewAPI(t, objects...), drivers: csi.NewSet()}}
 	w.start()
 	return w
 }
@@ -127,20 +127,11 @@ func TestClaimWakes(t *testing.T) {
 // replace writes a claim, or makes it anew if it is another one of its name.
 func (w *bubble) replace(before, after *corev1.PersistentVolumeClaim) {
 	w.t.Helper()
-	claims := w.client.CoreV1().PersistentVolumeClaims("ns")
-	if after.UID == before.UID {
-		if _, err := claims.Update(w.t.Context(), after, metav1.UpdateOptions{}); err != nil {
-			w.t.Fatal(err)
-		}
-		return
+	if after.UID != before.UID {
+		w.client.Drop(before)
+		w.keys.Since(w.t)
 	}
-	if err := claims.Delete(w.t.Context(), "claim", metav1.DeleteOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
-	w.keys.Since(w.t)
-	if _, err := claims.Create(w.t.Context(), after, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
+	w.client.Put(after)
 }
 
 // TestOthersWake: a claim that waits for its volume to name it, or for a driver, is
@@ -153,27 +144,20 @@ func TestOthersWake(t *testing.T) {
 		w := newBubble(t, claim, free)
 		w.looks()
 		w.keys.Since(t, key)
-		volumes := w.client.CoreV1().PersistentVolumes()
 		for _, c := range []struct {
 			volume *corev1.PersistentVolume
 			wakes  bool
 		}{{pv, true}, {pv, false}, {free, false}, {pv, true}} {
-			if _, err := volumes.Update(t.Context(), c.volume, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			w.client.Put(c.volume)
 			if c.wakes {
 				w.keys.Since(t, key)
 			} else {
 				w.keys.Since(t)
 			}
 		}
-		if err := volumes.Delete(t.Context(), "pv", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		w.client.Drop(pv)
 		w.keys.Since(t)
-		if _, err := volumes.Create(t.Context(), pv, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		w.client.Put(pv)
 		w.keys.Since(t, key)
 		w.put()
 		w.keys.Since(t, key)

@@ -1,7 +1,6 @@
 package resizer
 
 import (
-	"context"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,7 +14,6 @@ import (
 // TestWakes: whatever comes last, the claim's wish, the binding from either side,
 // or the driver, the volume grows then.
 func TestWakes(t *testing.T) {
-	ctx := context.Background()
 	for name, c := range map[string]struct {
 		before func(*corev1.PersistentVolumeClaim, *corev1.PersistentVolume)
 		late   bool
@@ -47,14 +45,9 @@ func TestWakes(t *testing.T) {
 			w.run()
 			wantClaim, wantVolume := bound()
 			if name != "it is all there" && !c.late {
-				if _, err := w.client.CoreV1().PersistentVolumeClaims("ns").Update(ctx, wantClaim,
-					metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				w.client.Put(wantClaim)
 				if pv.Spec.ClaimRef == nil {
-					if _, err := w.client.CoreV1().PersistentVolumes().Update(ctx, wantVolume, metav1.UpdateOptions{}); err != nil {
-						t.Fatal(err)
-					}
+					w.client.Put(wantVolume)
 				}
 			}
 			if c.late {

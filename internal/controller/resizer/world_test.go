@@ -2,7 +2,6 @@ package resizer
 
 import (
 	"context"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/csi"
@@ -31,15 +29,14 @@ const driverName = "d.example"
 // keeps objects only.
 type world struct {
 	t       *testing.T
-	client  *fake.Clientset
+	client  *kubetest.API
 	driver  *csitest.Driver
 	drivers *csi.Set
 	claims  *kube.Cache[*corev1.PersistentVolumeClaim]
+	process *kubetest.Process
 	c       *controller.Controller
 	// served is the driver as the resizer knows it.
 	served *csi.Driver
-	// silent says that it hears nothing of what others do after its start.
-	silent bool
 	// register has the driver appear.
 	register func()
 }
@@ -56,7 +53,7 @@ func newWorld(t *testing.T, answer func() csitest.Action, objects ...runtime.Obj
 func newWorldWith(t *testing.T, config csitest.Config, answer func() csitest.Action, objects ...runtime.Object) *world {
 	t.Helper()
 	config.Name = driverName
-	w := &world{t: t, client: kubetest.NewClient(t, objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
+	w := &world{t: t, client: kubetest.NewAPI(t, objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
 	w.driver.OnCall("ControllerExpandVolume", func(int, any) csitest.Action { return answer() })
 	d, err := csi.Dial(t.Context(), w.driver.Socket)
 	if err != nil {
@@ -71,32 +68,17 @@ func newWorldWith(t *testing.T, config csitest.Config, answer func() csitest.Act
 // start begins another resizer, which knows what the API has now.
 func (w *world) start() {
 	w.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	w.t.Cleanup(cancel)
-	var c *controller.Controller
-	client := kubetest.Declared(w.t, w.client, func() []kube.Access { return c.Rights() })
-	caches := kube.NewCaches(client)
-	w.claims = caches.Claims()
-	c = New(controller.Env{
-		Client: client, Caches: caches, Events: kube.NewRecorder(ctx, client, "resizer"), Log: slog.New(slog.DiscardHandler),
-	}, w.drivers)
-	w.c = c
-	followed := func() {}
-	if w.silent {
-		kubetest.Silence(w.client)
-	} else {
-		followed = kubetest.Follow(w.t, w.client)
-	}
-	if err := caches.Start(ctx); err != nil {
-		w.t.Fatal(err)
-	}
-	followed()
+	w.process = w.client.Begin(func(env controller.Env) *controller.Controller {
+		w.claims = env.Caches.Claims()
+		return New(env, w.drivers)
+	})
+	w.c = w.process.Controller
 }
 
 // quiet begins another resizer, that hears nothing of what others do.
 func (w *world) quiet() {
 	w.t.Helper()
-	w.silent = true
+	w.client.Silence()
 	w.start()
 }
 
@@ -125,17 +107,7 @@ func (w *world) reconcile() (time.Duration, error) {
 }
 
 // run has it work by itself until the test ends.
-func (w *world) run() {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- w.c.Run(ctx) }()
-	w.t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			w.t.Error(err)
-		}
-	})
-}
+func (w *world) run() { w.process.Work() }
 
 // told waits for an event at the claim.
 func (w *world) told(reason, text string) {
@@ -168,13 +140,13 @@ func (w *world) sees(has func(*corev1.PersistentVolumeClaim) bool) {
 // written compares the verbs and resources of all that was written, but events.
 func (w *world) written(want ...string) {
 	w.t.Helper()
-	kubetest.Written(w.t, w.client, want...)
+	kubetest.Written(w.t, w.client.Clientset, want...)
 }
 
 // events waits until these are all events.
 func (w *world) events(want ...string) {
 	w.t.Helper()
-	kubetest.Told(w.t, w.client, want...)
+	kubetest.Told(w.t, w.client.Clientset, want...)
 }
 
 // grown is an answer of the driver.
@@ -199,28 +171,17 @@ func (w *world) called(want ...proto.Message) {
 }
 
 func whole() cmp.Options {
-	return append(kubetest.Whole(),
+	return cmp.Options{
 		cmpopts.IgnoreFields(corev1.PersistentVolumeClaimCondition{}, "LastTransitionTime", "LastProbeTime"),
-		cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }))
+		cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }),
+	}
 }
 
 // are compares the whole claim and the whole volume with what is wanted.
 func (w *world) are(claim *corev1.PersistentVolumeClaim, pv *corev1.PersistentVolume) {
 	w.t.Helper()
-	c, err := w.client.CoreV1().PersistentVolumeClaims("ns").Get(w.t.Context(), "claim", metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	v, err := w.client.CoreV1().PersistentVolumes().Get(w.t.Context(), "pv", metav1.GetOptions{})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if diff := cmp.Diff(claim, c, whole()); diff != "" {
-		w.t.Errorf("claim (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(pv, v, whole()); diff != "" {
-		w.t.Errorf("volume (-want +got):\n%s", diff)
-	}
+	w.client.Is(claim, whole())
+	w.client.Is(pv, whole())
 }
 
 func storage(size string) corev1.ResourceList {

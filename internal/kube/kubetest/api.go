@@ -1,87 +1,143 @@
 package kubetest
 
 import (
-	"context"
-	"log/slog"
+	"fmt"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
-	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
 
 	"volplane.dev/volplane/internal/cluster"
-	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/kube"
 )
 
-// API keeps objects as the API server does: each write gives its object a new
-// version, and one of an older version is a conflict; a status is written by
-// itself, and nothing else with it. It writes down what it is asked to do. It is
-// for tests in a bubble of synctest, and what compares waits until all rests.
+// API keeps objects as the API server does: each has an identity, and each write
+// gives it a new version; one of an older version or of another object of the name is
+// a conflict; a status is written by itself, and nothing else with it; what is deleted
+// stays until its last finalizer is gone, or its node lets it go. It is a client that
+// may do anything, and writes down what it is asked to do. What compares writes or
+// events waits until all rests, and is for tests in a bubble of synctest.
 type API struct {
 	*fake.Clientset
-	// Fate, when set, decides about each write, by its number, counted from 1:
-	// whether it is done, and what is answered. Once a controller runs it is set
-	// under the lock.
+	// Fate, when set, decides about each write, by its number, counted from 1, and its
+	// words, as Wrote has them: whether it is done, and what is answered. Once a
+	// controller runs it is set under the lock.
 	Fate func(n int, write string) (done bool, err error)
 
-	t testing.TB
-	// tracker is quicker than that of the Clientset, which keeps who wrote what.
-	tracker clienttesting.ObjectTracker
-	version atomic.Int64
-	count   int
-	writes  []string
-	done    []string
-	told    []string
-	// events are the texts of events by their names.
-	events map[string]string
+	t       testing.TB
+	objects *objects
+
+	// mu guards what is written down.
+	mu     sync.Mutex
+	count  int
+	writes []string
+	done   []string
+	told   []string
 }
 
 // NewAPI returns an API with objects, all of which have the version 1.
-func NewAPI(t testing.TB, objects ...runtime.Object) *API {
-	a := &API{Clientset: &fake.Clientset{}, t: t, events: map[string]string{}}
-	tracker := &numbered{
-		ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()), now: a.version.Load,
+func NewAPI(t testing.TB, all ...runtime.Object) *API {
+	a := &API{Clientset: &fake.Clientset{}, t: t, objects: newObjects()}
+	for _, o := range all {
+		a.objects.version = 0
+		if err := a.objects.Add(o); err != nil {
+			t.Fatal(err)
+		}
 	}
-	a.tracker = tracker
-	a.AddReactor("*", "*", clienttesting.ObjectReaction(tracker))
+	a.objects.version = 1
+	a.AddReactor("*", "*", clienttesting.ObjectReaction(a.objects))
 	a.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
-		w, err := tracker.Watch(action.GetResource(), action.GetNamespace())
+		w, err := a.objects.Watch(action.GetResource(), action.GetNamespace(),
+			action.(clienttesting.WatchActionImpl).ListOptions)
 		return true, w, err
 	})
-	for _, o := range objects {
-		a.keep(o, "1")
-	}
-	a.version.Store(1)
 	a.PrependReactor("create", "*", a.write(a.create))
 	a.PrependReactor("update", "*", a.write(a.update))
 	a.PrependReactor("patch", "*", a.write(a.patch))
 	a.PrependReactor("delete", "*", a.write(a.remove))
-	a.PrependReactor("*", "events", a.event)
 	return a
 }
 
-// Put has somebody else make objects or replace all of them, while the controller
-// rests or in Fate.
-func (a *API) Put(objects ...runtime.Object) {
-	for _, o := range objects {
-		a.keep(o, a.next())
+// Client returns a client for a controller; the test fails when it asks for what no
+// right allows. What it was asked for is told by its Actions.
+func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
+	check := func(action clienttesting.Action) error {
+		resource := resourceAsked(action)
+		if slices.ContainsFunc(rights(), func(r kube.Access) bool {
+			return r.Group == action.GetResource().Group && r.Resource == resource && slices.Contains(r.Verbs, action.GetVerb())
+		}) {
+			return nil
+		}
+		err := fmt.Errorf("%s of %s is not declared", action.GetVerb(), resource)
+		a.t.Error(err)
+		return apierrors.NewForbidden(action.GetResource().GroupResource(), "", err)
+	}
+	c := &fake.Clientset{}
+	c.AddReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if err := check(action); err != nil {
+			return true, nil, err
+		}
+		o, err := a.Invokes(action, nil)
+		return true, o, err
+	})
+	c.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		if err := check(action); err != nil {
+			return true, nil, err
+		}
+		w, err := a.InvokesWatch(action)
+		return true, w, err
+	})
+	return c
+}
+
+// Tracker is how others write, in the middle of a request too: it asks for no version
+// and keeps nothing that has finalizers.
+func (a *API) Tracker() clienttesting.ObjectTracker { return a.objects }
+
+// Put has somebody else make objects or replace all of them.
+func (a *API) Put(all ...runtime.Object) {
+	a.t.Helper()
+	for _, o := range all {
+		m, r := metaOf(o), resourceOf(o)
+		keep := func() error { return a.objects.Add(o) }
+		if _, err := a.objects.Get(r, m.GetNamespace(), m.GetName()); err == nil {
+			keep = func() error { return a.objects.Update(r, o, m.GetNamespace()) }
+		}
+		if err := keep(); err != nil {
+			a.t.Error(err)
+		}
 	}
 }
 
-// Drop has somebody else take an object away.
+// Drop has somebody else take an object away, whatever keeps it.
 func (a *API) Drop(o runtime.Object) {
 	a.t.Helper()
 	m := metaOf(o)
-	if err := a.tracker.Delete(resourceOf(o), m.GetNamespace(), m.GetName()); err != nil {
+	if err := a.objects.Delete(resourceOf(o), m.GetNamespace(), m.GetName()); err != nil {
 		a.t.Fatal(err)
 	}
+}
+
+// Silence has no watch that begins later tell anything: what caches list at their
+// start is all that they hear from others.
+func (a *API) Silence() {
+	a.PrependWatchReactor("*", func(clienttesting.Action) (bool, watch.Interface, error) {
+		return true, watch.NewRaceFreeFake(), nil
+	})
+}
+
+// Refuse has requests of a verb, on a resource, answered with an error from now on;
+// nil ends that.
+func (a *API) Refuse(verb, resource string, err error) {
+	a.PrependReactor(verb, resource,
+		func(clienttesting.Action) (bool, runtime.Object, error) { return err != nil, nil, err })
 }
 
 // Wrote compares the writes since it was called last, failed ones too, as "VERB
@@ -89,8 +145,8 @@ func (a *API) Drop(o runtime.Object) {
 func (a *API) Wrote(want ...string) {
 	a.t.Helper()
 	synctest.Wait()
-	a.Lock()
-	defer a.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if diff := cmp.Diff(want, a.writes, Whole()); diff != "" {
 		a.t.Errorf("writes (-want +got):\n%s", diff)
 	}
@@ -101,8 +157,8 @@ func (a *API) Wrote(want ...string) {
 func (a *API) Did(want ...string) {
 	a.t.Helper()
 	synctest.Wait()
-	a.Lock()
-	defer a.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	if diff := cmp.Diff(want, a.done, Whole()); diff != "" {
 		a.t.Errorf("writes done (-want +got):\n%s", diff)
 	}
@@ -113,8 +169,8 @@ func (a *API) Did(want ...string) {
 func (a *API) Told(want ...string) {
 	a.t.Helper()
 	synctest.Wait()
-	a.Lock()
-	defer a.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	slices.Sort(a.told)
 	slices.Sort(want)
 	if diff := cmp.Diff(want, slices.Compact(a.told), Whole()); diff != "" {
@@ -126,8 +182,8 @@ func (a *API) Told(want ...string) {
 // Forget has Wrote and Told know only of what comes.
 func (a *API) Forget() {
 	synctest.Wait()
-	a.Lock()
-	defer a.Unlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.writes, a.told = nil, nil
 }
 
@@ -136,56 +192,21 @@ func (a *API) Has(want ...runtime.Object) {
 	a.t.Helper()
 	synctest.Wait()
 	for _, o := range want {
-		m := metaOf(o)
-		got, err := a.tracker.Get(resourceOf(o), m.GetNamespace(), m.GetName())
-		if err != nil {
-			a.t.Error(err)
-			continue
-		}
-		if diff := cmp.Diff(o, got, Whole()); diff != "" {
-			a.t.Errorf("%s %s (-want +got):\n%s", resourceOf(o).Resource, cluster.Key(m), diff)
-		}
+		a.Is(o)
 	}
 }
 
-// Run has a controller work over the API until stop is called, and returns when
-// it rests. It must not ask for more than it has declared.
-func (a *API) Run(build func(controller.Env) *controller.Controller) (c *controller.Controller, stop func()) {
+// Is compares an object as it is now with what it is wanted to be; more are further
+// options of the comparison.
+func (a *API) Is(want runtime.Object, more ...cmp.Option) {
 	a.t.Helper()
-	ctx, cancel := context.WithCancel(a.t.Context())
-	caches := kube.NewCaches(a.Clientset)
-	c = build(controller.Env{
-		Client: a.Clientset, Caches: caches, Events: kube.NewRecorder(ctx, a.Clientset, "test"),
-		Log: slog.New(slog.DiscardHandler),
-	})
-	if err := caches.Start(ctx); err != nil {
-		a.t.Fatal(err)
+	m := metaOf(want)
+	got, err := a.objects.Get(resourceOf(want), m.GetNamespace(), m.GetName())
+	if err != nil {
+		a.t.Error(err)
+		return
 	}
-	// This client forgets what happens between a list and a watch.
-	synctest.Wait()
-	ended := make(chan error, 1)
-	go func() { ended <- c.Run(ctx) }()
-	synctest.Wait()
-	return c, func() {
-		a.t.Helper()
-		synctest.Wait()
-		cancel()
-		if err := <-ended; err != nil {
-			a.t.Error(err)
-		}
-		a.declared(c.Rights())
-	}
-}
-
-// declared says what was asked for without a right to it.
-func (a *API) declared(rights []kube.Access) {
-	a.t.Helper()
-	for _, asked := range a.Actions() {
-		group, resource := asked.GetResource().Group, resourceAsked(asked)
-		if !slices.ContainsFunc(rights, func(r kube.Access) bool {
-			return r.Group == group && r.Resource == resource && slices.Contains(r.Verbs, asked.GetVerb())
-		}) {
-			a.t.Errorf("%s %s: not declared", asked.GetVerb(), resource)
-		}
+	if diff := cmp.Diff(want, got, append(Whole(), more...)); diff != "" {
+		a.t.Errorf("%s %s (-want +got):\n%s", resourceOf(want).Resource, cluster.Key(m), diff)
 	}
 }

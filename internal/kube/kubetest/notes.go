@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,20 +16,55 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// IsWrite says whether an action changes an object, which is no event.
-func IsWrite(a clienttesting.Action) bool {
-	return slices.Contains([]string{"create", "update", "patch", "delete"}, a.GetVerb()) &&
-		a.GetResource().Resource != "events"
+// Writes returns what a client has written, one line for each, without events: with
+// what a patch says, and what a deletion depends on.
+func Writes(c *fake.Clientset) []string {
+	var out []string
+	for _, a := range c.Actions() {
+		if text := written(a); text != "" && a.GetResource().Resource != "events" {
+			out = append(out, a.GetVerb()+" "+resourceAsked(a)+" "+text)
+		}
+	}
+	return out
+}
+
+func written(a clienttesting.Action) string {
+	switch a := a.(type) {
+	case clienttesting.PatchActionImpl:
+		return a.Name + " " + string(a.Patch)
+	case clienttesting.DeleteActionImpl:
+		return a.Name + limits(a.DeleteOptions)
+	case clienttesting.CreateActionImpl:
+		return metaOf(a.Object).GetName()
+	case clienttesting.UpdateActionImpl:
+		return metaOf(a.Object).GetName()
+	}
+	return ""
+}
+
+// limits says what a deletion depends on.
+func limits(d metav1.DeleteOptions) string {
+	var out strings.Builder
+	if p := d.Preconditions; p != nil && p.UID != nil {
+		out.WriteString(" uid")
+	}
+	if p := d.Preconditions; p != nil && p.ResourceVersion != nil {
+		out.WriteString(" version")
+	}
+	if g := d.GracePeriodSeconds; g != nil {
+		fmt.Fprintf(&out, " grace %d", *g)
+	}
+	return out.String()
 }
 
 // Written compares the verbs and resources of all that was written, but events.
 func Written(t testing.TB, client *fake.Clientset, want ...string) {
 	t.Helper()
 	var got []string
-	for _, a := range client.Actions() {
-		if IsWrite(a) {
-			got = append(got, a.GetVerb()+" "+a.GetResource().Resource)
-		}
+	for _, line := range Writes(client) {
+		words := strings.Fields(line)
+		resource, _, _ := strings.Cut(words[1], "/")
+		got = append(got, words[0]+" "+resource)
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("written (-want +got):\n%s", diff)

@@ -2,59 +2,120 @@ package kubetest
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
+	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/kube"
 )
 
 // soon is longer than a controller needs for what it does at once.
 const soon = time.Second
 
-// Process is what one life of a controller has, in a bubble of synctest.
+// Process is one life of a controller.
 type Process struct {
+	*controller.Controller
+	// Client is the controller's own, which may do what it has declared.
 	Client *fake.Clientset
 	Caches *kube.Caches
-	Events *kube.Recorder
 
-	t      testing.TB
-	ctx    context.Context
-	cancel context.CancelFunc
-	ended  chan error
+	t testing.TB
+	// end ends the life, and ended says that it has ended.
+	end   context.CancelFunc
+	ended sync.WaitGroup
+	ctx   context.Context
 }
 
-// Begin returns a process that has the rights, and no caches yet.
-func (s *Server) Begin(t testing.TB, name string, rights []kube.Access) *Process {
-	p := &Process{Client: s.Client(rights...), t: t, ended: make(chan error, 1)}
-	p.ctx, p.cancel = context.WithCancel(t.Context())
-	p.Caches, p.Events = kube.NewCaches(p.Client), kube.NewRecorder(p.ctx, p.Client, name)
+// Begin returns a controller that knows what there is now. It does what it is told, or
+// works by itself from Work on, until Kill.
+func (a *API) Begin(build func(controller.Env) *controller.Controller) *Process {
+	a.t.Helper()
+	p := &Process{t: a.t}
+	p.Client = a.Client(func() []kube.Access { return p.Rights() })
+	p.ctx, p.end = context.WithCancel(context.Background())
+	// The last workers tell what they were at, too.
+	events, silence := context.WithCancel(context.Background())
+	a.t.Cleanup(func() { p.Kill(); silence() })
+	p.Caches = kube.NewCaches(p.Client)
+	p.Controller = build(controller.Env{
+		Client: p.Client, Caches: p.Caches, Events: kube.NewRecorder(events, p.Client, "test"),
+		Log: slog.New(slog.DiscardHandler),
+	})
+	late := time.AfterFunc(time.Minute, p.end)
+	defer late.Stop()
+	followed := p.follow()
+	if err := p.Caches.Start(p.ctx); err != nil {
+		a.t.Fatal(err)
+	}
+	followed()
 	return p
 }
 
-// Run fills the caches, and has a controller run until Stop.
-func (p *Process) Run(controller func(context.Context) error) {
-	p.t.Helper()
-	late := time.AfterFunc(time.Minute, p.cancel)
-	if err := p.Caches.Start(p.ctx); err != nil {
-		p.t.Fatal(err)
+// follow is called before caches start, and returns what waits until all that they have
+// listed is watched: the watches of this API do not tell what was deleted between.
+func (p *Process) follow() (followed func()) {
+	watched := make(chan string, 100)
+	p.Client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		select {
+		case watched <- a.GetResource().Resource:
+		default: // nobody waits any more
+		}
+		return false, nil, nil
+	})
+	return func() {
+		waits := map[string]bool{}
+		for _, a := range p.Client.Actions() {
+			if a.GetVerb() == "list" {
+				waits[a.GetResource().Resource] = true
+			}
+		}
+		for len(waits) > 0 {
+			delete(waits, <-watched)
+		}
+		// The last one has begun now, and has an answer when the client is free.
+		p.Client.Actions()
 	}
-	late.Stop()
-	go func() { p.ended <- controller(p.ctx) }()
-	Pass(soon)
 }
 
-// Stop returns when all has ended.
-func (p *Process) Stop() {
-	p.t.Helper()
-	p.cancel()
-	if err := <-p.ended; err != nil {
-		p.t.Error(err)
-	}
+// Work has the controller work by itself.
+func (p *Process) Work() {
+	p.ended.Go(func() {
+		if err := p.Run(p.ctx); err != nil {
+			p.t.Error(err)
+		}
+	})
+}
+
+// Kill ends the life at once, and returns when nobody works any more. It may be
+// repeated.
+func (p *Process) Kill() {
+	p.end()
+	p.ended.Wait()
+}
+
+// Run has a controller work by itself in a bubble until stop is called, and returns
+// when it rests.
+func (a *API) Run(build func(controller.Env) *controller.Controller) (c *controller.Controller, stop func()) {
+	a.t.Helper()
+	p := a.Begin(build)
+	// What it is told of there is at the start, it is told at once.
 	synctest.Wait()
+	p.Work()
+	synctest.Wait()
+	return p.Controller, func() {
+		a.t.Helper()
+		synctest.Wait()
+		p.Kill()
+	}
 }
 
 // Pass lets time pass, which only the clock of a bubble does, and all rest.
@@ -64,40 +125,40 @@ func Pass(d time.Duration) {
 }
 
 // Objects is the client of one kind of objects.
-type Objects[T any] interface {
+type Objects[T runtime.Object] interface {
 	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
-	Update(ctx context.Context, o T, u metav1.UpdateOptions) (T, error)
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-// Change has somebody change an object, and all others hear of it.
-func Change[T any](t testing.TB, of Objects[T], name string, f func(T)) {
-	t.Helper()
-	Quietly(t, of, name, f)
+// Change has somebody change an object, with its status, and all others hear of it.
+func Change[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
+	a.t.Helper()
+	Quietly(a, of, name, f)
 	Pass(soon)
 }
 
 // Quietly has somebody change an object in the middle of something else.
-func Quietly[T any](t testing.TB, of Objects[T], name string, f func(T)) {
-	t.Helper()
-	o, err := of.Get(t.Context(), name, metav1.GetOptions{})
+func Quietly[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
+	a.t.Helper()
+	o, err := of.Get(a.t.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		t.Error(err)
+		a.t.Error(err)
 		return
 	}
 	f(o)
-	if _, err := of.Update(t.Context(), o, metav1.UpdateOptions{}); err != nil {
-		t.Error(err)
+	a.Put(o)
+	if err := a.collect(resourceOf(o), o); err != nil {
+		a.t.Error(err)
 	}
 }
 
 // Remove has somebody delete an object, for which no node is asked, and all others
 // hear of it.
-func Remove[T any](t testing.TB, of Objects[T], name string) {
-	t.Helper()
+func Remove[T runtime.Object](a *API, of Objects[T], name string) {
+	a.t.Helper()
 	var now int64
-	if err := of.Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
-		t.Fatal(err)
+	if err := of.Delete(a.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+		a.t.Fatal(err)
 	}
 	Pass(soon)
 }

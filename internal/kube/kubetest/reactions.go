@@ -3,8 +3,8 @@ package kubetest
 import (
 	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,20 +14,30 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/volume"
 )
 
-// write has a write done as Fate wants, and writes it down.
+// givenUID begins each identity that nobody but this API gives.
+const givenUID = "uid-"
+
+// write has a write done as Fate wants, and writes it down; an event is none.
 func (a *API) write(do func(clienttesting.Action) (runtime.Object, error)) clienttesting.ReactionFunc {
 	return func(action clienttesting.Action) (bool, runtime.Object, error) {
-		a.count++
+		if action.GetResource().Resource == "events" {
+			o, err := do(action)
+			if err == nil {
+				a.hear(o.(*corev1.Event))
+			}
+			return true, o, err
+		}
 		words := strings.Join([]string{action.GetVerb(), resourceAsked(action), nameAsked(action)}, " ")
-		a.writes = append(a.writes, words)
+		n := a.asked(words)
 		done, answer := true, error(nil)
 		if a.Fate != nil {
-			done, answer = a.Fate(a.count, words)
+			done, answer = a.Fate(n, words)
 		}
 		if !done {
 			return true, nil, answer
@@ -36,6 +46,8 @@ func (a *API) write(do func(clienttesting.Action) (runtime.Object, error)) clien
 		if err != nil {
 			return true, nil, err
 		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
 		if a.done = append(a.done, words); answer != nil {
 			return true, nil, answer
 		}
@@ -43,15 +55,44 @@ func (a *API) write(do func(clienttesting.Action) (runtime.Object, error)) clien
 	}
 }
 
+// asked writes down a write, and returns its number.
+func (a *API) asked(words string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.count++
+	a.writes = append(a.writes, words)
+	return a.count
+}
+
+func (a *API) hear(e *corev1.Event) {
+	about := strings.TrimPrefix(e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, "/")
+	text := fmt.Sprintf("%s %s %s: %s", e.Type, about, e.Reason, e.Message)
+	if next := e.Annotations[volume.AnnNext]; next != "" {
+		text += " (" + next + ")"
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.told = append(a.told, text)
+}
+
 func (a *API) create(action clienttesting.Action) (runtime.Object, error) {
-	o := action.(clienttesting.CreateActionImpl).Object
-	if b, ok := o.(*corev1.Binding); ok {
-		return o, a.bind(action, b)
+	asked := action.(clienttesting.CreateActionImpl)
+	switch o := asked.Object.(type) {
+	case *corev1.Binding:
+		return o, a.bind(action, o)
+	case *corev1.Event:
+		// Its name is made from the time, which stands still in a bubble.
+		e := o.DeepCopy()
+		for n := 2; ; n++ {
+			if _, err := a.now(action, e.Name); err != nil {
+				break
+			}
+			e.Name = fmt.Sprint(o.Name, ".", n)
+		}
+		asked.Object = e
 	}
-	if _, err := a.now(action, metaOf(o).GetName()); err == nil {
-		return nil, apierrors.NewAlreadyExists(action.GetResource().GroupResource(), metaOf(o).GetName())
-	}
-	return a.keep(o, a.next()), nil
+	_, o, err := clienttesting.ObjectReaction(a.objects)(asked)
+	return o, err
 }
 
 // bind gives a Pod its node.
@@ -66,21 +107,23 @@ func (a *API) bind(action clienttesting.Action, b *corev1.Binding) error {
 			fmt.Errorf("pod of uid %s is on node %q", p.UID, p.Spec.NodeName))
 	}
 	p.Spec.NodeName = b.Target.Name
-	a.keep(p, a.next())
-	return nil
+	_, err = a.keep(action, p)
+	return err
 }
 
 func (a *API) update(action clienttesting.Action) (runtime.Object, error) {
-	o := action.(clienttesting.UpdateActionImpl).Object
+	o := action.(clienttesting.UpdateActionImpl).Object.DeepCopyObject()
 	m := metaOf(o)
 	now, err := a.now(action, m.GetName())
 	if err != nil {
 		return nil, err
 	}
-	if is := metaOf(now).GetResourceVersion(); m.GetResourceVersion() != is || m.GetUID() != metaOf(now).GetUID() {
-		return nil, apierrors.NewConflict(action.GetResource().GroupResource(), m.GetName(),
-			fmt.Errorf("the version is %s, not %s", is, m.GetResourceVersion()))
+	before := metaOf(now)
+	if err := conflict(action.GetResource(), before, m); err != nil {
+		return nil, err
 	}
+	m.SetUID(before.GetUID())
+	m.SetDeletionTimestamp(before.GetDeletionTimestamp())
 	into, from := o, now
 	if action.GetSubresource() == "status" {
 		into, from = now, o
@@ -88,73 +131,83 @@ func (a *API) update(action clienttesting.Action) (runtime.Object, error) {
 	if f := reflect.ValueOf(into).Elem().FieldByName("Status"); f.IsValid() {
 		f.Set(reflect.ValueOf(from).Elem().FieldByName("Status"))
 	}
-	return a.keep(into, a.next()), nil
+	return a.keep(action, into)
 }
 
 func (a *API) patch(action clienttesting.Action) (runtime.Object, error) {
-	_, o, err := clienttesting.ObjectReaction(a.tracker)(action)
+	_, o, err := clienttesting.ObjectReaction(a.objects)(action)
 	if err != nil {
 		return nil, err
 	}
-	return a.keep(o, a.next()), nil
+	return o, a.collect(action.GetResource(), o)
 }
 
+// remove takes an object away, or has it go when it may.
 func (a *API) remove(action clienttesting.Action) (runtime.Object, error) {
 	d := action.(clienttesting.DeleteActionImpl)
 	now, err := a.now(action, d.Name)
 	if err != nil {
 		return nil, err
 	}
+	m := metaOf(now)
 	if p := d.DeleteOptions.Preconditions; p != nil {
-		m := metaOf(now)
-		if p.UID != nil && *p.UID != m.GetUID() || p.ResourceVersion != nil && *p.ResourceVersion != m.GetResourceVersion() {
-			return nil, apierrors.NewConflict(action.GetResource().GroupResource(), d.Name,
-				fmt.Errorf("the version is %s of uid %s", m.GetResourceVersion(), m.GetUID()))
+		if err := conflict(action.GetResource(), m, &metav1.ObjectMeta{
+			UID: ptr.Deref(p.UID, ""), ResourceVersion: ptr.Deref(p.ResourceVersion, ""),
+		}); err != nil {
+			return nil, err
 		}
 	}
-	return nil, a.tracker.Delete(action.GetResource(), action.GetNamespace(), d.Name)
+	if pod, ok := now.(*corev1.Pod); ok {
+		pod.DeletionGracePeriodSeconds = graceOf(pod, d.DeleteOptions)
+	}
+	if m.GetDeletionTimestamp() == nil {
+		m.SetDeletionTimestamp(&metav1.Time{Time: time.Now()})
+	}
+	if stays(m) {
+		return a.keep(action, now)
+	}
+	return now, a.objects.Delete(action.GetResource(), action.GetNamespace(), d.Name)
 }
 
-// event takes an event, which is no write. One that is like an earlier one is
-// counted on that.
-func (a *API) event(action clienttesting.Action) (bool, runtime.Object, error) {
-	c, ok := action.(clienttesting.CreateActionImpl)
-	if !ok {
-		a.told = append(a.told, a.events[action.(interface{ GetName() string }).GetName()])
-		return true, &corev1.Event{}, nil
+// graceOf returns how long the node of a Pod has for its end; nil is that it is not
+// asked.
+func graceOf(p *corev1.Pod, d metav1.DeleteOptions) *int64 {
+	grace := ptr.Deref(d.GracePeriodSeconds, 30)
+	if p.Spec.NodeName == "" || grace == 0 {
+		return nil
 	}
-	e := c.Object.(*corev1.Event)
-	about := strings.TrimPrefix(e.InvolvedObject.Namespace+"/"+e.InvolvedObject.Name, "/")
-	text := fmt.Sprintf("%s %s %s: %s", e.Type, about, e.Reason, e.Message)
-	if next := e.Annotations[volume.AnnNext]; next != "" {
-		text += " (" + next + ")"
-	}
-	a.told, a.events[e.Name] = append(a.told, text), text
-	return true, e, nil
+	return &grace
 }
 
 func (a *API) now(action clienttesting.Action, name string) (runtime.Object, error) {
-	return a.tracker.Get(action.GetResource(), action.GetNamespace(), name)
+	return a.objects.Get(action.GetResource(), action.GetNamespace(), name)
 }
 
-func (a *API) next() string {
-	return strconv.FormatInt(a.version.Add(1), 10)
+// keep puts an object in the place of what there is of it, and returns it as it is now.
+func (a *API) keep(action clienttesting.Action, o runtime.Object) (runtime.Object, error) {
+	m, r := metaOf(o), action.GetResource()
+	if err := a.objects.Update(r, o, m.GetNamespace()); err != nil {
+		return nil, err
+	}
+	o, err := a.objects.Get(r, m.GetNamespace(), m.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return o, a.collect(r, o)
 }
 
-// keep puts a copy of an object of a version in the place of what there is of it.
-func (a *API) keep(o runtime.Object, version string) runtime.Object {
-	a.t.Helper()
-	o = o.DeepCopyObject()
+// collect takes away what was deleted and may go now.
+func (a *API) collect(r schema.GroupVersionResource, o runtime.Object) error {
 	m := metaOf(o)
-	m.SetResourceVersion(version)
-	keep := func() error { return a.tracker.Create(resourceOf(o), o, m.GetNamespace()) }
-	if _, err := a.tracker.Get(resourceOf(o), m.GetNamespace(), m.GetName()); err == nil {
-		keep = func() error { return a.tracker.Update(resourceOf(o), o, m.GetNamespace()) }
+	if m.GetDeletionTimestamp() == nil || stays(m) {
+		return nil
 	}
-	if err := keep(); err != nil {
-		a.t.Error(err)
-	}
-	return o
+	return a.objects.Delete(r, m.GetNamespace(), m.GetName())
+}
+
+// stays says whether an object that is deleted stays for now.
+func stays(m metav1.Object) bool {
+	return len(m.GetFinalizers()) > 0 || m.GetDeletionGracePeriodSeconds() != nil
 }
 
 func metaOf(o runtime.Object) metav1.Object {

@@ -1,0 +1,154 @@
+package kubetest
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// objects keeps objects and gives each write of one the next version, and each new
+// object an identity if it has none. The tracker inside counts lists and the watches
+// that follow them by itself.
+type objects struct {
+	clienttesting.ObjectTracker
+
+	mu      sync.Mutex
+	version int64
+	// counts are those of the tracker at a version of ours.
+	counts map[schema.GroupVersionResource]map[string]string
+}
+
+func newObjects() *objects {
+	return &objects{
+		ObjectTracker: clienttesting.NewObjectTracker(scheme.Scheme, scheme.Codecs.UniversalDecoder()),
+		counts:        map[schema.GroupVersionResource]map[string]string{},
+	}
+}
+
+// stamped returns a copy of an object, which is the caller's, with the next version.
+// Events have none, as their number is nobody's matter.
+func (s *objects) stamped(o runtime.Object) runtime.Object {
+	o = o.DeepCopyObject()
+	if _, ok := o.(*corev1.Event); ok {
+		return o
+	}
+	s.version++
+	metaOf(o).SetResourceVersion(strconv.FormatInt(s.version, 10))
+	return o
+}
+
+// Add has somebody make an object.
+func (s *objects) Add(o runtime.Object) error {
+	return s.Create(resourceOf(o), o, metaOf(o).GetNamespace())
+}
+
+// Create keeps a new object.
+func (s *objects) Create(
+	r schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.CreateOptions,
+) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o = s.stamped(o)
+	if m := metaOf(o); m.GetUID() == "" {
+		m.SetUID(types.UID(givenUID + m.GetResourceVersion()))
+	}
+	return s.ObjectTracker.Create(r, o, ns, opts...)
+}
+
+// Update has somebody replace an object, whichever version he knows.
+func (s *objects) Update(
+	r schema.GroupVersionResource, o runtime.Object, ns string, opts ...metav1.UpdateOptions,
+) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o = s.stamped(o)
+	if now, err := s.Get(r, ns, metaOf(o).GetName()); err == nil && metaOf(o).GetUID() == "" {
+		metaOf(o).SetUID(metaOf(now).GetUID())
+	}
+	return s.ObjectTracker.Update(r, o, ns, opts...)
+}
+
+// Patch replaces an object by what a patch has made of it, which is the answer.
+func (s *objects) Patch(
+	r schema.GroupVersionResource, o runtime.Object, ns string, _ ...metav1.PatchOptions,
+) error {
+	now, err := s.Get(r, ns, metaOf(o).GetName())
+	if err != nil {
+		return err
+	}
+	if err := conflict(r, metaOf(now), metaOf(o)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stamped := s.stamped(o)
+	metaOf(o).SetResourceVersion(metaOf(stamped).GetResourceVersion())
+	return s.ObjectTracker.Update(r, stamped, ns)
+}
+
+// conflict refuses an object that was made of an older version than there is, or is
+// meant for another object of the name. What says neither suits any.
+func conflict(r schema.GroupVersionResource, now, o metav1.Object) error {
+	version, uid := o.GetResourceVersion(), o.GetUID()
+	if (version == "" || version == now.GetResourceVersion()) && (uid == "" || uid == now.GetUID()) {
+		return nil
+	}
+	return apierrors.NewConflict(r.GroupResource(), now.GetName(), fmt.Errorf("it has version %s of uid %s, not %s of %s",
+		now.GetResourceVersion(), now.GetUID(), version, uid))
+}
+
+// Delete takes an object away, whatever keeps it.
+func (s *objects) Delete(r schema.GroupVersionResource, ns, name string, opts ...metav1.DeleteOptions) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	return s.ObjectTracker.Delete(r, ns, name, opts...)
+}
+
+// List returns all objects of a kind.
+func (s *objects) List(
+	r schema.GroupVersionResource, k schema.GroupVersionKind, ns string, opts ...metav1.ListOptions,
+) (runtime.Object, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list, err := s.ObjectTracker.List(r, k, ns, opts...)
+	if err != nil {
+		return nil, err
+	}
+	m, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, err
+	}
+	version := strconv.FormatInt(s.version, 10)
+	if s.counts[r] == nil {
+		s.counts[r] = map[string]string{}
+	}
+	s.counts[r][version] = m.GetResourceVersion()
+	m.SetResourceVersion(version)
+	return list, nil
+}
+
+// Watch returns what happens after a list.
+func (s *objects) Watch(
+	r schema.GroupVersionResource, ns string, opts ...metav1.ListOptions,
+) (watch.Interface, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	opts = slices.Clone(opts)
+	for i := range opts {
+		opts[i].ResourceVersion = s.counts[r][opts[i].ResourceVersion]
+	}
+	return s.ObjectTracker.Watch(r, ns, opts...)
+}
