@@ -11,34 +11,35 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// works are the calls that are under way. The zero works is ready.
-type works struct {
-	mu  sync.Mutex
-	all map[string][]*work
-	// running are those that have not ended.
+// calls holds the calls in flight. The zero value is ready for use.
+type calls struct {
+	mu sync.Mutex
+	// all holds the calls in flight for each key.
+	all map[string][]*inFlight
+	// running counts them.
 	running sync.WaitGroup
 }
 
-// work is one call. It goes on when its caller has gone.
-type work struct {
-	// path is what the work is about; a wide one is about the whole volume.
-	path    string
-	wide    bool
-	request proto.Message
-	ended   chan struct{}
-	answer  proto.Message
-	err     error
+// inFlight is one call. It continues after its caller has disconnected.
+type inFlight struct {
+	// path is the path that the call is about, unless it is about the whole volume.
+	path        string
+	wholeVolume bool
+	request     proto.Message
+	ended       chan struct{}
+	answer      proto.Message
+	err         error
 }
 
-// do runs a work, or waits for the same one that runs already. Another one about
-// the same path, or about the whole volume, is refused with Aborted. When ctx
-// ends the caller hears so, and the work goes on.
-func (w *works) do(
-	ctx context.Context, key string, one *work, run func(context.Context) (proto.Message, error),
+// do makes a call, or waits for the same call if it is in flight. If another call about the same
+// path or the whole volume is in flight, it fails with Aborted. When ctx ends, it returns an error,
+// and the call continues.
+func (w *calls) do(
+	ctx context.Context, key string, call *inFlight, run func(context.Context) (proto.Message, error),
 ) (proto.Message, error) {
-	running, other := w.begin(ctx, key, one, run)
-	if other {
-		return nil, status.Errorf(codes.Aborted, "another call about this volume is under way; call again")
+	running, conflict := w.start(ctx, key, call, run)
+	if conflict {
+		return nil, status.Errorf(codes.Aborted, "another call about this volume is in flight; call again")
 	}
 	select {
 	case <-running.ended:
@@ -51,33 +52,33 @@ func (w *works) do(
 	return nil, status.Error(codes.Canceled, "the driver is still at work; call again to wait for it")
 }
 
-func (w *works) begin(
-	ctx context.Context, key string, one *work, run func(context.Context) (proto.Message, error),
-) (running *work, other bool) {
+func (w *calls) start(
+	ctx context.Context, key string, call *inFlight, run func(context.Context) (proto.Message, error),
+) (running *inFlight, conflict bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, r := range w.all[key] {
 		switch {
-		case r.path == one.path && r.wide == one.wide && proto.Equal(r.request, one.request):
+		case r.path == call.path && r.wholeVolume == call.wholeVolume && proto.Equal(r.request, call.request):
 			return r, false
-		case r.path == one.path || r.wide || one.wide:
+		case r.path == call.path || r.wholeVolume || call.wholeVolume:
 			return nil, true
 		}
 	}
 	if w.all == nil {
-		w.all = map[string][]*work{}
+		w.all = map[string][]*inFlight{}
 	}
-	one.ended = make(chan struct{})
-	w.all[key] = append(w.all[key], one)
+	call.ended = make(chan struct{})
+	w.all[key] = append(w.all[key], call)
 	ctx = context.WithoutCancel(ctx)
 	w.running.Go(func() {
-		one.answer, one.err = run(ctx)
+		call.answer, call.err = run(ctx)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.all[key] = slices.DeleteFunc(w.all[key], func(r *work) bool { return r == one }); len(w.all[key]) == 0 {
+		if w.all[key] = slices.DeleteFunc(w.all[key], func(r *inFlight) bool { return r == call }); len(w.all[key]) == 0 {
 			delete(w.all, key)
 		}
-		close(one.ended)
+		close(call.ended)
 	})
-	return one, false
+	return call, false
 }
