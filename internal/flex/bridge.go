@@ -61,7 +61,7 @@ func Bridge(ctx context.Context, o BridgeOptions) error {
 	}
 	all := []parts.Part{
 		{Name: "flex host", Run: h.Run},
-		{Name: "flex report", Run: func(ctx context.Context) error { return h.Tell(ctx, o.RootDir) }},
+		{Name: "flex report", Run: func(ctx context.Context) error { return h.ServeReport(ctx, o.RootDir) }},
 		{Name: "flex bridge", Run: b.Run},
 	}
 	if o.Client != nil {
