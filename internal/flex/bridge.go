@@ -18,29 +18,30 @@ import (
 	"volplane.dev/volplane/internal/parts"
 )
 
-// BridgeOptions say how the FlexVolume drivers of a host are served.
+// BridgeOptions configure the bridge of a host.
 type BridgeOptions struct {
 	// Node is the name of the host's Node.
 	Node string
-	// PluginDir is where the drivers are; it is made when it is not there.
+	// PluginDir is the directory of the drivers; it is created if it does not exist.
 	PluginDir string
-	// RootDir holds mounts and records. Its path has three parts.
+	// RootDir is the directory of mounts and records. Its path must have three components.
 	RootDir string
-	// SocketDir gets a directory with a socket for each driver, RegistryDir the
-	// sockets by which the node agent finds them.
+	// SocketDir is the directory below which each driver gets a directory with its CSI socket.
+	// RegistryDir is the directory of the registration sockets, by which the node agent discovers
+	// the drivers.
 	SocketDir, RegistryDir string
-	// ConfigFile is the administrator's; empty is none.
+	// ConfigFile is the path of the administrator's configuration; empty if there is none.
 	ConfigFile string
-	// Client tells on the Node which drivers there are; nil tells nobody.
+	// Client writes the state of the drivers to annotations of the Node; nil writes nothing.
 	Client kubernetes.Interface
-	// Objects has it make the CSIDriver objects of the drivers as well.
+	// Objects says that the bridge also creates the CSIDriver objects of the drivers.
 	Objects bool
-	// Log receives what is worth telling.
+	// Log is the log of the bridge.
 	Log *slog.Logger
 }
 
-// Bridge finds the FlexVolume drivers of a host and serves them as CSI
-// drivers until ctx ends. Volumes stay mounted when it ends.
+// Bridge discovers the FlexVolume drivers of a host and serves them as CSI drivers until ctx ends.
+// Volumes stay mounted when it ends. It may be called again then.
 func Bridge(ctx context.Context, o BridgeOptions) error {
 	config, err := o.config()
 	if err != nil {
@@ -53,18 +54,18 @@ func Bridge(ctx context.Context, o BridgeOptions) error {
 	objects := newObjects(o)
 	b, err := bridge.Open(bridge.Options{
 		Host: h, Node: o.Node, RootDir: o.RootDir, SocketDir: o.SocketDir, RegistryDir: o.RegistryDir, Config: config,
-		Changed: objects.want, Log: o.Log,
+		Changed: objects.addServed, Log: o.Log,
 	})
 	if err != nil {
 		return err
 	}
 	all := []parts.Part{
 		{Name: "flex host", Run: h.Run},
-		{Name: "flex report", Run: func(ctx context.Context) error { return h.Tell(ctx, o.RootDir) }},
+		{Name: "flex report", Run: func(ctx context.Context) error { return h.ServeReport(ctx, o.RootDir) }},
 		{Name: "flex bridge", Run: b.Run},
 	}
 	if o.Client != nil {
-		defer h.Subscribe(objects.hear)()
+		defer h.Subscribe(objects.setState)()
 		all = append(all, parts.Part{Name: "flex objects", Run: objects.run})
 	}
 	return errors.Join(parts.Run(ctx, o.Log, all), b.Close())
@@ -85,17 +86,18 @@ func (o BridgeOptions) config() (decide.Config, error) {
 	return config, nil
 }
 
-// cgroup returns where a driver's processes live, "" where we do.
+// cgroup returns the cgroup of a driver's processes; "" is the cgroup of this process.
 func (o BridgeOptions) cgroup(n decide.Name) string {
 	dir, err := driver.Cgroup(n)
 	if err != nil {
-		o.Log.Warn("what the driver leaves running may end with this process", "driver", n.String(), "err", err)
+		o.Log.Warn("the driver has no cgroup of its own: processes that it leaves running may end with this process",
+			"driver", n.String(), "err", err)
 	}
 	return dir
 }
 
-// Translation shows FlexVolumes as the CSI volumes that the bridge serves.
-// It is for a control plane without controllers of its own for them.
+// Translation presents FlexVolumes as the CSI volumes that the bridge serves. It is for a control
+// plane that has no controllers of its own for FlexVolumes.
 func Translation() kube.Translation {
 	return kube.Translation{Volume: decide.SourceOf, Inline: decide.InlineOf}
 }

@@ -9,29 +9,29 @@ import (
 	"volplane.dev/volplane/internal/flex/doctor"
 )
 
-// Diagnosis is what an examination of a driver found.
+// Diagnosis is the result of examining a driver.
 type Diagnosis = doctor.Report
 
 // Exam says which driver is examined, and with which volume.
 type Exam struct {
-	// Subject is a path of an executable, or the name of a driver that is
-	// installed in Dir; "" finds the plugin directory.
+	// Subject is the path of an executable, or the name of a driver that is installed in Dir. An
+	// empty Dir is found as Options.Dir is.
 	Subject, Dir string
-	// Options, FSType and Secrets are the volume's.
+	// Options, FSType and Secrets are those of the volume.
 	Options map[string]string
 	FSType  string
 	Secrets map[string]string
-	// GrowTo is how large the volume is made, in bytes, and stays; 0 makes none
-	// larger.
+	// GrowTo is the size in bytes to which the volume is expanded at the end of the examination; 0
+	// expands nothing. The volume keeps that size.
 	GrowTo int64
 }
 
-// Examine calls a driver as hosts do, and as no host should, with real
-// mounts in a scratch directory.
+// Examine calls a driver both as hosts do and in ways that hosts should not, with real mounts in a
+// scratch directory. It may be repeated.
 func Examine(ctx context.Context, e Exam) (Diagnosis, error) {
 	dir := ""
 	if info, err := os.Stat(e.Subject); err == nil && info.Mode().IsRegular() {
-		// A path may look like a name, and what is there is meant.
+		// A path may look like a driver's name; an existing file takes precedence.
 		if e.Subject, err = filepath.Abs(e.Subject); err != nil {
 			return Diagnosis{}, fmt.Errorf("find driver: %w", err)
 		}

@@ -15,40 +15,41 @@ import (
 	"volplane.dev/volplane/internal/flex/install"
 )
 
-// What the commands about FlexVolume drivers print.
+// Types of the results that the commands about FlexVolume drivers print.
 type (
-	// Report is what an installation did.
+	// Report is the result of an installation.
 	Report = install.Report
 	// Directory is a plugin directory and how it was found.
 	Directory = install.Directory
-	// State is what is known of one driver.
+	// State is the state of one driver.
 	State = host.State
 )
 
-// Dir is the plugin directory of Kubernetes.
+// Dir is the default plugin directory of Kubernetes.
 const Dir = install.Default
 
-// loadTime is how long a bridge that runs may take to load what was installed.
+// loadTime is how long a running bridge may take to load a driver that was installed.
 const loadTime = 15 * time.Second
 
-// Options are what the commands about installed drivers work with.
+// Options are the parameters of the commands about installed drivers.
 type Options struct {
-	// Name is the driver's, "example.com/lofs".
+	// Name is the driver's name, such as "example.com/lofs".
 	Name string
-	// Source is the executable to install, or the directory that holds it.
+	// Source is the executable to install, or the directory that contains it.
 	Source string
-	// Dir is the plugin directory; "" finds it: that of the control plane with
-	// DataDir, where several run.
+	// Dir is the plugin directory; if empty, it is found. DataDir selects the control plane whose
+	// directory is used if several run.
 	Dir, DataDir string
-	// RootDir is the root directory of the bridge that may run here; "" is that
-	// of the one that looks in the plugin directory.
+	// RootDir is the root directory of the bridge that may run on this host; if empty, that of the
+	// bridge that uses the plugin directory.
 	RootDir string
-	// PayloadDir is where directories are installed; "" is beside the plugin
-	// directory.
+	// PayloadDir is the directory into which directories are installed; if empty, one beside the
+	// plugin directory.
 	PayloadDir string
-	// NoInit starts no driver: they run in another root than this process.
+	// NoInit says that no driver is started: drivers run in another root filesystem than this
+	// process.
 	NoInit bool
-	// Force goes on when checks fail or volumes are in use.
+	// Force continues although checks fail or volumes are in use.
 	Force bool
 }
 
@@ -78,7 +79,7 @@ func (o Options) find() (Directory, error) {
 	return d, nil
 }
 
-// root returns the root directory of the bridge that may look in a directory.
+// root returns the root directory of the bridge that may use a plugin directory.
 func (o Options) root(d Directory) string {
 	return cmp.Or(o.RootDir, d.Root, install.DefaultRoot)
 }
@@ -99,12 +100,12 @@ func (o Options) options() (install.Options, error) {
 	}, err
 }
 
-// Install installs a driver that is not there yet.
+// Install installs a driver that is not installed yet. It may be repeated after an error.
 func Install(ctx context.Context, o Options) (Report, error) {
 	return o.install(ctx, false, true)
 }
 
-// Upgrade replaces a driver by another version.
+// Upgrade replaces an installed driver by another version. It may be repeated.
 func Upgrade(ctx context.Context, o Options) (Report, error) {
 	return o.install(ctx, true, false)
 }
@@ -128,7 +129,7 @@ func (o Options) install(ctx context.Context, upgrade, absent bool) (Report, err
 	return r, err
 }
 
-// verify asks the bridge, if one runs, what became of a driver.
+// verify asks the running bridge, if any, whether it has loaded the driver.
 func (o Options) verify(ctx context.Context, i install.Options, at time.Time, r *Report) {
 	ctx, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
@@ -137,8 +138,7 @@ func (o Options) verify(ctx context.Context, i install.Options, at time.Time, r 
 	}
 }
 
-// Keep installs a driver, and again whenever it is not as it should be,
-// until ctx ends.
+// Keep installs a driver, and installs it anew whenever it was changed or removed, until ctx ends.
 func Keep(ctx context.Context, o Options, log *slog.Logger, done func(Report)) error {
 	i, err := o.options()
 	if err != nil {
@@ -147,7 +147,7 @@ func Keep(ctx context.Context, o Options, log *slog.Logger, done func(Report)) e
 	return install.Keep(ctx, i, log, done)
 }
 
-// Rollback brings back the version before.
+// Rollback restores the previous version of a driver.
 func Rollback(ctx context.Context, o Options) (Report, error) {
 	i, err := o.options()
 	if err != nil {
@@ -161,7 +161,7 @@ func Rollback(ctx context.Context, o Options) (Report, error) {
 	return r, err
 }
 
-// Uninstall takes a driver away.
+// Uninstall removes a driver. It may be repeated after an error.
 func Uninstall(ctx context.Context, o Options) (Report, error) {
 	i, err := o.options()
 	if err != nil {
@@ -174,7 +174,7 @@ func Uninstall(ctx context.Context, o Options) (Report, error) {
 	return r, err
 }
 
-// Lint looks through a plugin directory for what hosts stumble over.
+// Lint checks a plugin directory for mistakes that make hosts ignore or misuse drivers.
 func Lint(ctx context.Context, o Options) (Directory, []decide.Finding, error) {
 	d, err := o.find()
 	if err != nil && !errors.Is(err, install.ErrNoDirectory) || d.Path == "" {
@@ -184,17 +184,17 @@ func Lint(ctx context.Context, o Options) (Directory, []decide.Finding, error) {
 	return d, findings, err
 }
 
-// Listing is what is known of all drivers of this host.
+// Listing is the state of all drivers of this host.
 type Listing struct {
 	Directory Directory `json:"directory"`
-	// Told says that a bridge that runs told it; else each driver's init was
-	// called to find out.
+	// Told says that the state is that of a running bridge; otherwise it was found by calling each
+	// driver's init.
 	Told    bool    `json:"told"`
 	Drivers []State `json:"drivers"`
 }
 
-// List returns what the bridge that runs here knows of its drivers. Without
-// one the drivers are looked at, and their volumes are those that are mounted.
+// List returns the state of the drivers as the running bridge has it. If none runs, the drivers are
+// probed, and their volumes are those that are mounted.
 func List(ctx context.Context, o Options) (Listing, error) {
 	d, err := o.find()
 	if err != nil && d.Path == "" {
@@ -226,7 +226,7 @@ func List(ctx context.Context, o Options) (Listing, error) {
 	return l, nil
 }
 
-// Select keeps the drivers of the names; a name that none has is an error.
+// Select removes all drivers but those with the names. A name that no driver has is an error.
 func (l *Listing) Select(names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -244,7 +244,7 @@ func (l *Listing) Select(names []string) error {
 	return nil
 }
 
-// Capabilities returns what a driver can do, as people read it.
+// Capabilities returns a driver's capabilities as a text for people.
 func Capabilities(s State) string {
 	if s.State != decide.Ready {
 		return ""
@@ -252,8 +252,8 @@ func Capabilities(s State) string {
 	return install.Capabilities(s.Capabilities)
 }
 
-// Skeleton writes a driver to begin with, and its test, into a directory; ""
-// is one of the driver's name. It returns the paths.
+// Skeleton writes a working example of a driver and its test into a directory; if dir is empty,
+// into a directory with the driver's name. It returns the paths of the files.
 func Skeleton(name, dir string) ([]string, error) {
 	n, err := decide.ParseName(name)
 	if err != nil {

@@ -21,60 +21,62 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// tellPause is the pause before what could not be written is written again: at
-// the start the Node is not there yet.
-const tellPause = time.Second
+// retryInterval is the time after which a failed write is retried: at the start the Node may not
+// exist yet.
+const retryInterval = time.Second
 
-// objects tells the API server of a host's FlexVolume drivers.
+// objects writes the state of a host's FlexVolume drivers to the API server.
 type objects struct {
 	client kubernetes.Interface
 	node   string
-	// dir is where the drivers are.
+	// dir is the plugin directory.
 	dir  string
 	log  *slog.Logger
 	wake chan struct{}
 
 	mu sync.Mutex
-	// objects are the CSIDrivers that have to be made, nil when that is somebody
-	// else's.
+	// objects holds the CSIDrivers that must be created, by name; nil if another component creates
+	// them.
 	objects map[string]bridge.Served
-	// drivers are what is wrong with each driver, refused why its CSIDriver is not
-	// as it has to be, told what the Node says.
-	drivers, refused map[string]string
-	told             string
+	// drivers holds what is wrong with each driver, or "", by CSI name.
+	drivers map[string]string
+	// objectErrors holds why the CSIDriver of a driver could not be created or changed.
+	objectErrors map[string]string
+	// written is the value of the Node's annotation.
+	written string
 }
 
 func newObjects(o BridgeOptions) *objects {
 	f := &objects{
 		client: o.Client, node: o.Node, dir: o.PluginDir, log: o.Log, wake: make(chan struct{}, 1),
-		drivers: map[string]string{}, refused: map[string]string{},
+		drivers: map[string]string{}, objectErrors: map[string]string{},
 	}
 	if o.Objects {
 		f.objects = map[string]bridge.Served{}
 	}
-	f.poke()
+	f.notify()
 	return f
 }
 
-func (f *objects) poke() {
+func (f *objects) notify() {
 	select {
 	case f.wake <- struct{}{}:
 	default:
 	}
 }
 
-// want is told of each driver that is served.
-func (f *objects) want(s bridge.Served) {
+// addServed adds a driver that is served.
+func (f *objects) addServed(s bridge.Served) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.objects != nil {
 		f.objects[s.Name] = s
 	}
-	f.poke()
+	f.notify()
 }
 
-// hear is told where each driver stands.
-func (f *objects) hear(s host.State) {
+// setState takes the state of a driver.
+func (f *objects) setState(s host.State) {
 	n, err := decide.ParseName(s.Name)
 	if err != nil {
 		return
@@ -99,12 +101,12 @@ func (f *objects) hear(s host.State) {
 	default:
 		f.drivers[name] = s.Message
 	}
-	f.poke()
+	f.notify()
 }
 
-// run writes what is not written yet, again until that has gone well.
+// run writes what has changed and retries until it succeeds.
 func (f *objects) run(ctx context.Context) error {
-	tick := time.NewTicker(tellPause)
+	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -113,15 +115,15 @@ func (f *objects) run(ctx context.Context) error {
 		case <-f.wake:
 		case <-tick.C:
 		}
-		f.make(ctx)
-		if err := f.tell(ctx); err != nil && ctx.Err() == nil {
-			f.log.Debug("node cannot be told of FlexVolume drivers, will be tried again", "node", f.node, "err", err)
+		f.createObjects(ctx)
+		if err := f.annotateNode(ctx); err != nil && ctx.Err() == nil {
+			f.log.Debug("the FlexVolume drivers cannot be written to the node, will be retried", "node", f.node, "err", err)
 		}
 	}
 }
 
-// make has the API server have the objects that are wanted.
-func (f *objects) make(ctx context.Context) {
+// createObjects creates the CSIDriver objects that are missing or wrong.
+func (f *objects) createObjects(ctx context.Context) {
 	f.mu.Lock()
 	all := f.objects
 	if all != nil {
@@ -133,40 +135,40 @@ func (f *objects) make(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		f.refuse(s, err)
+		f.recordError(s, err)
 	}
 }
 
-// refuse keeps why an object could not be made, which is told once, and what
-// could not be made, unless something newer is wanted.
-func (f *objects) refuse(s bridge.Served, err error) {
+// recordError stores why an object could not be created, and logs it once. The creation is retried,
+// unless the driver has changed meanwhile.
+func (f *objects) recordError(s bridge.Served, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err == nil {
-		delete(f.refused, s.Name)
+		delete(f.objectErrors, s.Name)
 		return
 	}
-	if f.refused[s.Name] != err.Error() {
-		f.log.Error("CSIDriver of a FlexVolume driver cannot be made, will be tried again", "driver", s.Name, "err", err)
-		f.refused[s.Name] = err.Error()
+	if f.objectErrors[s.Name] != err.Error() {
+		f.log.Error("the CSIDriver of a FlexVolume driver cannot be created, will be retried", "driver", s.Name, "err", err)
+		f.objectErrors[s.Name] = err.Error()
 	}
 	if _, newer := f.objects[s.Name]; !newer {
 		f.objects[s.Name] = s
 	}
 }
 
-// tell writes the drivers to the Node, if that says something else.
-func (f *objects) tell(ctx context.Context) error {
+// annotateNode writes the state of the drivers to the Node, if it has changed.
+func (f *objects) annotateNode(ctx context.Context) error {
 	f.mu.Lock()
 	drivers := maps.Clone(f.drivers)
-	for name, why := range f.refused {
+	for name, why := range f.objectErrors {
 		if wrong, known := drivers[name]; known && wrong == "" {
 			drivers[name] = why
 		}
 	}
 	f.mu.Unlock()
 	text, err := json.Marshal(drivers)
-	if err != nil || string(text) == f.told {
+	if err != nil || string(text) == f.written {
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
@@ -179,13 +181,12 @@ func (f *objects) tell(ctx context.Context) error {
 		metav1.PatchOptions{}); err != nil {
 		return fmt.Errorf("annotate node %s: %w", f.node, err)
 	}
-	f.told = string(text)
+	f.written = string(text)
 	return nil
 }
 
-// ensure makes the object of a driver, and makes it anew when it is one of ours
-// that says something else of attaching, which cannot be changed. What else an
-// administrator changed stays.
+// ensure creates the CSIDriver of a driver. If volplane created it with another attachRequired,
+// which is immutable, the object is replaced. Other changes of an administrator are kept.
 func (f *objects) ensure(ctx context.Context, want *storagev1.CSIDriver) error {
 	drivers := f.client.StorageV1().CSIDrivers()
 	has, err := drivers.Get(ctx, want.Name, metav1.GetOptions{})
@@ -205,7 +206,7 @@ func (f *objects) ensure(ctx context.Context, want *storagev1.CSIDriver) error {
 	}
 	_, err = drivers.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		return nil // the bridge of another node was here meanwhile
+		return nil // the bridge of another node has created it meanwhile
 	}
 	return err
 }

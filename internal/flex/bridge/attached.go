@@ -7,20 +7,19 @@ import (
 	flex "volplane.dev/volplane/internal/flex/driver"
 )
 
-// putAttaching writes down that a volume may be attached from now on. Who is about
-// to detach another one that the driver knows by the same name sees it, or has
-// ended.
+// putAttaching writes a record that a volume may be attached from now on. A detach of another
+// volume that the driver knows by the same name either sees this record or has ended.
 func (d *driver) putAttaching(r *record, node string) error {
-	defer d.b.names.hold(d.nameKey(r.DetachName, node))()
+	defer d.b.names.lock(d.nameKey(r.DetachName, node))()
 	return d.b.records.put(r)
 }
 
-// release detaches a volume from a node and forgets it, unless the driver knows
-// another one by the name that is attached there still: two objects can stand for
-// the same data. Who detaches the last one detaches it.
+// release detaches a volume from a node and removes its record. It does not detach if another
+// attached volume has the same name for the driver, because two objects can stand for the same
+// data: the last one is detached.
 func (d *driver) release(ctx context.Context, now *flex.Driver, r *record, name, node string) error {
-	defer d.b.names.hold(d.nameKey(name, node))()
-	others := d.b.records.of(d.name, func(o *record) bool {
+	defer d.b.names.lock(d.nameKey(name, node))()
+	others := d.b.records.list(d.name, func(o *record) bool {
 		at := o.Place
 		if o.Kind == published {
 			at = d.b.Node
@@ -33,12 +32,12 @@ func (d *driver) release(ctx context.Context, now *flex.Driver, r *record, name,
 			return err
 		}
 	}
-	return d.b.records.drop(r)
+	return d.b.records.remove(r)
 }
 
 func (d *driver) nameKey(name, node string) string { return d.csi + "\x00" + name + "\x00" + node }
 
-// locks are one for each key that somebody holds. The zero locks is ready.
+// locks is a set of mutexes, one for each key in use. The zero value is ready for use.
 type locks struct {
 	mu  sync.Mutex
 	all map[string]*lock
@@ -46,12 +45,12 @@ type locks struct {
 
 type lock struct {
 	sync.Mutex
-	// users are who holds it and who waits for it.
+	// users is the number of goroutines that hold the mutex or wait for it.
 	users int
 }
 
-// hold waits until nobody else holds the key, and returns what ends that.
-func (l *locks) hold(key string) (end func()) {
+// lock waits until nobody else holds the key, and returns a function that releases it.
+func (l *locks) lock(key string) (end func()) {
 	l.mu.Lock()
 	if l.all == nil {
 		l.all = map[string]*lock{}

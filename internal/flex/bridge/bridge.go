@@ -20,78 +20,78 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// Host finds drivers; *host.Host is one.
+// Host finds drivers. It is implemented by *host.Host.
 type Host interface {
-	// Get returns a driver that is ready, Kept one that can at least unmount and
-	// detach. The errors say why there is none.
+	// Get returns a driver that is ready. Kept returns a driver that can at least unmount and
+	// detach. Their errors say why there is none.
 	Get(decide.Name) (*flex.Driver, error)
 	Kept(decide.Name) (*flex.Driver, error)
-	// Subscribe tells where each driver stands, and each change.
+	// Subscribe calls a function with the state of each driver, and again at each change.
 	Subscribe(func(host.State)) (cancel func())
-	// Keep says that somebody needs a driver, until Drop.
+	// Keep says that user, a volume for example, needs a driver until Drop is called.
 	Keep(name decide.Name, user string)
 	Drop(name decide.Name, user string)
 }
 
-// Options say where a bridge works.
+// Options configure a bridge.
 type Options struct {
 	// Host finds the drivers.
 	Host Host
-	// Node is the name of this host's Node, which is the driver's name of it,
-	// too.
+	// Node is the name of this host's Node, and also the node id of the CSI drivers.
 	Node string
-	// RootDir holds mounts and records. Its path has three parts. One bridge at
-	// a time uses it.
+	// RootDir is the directory of mounts and records. Its path must have three components. Only one
+	// bridge can use it at a time.
 	RootDir string
-	// SocketDir holds a directory for each driver, with its socket csi.sock.
+	// SocketDir is the directory below which each driver has a directory with its socket csi.sock.
 	SocketDir string
-	// RegistryDir is where the node agent looks for registration sockets; empty
-	// announces nothing.
+	// RegistryDir is the directory in which the node agent looks for registration sockets; if
+	// empty, drivers are not registered.
 	RegistryDir string
-	// Config is the administrator's.
+	// Config is the administrator's configuration.
 	Config decide.Config
-	// Changed, if any, is told of each driver when it is served, and when what
-	// it can do has changed. It must not wait.
+	// Changed, if set, is called with each driver when it is served, and again when its
+	// capabilities have changed. It must not block.
 	Changed func(Served)
-	// Log receives what is worth telling.
+	// Log is the log of the bridge.
 	Log *slog.Logger
 }
 
 // Served is a driver that is served.
 type Served struct {
-	// Name is the CSI driver's; Attach says that its volumes are attached.
+	// Name is the CSI driver's name. Attach says that its volumes have to be attached.
 	Name   string
 	Attach bool
 }
 
 const (
-	// again is the pause before a driver that could not be served is served
-	// anew.
-	again = 10 * time.Second
-	// lockWait is how long another bridge may hold the root directory still.
+	// retryInterval is the time after which a driver that could not be served is retried.
+	retryInterval = 10 * time.Second
+	// lockWait is how long another bridge, which is ending, may still hold the root directory's
+	// lock.
 	lockWait = 2 * time.Second
-	// farewell bounds how long answers under way are waited for; the work that
-	// they are about goes on.
-	farewell = time.Second
+	// stopTimeout is how long the end of a server waits for answers in flight; the work of those
+	// calls goes on.
+	stopTimeout = time.Second
 )
 
 // Bridge serves the drivers of one host.
 type Bridge struct {
 	Options
 	records *records
-	works   works
-	// names are those of attached volumes and of private directories, held by who
-	// sees to it that one volume has them.
+	calls   calls
+	// names serializes work on the names of attached volumes and on private directories, so that
+	// each belongs to one volume only.
 	names locks
 	table mount.Table
 	lock  *os.File
-	// unnamed are the drivers that have been complained of. It is Run's.
-	unnamed map[decide.Name]bool
+	// reported holds the drivers without a possible CSI name that were logged already. Only Run
+	// uses it.
+	reported map[decide.Name]bool
 }
 
-// Open reads what an earlier life left in the root directory, which it makes.
-// The host keeps the drivers that are needed for it: Open comes before the host
-// begins to look. Close ends what it began.
+// Open reads the records in the root directory, which it creates if needed, and makes the Host keep
+// the drivers that they need: it must be called before the Host runs. Close must be called at the
+// end. Open may be repeated after an error.
 func Open(o Options) (*Bridge, error) {
 	if err := checkRoot(o.RootDir); err != nil {
 		return nil, err
@@ -109,15 +109,15 @@ func Open(o Options) (*Bridge, error) {
 	if err != nil {
 		return nil, fmt.Errorf("another bridge works in %s: %w", o.RootDir, err)
 	}
-	b := &Bridge{Options: o, lock: lock, unnamed: map[decide.Name]bool{}}
+	b := &Bridge{Options: o, lock: lock, reported: map[decide.Name]bool{}}
 	if b.records, err = openRecords(filepath.Join(state, "volumes"), o.Host, o.Log); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	return b, nil
 }
 
-// Close lets another bridge work in the root directory, and removes that if
-// nothing is in it any more. The host has ended by then.
+// Close releases the lock of the root directory, and removes the directory if it is empty. The Host
+// must have ended.
 func (b *Bridge) Close() error {
 	dir := func(path string) string { return filepath.Join(b.RootDir, path) }
 	for _, name := range []string{"drivers.json", "drivers.lock"} {
@@ -137,7 +137,7 @@ func (b *Bridge) Close() error {
 	return errors.Join(b.table.Close(), b.lock.Close())
 }
 
-// removeEmpty removes the directories of a pattern that nothing is in.
+// removeEmpty removes the empty directories that match a pattern.
 func (b *Bridge) removeEmpty(pattern string) {
 	found, _ := filepath.Glob(filepath.Join(b.RootDir, pattern))
 	for _, path := range found {
@@ -145,11 +145,10 @@ func (b *Bridge) removeEmpty(pattern string) {
 	}
 }
 
-// Run serves the drivers that the host finds until ctx ends. Volumes stay
-// mounted.
+// Run serves the drivers that the Host finds until ctx ends. Volumes stay mounted.
 func (b *Bridge) Run(ctx context.Context) error {
-	n := &news{wake: make(chan struct{}, 1), states: map[string]host.State{}}
-	defer b.Host.Subscribe(n.hear)()
+	n := &stateQueue{wake: make(chan struct{}, 1), states: map[string]host.State{}}
+	defer b.Host.Subscribe(n.add)()
 	serving := map[decide.Name]*server{}
 	defer func() {
 		for _, s := range serving {
@@ -159,10 +158,10 @@ func (b *Bridge) Run(ctx context.Context) error {
 			<-s.ended
 		}
 	}()
-	tick := time.NewTicker(again)
+	tick := time.NewTicker(retryInterval)
 	defer tick.Stop()
 	for {
-		b.follow(ctx, serving, n.now())
+		b.follow(ctx, serving, n.drain())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -172,14 +171,14 @@ func (b *Bridge) Run(ctx context.Context) error {
 	}
 }
 
-// news are the newest states, by name.
-type news struct {
+// stateQueue holds the states of drivers that have changed since the last drain, by name.
+type stateQueue struct {
 	wake   chan struct{}
 	mu     sync.Mutex
 	states map[string]host.State
 }
 
-func (n *news) hear(s host.State) {
+func (n *stateQueue) add(s host.State) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.states[s.Name] = s; s.State == decide.Removed && s.InUse == 0 {
@@ -191,26 +190,26 @@ func (n *news) hear(s host.State) {
 	}
 }
 
-func (n *news) now() []host.State {
+func (n *stateQueue) drain() []host.State {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.SortedFunc(maps.Values(n.states), func(a, b host.State) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// follow starts and ends servers as the drivers' states want it.
+// follow starts and stops servers according to the states of the drivers.
 func (b *Bridge) follow(ctx context.Context, serving map[decide.Name]*server, states []host.State) {
 	wanted := map[decide.Name]bool{}
 	for _, state := range states {
 		name, err := decide.ParseName(state.Name)
-		if err != nil || !b.named(name) {
+		if err != nil || !b.checkCSIName(name) {
 			continue
 		}
 		has := serving[name]
-		if has == nil && !begins(state) {
+		if has == nil && !mustServe(state) {
 			continue
 		}
 		wanted[name] = true
-		if has.lives() && has.driver.ability == b.abilityOf(state, name, has) {
+		if has.running() && has.driver.ability == b.abilityOf(state, name, has) {
 			continue
 		}
 		has.end()
@@ -227,32 +226,31 @@ func (b *Bridge) follow(ctx context.Context, serving map[decide.Name]*server, st
 	})
 }
 
-// begins says whether a driver that is not served has to be: it is ready, or it
-// is not and there is something to take away with what is kept of it. What one
-// can do whose init is running is known soon.
-func begins(s host.State) bool {
+// mustServe says whether a driver that is not served has to be: if it is ready, or if it is not but
+// volumes must be undone with its kept version. A driver whose init is still running is waited for.
+func mustServe(s host.State) bool {
 	return s.State == decide.Ready || s.State != decide.Probing && s.InUse > 0
 }
 
-// named says whether a driver can have a CSI name, and tells once if it cannot.
-func (b *Bridge) named(n decide.Name) bool {
+// checkCSIName says whether a driver can have a CSI name, and logs it once if not.
+func (b *Bridge) checkCSIName(n decide.Name) bool {
 	_, err := n.CSI()
-	if err != nil && !b.unnamed[n] {
-		b.unnamed[n] = true
+	if err != nil && !b.reported[n] {
+		b.reported[n] = true
 		b.Log.Error("driver cannot be served", "driver", n.String(), "err", err)
 	}
 	return err == nil
 }
 
-// ability is what a driver is announced to be able to do.
+// ability holds the capabilities with which a driver is served.
 type ability struct {
 	decide.Capabilities
 	provision, expand bool
 }
 
-// abilityOf returns what a driver can do as far as it is known: what it said
-// when it was ready, or what it is served with, or what its kept version said.
-// As long as volumes of it are attached or staged, it can undo that.
+// abilityOf returns the capabilities of a driver: those of its last successful init, else those
+// with which it is served now, else those of its kept version. As long as volumes are attached or
+// staged, the capability to undo that is included.
 func (b *Bridge) abilityOf(state host.State, n decide.Name, has *server) ability {
 	settings := b.Config.Of(n)
 	a := ability{Capabilities: decide.Defaults(), provision: settings.Provision}
@@ -266,7 +264,7 @@ func (b *Bridge) abilityOf(state host.State, n decide.Name, has *server) ability
 	}
 	a.expand = !settings.SkipExpandVolume || a.RequiresFSResize
 	if !a.Attach {
-		a.Attach = len(b.records.of(n, func(r *record) bool { return r.Kind == attached || r.Kind == staged })) > 0
+		a.Attach = len(b.records.list(n, func(r *record) bool { return r.Kind == attached || r.Kind == staged })) > 0
 	}
 	return a
 }

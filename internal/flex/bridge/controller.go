@@ -11,7 +11,7 @@ import (
 	flex "volplane.dev/volplane/internal/flex/driver"
 )
 
-// ControllerGetCapabilities says what the controller service can do.
+// ControllerGetCapabilities returns the capabilities of the controller service.
 func (d *driver) ControllerGetCapabilities(
 	context.Context, *csipb.ControllerGetCapabilitiesRequest,
 ) (*csipb.ControllerGetCapabilitiesResponse, error) {
@@ -60,7 +60,7 @@ func (d *driver) ControllerPublishVolume(
 		Kind: attached, Driver: d.name, Volume: r.GetVolumeId(), Place: r.GetNodeId(), Step: attaching,
 		Name: r.GetVolumeId(), FSType: u.fsType, ReadOnly: u.readOnly || r.GetReadonly(), Options: options,
 	}
-	out, err := d.b.works.do(ctx, d.attachKey(want.Volume), &work{path: want.Place, request: r},
+	out, err := d.b.calls.do(ctx, d.attachKey(want.Volume), &inFlight{path: want.Place, request: r},
 		func(ctx context.Context) (proto.Message, error) {
 			return d.attach(ctx, want)
 		})
@@ -72,7 +72,7 @@ func (d *driver) ControllerPublishVolume(
 
 func (d *driver) attachKey(volumeID string) string { return "attach " + d.csi + " " + volumeID }
 
-// attach attaches a volume unless the driver says that it is attached still.
+// attach attaches a volume unless it is attached already.
 func (d *driver) attach(ctx context.Context, want *record) (proto.Message, error) {
 	now, err := d.ready()
 	if err != nil {
@@ -81,7 +81,7 @@ func (d *driver) attach(ctx context.Context, want *record) (proto.Message, error
 	if !now.Capabilities.Attach {
 		return &csipb.ControllerPublishVolumeResponse{}, nil
 	}
-	if has, err := d.attachedStill(ctx, now, want); has != nil || err != nil {
+	if has, err := d.findAttached(ctx, now, want); has != nil || err != nil {
 		return contextOf(has), err
 	}
 	if want.DetachName, err = now.VolumeName(ctx, want.volume()); err != nil {
@@ -100,14 +100,14 @@ func (d *driver) attach(ctx context.Context, want *record) (proto.Message, error
 	return contextOf(want), nil
 }
 
-// attachedStill returns the record of a volume that is attached as it is wanted:
-// if the driver cannot say whether it is, what was done last holds.
-func (d *driver) attachedStill(ctx context.Context, now *flex.Driver, want *record) (*record, error) {
+// findAttached returns the record of a volume that is attached as requested, or nil. If the driver
+// cannot say whether the volume is attached, the record counts.
+func (d *driver) findAttached(ctx context.Context, now *flex.Driver, want *record) (*record, error) {
 	has := d.b.records.get(d.name, attached, want.Volume, want.Place)
 	if has == nil || has.Step != done {
 		return nil, nil
 	}
-	if !has.like(want) {
+	if !has.sameUse(want) {
 		return nil, status.Errorf(codes.AlreadyExists,
 			"volume %s is attached to %.80q already in another way; detach it first", want.Volume, want.Place)
 	}
@@ -118,7 +118,7 @@ func (d *driver) attachedStill(ctx context.Context, now *flex.Driver, want *reco
 	return has, nil
 }
 
-// contextOf returns what the node has to know of an attachment; nil is none.
+// contextOf returns the publish context for the node; nil if it is empty.
 func contextOf(r *record) *csipb.ControllerPublishVolumeResponse {
 	out := &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{}}
 	if r == nil {
@@ -133,16 +133,15 @@ func contextOf(r *record) *csipb.ControllerPublishVolumeResponse {
 	return out
 }
 
-// ControllerUnpublishVolume detaches a volume from a node, or from all that it
-// is known to be attached to.
+// ControllerUnpublishVolume detaches a volume from a node, or from all nodes that records name.
 func (d *driver) ControllerUnpublishVolume(
 	ctx context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	one := &work{path: r.GetNodeId(), wide: r.GetNodeId() == "", request: r}
-	out, err := d.b.works.do(ctx, d.attachKey(r.GetVolumeId()), one, func(ctx context.Context) (proto.Message, error) {
+	one := &inFlight{path: r.GetNodeId(), wholeVolume: r.GetNodeId() == "", request: r}
+	out, err := d.b.calls.do(ctx, d.attachKey(r.GetVolumeId()), one, func(ctx context.Context) (proto.Message, error) {
 		return &csipb.ControllerUnpublishVolumeResponse{}, d.detachAll(ctx, r.GetVolumeId(), r.GetNodeId())
 	})
 	if err != nil {
@@ -152,11 +151,11 @@ func (d *driver) ControllerUnpublishVolume(
 }
 
 func (d *driver) detachAll(ctx context.Context, volumeID, node string) error {
-	all := d.b.records.of(d.name, func(r *record) bool {
+	all := d.b.records.list(d.name, func(r *record) bool {
 		return r.Kind == attached && r.Volume == volumeID && (node == "" || r.Place == node)
 	})
 	if len(all) == 0 && node != "" {
-		// Attached in another life, or by somebody else: as Kubernetes does.
+		// It may have been attached without a record. Kubernetes detaches then, too.
 		all = append(all, &record{Kind: attached, Driver: d.name, Volume: volumeID, Place: node})
 	}
 	now, err := d.kept()
@@ -171,12 +170,13 @@ func (d *driver) detachAll(ctx context.Context, volumeID, node string) error {
 	return nil
 }
 
-// detach refuses while this host still has the volume mounted.
+// detach detaches a volume. It fails while the volume is mounted on this host, also without a
+// record.
 func (d *driver) detach(ctx context.Context, now *flex.Driver, r *record) error {
 	if r.Place == d.b.Node {
 		// Also without a record.
 		paths := []string{deviceDir(d.b.RootDir, d.name, r.Volume)}
-		for _, here := range d.b.records.of(d.name,
+		for _, here := range d.b.records.list(d.name,
 			func(o *record) bool { return o.Volume == r.Volume && o.Kind == published }) {
 			paths = append(paths, here.Dir)
 		}
@@ -196,11 +196,11 @@ func (d *driver) detach(ctx context.Context, now *flex.Driver, r *record) error 
 	return d.release(ctx, now, r, name, r.Place)
 }
 
-// CreateVolume makes a volume that is nothing but options for the driver. No
-// driver is called: what it keeps the data in it makes when it is mounted.
+// CreateVolume creates a volume, which consists only of options for the driver. The driver is not
+// called: it allocates storage when the volume is mounted.
 func (d *driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	if !d.provision {
-		return nil, status.Error(codes.Unimplemented, "the configuration does not let this driver's volumes be made")
+		return nil, status.Error(codes.Unimplemented, "the configuration does not allow to create volumes of this driver")
 	}
 	if err := checkCreate(r); err != nil {
 		return nil, err
@@ -211,11 +211,11 @@ func (d *driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest)
 		return nil, err
 	}
 	want := &record{Kind: made, Driver: d.name, Volume: r.GetName(), Options: options, Bytes: need}
-	out, err := d.b.works.do(ctx, d.madeKey(want.Volume), &work{wide: true, request: r},
+	out, err := d.b.calls.do(ctx, d.createKey(want.Volume), &inFlight{wholeVolume: true, request: r},
 		func(context.Context) (proto.Message, error) {
 			return &csipb.CreateVolumeResponse{
 				Volume: &csipb.Volume{VolumeId: want.Volume, CapacityBytes: need, VolumeContext: options},
-			}, d.make(want)
+			}, d.createVolume(want)
 		})
 	if err != nil {
 		return nil, err
@@ -223,16 +223,17 @@ func (d *driver) CreateVolume(ctx context.Context, r *csipb.CreateVolumeRequest)
 	return out.(*csipb.CreateVolumeResponse), nil
 }
 
-func (d *driver) madeKey(volumeID string) string { return "made " + d.csi + " " + volumeID }
+func (d *driver) createKey(volumeID string) string { return "made " + d.csi + " " + volumeID }
 
-func (d *driver) make(want *record) error {
-	if has := d.b.records.get(d.name, made, want.Volume, ""); has != nil && (has.Bytes != want.Bytes || !has.like(want)) {
+func (d *driver) createVolume(want *record) error {
+	has := d.b.records.get(d.name, made, want.Volume, "")
+	if has != nil && (has.Bytes != want.Bytes || !has.sameUse(want)) {
 		return status.Errorf(codes.AlreadyExists, "volume %s is there with another size or other parameters", want.Volume)
 	}
 	return d.b.records.put(want)
 }
 
-// checkCreate refuses what no FlexVolume can be.
+// checkCreate refuses requests that FlexVolume cannot fulfil.
 func checkCreate(r *csipb.CreateVolumeRequest) error {
 	if err := checkID(r.GetName()); err != nil {
 		return err
@@ -251,7 +252,7 @@ func checkCreate(r *csipb.CreateVolumeRequest) error {
 	return checkRange(r.GetCapacityRange())
 }
 
-// checkRange refuses sizes that there are not.
+// checkRange refuses contradictory sizes.
 func checkRange(r *csipb.CapacityRange) error {
 	need, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if need < 0 || limit < 0 || limit > 0 && need > limit {
@@ -260,14 +261,14 @@ func checkRange(r *csipb.CapacityRange) error {
 	return nil
 }
 
-// DeleteVolume forgets a volume. Its data stays where the driver has it.
+// DeleteVolume removes the record of a volume. The driver keeps its data.
 func (d *driver) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest) (*csipb.DeleteVolumeResponse, error) {
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, err
 	}
-	out, err := d.b.works.do(ctx, d.madeKey(r.GetVolumeId()), &work{wide: true, request: r},
+	out, err := d.b.calls.do(ctx, d.createKey(r.GetVolumeId()), &inFlight{wholeVolume: true, request: r},
 		func(context.Context) (proto.Message, error) {
-			return &csipb.DeleteVolumeResponse{}, d.unmake(r.GetVolumeId())
+			return &csipb.DeleteVolumeResponse{}, d.deleteVolume(r.GetVolumeId())
 		})
 	if err != nil {
 		return nil, err
@@ -275,17 +276,17 @@ func (d *driver) DeleteVolume(ctx context.Context, r *csipb.DeleteVolumeRequest)
 	return out.(*csipb.DeleteVolumeResponse), nil
 }
 
-func (d *driver) unmake(volumeID string) error {
-	if used := d.b.records.of(d.name,
+func (d *driver) deleteVolume(volumeID string) error {
+	if used := d.b.records.list(d.name,
 		func(o *record) bool { return o.Volume == volumeID && o.Kind != made }); len(used) > 0 {
 		return status.Errorf(codes.FailedPrecondition, "volume %s is %s at %s; end that first", volumeID, used[0].Kind,
 			used[0].Place)
 	}
-	return d.b.records.drop(&record{Kind: made, Driver: d.name, Volume: volumeID})
+	return d.b.records.remove(&record{Kind: made, Driver: d.name, Volume: volumeID})
 }
 
-// ValidateVolumeCapabilities confirms what can be had of any volume. Which ones
-// exist the driver does not tell; of those that were made here it is known.
+// ValidateVolumeCapabilities confirms the capabilities that any volume has. Drivers cannot list
+// volumes; a volume is known to exist if it was created or used here.
 func (d *driver) ValidateVolumeCapabilities(
 	_ context.Context, r *csipb.ValidateVolumeCapabilitiesRequest,
 ) (*csipb.ValidateVolumeCapabilitiesResponse, error) {
@@ -295,7 +296,7 @@ func (d *driver) ValidateVolumeCapabilities(
 	if len(r.GetVolumeCapabilities()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "no capability")
 	}
-	if known := d.b.records.of(d.name, func(o *record) bool { return o.Volume == r.GetVolumeId() }); len(known) == 0 &&
+	if known := d.b.records.list(d.name, func(o *record) bool { return o.Volume == r.GetVolumeId() }); len(known) == 0 &&
 		d.provision {
 		return nil, status.Errorf(codes.NotFound, "volume %s was neither made nor used here", r.GetVolumeId())
 	}

@@ -16,9 +16,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// failure gives an error its gRPC code. The codes by which CSI says that the
-// effect may be there are kept for errors of which that is not known. The values
-// of secrets are taken out, wherever the text comes from.
+// failure returns an error with its gRPC code and without the values of secrets. The codes that CSI
+// uses for unknown outcomes are used only for errors whose outcome is unknown.
 func failure(err error, secrets *redact.Secrets) error {
 	if err == nil {
 		return nil
@@ -71,7 +70,7 @@ func codeOf(err error) codes.Code {
 	return codes.Internal
 }
 
-// isFinal says whether a call that failed has left nothing.
+// isFinal says whether a failed call has left nothing behind.
 func isFinal(err error) bool {
 	var call *flex.CallError
 	return !errors.As(err, &call) || call.Outcome == volume.Failed

@@ -13,9 +13,9 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// at returns the record of a volume that is staged or published at a path.
-func (d *driver) at(volumeID, path string) (*record, error) {
-	all := d.b.records.of(d.name, func(r *record) bool {
+// findAt returns the record of a volume that is staged or published at a path.
+func (d *driver) findAt(volumeID, path string) (*record, error) {
+	all := d.b.records.list(d.name, func(r *record) bool {
 		return r.Volume == volumeID && r.Place == path && (r.Kind == staged || r.Kind == published) && r.Step == done
 	})
 	if len(all) == 0 {
@@ -24,7 +24,7 @@ func (d *driver) at(volumeID, path string) (*record, error) {
 	return all[0], nil
 }
 
-// NodeGetVolumeStats says how full the volume at a path is.
+// NodeGetVolumeStats returns the used and free space of the volume at a path.
 func (d *driver) NodeGetVolumeStats(
 	_ context.Context, r *csipb.NodeGetVolumeStatsRequest,
 ) (*csipb.NodeGetVolumeStatsResponse, error) {
@@ -37,7 +37,7 @@ func (d *driver) NodeGetVolumeStats(
 	if !d.SupportsMetrics {
 		return nil, status.Error(codes.Unimplemented, "the driver's filesystems do not tell how full they are")
 	}
-	if _, err := d.at(r.GetVolumeId(), r.GetVolumePath()); err != nil {
+	if _, err := d.findAt(r.GetVolumeId(), r.GetVolumePath()); err != nil {
 		return nil, err
 	}
 	u, err := mount.Stat(r.GetVolumePath())
@@ -50,8 +50,8 @@ func (d *driver) NodeGetVolumeStats(
 	}}, nil
 }
 
-// NodeExpandVolume makes the volume and its filesystem larger. It is all done on
-// the node: only there the volume's options are known.
+// NodeExpandVolume expands the volume and its filesystem. Both happen on the node, because only
+// there the volume's options are known.
 func (d *driver) NodeExpandVolume(
 	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {
@@ -67,11 +67,11 @@ func (d *driver) NodeExpandVolume(
 	if err := checkRange(r.GetCapacityRange()); err != nil {
 		return nil, err
 	}
-	one, err := d.at(r.GetVolumeId(), r.GetVolumePath())
+	one, err := d.findAt(r.GetVolumeId(), r.GetVolumePath())
 	if err != nil {
 		return nil, err
 	}
-	out, err := d.b.works.do(ctx, d.nodeKey(one.Volume), &work{path: one.Place, wide: true, request: r},
+	out, err := d.b.calls.do(ctx, d.nodeKey(one.Volume), &inFlight{path: one.Place, wholeVolume: true, request: r},
 		func(ctx context.Context) (proto.Message, error) {
 			size, err := d.grow(ctx, one, r.GetCapacityRange().GetRequiredBytes())
 			return &csipb.NodeExpandVolumeResponse{CapacityBytes: size}, err
@@ -108,13 +108,14 @@ func (d *driver) grow(ctx context.Context, r *record, size int64) (int64, error)
 	}
 	err = now.ExpandFS(ctx, r.volume(), r.Device, dir, size, old)
 	if errors.Is(err, flex.ErrNotSupported) && r.Device == "" {
-		// What has no device has no filesystem of ours on it.
+		// Without a device, the filesystem was not made by the bridge.
 		err = nil
 	}
 	return size, err
 }
 
-// sizeOf returns how large a volume is: its device, or what its filesystem says.
+// sizeOf returns the size of a volume in bytes: that of its device or, without one, of its
+// filesystem.
 func sizeOf(device, dir string) (int64, error) {
 	if device != "" {
 		if size, err := mount.DeviceSize(device); err == nil && size > 0 {

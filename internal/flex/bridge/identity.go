@@ -12,18 +12,19 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// unknownVersion stands for that of a driver that is not ready.
+// unknownVersion is the version of a driver that is not ready.
 const unknownVersion = "none"
 
-// Object returns the CSIDriver object that a driver has to have.
+// Object returns the CSIDriver object that a driver needs.
 func Object(s Served) *storagev1.CSIDriver {
 	return &storagev1.CSIDriver{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Name, Labels: map[string]string{volume.LabelMadeBy: volume.Program}},
 		Spec: storagev1.CSIDriverSpec{
 			AttachRequired: ptr.To(s.Attach),
-			// mount is told of the Pod (F-008), and inline volumes are recognised.
+			// The driver gets the Pod's name with each mount (F-008), and inline volumes are
+			// recognized.
 			PodInfoOnMount: ptr.To(true),
-			// The group is given to the driver, and the bridge does the rest.
+			// The fsGroup is passed to the driver, and the bridge changes the files.
 			FSGroupPolicy: ptr.To(storagev1.FileFSGroupPolicy),
 			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{
 				storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral,
@@ -32,7 +33,7 @@ func Object(s Served) *storagev1.CSIDriver {
 	}
 }
 
-// GetPluginInfo names the driver; its version is the hash of its executable.
+// GetPluginInfo returns the driver's name; its version is the hash of its executable.
 func (d *driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*csipb.GetPluginInfoResponse, error) {
 	version := unknownVersion
 	if now, err := d.kept(); err == nil {
@@ -41,17 +42,17 @@ func (d *driver) GetPluginInfo(context.Context, *csipb.GetPluginInfoRequest) (*c
 	return &csipb.GetPluginInfoResponse{Name: d.csi, VendorVersion: version}, nil
 }
 
-// Probe says whether the driver is ready. One that volumes have to be taken away
-// from says so too: who is not ready is not asked for that.
+// Probe says whether the driver is ready. It also says so for a driver that has volumes to unmount:
+// callers do not call a driver that is not ready.
 func (d *driver) Probe(context.Context, *csipb.ProbeRequest) (*csipb.ProbeResponse, error) {
 	_, err := d.ready()
-	if err != nil && len(d.b.records.of(d.name, func(r *record) bool { return r.Kind != made })) == 0 {
+	if err != nil && len(d.b.records.list(d.name, func(r *record) bool { return r.Kind != made })) == 0 {
 		return nil, err
 	}
 	return &csipb.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil
 }
 
-// GetPluginCapabilities says what the driver can do as a whole.
+// GetPluginCapabilities returns the capabilities of the identity service.
 func (d *driver) GetPluginCapabilities(
 	context.Context, *csipb.GetPluginCapabilitiesRequest,
 ) (*csipb.GetPluginCapabilitiesResponse, error) {

@@ -347,7 +347,7 @@ func TestNothingIsLeftByAFailure(t *testing.T) {
 			if diff := cmp.Diff(before, after); diff != "" {
 				t.Error(diff)
 			}
-			if len(v.d.Name) == 0 || len(w.bridge.records.of(decide.Name{Vendor: "example.com", Driver: "lofs"},
+			if len(v.d.Name) == 0 || len(w.bridge.records.list(decide.Name{Vendor: "example.com", Driver: "lofs"},
 				func(r *record) bool { return r.Kind == published })) > 0 {
 				t.Error("a record of the publication is left")
 			}
@@ -401,7 +401,7 @@ func TestSuccessWithoutAMount(t *testing.T) {
 	}
 	w.ok(v.unpublish())
 	w.empty()
-	if !strings.Contains(w.logged.String(), "driver did not do as it should") {
+	if !strings.Contains(w.logged.String(), "driver violated its contract") {
 		t.Error("nobody was told")
 	}
 }
@@ -476,7 +476,7 @@ func TestCallerLeaves(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	w.refused("publish again", v.publishWithin(ctx), codes.DeadlineExceeded)
-	w.refused("unpublish meanwhile", v.unpublish(), codes.Aborted, "under way")
+	w.refused("unpublish meanwhile", v.unpublish(), codes.Aborted, "in flight")
 	w.ok(os.WriteFile(proceed, nil, 0o600))
 	w.ok(v.publish())
 	if got := w.called(); len(got) != 1 {

@@ -126,7 +126,7 @@ func TestLocks(t *testing.T) {
 			go func() {
 				defer func() { done <- struct{}{} }()
 				key := fmt.Sprint(i % 2)
-				defer l.hold(key)()
+				defer l.lock(key)()
 				if key == "0" {
 					count[key]++
 				}

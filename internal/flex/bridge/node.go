@@ -15,12 +15,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// NodeGetInfo names the node.
+// NodeGetInfo returns the node's id.
 func (d *driver) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
 	return &csipb.NodeGetInfoResponse{NodeId: d.b.Node}, nil
 }
 
-// NodeGetCapabilities says what the node service can do.
+// NodeGetCapabilities returns the capabilities of the node service.
 func (d *driver) NodeGetCapabilities(
 	context.Context, *csipb.NodeGetCapabilitiesRequest,
 ) (*csipb.NodeGetCapabilitiesResponse, error) {
@@ -45,9 +45,8 @@ func (d *driver) NodeGetCapabilities(
 
 func (d *driver) nodeKey(volumeID string) string { return "node " + d.csi + " " + volumeID }
 
-// NodeStageVolume waits for the volume's device and mounts it, at a private path.
-// Nothing is mounted at the staging path: a kubelet unstages no volume of which
-// it finds a second mount.
+// NodeStageVolume waits for the volume's device and mounts it at a private path. Nothing is mounted
+// at the staging path: a kubelet does not unstage a volume when it finds a second mount of it.
 func (d *driver) NodeStageVolume(
 	ctx context.Context, r *csipb.NodeStageVolumeRequest,
 ) (*csipb.NodeStageVolumeResponse, error) {
@@ -74,7 +73,7 @@ func (d *driver) NodeStageVolume(
 		Options:   options,
 		DeviceDir: deviceDir(d.b.RootDir, d.name, r.GetVolumeId()), Device: r.GetPublishContext()[keyDevice],
 	}
-	out, err := d.b.works.do(ctx, d.nodeKey(want.Volume), &work{path: want.Place, wide: true, request: r},
+	out, err := d.b.calls.do(ctx, d.nodeKey(want.Volume), &inFlight{path: want.Place, wholeVolume: true, request: r},
 		func(ctx context.Context) (proto.Message, error) {
 			return &csipb.NodeStageVolumeResponse{}, d.stage(ctx, want)
 		})
@@ -92,28 +91,28 @@ func (d *driver) stage(ctx context.Context, want *record) error {
 	if !now.Capabilities.Attach {
 		return nil
 	}
-	if is, err := d.stagedStill(want); err != nil || is {
+	if is, err := d.isStaged(want); err != nil || is {
 		return err
 	}
 	if err := d.b.records.put(want); err != nil {
 		return err
 	}
-	err = d.bringDevice(ctx, now, want)
+	err = d.stageDevice(ctx, now, want)
 	if err == nil {
 		want.Mounted, err = d.b.table.Mounted(want.DeviceDir)
 	}
 	if err != nil {
-		return d.undoneBy(ctx, now, want, err)
+		return d.undoFailed(ctx, now, want, err)
 	}
 	want.Step = done
 	return d.b.records.put(want)
 }
 
-// stagedStill says whether the volume is staged as it is wanted. All its staging
-// paths share what is mounted.
-func (d *driver) stagedStill(want *record) (bool, error) {
+// isStaged says whether the volume is staged as requested. All staging paths of a volume share one
+// mount.
+func (d *driver) isStaged(want *record) (bool, error) {
 	for _, has := range d.stagings(want.Volume) {
-		if !has.like(want) {
+		if !has.sameUse(want) {
 			return false, status.Errorf(codes.AlreadyExists,
 				"volume %s is staged at %s already in another way; unstage it first", want.Volume, has.Place)
 		}
@@ -125,17 +124,16 @@ func (d *driver) stagedStill(want *record) (bool, error) {
 	return false, nil
 }
 
-// stagings returns where a volume is staged.
+// stagings returns the records of a volume's staging paths.
 func (d *driver) stagings(volumeID string) []*record {
-	return d.b.records.of(d.name, func(o *record) bool {
+	return d.b.records.list(d.name, func(o *record) bool {
 		return o.Kind == staged && o.Volume == volumeID && o.Step == done
 	})
 }
 
-// bringDevice waits for the device and has it mounted. What is mounted there and
-// stands in no record that is done is of an unfinished work, or of nobody knows
-// which volume: it does not pass for this one.
-func (d *driver) bringDevice(ctx context.Context, now *flex.Driver, r *record) error {
+// stageDevice waits for the device and mounts it. An existing mount that has no complete record
+// belongs to an unfinished call, or to an unknown volume: it is removed first.
+func (d *driver) stageDevice(ctx context.Context, now *flex.Driver, r *record) error {
 	if len(d.stagings(r.Volume)) == 0 {
 		if err := now.Clear(ctx, r.DeviceDir); err != nil {
 			return err
@@ -153,50 +151,48 @@ func (d *driver) bringDevice(ctx context.Context, now *flex.Driver, r *record) e
 		return err
 	}
 	because, err := now.MountDevice(ctx, r.DeviceDir, r.Device, r.volume())
-	d.tell(r, because, err)
+	d.logViolation(r, because, err)
 	return err
 }
 
-// undoneBy takes away what a work that failed has brought, when it is known that
-// it has ended. The error says then that nothing is left, else that something
-// may be.
-func (d *driver) undoneBy(ctx context.Context, now *flex.Driver, r *record, err error) error {
+// undoFailed undoes a failed call, if the call is known to have ended. Its error is final if nothing
+// is left, otherwise the outcome is unknown.
+func (d *driver) undoFailed(ctx context.Context, now *flex.Driver, r *record, err error) error {
 	if !isFinal(err) {
 		return err
 	}
-	if again := d.take(ctx, now, r); again != nil {
-		return status.Errorf(codes.Aborted, "%s; and what was begun cannot be taken away: %s", textOf(err), textOf(again))
+	if undoErr := d.undo(ctx, now, r); undoErr != nil {
+		return status.Errorf(codes.Aborted, "%s; and it cannot be undone: %s", textOf(err), textOf(undoErr))
 	}
 	return err
 }
 
-// take takes away all that a record says may be there, and forgets it.
-func (d *driver) take(ctx context.Context, now *flex.Driver, r *record) error {
+// undo undoes everything that may exist according to a record, and removes the record.
+func (d *driver) undo(ctx context.Context, now *flex.Driver, r *record) error {
 	if r.Kind == staged {
-		if err := d.takeDevice(ctx, now, r); err != nil {
+		if err := d.undoDevice(ctx, now, r); err != nil {
 			return err
 		}
-		return d.b.records.drop(r)
+		return d.b.records.remove(r)
 	}
 	if r.Step >= mounting {
-		if err := d.takeMount(ctx, now, r); err != nil {
+		if err := d.undoMount(ctx, now, r); err != nil {
 			return err
 		}
 	}
 	if r.Inline && r.DeviceDir != "" && r.Step >= device {
-		if err := d.takeDevice(ctx, now, r); err != nil {
+		if err := d.undoDevice(ctx, now, r); err != nil {
 			return err
 		}
 	}
 	if r.Inline && r.DetachName != "" {
 		return d.release(ctx, now, r, r.DetachName, d.b.Node)
 	}
-	return d.b.records.drop(r)
+	return d.b.records.remove(r)
 }
 
-// takeMount takes the volume from its target, and away from where the driver
-// mounted it.
-func (d *driver) takeMount(ctx context.Context, now *flex.Driver, r *record) error {
+// undoMount unmounts the volume from its target and from the driver's private path.
+func (d *driver) undoMount(ctx context.Context, now *flex.Driver, r *record) error {
 	if err := mount.Unmount(r.Place); err != nil {
 		return err
 	}
@@ -208,11 +204,11 @@ func (d *driver) takeMount(ctx context.Context, now *flex.Driver, r *record) err
 		return err
 	}
 	because, err := now.Unmount(ctx, r.Dir)
-	d.tell(r, because, err)
+	d.logViolation(r, because, err)
 	if err != nil {
 		return err
 	}
-	d.tidy(filepath.Dir(r.Dir), filepath.Join(d.b.RootDir, "pods"))
+	d.removeEmptyDirs(filepath.Dir(r.Dir), filepath.Join(d.b.RootDir, "pods"))
 	if !r.Inline {
 		return nil
 	}
@@ -220,11 +216,10 @@ func (d *driver) takeMount(ctx context.Context, now *flex.Driver, r *record) err
 	return d.b.records.put(r)
 }
 
-// takeDevice takes a device away from where it is mounted, unless it is staged
-// at another path, too.
-func (d *driver) takeDevice(ctx context.Context, now *flex.Driver, r *record) error {
+// undoDevice unmounts a volume's device, unless the volume is staged at another path, too.
+func (d *driver) undoDevice(ctx context.Context, now *flex.Driver, r *record) error {
 	if r.Kind == staged {
-		others := d.b.records.of(d.name, func(o *record) bool {
+		others := d.b.records.list(d.name, func(o *record) bool {
 			return o.Kind == staged && o.Volume == r.Volume && o.Place != r.Place
 		})
 		if len(others) > 0 {
@@ -236,11 +231,11 @@ func (d *driver) takeDevice(ctx context.Context, now *flex.Driver, r *record) er
 		return err
 	}
 	because, err := now.UnmountDevice(ctx, r.DeviceDir)
-	d.tell(r, because, err)
+	d.logViolation(r, because, err)
 	if err != nil {
 		return err
 	}
-	d.tidy(filepath.Dir(r.DeviceDir), filepath.Join(d.b.RootDir, "plugins"))
+	d.removeEmptyDirs(filepath.Dir(r.DeviceDir), filepath.Join(d.b.RootDir, "plugins"))
 	if r.Kind == staged {
 		return nil
 	}
@@ -248,8 +243,8 @@ func (d *driver) takeDevice(ctx context.Context, now *flex.Driver, r *record) er
 	return d.b.records.put(r)
 }
 
-// NodeUnstageVolume undoes NodeStageVolume. It needs no record: the paths tell
-// where things are.
+// NodeUnstageVolume undoes NodeStageVolume. It works without a record: the private path follows
+// from the request.
 func (d *driver) NodeUnstageVolume(
 	ctx context.Context, r *csipb.NodeUnstageVolumeRequest,
 ) (*csipb.NodeUnstageVolumeResponse, error) {
@@ -260,7 +255,7 @@ func (d *driver) NodeUnstageVolume(
 		return nil, err
 	}
 	path := r.GetStagingTargetPath()
-	out, err := d.b.works.do(ctx, d.nodeKey(r.GetVolumeId()), &work{path: path, wide: true, request: r},
+	out, err := d.b.calls.do(ctx, d.nodeKey(r.GetVolumeId()), &inFlight{path: path, wholeVolume: true, request: r},
 		func(ctx context.Context) (proto.Message, error) {
 			return &csipb.NodeUnstageVolumeResponse{}, d.unstage(ctx, r.GetVolumeId(), path)
 		})
@@ -271,7 +266,7 @@ func (d *driver) NodeUnstageVolume(
 }
 
 func (d *driver) unstage(ctx context.Context, volumeID, path string) error {
-	for _, p := range d.b.records.of(d.name,
+	for _, p := range d.b.records.list(d.name,
 		func(o *record) bool { return o.Kind == published && o.Volume == volumeID && !o.Inline }) {
 		for _, path := range []string{p.Place, p.Dir} {
 			if is, err := d.b.table.Mounted(path); err != nil || is {
@@ -285,7 +280,7 @@ func (d *driver) unstage(ctx context.Context, volumeID, path string) error {
 		r = &record{
 			Kind: staged, Driver: d.name, Volume: volumeID, Place: path, DeviceDir: deviceDir(d.b.RootDir, d.name, volumeID),
 		}
-		if there, err := d.there(r.DeviceDir); err != nil || !there {
+		if there, err := d.exists(r.DeviceDir); err != nil || !there {
 			return err
 		}
 	}
@@ -293,11 +288,11 @@ func (d *driver) unstage(ctx context.Context, volumeID, path string) error {
 	if err != nil {
 		return err
 	}
-	return d.take(ctx, now, r)
+	return d.undo(ctx, now, r)
 }
 
-// there says whether anything is at a private path.
-func (d *driver) there(path string) (bool, error) {
+// exists says whether a file or directory is at a private path.
+func (d *driver) exists(path string) (bool, error) {
 	_, err := os.Lstat(path)
 	if err == nil {
 		return true, nil
@@ -305,8 +300,9 @@ func (d *driver) there(path string) (bool, error) {
 	return d.b.table.Mounted(path)
 }
 
-// ours refuses to take away from a path what is not of the private one.
-func (d *driver) ours(path, private string) error {
+// checkOurs fails if something else than the mount at the private path is mounted at path, so that
+// it is not unmounted.
+func (d *driver) checkOurs(path, private string) error {
 	at, mounted, err := d.b.table.At(path)
 	if err != nil || !mounted {
 		return err
@@ -318,8 +314,8 @@ func (d *driver) ours(path, private string) error {
 	return err
 }
 
-// tidy removes empty directories, upwards until one below top.
-func (d *driver) tidy(dir, top string) {
+// removeEmptyDirs removes empty directories, from dir upwards, but not top.
+func (d *driver) removeEmptyDirs(dir, top string) {
 	for ; dir != top && len(dir) > len(top); dir = filepath.Dir(dir) {
 		if err := mount.Remove(dir); err != nil {
 			return
@@ -327,11 +323,11 @@ func (d *driver) tidy(dir, top string) {
 	}
 }
 
-// tell logs what a driver did that is not as it should be.
-func (d *driver) tell(r *record, because volume.Because, err error) {
+// logViolation logs a driver's violation of its contract.
+func (d *driver) logViolation(r *record, because volume.Because, err error) {
 	if err == nil && because.Reason != "" && because.Reason != volume.ReasonFlexMounted &&
 		because.Reason != volume.ReasonFlexUnmounted {
-		d.b.Log.Warn("driver did not do as it should", "driver", d.csi, "volume", r.Volume, "reason", because.Reason,
+		d.b.Log.Warn("driver violated its contract", "driver", d.csi, "volume", r.Volume, "reason", because.Reason,
 			"message", because.Message)
 	}
 }

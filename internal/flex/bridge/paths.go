@@ -17,13 +17,12 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// place is the part of a private path that is a volume's own. Drivers take the
-// Pod's UID from the sixth component and the volume's name from the last one.
+// place is the part of a private path that is specific to a volume. Drivers take the Pod's UID from
+// the sixth component of the path and the volume's name from the last one.
 type place struct{ uid, name string }
 
-// placeOf returns the place for a target path: what a kubelet's path says, which
-// is the Pod's UID and the volume's name in the Pod or in the cluster, else
-// something that is as much its own.
+// placeOf returns the place for a target path. In a kubelet's path that is the Pod's UID and the
+// volume's name; otherwise it is derived from digests that are as specific.
 func placeOf(target, volumeID string) place {
 	shape := regexp.MustCompile(`/pods/([^/]+)/volumes/kubernetes\.io~csi/([^/]+)/mount$`)
 	if m := shape.FindStringSubmatch(target); m != nil {
@@ -32,23 +31,23 @@ func placeOf(target, volumeID string) place {
 	return place{digest(target), volumeID}
 }
 
-// digest stands for a text where it cannot be a part of a path.
+// digest returns a hash of a text that cannot be a path component.
 func digest(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:16])
 }
 
-// podDir is where a driver mounts a volume for one Pod.
+// podDir returns the directory at which a driver mounts a volume for one Pod.
 func podDir(root string, n decide.Name, p place) string {
 	return filepath.Join(root, "pods", p.uid, "volumes", n.Dir(), p.name)
 }
 
-// deviceDir is where a driver mounts a volume's device, for all Pods.
+// deviceDir returns the directory at which a driver mounts a volume's device for all Pods.
 func deviceDir(root string, n decide.Name, volumeID string) string {
 	return filepath.Join(root, "plugins/kubernetes.io/flexvolume", n.String(), "mounts", volumeID)
 }
 
-// checkRoot refuses a root directory of another depth than a kubelet's (H13).
+// checkRoot refuses a root directory with another depth than a kubelet's (H13).
 func checkRoot(root string) error {
 	if !filepath.IsAbs(root) || filepath.Clean(root) != root || strings.Count(root, "/") != 3 {
 		return fmt.Errorf("root directory %q: FlexVolume drivers count the parts of their path: give one of three parts, "+
@@ -57,8 +56,8 @@ func checkRoot(root string) error {
 	return nil
 }
 
-// checkOwner refuses a root directory that others could change: records say what
-// is unmounted, and kept drivers are started.
+// checkOwner refuses a root directory that users other than root can change: what it records is
+// unmounted, and drivers kept in it are executed.
 func checkOwner(root string) error {
 	info, err := os.Lstat(root)
 	if err != nil {
@@ -77,7 +76,7 @@ func checkOwner(root string) error {
 	return err
 }
 
-// checkID refuses an id that could not be a part of a path.
+// checkID refuses a volume id that cannot be a path component.
 func checkID(id string) error {
 	switch {
 	case id == "":
@@ -88,7 +87,7 @@ func checkID(id string) error {
 	return nil
 }
 
-// checkPath is mount.CheckPath, for a caller.
+// checkPath is mount.CheckPath with a gRPC error.
 func checkPath(what, path string) error {
 	if err := mount.CheckPath(what, path); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())

@@ -14,21 +14,21 @@ import (
 	"volplane.dev/volplane/internal/mount/fsgroup"
 )
 
-// private is what a publication needs that is written nowhere.
+// private holds the parts of a publish request that are never written to disk.
 type private struct {
 	secrets map[string]string
 	group   *int64
 }
 
-// NodePublishVolume has the driver mount the volume, and shows it at the target.
+// NodePublishVolume makes the driver mount the volume, and bind-mounts it at the target.
 func (d *driver) NodePublishVolume(
 	ctx context.Context, r *csipb.NodePublishVolumeRequest,
 ) (*csipb.NodePublishVolumeResponse, error) {
-	want, hidden, err := d.wanted(r)
+	want, hidden, err := d.parsePublish(r)
 	if err != nil {
 		return nil, err
 	}
-	out, err := d.b.works.do(ctx, d.nodeKey(want.Volume), &work{path: want.Place, request: r},
+	out, err := d.b.calls.do(ctx, d.nodeKey(want.Volume), &inFlight{path: want.Place, request: r},
 		func(ctx context.Context) (proto.Message, error) {
 			return &csipb.NodePublishVolumeResponse{}, d.publish(ctx, want, hidden)
 		})
@@ -38,8 +38,8 @@ func (d *driver) NodePublishVolume(
 	return out.(*csipb.NodePublishVolumeResponse), nil
 }
 
-// wanted reads a request.
-func (d *driver) wanted(r *csipb.NodePublishVolumeRequest) (*record, private, error) {
+// parsePublish parses a publish request.
+func (d *driver) parsePublish(r *csipb.NodePublishVolumeRequest) (*record, private, error) {
 	var hidden private
 	if err := checkID(r.GetVolumeId()); err != nil {
 		return nil, hidden, err
@@ -64,7 +64,7 @@ func (d *driver) wanted(r *csipb.NodePublishVolumeRequest) (*record, private, er
 	}
 	hidden = private{r.GetSecrets(), u.group}
 	if want.Inline {
-		// The name that the Pod gives it is what its driver knows.
+		// The driver knows an inline volume by its name in the Pod.
 		want.Name = at.name
 		if ok, because := d.b.Config.Policy.Allow(want.Pod.Namespace, d.name, u.fsType, options); !ok {
 			return nil, hidden, status.Errorf(codes.PermissionDenied, "%s: %s", because.Reason, because.Message)
@@ -74,7 +74,7 @@ func (d *driver) wanted(r *csipb.NodePublishVolumeRequest) (*record, private, er
 	return want, hidden, d.addDevice(want, r.GetStagingTargetPath())
 }
 
-// addDevice tells where the volume is staged that is to be published.
+// addDevice sets the device directory from the record of the volume's staging path.
 func (d *driver) addDevice(want *record, staging string) error {
 	if !d.Attach {
 		return nil
@@ -83,42 +83,42 @@ func (d *driver) addDevice(want *record, staging string) error {
 		return status.Error(codes.FailedPrecondition, "no staging path: the volume has to be staged first")
 	}
 	want.DeviceDir = deviceDir(d.b.RootDir, d.name, want.Volume)
-	for _, s := range d.b.records.of(d.name, func(o *record) bool { return o.Kind == staged && o.Volume == want.Volume }) {
+	isStaging := func(o *record) bool { return o.Kind == staged && o.Volume == want.Volume }
+	for _, s := range d.b.records.list(d.name, isStaging) {
 		want.Device = s.Device
 	}
 	return nil
 }
 
 func (d *driver) publish(ctx context.Context, want *record, hidden private) error {
-	// Works of other volumes go on beside this one, also those that would have
-	// the same directory.
-	defer d.b.names.hold(want.Dir)()
+	// Calls for other volumes run concurrently, except those that use the same directory.
+	defer d.b.names.lock(want.Dir)()
 	now, err := d.ready()
 	if err != nil {
 		return err
 	}
 	has := d.b.records.get(d.name, published, want.Volume, want.Place)
 	if has != nil && has.Step == done {
-		if !has.like(want) {
+		if !has.sameUse(want) {
 			return status.Errorf(codes.AlreadyExists, "volume %s is at %s already in another way; unpublish it first",
 				want.Volume, want.Place)
 		}
-		if ok, err := d.stands(has); err != nil || ok {
+		if ok, err := d.isMounted(has); err != nil || ok {
 			return err
 		}
 	}
-	if err := d.admit(has, want); err != nil {
+	if err := d.checkTarget(has, want); err != nil {
 		return err
 	}
-	if err := d.bring(ctx, now, has, want, hidden); err != nil {
-		return d.undoneBy(ctx, now, want, err)
+	if err := d.publishSteps(ctx, now, has, want, hidden); err != nil {
+		return d.undoFailed(ctx, now, want, err)
 	}
 	return nil
 }
 
-// stands says whether what a record says is there, all of it: what is written
-// beside a mount that is gone is lost.
-func (d *driver) stands(r *record) (bool, error) {
+// isMounted says whether everything that a record describes is still mounted. What is written to a
+// path whose mount is gone would be lost.
+func (d *driver) isMounted(r *record) (bool, error) {
 	points, err := d.b.table.Below(r.Place)
 	if err != nil || len(points) < max(r.Mounts, 1) || !r.Mounted {
 		return len(points) >= max(r.Mounts, 1), err
@@ -126,15 +126,15 @@ func (d *driver) stands(r *record) (bool, error) {
 	return d.b.table.Mounted(r.Dir)
 }
 
-// admit refuses a target where something else is, and a private directory that
-// another target has: only a caller that makes its own paths comes to that.
-func (d *driver) admit(has, want *record) error {
+// checkTarget refuses a target at which something else is mounted, and a private directory that is used
+// by another target. The latter only happens to callers that do not use a kubelet's paths.
+func (d *driver) checkTarget(has, want *record) error {
 	if has == nil {
 		if err := d.b.table.Free(want.Place, false); err != nil {
 			return status.Errorf(codes.FailedPrecondition, "volume %s: %v", want.Volume, err)
 		}
 	}
-	for _, o := range d.b.records.of(d.name, func(o *record) bool { return o.Kind == published && o.Dir == want.Dir }) {
+	for _, o := range d.b.records.list(d.name, func(o *record) bool { return o.Kind == published && o.Dir == want.Dir }) {
 		if o.Place != want.Place || o.Volume != want.Volume {
 			return status.Errorf(codes.FailedPrecondition,
 				"volume %s is at %s, which has the same Pod and the same name; unpublish it first", o.Volume, o.Place)
@@ -143,12 +143,11 @@ func (d *driver) admit(has, want *record) error {
 	return nil
 }
 
-// bring does all steps of a publication. has is what is known of an earlier
-// attempt, nil when there was none.
-func (d *driver) bring(ctx context.Context, now *flex.Driver, has, want *record, hidden private) error {
+// publishSteps performs all steps of a publication. has is the record of an earlier attempt, or nil.
+func (d *driver) publishSteps(ctx context.Context, now *flex.Driver, has, want *record, hidden private) error {
 	if has != nil && want.Inline {
-		// What an earlier attempt began is there to be undone, whatever the driver
-		// is by now.
+		// What an earlier attempt has begun must be undone later, even if the driver has changed
+		// since.
 		want.Device, want.DeviceDir, want.DetachName = has.Device, has.DeviceDir, has.DetachName
 	}
 	if want.Inline && now.Capabilities.Attach {
@@ -180,8 +179,8 @@ func (d *driver) bring(ctx context.Context, now *flex.Driver, has, want *record,
 	return d.b.records.put(want)
 }
 
-// clearTarget takes away what is at the paths of a publication: no record says
-// that it is all of this volume.
+// clearTarget unmounts whatever is at the paths of a publication, because no record says that all
+// of it belongs to this volume.
 func clearTarget(ctx context.Context, now *flex.Driver, has, want *record) error {
 	if has != nil && has.Step >= mounting {
 		if err := mount.Unmount(want.Place); err != nil {
@@ -191,8 +190,7 @@ func clearTarget(ctx context.Context, now *flex.Driver, has, want *record) error
 	return now.Clear(ctx, want.Dir)
 }
 
-// mountPrivately has the driver mount the volume where it can be sure of the
-// path.
+// mountPrivately makes the driver mount the volume at the private path, which the bridge controls.
 func (d *driver) mountPrivately(ctx context.Context, now *flex.Driver, want *record, hidden private) error {
 	if err := mount.MakeBelow(d.b.RootDir, filepath.Dir(want.Dir)); err != nil {
 		return err
@@ -200,7 +198,7 @@ func (d *driver) mountPrivately(ctx context.Context, now *flex.Driver, want *rec
 	v := want.volume()
 	v.Secrets, v.FSGroup = hidden.secrets, hidden.group
 	because, err := now.Mount(ctx, want.Dir, want.DeviceDir, v)
-	d.tell(want, because, err)
+	d.logViolation(want, because, err)
 	if err != nil {
 		return err
 	}
@@ -211,15 +209,14 @@ func (d *driver) mountPrivately(ctx context.Context, now *flex.Driver, want *rec
 		return nil
 	}
 	if err := fsgroup.Apply(ctx, want.Dir, int(*hidden.group), true); err != nil {
-		// Some filesystems have no groups to give; Pods have always lived with
-		// that.
-		d.b.Log.Warn("files cannot be given to the group", "driver", d.csi, "volume", want.Volume, "err", err)
+		// Some filesystems have no groups. A kubelet ignores that, too.
+		d.b.Log.Warn("the group of the volume's files cannot be changed", "driver", d.csi, "volume", want.Volume, "err", err)
 	}
 	return nil
 }
 
-// attachInline does for a volume that a Pod names what the controller and the
-// staging do for others (F-028).
+// attachInline attaches a volume that a Pod itself names; for other volumes the controller and
+// NodeStageVolume do so (F-028).
 func (d *driver) attachInline(ctx context.Context, now *flex.Driver, has, want *record) error {
 	want.DeviceDir = deviceDir(d.b.RootDir, d.name, want.Volume)
 	if want.DetachName != "" {
@@ -236,18 +233,18 @@ func (d *driver) attachInline(ctx context.Context, now *flex.Driver, has, want *
 		}
 	}
 	if err := d.putAttaching(want, d.b.Node); err != nil {
-		// It is not attached, so that nobody detaches it.
+		// It was not attached, so it must not be detached.
 		want.DetachName = before
 		return err
 	}
 	if want.Device, err = now.Attach(ctx, want.volume(), d.b.Node); err != nil {
 		return err
 	}
-	return d.bringDevice(ctx, now, want)
+	return d.stageDevice(ctx, now, want)
 }
 
-// NodeUnpublishVolume undoes NodePublishVolume. It needs no record: the path
-// tells where things are.
+// NodeUnpublishVolume undoes NodePublishVolume. It works without a record: the private path follows
+// from the request.
 func (d *driver) NodeUnpublishVolume(
 	ctx context.Context, r *csipb.NodeUnpublishVolumeRequest,
 ) (*csipb.NodeUnpublishVolumeResponse, error) {
@@ -258,7 +255,7 @@ func (d *driver) NodeUnpublishVolume(
 		return nil, err
 	}
 	path := r.GetTargetPath()
-	out, err := d.b.works.do(ctx, d.nodeKey(r.GetVolumeId()), &work{path: path, request: r},
+	out, err := d.b.calls.do(ctx, d.nodeKey(r.GetVolumeId()), &inFlight{path: path, request: r},
 		func(ctx context.Context) (proto.Message, error) {
 			return &csipb.NodeUnpublishVolumeResponse{}, d.unpublish(ctx, r.GetVolumeId(), path)
 		})
@@ -280,30 +277,29 @@ func (d *driver) unpublish(ctx context.Context, volumeID, path string) error {
 	if err != nil {
 		return err
 	}
-	return d.take(ctx, now, r)
+	return d.undo(ctx, now, r)
 }
 
-// unrecorded returns what there is of a volume at a target of which no record is,
-// nil when nothing is.
+// unrecorded returns a record of what is mounted for a volume at a target without a record, or nil
+// if nothing is.
 func (d *driver) unrecorded(volumeID, path string) (*record, error) {
 	r := &record{
 		Kind: published, Driver: d.name, Volume: volumeID, Place: path, Step: mounting,
 		Dir: podDir(d.b.RootDir, d.name, placeOf(path, volumeID)),
 	}
-	if other := d.b.records.of(d.name,
+	if other := d.b.records.list(d.name,
 		func(o *record) bool { return o.Kind == published && o.Dir == r.Dir }); len(other) > 0 {
 		return nil, status.Errorf(codes.FailedPrecondition, "something else is at %s: volume %s; unpublish that",
 			other[0].Place, other[0].Volume)
 	}
-	if err := d.ours(path, r.Dir); err != nil {
+	if err := d.checkOurs(path, r.Dir); err != nil {
 		return nil, err
 	}
-	there, err := d.there(r.Dir)
+	there, err := d.exists(r.Dir)
 	if err == nil && isInlineID(volumeID) {
-		// Nobody else takes its device away. What detach would have to be called
-		// with is not known.
+		// Nothing else unmounts its device. The arguments for a detach are not known.
 		device := deviceDir(d.b.RootDir, d.name, volumeID)
-		if r.Inline, err = d.there(device); r.Inline {
+		if r.Inline, err = d.exists(device); r.Inline {
 			r.DeviceDir, there = device, true
 		}
 	}

@@ -12,91 +12,88 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// kind says what a record is about; it is the name of a directory, too.
+// kind says what a record is about. It is also the name of the directory of such records.
 type kind string
 
 const (
-	// made is a volume of CreateVolume, attached one at a node, staged and
-	// published one at a path.
+	// A record of kind made is about a volume of CreateVolume, attached about its attachment to a
+	// node, staged and published about its path.
 	made      kind = "made"
 	attached  kind = "attached"
 	staged    kind = "staged"
 	published kind = "published"
 )
 
-// step is how far a volume may have come: all effects up to it may be there.
+// step is the last step whose effects may exist; those of all steps before may exist, too.
 type step int
 
 const (
 	nothing step = iota
-	// attaching: the driver may have attached it to the node.
+	// attaching: the driver may have attached the volume to the node.
 	attaching
-	// device: its device may be mounted.
+	// device: the volume's device may be mounted.
 	device
-	// mounting: it may be mounted in the private directory, and at the target.
+	// mounting: the volume may be mounted in the private directory and at the target.
 	mounting
-	// done: all of it is there, as the request wants it.
+	// done: everything exists, as the request asked for.
 	done
 )
 
-// format is the version of records.
+// format is the format version of records.
 const format = 1
 
-// maxRecord bounds the size of a record that is read.
+// maxRecord is the size limit of a record that is read, in bytes.
 const maxRecord = 1 << 20
 
-// record is what has to be known of a volume at one place to grow it and to take
-// it away. It holds no secret.
+// record is what must be known of a volume at one place to expand or undo it. It holds no secret.
 type record struct {
 	Format int         `json:"format"`
 	Kind   kind        `json:"kind"`
 	Driver decide.Name `json:"driver"`
-	// Volume is the CSI id, Place the node or the path that it is at.
+	// Volume is the CSI volume id. Place is the node or the path that the record is about.
 	Volume string `json:"volume"`
 	Place  string `json:"place,omitempty"`
 	Step   step   `json:"step"`
-	// Boot is the host's boot that Step is of: mounts do not outlive it.
+	// Boot is the boot id of the host when Step was written: mounts do not survive a reboot.
 	Boot string `json:"boot,omitempty"`
 
-	// Name is the volume's towards the driver, DetachName the one that detach
-	// gets.
+	// Name is the volume's name in calls of the driver, DetachName its name in the call of detach.
 	Name       string            `json:"name,omitempty"`
 	DetachName string            `json:"detachName,omitempty"`
 	FSType     string            `json:"fsType,omitempty"`
 	ReadOnly   bool              `json:"readOnly,omitempty"`
 	Options    map[string]string `json:"options,omitempty"`
 	Pod        decide.PodInfo    `json:"pod,omitzero"`
-	// Inline says that a Pod names the volume itself: nobody but us attaches it.
+	// Inline says that a Pod itself names the volume: then the bridge attaches it.
 	Inline bool `json:"inline,omitempty"`
-	// Device is what the driver called the device, DeviceDir where it is
-	// mounted, and Dir where the volume is.
+	// Device is the device as the driver named it, DeviceDir the path at which it is mounted, and
+	// Dir the path at which the volume is mounted.
 	Device    string `json:"device,omitempty"`
 	DeviceDir string `json:"deviceDir,omitempty"`
 	Dir       string `json:"dir,omitempty"`
-	// Mounted says that something was mounted there when all was done.
+	// Mounted says that something was mounted at Dir when Step became done.
 	Mounted bool `json:"mounted,omitempty"`
-	// Mounts is how many paths, at Place and below it, something was mounted at
-	// then.
+	// Mounts is how many mount points there were at and below Place then.
 	Mounts int `json:"mounts,omitempty"`
-	// Bytes is the size that a made volume was asked for with.
+	// Bytes is the size of a created volume, as requested.
 	Bytes int64 `json:"bytes,omitempty"`
 }
 
-// volume is what the driver is told of it.
+// volume returns the volume as it is passed to the driver.
 func (r *record) volume() decide.Volume {
 	return decide.Volume{Name: r.Name, FSType: r.FSType, ReadOnly: r.ReadOnly, Options: r.Options, Pod: r.Pod}
 }
 
-// like says whether two records are of the same volume in the same way: an object
-// that was made anew can have the name of one that stood for other data.
-func (r *record) like(o *record) bool {
+// sameUse says whether two records are about the same volume with the same use. The name alone does
+// not tell: a new object can have the name of one that stood for other data.
+func (r *record) sameUse(o *record) bool {
 	return r.FSType == o.FSType && r.ReadOnly == o.ReadOnly && maps.Equal(r.Options, o.Options)
 }
 
-// what says it in words, for an order and for people.
-func (r *record) what() string { return r.Volume + " " + string(r.Kind) + " at " + r.Place }
+// describe describes the record for people, and is the key to sort by.
+func (r *record) describe() string { return r.Volume + " " + string(r.Kind) + " at " + r.Place }
 
-// path is that of the record's file below the directory of all, without ending.
+// path returns the path of the record's file below the directory of records, without extension.
 func (r *record) path() (string, error) {
 	name, err := r.Driver.CSI()
 	if err != nil {
@@ -105,9 +102,9 @@ func (r *record) path() (string, error) {
 	return filepath.Join(name, string(r.Kind), digest(r.Volume+"\x00"+r.Place)), nil
 }
 
-// doubtful returns a copy that says of nothing that it is done: mounts may be
-// gone, and what else is there is not known.
-func (r *record) doubtful() *record {
+// afterReboot returns a copy whose step is not done, for use after a reboot: mounts are gone, and the
+// rest is unknown.
+func (r *record) afterReboot() *record {
 	out := *r
 	if out.Kind != made && out.Step == done {
 		out.Step, out.Mounted = mounting, false
@@ -124,19 +121,19 @@ func recordKind() durable.Kind[record] {
 		Most:     maxRecord,
 		Path:     (*record).path,
 		Clone:    func(r *record) *record { c := *r; return &c },
-		Doubtful: (*record).doubtful,
+		Doubtful: (*record).afterReboot,
 		Boot:     func(r *record) *string { return &r.Boot },
 	}
 }
 
-// records are all of one bridge. It is safe for concurrent use; the records of
-// one volume are changed by one goroutine at a time.
+// records holds all records of a bridge. It is safe for concurrent use; but the records of one
+// volume must be changed by one goroutine at a time.
 type records struct {
-	kept *durable.Records[record]
-	host Host
+	store *durable.Records[record]
+	host  Host
 }
 
-// openRecords reads what is there. A file that is no record is moved aside.
+// openRecords reads the records. A file that cannot be read is moved to quarantine.
 func openRecords(dir string, host Host, log *slog.Logger) (*records, error) {
 	boot, err := durable.Boot()
 	if err != nil {
@@ -156,30 +153,30 @@ func openRecords(dir string, host Host, log *slog.Logger) (*records, error) {
 	return r, nil
 }
 
-// isUse says whether the driver is needed for what a record says.
+// isUse says whether a record is about a use of a volume, which needs the driver.
 func isUse(r *record) bool { return r.Kind != made }
 
-// get returns a copy of a record, nil when there is none.
+// get returns a copy of a record, or nil.
 func (r *records) get(n decide.Name, k kind, volumeID, at string) *record {
 	path, err := (&record{Kind: k, Driver: n, Volume: volumeID, Place: at}).path()
 	if err != nil {
 		return nil
 	}
-	return r.kept.Get(path)
+	return r.store.Get(path)
 }
 
-// of returns copies of the records of a driver, sorted, that match.
-func (r *records) of(n decide.Name, match func(*record) bool) []*record {
-	out := r.kept.List(func(one *record) bool { return one.Driver == n && match(one) })
-	slices.SortFunc(out, func(a, b *record) int { return strings.Compare(a.what(), b.what()) })
+// list returns copies of a driver's records that match, sorted.
+func (r *records) list(n decide.Name, match func(*record) bool) []*record {
+	out := r.store.List(func(one *record) bool { return one.Driver == n && match(one) })
+	slices.SortFunc(out, func(a, b *record) int { return strings.Compare(a.describe(), b.describe()) })
 	return out
 }
 
-// put writes a record that is on the disk when it returns.
+// put writes a record, durably. It may be repeated.
 func (r *records) put(one *record) error {
 	one.Format = format
 	had := r.get(one.Driver, one.Kind, one.Volume, one.Place) != nil
-	if err := r.kept.Put(one); err != nil {
+	if err := r.store.Put(one); err != nil {
 		return fmt.Errorf("record volume %s: %w", one.Volume, err)
 	}
 	if !had && isUse(one) {
@@ -188,16 +185,16 @@ func (r *records) put(one *record) error {
 	return nil
 }
 
-// drop forgets a record. It may be repeated.
-func (r *records) drop(one *record) error {
+// remove removes a record. It may be repeated.
+func (r *records) remove(one *record) error {
 	path, err := one.path()
 	if err != nil {
 		return err
 	}
-	if err := r.kept.Drop(path); err != nil {
+	if err := r.store.Drop(path); err != nil {
 		return fmt.Errorf("forget volume %s: %w", one.Volume, err)
 	}
-	if len(r.of(one.Driver, func(o *record) bool { return o.Volume == one.Volume && isUse(o) })) == 0 {
+	if len(r.list(one.Driver, func(o *record) bool { return o.Volume == one.Volume && isUse(o) })) == 0 {
 		r.host.Drop(one.Driver, one.Volume)
 	}
 	return nil

@@ -18,7 +18,7 @@ const (
 	keyReadOnly = "flex.readOnly"
 )
 
-// Keys of volume_context that are not the user's.
+// Keys of volume_context that are not options of the user.
 const (
 	infoPrefix     = "csi.storage.k8s.io/"
 	keyEphemeral   = infoPrefix + "ephemeral"
@@ -36,9 +36,8 @@ func optionsOf(context map[string]string) (map[string]string, error) {
 	return out, decide.CheckOptions(out)
 }
 
-// expanded returns parameters of a class with the names of the volume and its
-// claim in the place of ${pv.name}, ${pvc.name} and ${pvc.namespace}: so each
-// volume has options of its own.
+// expanded returns the parameters of a class in which ${pv.name}, ${pvc.name} and ${pvc.namespace}
+// are replaced by the names of the volume and its claim. So each volume can have its own options.
 func expanded(parameters map[string]string, name string) map[string]string {
 	words := strings.NewReplacer("${pv.name}", name, "${pvc.name}", parameters[infoPrefix+"pvc/name"],
 		"${pvc.namespace}", parameters[infoPrefix+"pvc/namespace"])
@@ -58,22 +57,22 @@ func podOf(context map[string]string) decide.PodInfo {
 	}
 }
 
-// isInline says whether a Pod names the volume itself. The shape of such ids
-// tells it when a CSIDriver object keeps the Pod's own words away.
+// isInline says whether a Pod itself names the volume. If the CSIDriver object omits the Pod's
+// information, the form of the id tells.
 func isInline(r *csipb.NodePublishVolumeRequest) bool {
 	return r.GetVolumeContext()[keyEphemeral] == "true" || isInlineID(r.GetVolumeId())
 }
 
 func isInlineID(id string) bool { return regexp.MustCompile(`^csi-[0-9a-f]{64}$`).MatchString(id) }
 
-// use is how a volume is wanted.
+// use is how a volume is to be used.
 type use struct {
 	fsType   string
 	readOnly bool
 	group    *int64
 }
 
-// useOf reads a capability.
+// useOf parses a capability.
 func useOf(c *csipb.VolumeCapability) (use, error) {
 	var u use
 	m := c.GetMount()
@@ -106,7 +105,7 @@ func useOf(c *csipb.VolumeCapability) (use, error) {
 	if g := m.GetVolumeMountGroup(); g != "" {
 		group, err := strconv.ParseInt(g, 10, 32)
 		if err != nil || group < 0 {
-			return u, status.Errorf(codes.InvalidArgument, "group %.20q is no number of a group", g)
+			return u, status.Errorf(codes.InvalidArgument, "group %.20q is not a group id", g)
 		}
 		u.group = &group
 	}

@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/socket"
 )
 
-// driver is one FlexVolume driver as a CSI driver.
+// driver serves one FlexVolume driver as a CSI driver.
 type driver struct {
 	csipb.UnimplementedIdentityServer
 	csipb.UnimplementedControllerServer
@@ -27,20 +27,20 @@ type driver struct {
 	b    *Bridge
 	name decide.Name
 	csi  string
-	// given are the secrets of all requests.
-	given redact.Secrets
+	// secrets holds the secrets of all requests.
+	secrets redact.Secrets
 }
 
-// server is the life of one driver's socket.
+// server is the running server of one driver's socket.
 type server struct {
 	driver *driver
 	stop   context.CancelFunc
-	// ended is closed when nothing is served any more.
+	// ended is closed when the server has stopped.
 	ended chan struct{}
 }
 
-// lives says whether the driver is served.
-func (s *server) lives() bool {
+// running says whether the server runs.
+func (s *server) running() bool {
 	if s == nil {
 		return false
 	}
@@ -52,7 +52,7 @@ func (s *server) lives() bool {
 	}
 }
 
-// end returns when nothing is served any more. A nil server has ended.
+// end stops the server and returns when it has stopped. A nil server has stopped.
 func (s *server) end() {
 	if s != nil {
 		s.stop()
@@ -60,7 +60,7 @@ func (s *server) end() {
 	}
 }
 
-// serve begins to serve a driver; nil says that it cannot be, which is told.
+// serve starts to serve a driver. If that fails, it logs the error and returns nil.
 func (b *Bridge) serve(ctx context.Context, n decide.Name, a ability) *server {
 	name, err := n.CSI()
 	if err != nil {
@@ -90,8 +90,7 @@ func (b *Bridge) serve(ctx context.Context, n decide.Name, a ability) *server {
 	return s
 }
 
-// run answers at the socket and announces the driver, until ctx ends or the
-// announcement is refused.
+// run serves the socket and registers the driver, until ctx ends or the registration is refused.
 func (d *driver) run(ctx context.Context, at net.Listener, endpoint string) error {
 	server := grpc.NewServer(grpc.UnaryInterceptor(d.answer))
 	csipb.RegisterIdentityServer(server, d)
@@ -102,7 +101,7 @@ func (d *driver) run(ctx context.Context, at net.Listener, endpoint string) erro
 	failed := make(chan error, 2)
 	go func() { failed <- server.Serve(at) }()
 	defer func() {
-		defer time.AfterFunc(farewell, server.Stop).Stop()
+		defer time.AfterFunc(stopTimeout, server.Stop).Stop()
 		server.GracefulStop()
 	}()
 	if d.b.RegistryDir == "" {
@@ -127,21 +126,21 @@ func (d *driver) run(ctx context.Context, at net.Listener, endpoint string) erro
 	}
 }
 
-// answer gives errors their codes and takes secrets out of them, also those of
-// earlier requests.
+// answer gives errors their gRPC codes and removes secrets from them, including those of earlier
+// requests.
 func (d *driver) answer(
 	ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler,
 ) (any, error) {
 	if s, ok := request.(interface{ GetSecrets() map[string]string }); ok {
-		d.given.AddData(s.GetSecrets())
+		d.secrets.AddData(s.GetSecrets())
 	}
 	response, err := next(ctx, request)
-	return response, failure(err, &d.given)
+	return response, failure(err, &d.secrets)
 }
 
-// ready returns the driver to bring something with.
+// ready returns the driver for calls that attach or mount.
 func (d *driver) ready() (*flex.Driver, error) { return d.b.Host.Get(d.name) }
 
-// kept returns the driver to take something away with; the last good version
-// does that for one that is broken or gone (H16).
+// kept returns the driver for calls that unmount or detach; if it is broken or removed, its last
+// good version (H16).
 func (d *driver) kept() (*flex.Driver, error) { return d.b.Host.Kept(d.name) }

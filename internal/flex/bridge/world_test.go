@@ -180,7 +180,7 @@ func (w *world) run(drivers ...string) []*csi.Driver {
 	w.stop = func() {
 		cancel()
 		running.Wait()
-		b.works.running.Wait()
+		b.calls.running.Wait()
 		w.stop = func() {}
 		w.ok(b.Close())
 	}

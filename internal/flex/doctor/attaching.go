@@ -11,10 +11,10 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// attachable makes the checks of a driver that attaches, and in between those of
-// mount and unmount.
+// attachable makes the checks of a driver that attaches, including those of mount and unmount while
+// the volume is attached.
 func (x *exam) attachable(ctx context.Context, v vol) {
-	name, ok := x.named(ctx, v)
+	name, ok := x.volumeName(ctx, v)
 	if !ok {
 		return
 	}
@@ -34,8 +34,8 @@ func (x *exam) attachable(ctx context.Context, v vol) {
 	x.detach(ctx, v, name)
 }
 
-// named asks for the volume's name.
-func (x *exam) named(ctx context.Context, v vol) (string, bool) {
+// volumeName calls getvolumename.
+func (x *exam) volumeName(ctx context.Context, v vol) (string, bool) {
 	c := x.call(ctx, decide.OpGetVolumeName, x.json(decide.OpGetVolumeName, v))
 	if c.unsupported() {
 		x.pass("getvolumename", "Not supported: the volume has its object's name")
@@ -62,7 +62,7 @@ func (x *exam) named(ctx context.Context, v vol) (string, bool) {
 	return name, true
 }
 
-// attach attaches the volume, twice.
+// attach attaches the volume twice.
 func (x *exam) attach(ctx context.Context, v vol, name string) (device string, ok bool) {
 	x.undo = append(x.undo, undo{decide.OpDetach, name})
 	first := x.call(ctx, decide.OpAttach, x.json(decide.OpAttach, v), x.node)
@@ -86,10 +86,10 @@ func (x *exam) attach(ctx context.Context, v vol, name string) (device string, o
 	return first.answer.Device, !x.stopped()
 }
 
-// sayAttached is what isattached is to do.
+// sayAttached is the advice about isattached.
 const sayAttached = `answer "attached" with true or false, without quotes, or Not supported`
 
-// attached asks whether the volume is attached.
+// attached calls isattached and compares the answer with want.
 func (x *exam) attached(ctx context.Context, name string, v vol, want bool) {
 	c := x.call(ctx, decide.OpIsAttached, x.json(decide.OpIsAttached, v), x.node)
 	switch {
@@ -106,7 +106,7 @@ func (x *exam) attached(ctx context.Context, name string, v vol, want bool) {
 	}
 }
 
-// waits waits for the device, twice.
+// waits calls waitforattach twice.
 func (x *exam) waits(ctx context.Context, v vol, device string) (string, bool) {
 	c := x.call(ctx, decide.OpWaitForAttach, device, x.json(decide.OpWaitForAttach, v))
 	if c.unsupported() {
@@ -128,7 +128,7 @@ func (x *exam) waits(ctx context.Context, v vol, device string) (string, bool) {
 	return c.answer.Device, true
 }
 
-// mountDevice mounts the device, and calls it once more.
+// mountDevice mounts the device twice.
 func (x *exam) mountDevice(ctx context.Context, v vol, device string) bool {
 	if err := os.MkdirAll(v.deviceDir, 0o750); err != nil {
 		x.stop(err)
@@ -161,7 +161,7 @@ func (x *exam) mountDevice(ctx context.Context, v vol, device string) bool {
 	return !x.stopped()
 }
 
-// hostMounts mounts the device as a host does for a driver that does not.
+// hostMounts mounts the device as a host does for a driver without mountdevice.
 func (x *exam) hostMounts(ctx context.Context, v vol, device string) {
 	if device == "" {
 		x.pass("mountdevice", "Not supported, and there is no device: mount does everything")
@@ -183,7 +183,7 @@ func (x *exam) hostMounts(ctx context.Context, v vol, device string) {
 	x.pass("mountdevice", "Not supported: the host mounts %s", device)
 }
 
-// unmountDevice undoes mountdevice, and once more.
+// unmountDevice undoes mountdevice twice.
 func (x *exam) unmountDevice(ctx context.Context, v vol) {
 	c := x.undoAt(ctx, decide.OpUnmountDevice, v.deviceDir)
 	switch left := within(c.after, v.deviceDir); {
@@ -198,10 +198,10 @@ func (x *exam) unmountDevice(ctx context.Context, v vol) {
 	if err := x.unmountBelow(v.deviceDir); err != nil {
 		x.stop(err)
 	}
-	x.again(ctx, "unmountdevice-again", decide.OpUnmountDevice, v.deviceDir)
+	x.undoTwice(ctx, "unmountdevice-again", decide.OpUnmountDevice, v.deviceDir)
 }
 
-// detach detaches the volume, twice.
+// detach detaches the volume twice.
 func (x *exam) detach(ctx context.Context, v vol, name string) {
 	c := x.call(ctx, decide.OpDetach, name, x.node)
 	if !c.ok() && !c.unsupported() {
@@ -222,13 +222,12 @@ func (x *exam) detach(ctx context.Context, v vol, name string) {
 	}
 }
 
-// emptyDevice gives waitforattach an empty device, as a host does that got none
-// from attach. A driver that passes its arguments on as $* takes the JSON for the
-// device then.
+// emptyDevice calls waitforattach with an empty device, as a host does that got no device from
+// attach. A driver that passes its arguments on as $* then takes the JSON for the device.
 func (x *exam) emptyDevice(ctx context.Context, v vol) {
 	argument := x.json(decide.OpWaitForAttach, v)
 	r := x.begin(ctx, decide.OpWaitForAttach, "", argument)
-	r.patient = true
+	r.mayHang = true
 	c := x.finish(r)
 	device := c.answer.Device
 	reason, next := "", "find the device by the options when none is given"

@@ -21,28 +21,28 @@ import (
 	"volplane.dev/volplane/internal/flex/driver"
 )
 
-// call is one start of the driver, and all that came of it.
+// call is one start of the driver and its result.
 type call struct {
 	op   decide.Operation
 	args []string
-	// exit is -1 when a signal ended it or it did not start, which err tells.
+	// exit is the exit code; -1 if a signal ended the driver or it was not started, as err says.
 	exit           int
 	stdout, stderr []byte
 	took           time.Duration
-	// overdue says that it was killed at its limit, and holds that somebody kept
-	// its output open.
+	// overdue says that the driver was killed at its time limit, and holds that one of its
+	// processes has kept the output open.
 	overdue, holds bool
 	answer         decide.Answer
 	err            error
-	// before and after are the mount table.
+	// before and after are the mount table before and after the call.
 	before, after []point
 }
 
-// drain is how long the output of a driver that has ended is waited for.
-const drain = time.Second
+// drainTimeout is how long the end of the output is waited for after the driver has ended.
+const drainTimeout = time.Second
 
-// call starts the driver and waits until it ends. When the examination was
-// stopped, it does not.
+// call starts the driver and waits until it ends. If the examination was stopped, the driver is not
+// started.
 func (x *exam) call(ctx context.Context, op decide.Operation, args ...string) call {
 	return x.finish(x.begin(ctx, op, args...))
 }
@@ -52,7 +52,7 @@ var (
 	errHung    = errors.New("the driver does not end")
 )
 
-// running is a call that has not ended.
+// running is a call in flight.
 type running struct {
 	call
 	ctx            context.Context //nolint:containedctx // of the process
@@ -60,12 +60,12 @@ type running struct {
 	cmd            *exec.Cmd
 	stdout, stderr output
 	begun          time.Time
-	// patient says that it may be that it does not end.
-	patient bool
+	// mayHang says that the driver may hang without a finding.
+	mayHang bool
 }
 
-// begin starts the driver, as a host does: a session of its own, nothing of our
-// environment but what marks its processes as ours.
+// begin starts the driver as a host does: in a session of its own, and with no environment but the
+// mark by which its processes are found.
 func (x *exam) begin(ctx context.Context, op decide.Operation, args ...string) *running {
 	r := &running{call: call{op: op, args: args, exit: -1, err: errStopped}}
 	if x.stopped() {
@@ -85,13 +85,13 @@ func (x *exam) begin(ctx context.Context, op decide.Operation, args ...string) *
 	return r
 }
 
-// busyTries is how often an executable that somebody writes to is tried to be
-// started.
+// busyTries is how often the start of an executable is retried while a process has it open for
+// writing.
 const busyTries = 10
 
 func (x *exam) command(r *running) *exec.Cmd {
 	cmd := exec.CommandContext(r.ctx, x.path, append([]string{string(r.op)}, r.args...)...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", &r.stdout, &r.stderr, drain
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = "/", &r.stdout, &r.stderr, drainTimeout
 	cmd.Env = []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8", x.mark,
 	}
@@ -112,20 +112,19 @@ func (x *exam) finish(r *running) call {
 	c.exit = r.cmd.ProcessState.ExitCode()
 	c.after = x.table()
 	c.stdout, c.stderr = r.stdout.kept, r.stderr.kept
-	// Whatever we start meanwhile has the output open, too, for a moment that may
-	// be long on a busy host: without a process of the driver's it is not its
-	// fault.
+	// On a busy host, another child of this process may have the output open for a moment. If the
+	// driver has no processes, it is not its fault.
 	c.holds = errors.Is(err, exec.ErrWaitDelay) && len(x.processes()) > 0
 	c.overdue = errors.Is(r.ctx.Err(), context.DeadlineExceeded)
 	c.answer, c.err = decide.ParseAnswer(c.op, c.exit, c.stdout, c.stderr)
 	x.calls = append(x.calls, c)
-	if c.overdue && !r.patient {
+	if c.overdue && !r.mayHang {
 		x.stop(fmt.Errorf("%w: %s within %v", errHung, c.op, x.limit))
 	}
 	return c
 }
 
-// output keeps the first bytes of what is printed.
+// output keeps the first bytes that are written to it.
 type output struct{ kept []byte }
 
 // Write never fails.
@@ -141,7 +140,7 @@ func (c call) ok() bool { return c.err == nil && c.answer.Status == decide.Succe
 // unsupported says that the driver leaves the operation to the host.
 func (c call) unsupported() bool { return c.err == nil && c.answer.Status == decide.NotSupported }
 
-// why tells why a call did not succeed.
+// why returns why a call did not succeed.
 func (c call) why() string {
 	said := ""
 	if text := bytes.TrimSpace(append(bytes.Clone(c.stdout), c.stderr...)); c.err != nil && len(text) > 0 {
@@ -158,12 +157,12 @@ func (c call) why() string {
 	return fmt.Sprintf("%s answers %q without a message", c.op, c.answer.Status)
 }
 
-// added returns what a call mounted.
+// added returns the mounts that a call has made.
 func (c call) added() []point { return minus(c.after, c.before) }
 
 // point is one line of the mount table.
 type point struct {
-	// id is the kernel's number of the mount, which another one may get later.
+	// id is the kernel's mount id, which it may reuse later.
 	id           int
 	path, source string
 }
@@ -173,7 +172,7 @@ func minus(a, b []point) []point {
 	return slices.DeleteFunc(slices.Clone(a), func(p point) bool { return slices.Contains(b, p) })
 }
 
-// table returns all mounts; nothing can be judged without them.
+// table returns the mount table. If it cannot be read, the examination is stopped.
 func (x *exam) table() []point {
 	infos, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -186,7 +185,7 @@ func (x *exam) table() []point {
 	return all
 }
 
-// at returns the mounts at a path, and within those below it as well.
+// at returns the mounts at a path; within returns those at and below it.
 func at(points []point, path string) []point {
 	return slices.DeleteFunc(slices.Clone(points), func(p point) bool { return p.path != path })
 }
@@ -196,7 +195,7 @@ func within(points []point, dir string) []point {
 		func(p point) bool { return p.path != dir && !strings.HasPrefix(p.path, dir+"/") })
 }
 
-// processes returns those that the driver started and that are still there.
+// processes returns the running processes that the driver has started.
 func (x *exam) processes() []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -215,7 +214,7 @@ func (x *exam) processes() []int {
 	return pids
 }
 
-// marked says whether the driver started a process.
+// marked says whether the driver has started a process.
 func (x *exam) marked(pid int) bool {
 	env, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
 	return err == nil && slices.Contains(strings.Split(string(env), "\x00"), x.mark)

@@ -1,16 +1,14 @@
-// Package doctor examines a FlexVolume driver: it calls the executable as a host
-// would, and as no host should, with real mounts in a scratch directory, and says
-// what it does that a host cannot live with.
+// Package doctor examines a FlexVolume driver: it calls the executable as hosts do, and in ways
+// that hosts should not, with real mounts in a scratch directory, and reports behaviour that hosts
+// cannot handle.
 //
-// Life cycle of an examination: what others left that were killed is taken away;
-// a scratch directory of the shape that drivers rely on is made, and locked for
-// as long as this process lives; init, then the operations of a volume's life are
-// called, each check on its own volume, one of which is made larger at last if
-// that was asked for; what all calls have in common (one answer, nothing on
-// standard error, no secret in any output, nobody who keeps the pipe) is judged at
-// the end; then, also when it was interrupted, the driver is asked to undo what it
-// has done, its processes are ended, what is mounted in the scratch directory is
-// unmounted and that is removed. Nothing outside of it is touched by anybody but
-// the driver; what that does elsewhere is not looked at, because others mount and
-// unmount on the same host.
+// Life cycle of an examination: what killed examinations have left is removed. A scratch directory
+// with the layout that drivers rely on is created, and locked while this process lives. Then init
+// and the operations of a volume's life are called, each check with its own volume; one volume is
+// expanded at the end if that was requested. What all calls have in common (one answer, nothing on
+// standard error, no secret in the output, no process that keeps the pipe open) is judged at the
+// end. Finally, also after an interruption, the driver is asked to undo what it has done, its
+// processes are killed, what is mounted in the scratch directory is unmounted, and the directory is
+// removed. Only the driver changes anything outside of it; that is not examined, because others
+// mount and unmount on the same host.
 package doctor

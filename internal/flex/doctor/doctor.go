@@ -18,34 +18,34 @@ import (
 
 // Doctor examines one driver.
 type Doctor struct {
-	// Path is the executable's, and Name the driver's; Locate gives both.
+	// Path is the path of the executable, and Name the driver's name; Locate returns both.
 	Path string
 	Name decide.Name
-	// Scratch is the directory in which the scratch directory is made; the
-	// default is /var/lib, which makes it one of the shape that drivers rely on.
+	// Scratch is the parent of the scratch directory; the default is /var/lib, which gives the
+	// scratch directory the depth that drivers rely on.
 	Scratch string
-	// Options, FSType and Secrets are those of the volume that is mounted, and
-	// Node is the name of this node; the default is the host's.
+	// Options, FSType and Secrets are those of the volume. Node is the name of this node; the
+	// default is the host's name.
 	Options map[string]string
 	FSType  string
 	Secrets map[string]string
 	Node    string
-	// GrowTo is how large the volume is made, in bytes, and stays; 0 makes none
-	// larger.
+	// GrowTo is the size in bytes to which the volume is expanded; 0 expands nothing. The volume
+	// keeps that size.
 	GrowTo int64
-	// Limit bounds each call; the default is 10 s.
+	// Limit is the time limit of each call; the default is 10 s.
 	Limit time.Duration
 }
 
 const (
 	defaultScratch = "/var/lib"
 	defaultLimit   = 10 * time.Second
-	// cleanLimit bounds what is done after the last check.
+	// cleanLimit is the time limit of the clean-up after the last check.
 	cleanLimit = 30 * time.Second
 )
 
-// Locate returns the executable and the name of a driver that is given by a path
-// ("/x/lofs", "./lofs") or, installed in a plugin directory, by its name.
+// Locate returns the path and the name of a driver that is given by its path ("/x/lofs", "./lofs")
+// or, if it is installed in a plugin directory, by its name.
 func Locate(subject, pluginDir string) (path string, name decide.Name, err error) {
 	if strings.HasPrefix(subject, "/") || strings.HasPrefix(subject, ".") {
 		if path, err = filepath.Abs(subject); err != nil {
@@ -70,24 +70,24 @@ type exam struct {
 	limit              time.Duration
 	growTo             int64
 	options, secrets   map[string]string
-	// given hides the secrets.
+	// given removes the secrets from texts.
 	given redact.Secrets
-	// root is the scratch directory, mark what the environment of all processes
-	// has that the driver starts, canary a file that no driver makes.
+	// root is the scratch directory. mark is the environment variable of all processes that the
+	// driver starts. canary is a file that no driver creates by itself.
 	root, mark, canary string
-	// lock is the scratch directory, and says that this examination lives.
+	// lock is the open scratch directory, locked while the examination runs.
 	lock   *os.File
 	report Report
 	calls  []call
-	// undo is what has to be done at the end, the last first.
+	// undo holds the calls that are made at the end, the last one first.
 	undo []undo
 
 	mu sync.Mutex
-	// why tells why the examination was stopped; nil while it was not.
+	// why is the reason why the examination was stopped, or nil.
 	why error
 }
 
-// stop ends the examination: no check is made any more.
+// stop ends the examination: no further check is made.
 func (x *exam) stop(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -102,7 +102,7 @@ func (x *exam) stopped() bool {
 	return x.why != nil
 }
 
-// resume lets checks be made again, and returns why none were.
+// resume allows checks again, and returns why the examination was stopped.
 func (x *exam) resume() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -111,9 +111,9 @@ func (x *exam) resume() error {
 	return why
 }
 
-// Run examines the driver and returns what it found. An error says that it could
-// not be examined, was interrupted, or that something could not be taken away;
-// the report holds what was found until then.
+// Run examines the driver and returns the findings. An error says that the driver could not be
+// examined, that the examination was interrupted, or that something could not be removed; the
+// report has the findings up to then. It may be repeated.
 func (d *Doctor) Run(ctx context.Context) (Report, error) {
 	// The kernel kills the driver when the thread ends that started it.
 	runtime.LockOSThread()
@@ -135,13 +135,13 @@ func (d *Doctor) Run(ctx context.Context) (Report, error) {
 		why = nil
 	}
 	x.ofAllCalls()
-	err = errors.Join(why, x.takeAway(clean))
+	err = errors.Join(why, x.cleanUp(clean))
 	x.report.Level, x.report.Calls, x.report.Seconds = decide.Worst(x.report.Findings), len(x.calls),
 		seconds(time.Since(begun))
 	return x.report, err
 }
 
-// begin makes the scratch directory, when those of the dead are taken away.
+// begin creates the scratch directory, after those of killed examinations were removed.
 func (d *Doctor) begin(ctx context.Context) (*exam, error) {
 	x := &exam{
 		path: d.Path, name: d.Name, node: d.Node, fsType: d.FSType, limit: d.Limit, options: d.Options, growTo: d.GrowTo,
@@ -167,7 +167,7 @@ func (d *Doctor) begin(ctx context.Context) (*exam, error) {
 	x.secrets = d.Secrets
 	x.given.AddData(d.Secrets)
 	if len(x.secrets) == 0 {
-		// All of it would hide the path of the scratch directory, too.
+		// Only this part is hidden: the whole value contains the path of the scratch directory.
 		const password = "pa55word-of-nobody"
 		x.secrets = map[string]string{"username": "someone-who-mounts", "password": x.odd(password)}
 		x.given.Add(password)
@@ -175,9 +175,9 @@ func (d *Doctor) begin(ctx context.Context) (*exam, error) {
 	return x, nil
 }
 
-// scratch makes the scratch directory in a directory.
+// scratch creates the scratch directory in a directory.
 func (x *exam) scratch(ctx context.Context, in string) error {
-	// The mount table knows no links.
+	// The mount table has paths without symbolic links.
 	in, err := filepath.EvalSymlinks(in)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (x *exam) scratch(ctx context.Context, in string) error {
 	defer parent.Close()
 	clean, cancel := context.WithTimeout(ctx, cleanLimit)
 	defer cancel()
-	if err := x.takeAwayDead(clean, parent); err != nil {
+	if err := x.cleanUpKilled(clean, parent); err != nil {
 		return err
 	}
 	x.root, x.lock, err = makeScratch(parent)
@@ -197,13 +197,13 @@ func (x *exam) scratch(ctx context.Context, in string) error {
 	return err
 }
 
-// odd returns a value that a shell would do something with.
+// odd returns a value with characters that are special to a shell.
 func (x *exam) odd(word string) string {
 	return word + " $(touch " + x.canary + ") `touch " + x.canary + "` ; touch " + x.canary +
 		" | * ? ' \" \\ < > & # {} é"
 }
 
-// examine makes all checks until one stops it.
+// examine makes all checks, until one stops the examination.
 func (x *exam) examine(ctx context.Context) {
 	x.file()
 	if !x.init(ctx) {

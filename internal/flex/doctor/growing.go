@@ -12,19 +12,19 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// growth is one volume, mounted at dir, that becomes larger.
+// growth is the expansion of one volume, which is mounted at dir.
 type growth struct {
 	vol
 	// device may be empty.
 	device, dir string
-	// size and old are the volume's in bytes, had its filesystem's.
+	// size is the requested size of the volume in bytes, old its size before, and had that of its
+	// filesystem before.
 	size, old, had int64
-	// done says that somebody claims to have made something larger.
+	// done says that the driver claims to have expanded something.
 	done bool
 }
 
-// grows makes a volume larger as a host does, if that was asked for: it stays
-// so.
+// grows expands a volume as a host does, if that was requested. The volume keeps its size.
 func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 	if x.growTo <= 0 || x.stopped() {
 		return
@@ -65,8 +65,8 @@ func (x *exam) grows(ctx context.Context, v vol, device, dir string) {
 	_ = os.Remove(path)
 }
 
-// measure takes the sizes before anything is done; a volume is as large as its
-// device or else as its filesystem says.
+// measure reads the sizes before the expansion. The size of a volume is that of its device or,
+// without one, of its filesystem.
 func (g *growth) measure() error {
 	u, err := mount.Stat(g.dir)
 	if err != nil {
@@ -79,7 +79,7 @@ func (g *growth) measure() error {
 	return nil
 }
 
-// deviceSize is 0 when there is no device that has one.
+// deviceSize returns the size of the device, or 0 if there is none.
 func (g *growth) deviceSize() int64 {
 	if g.device == "" {
 		return 0
@@ -91,15 +91,15 @@ func (g *growth) deviceSize() int64 {
 	return size
 }
 
-// sizes are the last two arguments of both operations.
+// sizes returns the last two arguments of both operations.
 func (g *growth) sizes() (size, old string) {
 	return strconv.FormatInt(g.size, 10), strconv.FormatInt(g.old, 10)
 }
 
-// growToSize is what expandvolume is to do.
+// growToSize is the advice about expandvolume.
 const growToSize = "make it as large as the third argument says, in bytes, if it is smaller"
 
-// expandVolume calls expandvolume, twice, and says whether a host goes on.
+// expandVolume calls expandvolume twice, and says whether a host continues.
 func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
 	const name = "expandvolume"
 	size, old := g.sizes()
@@ -139,11 +139,11 @@ func (x *exam) expandVolume(ctx context.Context, g *growth) bool {
 	return true
 }
 
-// growFS is what expandfs is to do.
+// growFS is the advice about expandfs.
 const growFS = "fit the filesystem at the directory to its device, and answer Success if it fits already"
 
-// expandFS calls expandfs, twice, where a host does, and does what the driver
-// leaves to it. It says whether a host takes the volume for larger then.
+// expandFS calls expandfs twice if a host does, and does what the driver leaves to the host. It
+// says whether a host regards the volume as expanded.
 func (x *exam) expandFS(ctx context.Context, g *growth) bool {
 	const name = "expandfs"
 	if !x.report.Capabilities.RequiresFSResize {
@@ -181,7 +181,7 @@ func (x *exam) hostGrows(ctx context.Context, g *growth) bool {
 	}
 	switch {
 	case errors.Is(err, mount.ErrUnknownFS) && g.device == "":
-		// What has no device has no filesystem that a host could grow.
+		// Without a device there is no filesystem that a host could expand.
 		x.pass(name, "Not supported, and there is no device: hosts have nothing to do")
 	case err != nil:
 		x.fail(name, growFS, "Not supported, and a host cannot grow it: %v", err)
@@ -193,7 +193,7 @@ func (x *exam) hostGrows(ctx context.Context, g *growth) bool {
 	return true
 }
 
-// grown compares what was said with what the filesystem says of itself.
+// grown compares the driver's answers with the size of the filesystem.
 func (x *exam) grown(g *growth) {
 	u, err := mount.Stat(g.dir)
 	switch {

@@ -17,15 +17,15 @@ import (
 	"volplane.dev/volplane/internal/flex/host"
 )
 
-// Bounds of init's time: hosts call it at their start and after every change.
+// Limits of init's duration: hosts call it at their start and after every change.
 const (
 	quickInit = 100 * time.Millisecond
 	slowInit  = 2 * time.Second
-	// fewInits are the calls after the first, manyInits those of a slow one.
+	// fewInits is the number of calls after the first, manyInits that if init seems slow.
 	fewInits, manyInits = 2, 9
 )
 
-// file looks at the executable.
+// file checks the executable's file.
 func (x *exam) file() {
 	info, err := os.Stat(x.path)
 	if err != nil {
@@ -56,7 +56,7 @@ func (x *exam) file() {
 	}, strings.Join(wrong, "; "))
 }
 
-// init calls init and says whether the driver can be examined further.
+// init calls init and says whether the examination can continue.
 func (x *exam) init(ctx context.Context) bool {
 	first := x.call(ctx, decide.OpInit)
 	if !first.ok() {
@@ -67,8 +67,8 @@ func (x *exam) init(ctx context.Context) bool {
 	x.report.Capabilities = &first.answer.Capabilities
 	x.capabilities(first)
 	took, again := first.took, ""
-	// That the host is busy is not the driver's fault: what seems slow gets more
-	// tries.
+	// The host may be busy, which is not the driver's fault: if init seems slow, it is called more
+	// often.
 	for try := 0; try < fewInits || took > quickInit && try < manyInits && !x.stopped(); try++ {
 		c := x.call(ctx, decide.OpInit)
 		took = min(took, c.took)
@@ -96,10 +96,10 @@ func (x *exam) init(ctx context.Context) bool {
 	return !x.stopped()
 }
 
-// sayCapabilities is what init is to do.
+// sayCapabilities is the advice about init's answer.
 const sayCapabilities = `answer "capabilities":{"attach":false} if the driver does not attach, {"attach":true} if it does`
 
-// capabilities looks at what init said of them, as it came.
+// capabilities checks the capabilities in init's answer, as they were printed.
 func (x *exam) capabilities(c call) {
 	const name = "init-capabilities"
 	objects := objects(c.stdout)
@@ -148,7 +148,7 @@ func (x *exam) capabilities(c call) {
 	}, reason)
 }
 
-// objects returns all JSON objects in what was printed.
+// objects returns all JSON objects in an output.
 func objects(b []byte) (all []map[string]json.RawMessage) {
 	for {
 		start := bytes.IndexByte(b, '{')
@@ -166,13 +166,13 @@ func objects(b []byte) (all []map[string]json.RawMessage) {
 	}
 }
 
-// noOperation is one that does not exist.
+// noOperation is an operation that does not exist.
 const noOperation decide.Operation = "volplanedoctor"
 
-// sayUnsupported is what a driver is to do that does not know an operation.
+// sayUnsupported is the advice about operations that a driver does not know.
 const sayUnsupported = `print {"status":"Not supported"} and exit with 1`
 
-// unknown calls an operation that no driver knows: there will be new ones.
+// unknown calls an operation that no driver knows, because later hosts may have new ones.
 func (x *exam) unknown(ctx context.Context) {
 	const name = "unknown-operation"
 	c := x.call(ctx, noOperation, filepath.Join(x.root, "nothing"))
@@ -189,8 +189,7 @@ func (x *exam) unknown(ctx context.Context) {
 	}
 }
 
-// others calls operations that a driver that does not attach leaves to the host
-// (F-033).
+// others calls operations that a driver without attach leaves to the host (F-033).
 func (x *exam) others(ctx context.Context, v vol) {
 	var wrong []string
 	for _, c := range []call{

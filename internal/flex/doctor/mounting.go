@@ -10,7 +10,7 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// What there is to do about more than one finding.
+// Advice that several findings share.
 const (
 	giveOptions    = "if the volume needs them, give options with --option, --fstype and --secret-file"
 	lookFirst      = "look at the mount table first, and answer Success when it is mounted"
@@ -18,7 +18,7 @@ const (
 	readJSON       = "read the JSON with a program for it, as jq"
 )
 
-// byHand says how to call the driver as the examination did.
+// byHand returns a shell command that calls the driver as the examination did.
 func (x *exam) byHand(call string) string {
 	return "run it by hand: " + filepath.Base(x.path) + " " + call
 }
@@ -39,7 +39,7 @@ func (x *exam) mountable(ctx context.Context, v vol) {
 	x.failing(ctx)
 }
 
-// mounts mounts a volume and says whether there is one to go on with.
+// mounts mounts a volume and says whether the checks that need it can follow.
 func (x *exam) mounts(ctx context.Context, v vol) bool {
 	c := x.mount(ctx, v, x.json(decide.OpMount, v))
 	if !c.ok() {
@@ -69,8 +69,8 @@ func (x *exam) mounts(ctx context.Context, v vol) bool {
 	return !x.stopped()
 }
 
-// mountPlace looks for mounts that a call made beside the directory. Who made
-// those outside of the scratch directory nobody knows.
+// mountPlace looks for mounts that a call has made elsewhere in the scratch directory. Who made
+// mounts outside of it is not known.
 func (x *exam) mountPlace(c call, v vol) {
 	reason := ""
 	for _, p := range minus(within(c.added(), x.root), within(c.added(), v.dir)) {
@@ -82,7 +82,7 @@ func (x *exam) mountPlace(c call, v vol) {
 	}, reason)
 }
 
-// mountAgain calls mount for what is mounted (F-012).
+// mountAgain calls mount for a volume that is mounted (F-012).
 func (x *exam) mountAgain(ctx context.Context, v vol) {
 	before := at(x.table(), v.dir)
 	c := x.mount(ctx, v, x.json(decide.OpMount, v))
@@ -98,8 +98,8 @@ func (x *exam) mountAgain(ctx context.Context, v vol) {
 	}
 }
 
-// unmounts calls unmount of what is mounted, of what is not any more, and of what
-// does not even exist.
+// unmounts calls unmount for a directory that is mounted, then not mounted, and then does not
+// exist.
 func (x *exam) unmounts(ctx context.Context, v vol) {
 	c := x.unmount(ctx, v)
 	left := within(c.after, v.dir)
@@ -119,11 +119,12 @@ func (x *exam) unmounts(ctx context.Context, v vol) {
 	if err := os.MkdirAll(v.dir, 0o750); err != nil {
 		x.stop(err)
 	}
-	x.again(ctx, "unmount-again", decide.OpUnmount, v.dir)
+	x.undoTwice(ctx, "unmount-again", decide.OpUnmount, v.dir)
 }
 
-// again calls an operation that undoes for what is undone already.
-func (x *exam) again(ctx context.Context, name string, op decide.Operation, dir string) {
+// undoTwice calls an undo operation for what is undone already, and for a directory that does not
+// exist.
+func (x *exam) undoTwice(ctx context.Context, name string, op decide.Operation, dir string) {
 	var wrong []string
 	if c := x.undoAt(ctx, op, dir); !c.ok() && !c.unsupported() {
 		wrong = append(wrong, "where nothing is mounted any more, "+c.why())
@@ -140,8 +141,7 @@ func (x *exam) again(ctx context.Context, name string, op decide.Operation, dir 
 	}, strings.Join(wrong, "; "))
 }
 
-// leftFiles looks at what is beside the directory, and in it, when nothing is
-// mounted any more.
+// leftFiles checks which files are beside and in the directory when nothing is mounted any more.
 func (x *exam) leftFiles(v vol) {
 	var left []string
 	if entries, err := os.ReadDir(v.dir); err == nil && len(entries) > 0 {
@@ -167,8 +167,7 @@ func (x *exam) leftFiles(v vol) {
 
 const marker = "volplane-doctor"
 
-// keepsData mounts a volume anew: what was in it after one unmount must also be
-// there after two.
+// keepsData mounts a volume anew: a file that survived one unmount must also survive two.
 func (x *exam) keepsData(ctx context.Context, v vol) {
 	read := func() bool {
 		return x.through(v, func(dir string) error {
@@ -206,7 +205,7 @@ func (x *exam) keepsData(ctx context.Context, v vol) {
 	x.down(ctx, v)
 }
 
-// inUse unmounts a volume that somebody uses.
+// inUse unmounts a volume while a file of it is open.
 func (x *exam) inUse(ctx context.Context, v vol) {
 	if !x.up(ctx, v) {
 		return
@@ -232,7 +231,7 @@ func (x *exam) inUse(ctx context.Context, v vol) {
 	x.down(ctx, v)
 }
 
-// twoPods mounts a volume for two Pods, at once, and takes it away from one.
+// twoPods mounts a volume for two Pods concurrently, and unmounts it for one.
 func (x *exam) twoPods(ctx context.Context) {
 	a, b := x.volume("pv1", 1), x.volume("pv1", 2)
 	if !x.report.Capabilities.Attach {
@@ -275,7 +274,7 @@ func (x *exam) twoPods(ctx context.Context) {
 	x.down(ctx, b)
 }
 
-// readOnly mounts a volume that nobody may write to.
+// readOnly mounts a volume read-only.
 func (x *exam) readOnly(ctx context.Context, v vol) {
 	v.ReadOnly = true
 	if !x.up(ctx, v) {
@@ -297,7 +296,7 @@ func (x *exam) readOnly(ctx context.Context, v vol) {
 	x.down(ctx, v)
 }
 
-// arguments mounts with the JSON that other hosts and users may give.
+// arguments calls mount with the variants of JSON that other hosts and users may pass.
 func (x *exam) arguments(ctx context.Context, v vol) {
 	try := func(name, next, passed string, argument func() string) {
 		c := x.mount(ctx, v, argument())
@@ -330,7 +329,7 @@ func (x *exam) arguments(ctx context.Context, v vol) {
 	})
 }
 
-// elsewhere mounts below a directory of another depth.
+// elsewhere mounts a volume below a directory of another depth.
 func (x *exam) elsewhere(ctx context.Context) {
 	v := x.volumeBelow(filepath.Join(x.root, "another", "depth"), "pv1", 1)
 	v.deviceDir = x.volume("pv1", 1).deviceDir
@@ -346,7 +345,7 @@ func (x *exam) elsewhere(ctx context.Context) {
 	x.down(ctx, v)
 }
 
-// failing makes mount fail: there is a file where the directory should be.
+// failing makes mount fail: there is a file at the path of the directory.
 func (x *exam) failing(ctx context.Context) {
 	v := x.volume("pv3", 3)
 	err := os.MkdirAll(filepath.Dir(v.dir), 0o750)

@@ -7,22 +7,21 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// Report is everything that an examination found.
+// Report is the result of an examination.
 type Report struct {
 	Driver       string               `json:"driver"`
 	Path         string               `json:"path"`
 	Hash         string               `json:"hash,omitempty"`
 	Capabilities *decide.Capabilities `json:"capabilities,omitempty"`
-	// Level is the worst of all findings.
+	// Level is the worst level of all findings.
 	Level    decide.Level     `json:"level"`
 	Findings []decide.Finding `json:"findings"`
-	// Calls is how often the driver was called, Seconds how long all of it took.
+	// Calls is the number of calls of the driver, Seconds the duration of the examination.
 	Calls   int     `json:"calls"`
 	Seconds float64 `json:"seconds"`
 }
 
-// add writes down a finding. When the examination was stopped, what was seen
-// since means nothing.
+// add adds a finding, unless the examination was stopped: then what was seen since is meaningless.
 func (x *exam) add(f decide.Finding) {
 	if x.stopped() {
 		return
@@ -31,8 +30,7 @@ func (x *exam) add(f decide.Finding) {
 	x.report.Findings = append(x.report.Findings, f)
 }
 
-// pass, warn and fail write down how a check ended; next says what the author of
-// the driver is to do.
+// pass, warn and fail add the result of a check; next is the advice for the author of the driver.
 func (x *exam) pass(check, format string, args ...any) {
 	x.add(decide.Finding{Check: check, Level: decide.Pass, Message: fmt.Sprintf(format, args...)})
 }
@@ -45,17 +43,17 @@ func (x *exam) fail(check, next, format string, args ...any) {
 	x.add(decide.Finding{Check: check, Level: decide.Fail, Message: fmt.Sprintf(format, args...), Next: next})
 }
 
-// question is a check that is passed unless there is something wrong.
+// question is a check that passes unless something wrong was found.
 type question struct {
 	check string
-	// otherwise is how bad it is if not, and next what to do then.
+	// otherwise is the level if it does not pass, and next the advice then.
 	otherwise decide.Level
 	next      string
-	// passed is what there is to say when nothing is wrong.
+	// passed is the message if it passes.
 	passed string
 }
 
-// answer writes down the answer to a question; wrong is empty when it is passed.
+// answer adds the result of a question, which passes if wrong is empty.
 func (x *exam) answer(q question, wrong string) {
 	if wrong == "" {
 		x.pass(q.check, "%s", q.passed)

@@ -15,15 +15,14 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// undo is a call that takes away what the driver has done, if it is still there:
-// of a mount when something is mounted at or below what it is called with.
+// undo is a call that undoes what the driver has done. An unmount is only called if something is
+// mounted at or below its directory.
 type undo struct {
 	op   decide.Operation
 	what string
 }
 
-// afterwards asks the driver to undo what it has done, and judges what is left
-// then.
+// afterwards asks the driver to undo what it has done, and checks what is left then.
 func (x *exam) afterwards(ctx context.Context) {
 	judged := x.calls
 	for _, u := range slices.Backward(x.undo) {
@@ -49,7 +48,7 @@ func (x *exam) afterwards(ctx context.Context) {
 	}, reason)
 }
 
-// remaining returns the driver's processes, which get a moment to end.
+// remaining returns the driver's running processes, after giving them a moment to end.
 func (x *exam) remaining(ctx context.Context) []int {
 	pause := time.NewTicker(20 * time.Millisecond)
 	defer pause.Stop()
@@ -67,9 +66,9 @@ func (x *exam) remaining(ctx context.Context) []int {
 	}
 }
 
-// takeAway ends the driver's processes, removes the scratch directory with all
-// that is mounted in it, and unlocks it.
-func (x *exam) takeAway(ctx context.Context) error {
+// cleanUp kills the driver's processes, removes the scratch directory with all mounts in it, and
+// unlocks it.
+func (x *exam) cleanUp(ctx context.Context) error {
 	defer x.lock.Close()
 	if err := x.endProcesses(ctx); err != nil {
 		return err
@@ -83,7 +82,7 @@ func (x *exam) takeAway(ctx context.Context) error {
 	return nil
 }
 
-// endProcesses ends what the driver left running, by its mark.
+// endProcesses kills the driver's processes, which it finds by their mark.
 func (x *exam) endProcesses(ctx context.Context) error {
 	pause := time.NewTicker(10 * time.Millisecond)
 	defer pause.Stop()
@@ -103,8 +102,7 @@ func (x *exam) endProcesses(ctx context.Context) error {
 	}
 }
 
-// end kills a process, if it still is one of the driver's: its number may be
-// somebody else's by now.
+// end kills a process, unless its pid was reused by another process.
 func (x *exam) end(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -116,8 +114,8 @@ func (x *exam) end(pid int) {
 	}
 }
 
-// unmountBelow takes away all mounts at and below a directory, the last first.
-// What is in use is detached: its users keep it, nobody finds it any more.
+// unmountBelow unmounts everything at and below a directory, the last mount first. A mount that is
+// in use is detached lazily.
 func (x *exam) unmountBelow(dir string) error {
 	const most = 1000
 	for range most {
@@ -141,11 +139,11 @@ func (x *exam) unmountBelow(dir string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("there is always something mounted below %s", dir)
+	return fmt.Errorf("mounts below %s reappear", dir)
 }
 
-// removeTree removes a directory and what is in it, and never enters a mount or
-// follows a link, whoever makes one meanwhile.
+// removeTree removes a directory with its content. It never enters a mount or follows a link, even
+// if one is created meanwhile.
 func removeTree(path string) error {
 	parent, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(path), &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS,

@@ -15,11 +15,11 @@ import (
 // vol is a volume for one Pod, at the paths that drivers rely on.
 type vol struct {
 	decide.Volume
-	// dir is where it is mounted, device where its device is.
+	// dir is the mount point of the volume, deviceDir that of its device.
 	dir, deviceDir string
 }
 
-// volume returns a volume of the scratch directory.
+// volume returns a volume in the scratch directory.
 func (x *exam) volume(name string, pod int) vol { return x.volumeBelow(x.root, name, pod) }
 
 func (x *exam) volumeBelow(root, name string, pod int) vol {
@@ -35,7 +35,7 @@ func (x *exam) volumeBelow(root, name string, pod int) vol {
 	}
 }
 
-// json returns the argument that an operation gets.
+// json returns the JSON argument of an operation.
 func (x *exam) json(op decide.Operation, v vol) string {
 	s, err := decide.Argument(op, v.Volume)
 	if err != nil {
@@ -44,7 +44,7 @@ func (x *exam) json(op decide.Operation, v vol) string {
 	return s
 }
 
-// spaced returns the same JSON as another host could write it.
+// spaced returns the same JSON in the form that another host could write.
 func spaced(s string) string {
 	var b bytes.Buffer
 	if json.Indent(&b, []byte(s), "", " ") != nil {
@@ -53,8 +53,8 @@ func spaced(s string) string {
 	return b.String()
 }
 
-// mount calls mount with an argument, at a directory that is made, and does what
-// the driver leaves to the host.
+// mount creates the directory, calls mount with an argument, and does what the driver leaves to the
+// host.
 func (x *exam) mount(ctx context.Context, v vol, argument string) call {
 	return x.mounted(v, x.beginMount(ctx, v, argument))
 }
@@ -96,13 +96,13 @@ func (x *exam) undoAt(ctx context.Context, op decide.Operation, dir string) call
 	return c
 }
 
-// up mounts a volume and says whether that worked.
+// up mounts a volume and says whether that succeeded.
 func (x *exam) up(ctx context.Context, v vol) bool {
 	c := x.mount(ctx, v, x.json(decide.OpMount, v))
 	return c.ok() && len(within(c.after, v.dir)) > 0
 }
 
-// down unmounts it, by force if need be: the next check begins with nothing.
+// down unmounts the volume, by force if needed: the next check starts without mounts.
 func (x *exam) down(ctx context.Context, v vol) {
 	x.unmount(ctx, v)
 	if err := x.unmountBelow(v.dir); err != nil {

@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// VolumeName returns the volume's name for Detach: what getvolumename answers
-// or, where that is not supported or not wanted, v.Name (F-018, F-019).
+// VolumeName returns the volume's name for Detach: the answer of getvolumename or, if that is
+// unsupported or disabled, v.Name (F-018, F-019). It may be repeated.
 func (d *Driver) VolumeName(ctx context.Context, v decide.Volume) (string, error) {
 	if d.o.Settings.VolumeName == decide.NameOfVolume {
 		return v.Name, nil
@@ -28,17 +28,18 @@ func (d *Driver) VolumeName(ctx context.Context, v decide.Volume) (string, error
 	if err != nil {
 		return "", d.fail(op, volume.Failed, err)
 	}
-	d.o.Calls.name(d.Name.String(), v.Name, name)
+	d.o.Calls.setName(d.Name.String(), v.Name, name)
 	return name, nil
 }
 
-// object names a volume for Calls.
+// object returns the key of a volume for Calls.
 func (d *Driver) object(v decide.Volume) string {
-	return "volume " + d.o.Calls.named(d.Name.String(), v.Name)
+	return "volume " + d.o.Calls.nameOf(d.Name.String(), v.Name)
 }
 
-// Attach attaches a volume to a node and returns its device there, "" when it is
-// not known. Not supported is success without a device.
+// Attach attaches a volume to a node and returns its device there, or "" if the driver does not
+// know it. If the driver does not support attach, that is a success without a device. It may be
+// repeated.
 func (d *Driver) Attach(ctx context.Context, v decide.Volume, node string) (string, error) {
 	arg, _, err := d.argument(decide.OpAttach, v)
 	if err != nil {
@@ -50,7 +51,7 @@ func (d *Driver) Attach(ctx context.Context, v decide.Volume, node string) (stri
 	return a.Device, err
 }
 
-// IsAttached says whether a volume is attached to a node, as far as it is known.
+// IsAttached says whether a volume is attached to a node; known is false if the driver cannot tell.
 func (d *Driver) IsAttached(ctx context.Context, v decide.Volume, node string) (attached, known bool, err error) {
 	arg, _, err := d.argument(decide.OpIsAttached, v)
 	if err != nil {
@@ -63,8 +64,8 @@ func (d *Driver) IsAttached(ctx context.Context, v decide.Volume, node string) (
 	return *a.Attached, true, nil
 }
 
-// WaitForAttach waits until the device of a volume is on this node and returns
-// it. device is what Attach returned.
+// WaitForAttach waits until the device of a volume exists on this node and returns its path. device
+// is the result of Attach. It may be repeated.
 func (d *Driver) WaitForAttach(ctx context.Context, device string, v decide.Volume) (string, error) {
 	arg, _, err := d.argument(decide.OpWaitForAttach, v)
 	if err != nil {
@@ -77,13 +78,13 @@ func (d *Driver) WaitForAttach(ctx context.Context, device string, v decide.Volu
 		return "", err
 	}
 	if a.Device == "" {
-		// Not supported, or nothing to add to what attach said.
+		// The operation is not supported, or the driver knows no other device than attach did.
 		return device, nil
 	}
 	return a.Device, nil
 }
 
-// Detach detaches a volume from a node; name is what VolumeName returned.
+// Detach detaches a volume from a node; name is the result of VolumeName. It may be repeated.
 func (d *Driver) Detach(ctx context.Context, name, node string) error {
 	if err := decide.CheckComponent(name); err != nil {
 		return d.fail(decide.OpDetach, volume.Failed, fmt.Errorf("%w: %w", decide.ErrVolumeName, err))
@@ -95,8 +96,8 @@ func (d *Driver) Detach(ctx context.Context, name, node string) error {
 	return err
 }
 
-// ExpandVolume makes a volume larger and returns its size in bytes. Not
-// supported, or not wanted, is success: somebody else has made it larger.
+// ExpandVolume expands a volume and returns its size in bytes. If the operation is unsupported or
+// disabled, that is a success: the volume is expanded by other means. It may be repeated.
 func (d *Driver) ExpandVolume(
 	ctx context.Context, v decide.Volume, deviceDir string, newSize, oldSize int64,
 ) (int64, error) {
@@ -118,9 +119,9 @@ func (d *Driver) ExpandVolume(
 	return a.NewSize, nil
 }
 
-// ExpandFS fits the filesystem that is mounted at dir to its device. Not
-// supported is done by the host for the filesystems that it knows, else it is
-// ErrNotSupported.
+// ExpandFS expands the filesystem mounted at dir to the size of its device. If the driver does not
+// support that, the host does it for the filesystems that it knows; for others the error is
+// ErrNotSupported. It may be repeated.
 func (d *Driver) ExpandFS(ctx context.Context, v decide.Volume, device, dir string, newSize, oldSize int64) error {
 	const op = decide.OpExpandFS
 	arg, _, err := d.argument(op, v)

@@ -139,10 +139,10 @@ func TestNames(t *testing.T) {
 	}
 	b := newBench(t, everything, options(10*time.Second))
 	name, err := b.VolumeName(t.Context(), pv())
-	if err != nil || b.o.Calls.named("example.com/t", "pv-1") != name {
+	if err != nil || b.o.Calls.nameOf("example.com/t", "pv-1") != name {
 		t.Errorf("%q is not known, %v", name, err)
 	}
-	if err := b.Detach(t.Context(), name, "node-1"); err != nil || b.o.Calls.named("example.com/t", "pv-1") == name {
+	if err := b.Detach(t.Context(), name, "node-1"); err != nil || b.o.Calls.nameOf("example.com/t", "pv-1") == name {
 		t.Errorf("%q is known after detach, %v", name, err)
 	}
 	for _, name := range []string{"", "..", "a/b", "a\x00"} {

@@ -10,52 +10,50 @@ import (
 	"volplane.dev/volplane/internal/redact"
 )
 
-// errOverdue says that a call was killed and has not ended yet.
+// errOverdue says that a call was killed but its process has not ended.
 var errOverdue = errors.New("the driver was killed, but hangs in the kernel")
 
-// keepResult is how long the result of a call that nobody waited for is kept for
-// who asks again.
+// keepResult is how long the result of a call is kept if nobody has waited for it, for the case
+// that the same call is repeated.
 const keepResult = 10 * time.Minute
 
-// Calls keeps calls that work on the same directory or volume apart and joins
-// those that ask for the same (H5). A call goes on when its asker's context ends;
-// who asks for the same again joins it. The zero Calls is ready, and it is safe
-// for concurrent use.
+// Calls serializes calls for the same directory or volume, and joins identical ones (H5). A call
+// continues when the context of its caller ends; a repeated call joins it. The zero value is ready
+// for use. It is safe for concurrent use.
 type Calls struct {
 	mu sync.Mutex
-	// at are the calls by what they work on, also those whose result nobody has
-	// seen.
-	at map[string]*flight
-	// names are the drivers' names of volumes (getvolumename) by driver and
-	// volume: attach and detach know one volume by different ones.
+	// flights holds the calls by object, including those whose result nobody has received yet.
+	flights map[string]*flight
+	// names holds the drivers' names of volumes (getvolumename), by driver and volume: attach and
+	// detach call one volume by different names.
 	names map[[2]string]string
-	// given are the secrets of all calls: a driver may print them in later ones,
-	// which carry none.
-	given   redact.Secrets
+	// secrets holds the secrets of all calls: a driver may print them in later calls, which carry
+	// none.
+	secrets redact.Secrets
 	running sync.WaitGroup
 }
 
-// flight is one call.
+// flight is one call in flight, or its result.
 type flight struct {
-	// what tells the call from others on the same object.
+	// what distinguishes the call from other calls for the same object.
 	what string
-	// done is closed at its end, overdue when it does not come.
+	// done is closed at the end of the call, overdue when the killed process does not end.
 	done, overdue chan struct{}
-	// waiting is how many wait for its result.
+	// waiting is the number of goroutines that wait for the result.
 	waiting int
 	end     time.Time
 	result  any
 	err     error
 }
 
-// Wait returns when no call is running. No call may be begun meanwhile.
+// Wait waits until no call is in flight. No call may be started meanwhile.
 func (c *Calls) Wait() { c.running.Wait() }
 
-// Idle says that no call is running.
+// Idle says whether no call is in flight.
 func (c *Calls) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, f := range c.at {
+	for _, f := range c.flights {
 		if f.end.IsZero() {
 			return false
 		}
@@ -63,17 +61,17 @@ func (c *Calls) Idle() bool {
 	return true
 }
 
-// task is what is to be done on an object, which key names.
+// task is something to be done for the object that key names.
 type task struct {
 	key, what string
-	// keep says that the result is to be kept when nobody waits for it: for what
-	// cannot be seen in the mount table.
+	// keep says that the result is kept for a repeated call if nobody waits for it: it is set for
+	// effects that the mount table does not show.
 	keep bool
 	do   func(ctx context.Context, overdue func()) (any, error)
 }
 
-// join does a task, or waits for the same one that is being done, after any
-// other on the object. The error is the task's, the context's or errOverdue.
+// join does a task after all others for its object, or waits for the same one if it is in flight.
+// The error is the task's, the context's, or errOverdue.
 func (c *Calls) join(ctx context.Context, t task) (any, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -88,7 +86,7 @@ func (c *Calls) join(ctx context.Context, t task) (any, error) {
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
-		if result, over, callErr := c.leave(f, t); over {
+		if result, over, callErr := c.result(f, t); over {
 			return result, callErr
 		}
 		if err != nil {
@@ -97,21 +95,21 @@ func (c *Calls) join(ctx context.Context, t task) (any, error) {
 	}
 }
 
-// enter returns the call on the object, which is begun if there is none.
+// enter returns the call in flight for the task's object. If there is none, it starts the task.
 func (c *Calls) enter(ctx context.Context, t task) *flight {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.at, func(key string, f *flight) bool {
+	maps.DeleteFunc(c.flights, func(key string, f *flight) bool {
 		return !f.end.IsZero() && (key == t.key && f.what != t.what || time.Since(f.end) >= keepResult)
 	})
-	f := c.at[t.key]
+	f := c.flights[t.key]
 	if f == nil {
 		f = &flight{what: t.what, done: make(chan struct{}), overdue: make(chan struct{})}
-		if c.at == nil {
-			c.at = map[string]*flight{}
+		if c.flights == nil {
+			c.flights = map[string]*flight{}
 		}
-		c.at[t.key] = f
-		c.running.Go(func() { c.fly(context.WithoutCancel(ctx), f, t) })
+		c.flights[t.key] = f
+		c.running.Go(func() { c.run(context.WithoutCancel(ctx), f, t) })
 	}
 	if f.what == t.what {
 		f.waiting++
@@ -119,8 +117,8 @@ func (c *Calls) enter(ctx context.Context, t task) *flight {
 	return f
 }
 
-// leave takes the result of a call that has ended, if it is what t asks for.
-func (c *Calls) leave(f *flight, t task) (result any, over bool, err error) {
+// result returns the result of a call that has ended, if the call is the same as t.
+func (c *Calls) result(f *flight, t task) (result any, over bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.what != t.what {
@@ -130,25 +128,25 @@ func (c *Calls) leave(f *flight, t task) (result any, over bool, err error) {
 	if f.end.IsZero() {
 		return nil, false, nil
 	}
-	if c.at[t.key] == f {
-		delete(c.at, t.key)
+	if c.flights[t.key] == f {
+		delete(c.flights, t.key)
 	}
 	return f.result, true, f.err
 }
 
-func (c *Calls) fly(ctx context.Context, f *flight, t task) {
+func (c *Calls) run(ctx context.Context, f *flight, t task) {
 	result, err := t.do(ctx, func() { close(f.overdue) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f.result, f.err, f.end = result, err, time.Now()
 	if f.waiting > 0 || !t.keep {
-		delete(c.at, t.key)
+		delete(c.flights, t.key)
 	}
 	close(f.done)
 }
 
-// name keeps what the driver calls a volume.
-func (c *Calls) name(driver, volume, named string) {
+// setName stores the driver's name of a volume.
+func (c *Calls) setName(driver, volume, named string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.names == nil {
@@ -157,8 +155,8 @@ func (c *Calls) name(driver, volume, named string) {
 	c.names[[2]string{driver, volume}] = named
 }
 
-// named returns what the driver calls a volume, as far as it has told.
-func (c *Calls) named(driver, volume string) string {
+// nameOf returns the driver's name of a volume, if it is known, otherwise the volume's own.
+func (c *Calls) nameOf(driver, volume string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if name, ok := c.names[[2]string{driver, volume}]; ok {
@@ -167,7 +165,7 @@ func (c *Calls) named(driver, volume string) string {
 	return volume
 }
 
-// forget forgets what the driver calls a volume.
+// forget removes the driver's name of a volume.
 func (c *Calls) forget(driver, named string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -55,8 +55,8 @@ func TestCallsJoin(t *testing.T) {
 		}
 		wg.Wait()
 		c.Wait()
-		if len(c.at) > 0 {
-			t.Errorf("left: %v", c.at)
+		if len(c.flights) > 0 {
+			t.Errorf("left: %v", c.flights)
 		}
 	})
 }
@@ -115,8 +115,8 @@ func TestCallsForget(t *testing.T) {
 		<-time.After(keepResult)
 		_, _ = c.askFor(t, time.Second, job("b", "mount", false, time.Minute, &others))
 		c.Wait()
-		if len(c.at) > 0 {
-			t.Errorf("left: %v", c.at)
+		if len(c.flights) > 0 {
+			t.Errorf("left: %v", c.flights)
 		}
 		if n, err := c.askFor(t, time.Hour, attach); err != nil || n != int32(4) {
 			t.Errorf("much later: %v, %v", n, err)
@@ -154,15 +154,15 @@ func TestCallsOverdue(t *testing.T) {
 
 func TestCallsNames(t *testing.T) {
 	var c Calls
-	c.name("d", "pv", "pool~1")
-	if got := c.named("d", "pv"); got != "pool~1" {
+	c.setName("d", "pv", "pool~1")
+	if got := c.nameOf("d", "pv"); got != "pool~1" {
 		t.Error(got)
 	}
-	if got := c.named("e", "pv"); got != "pv" {
+	if got := c.nameOf("e", "pv"); got != "pv" {
 		t.Error(got)
 	}
 	c.forget("d", "pool~1")
-	if got := c.named("d", "pv"); got != "pv" {
+	if got := c.nameOf("d", "pv"); got != "pv" {
 		t.Error(got)
 	}
 }

@@ -12,15 +12,15 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// ErrNoCgroup says that the host has no cgroup v2 that we may use.
+// ErrNoCgroup says that the host has no cgroup v2 in which this process can create cgroups.
 var ErrNoCgroup = errors.New("no cgroup v2 to start drivers in")
 
-// cgroupParent is the cgroup that those of all drivers are in.
+// cgroupParent is the name of the parent of all drivers' cgroups.
 const cgroupParent = "volplane-flex"
 
-// Cgroup makes the cgroup, outside of our own, in which a driver's processes
-// live, and returns its directory for Options. What a driver leaves running
-// survives our end there. It may be repeated. The error is ErrNoCgroup.
+// Cgroup creates the cgroup of a driver's processes, outside of the cgroup of this process, and
+// returns its directory for Options. Processes in it survive the end of this one. It may be
+// repeated. Its errors wrap ErrNoCgroup.
 func Cgroup(name decide.Name) (string, error) {
 	var table mount.Table
 	defer table.Close()
@@ -37,7 +37,8 @@ func Cgroup(name decide.Name) (string, error) {
 	if len(roots) == 0 {
 		return "", ErrNoCgroup
 	}
-	// Binds of it, in containers' directories for example, have longer paths.
+	// Bind mounts of the hierarchy, in the directories of containers for example, have longer
+	// paths.
 	root := slices.MinFunc(roots, func(a, b string) int { return cmp.Or(len(a)-len(b), cmp.Compare(a, b)) })
 	dir := filepath.Join(root, cgroupParent, name.Dir())
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as all directories there

@@ -12,34 +12,32 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Reasons that a caller tells apart.
+// Errors that callers distinguish.
 var (
-	// ErrNotSupported says that the driver leaves the operation to the host and
-	// the host cannot do it either. It is final.
+	// ErrNotSupported says that neither the driver nor the host can do the operation. It is final.
 	ErrNotSupported = errors.New("the driver does not support it")
-	// ErrChanged says that the executable is not the one that was probed; it was
-	// not started. Probe it anew.
+	// ErrChanged says that the executable is not the one that was probed; it was not started. It
+	// must be probed anew.
 	ErrChanged = errors.New("the driver's executable has changed since it was probed")
-	// ErrExchanged says that it has changed while it was called: nobody knows
-	// which program ran.
+	// ErrExchanged says that the executable was replaced during the call: which program ran is
+	// unknown.
 	ErrExchanged = errors.New("the driver's executable was exchanged while it was called")
 )
 
-// Options are how a Driver is called. The zero value is usable.
+// Options configure a Driver. The zero value is usable.
 type Options struct {
-	// Settings are the administrator's.
+	// Settings holds the administrator's settings for the driver.
 	Settings decide.Settings
-	// Calls joins calls of all Drivers that share it: those of one name before
-	// and after an upgrade must. Nil makes one for this Driver only.
+	// Calls is shared by all Drivers of one name, before and after an upgrade, so that their calls
+	// are serialized. Nil creates one for this Driver.
 	Calls *Calls
-	// Observe, if any, is told of each call when it has ended. It may be called
-	// by many at once.
+	// Observe, if set, is called at the end of each call. It may be called concurrently.
 	Observe func(Call)
-	// Cgroup is a directory of cgroup v2 in which the executable is started
-	// (Cgroup); empty starts it where we are.
+	// Cgroup is the directory of a cgroup v2 in which the executable is started (see Cgroup); if
+	// empty, it is that of this process.
 	Cgroup string
-	// Traces is a directory in which calls are written down while they run, for
-	// EndLeft when we are killed; empty writes nothing.
+	// Traces is the directory of trace files, which EndLeft reads after this process was killed; if
+	// empty, none are written.
 	Traces string
 }
 
@@ -47,30 +45,29 @@ type Options struct {
 type Call struct {
 	Driver decide.Name
 	Op     decide.Operation
-	// Args are the arguments after the operation, those of mount without the
-	// secrets.
+	// Args holds the arguments after the operation, without secrets.
 	Args []string
 	Took time.Duration
-	// Exit is the exit code, -1 when a signal ended it or it did not start.
+	// Exit is the exit code; -1 if a signal ended the driver or it was not started.
 	Exit int
-	// Status is the driver's word; empty when there was no answer, which Err
-	// tells then. Err holds no secret.
+	// Status is the status in the driver's answer; empty if there was no answer. Err says why then;
+	// it holds no secret.
 	Status decide.Status
 	Err    string
 }
 
-// CallError is a call that was not done.
+// CallError is the error of an operation that was not done.
 type CallError struct {
 	Driver decide.Name
 	Op     decide.Operation
 	// Outcome is volume.Failed or volume.Unknown.
 	Outcome volume.Outcome
-	// Message says why, in the driver's words where it has any, without secrets.
+	// Message says why, in the driver's words if there are any. It holds no secret.
 	Message string
 	cause   error
 }
 
-// Error names driver, operation and cause.
+// Error returns the driver's name, the operation and the message.
 func (e *CallError) Error() string {
 	return "driver " + e.Driver.String() + ": " + string(e.Op) + ": " + e.Message
 }
@@ -79,31 +76,29 @@ func (e *CallError) Error() string {
 // or of a context, for example.
 func (e *CallError) Unwrap() error { return e.cause }
 
-// Driver is one executable as it was when it was probed. It is safe for
-// concurrent use.
+// Driver is one executable in the version that was probed. It is safe for concurrent use.
 type Driver struct {
 	Name decide.Name
-	// Path is the executable's and its argv[0]; drivers look at its last
-	// component.
+	// Path is the path of the executable and its argv[0]; drivers use its last component.
 	Path string
-	// Hash is the start of the executable's SHA-256, 16 hexadecimal digits.
+	// Hash is the first 16 hexadecimal digits of the executable's SHA-256.
 	Hash string
-	// Capabilities are what init said.
+	// Capabilities are those that init returned.
 	Capabilities decide.Capabilities
 
 	o Options
-	// dead finds filesystems whose server is gone.
+	// dead detects filesystems whose server has ended.
 	dead mount.Liveness
 
 	mu sync.Mutex
-	// file is the executable that Hash is of.
+	// file identifies the file that Hash is of.
 	file identity
-	// unsupported are optional operations that the driver refused (H11).
+	// unsupported holds the optional operations that the driver has refused (H11).
 	unsupported map[decide.Operation]bool
 }
 
-// Probe looks at an executable and starts it with init. The Driver is returned
-// with an error of init as well, so that its Hash can be shown.
+// Probe hashes an executable and starts it with init. If init fails, the Driver is returned
+// together with the error, so that its Hash can be shown. It may be repeated.
 func Probe(ctx context.Context, name decide.Name, path string, o Options) (*Driver, error) {
 	d, err := Known(name, path, decide.Capabilities{}, o)
 	if err != nil {
@@ -111,19 +106,20 @@ func Probe(ctx context.Context, name decide.Name, path string, o Options) (*Driv
 	}
 	a, err := d.Init(ctx)
 	if errors.Is(err, ErrExchanged) {
-		// It has done nothing, and is probed anew.
+		// The program that ran is unknown, but init changes nothing. The caller probes it anew.
 		err = d.fail(decide.OpInit, volume.Failed, ErrChanged)
 	}
 	d.Capabilities = a.Capabilities
 	return d, err
 }
 
-// Known looks at an executable of which an earlier init has said what it can do.
+// Known returns the Driver of an executable whose capabilities are known from an earlier init. It
+// may be repeated.
 func Known(name decide.Name, path string, can decide.Capabilities, o Options) (*Driver, error) {
 	if o.Calls == nil {
 		o.Calls = &Calls{}
 	}
-	file, hash, err := look(path)
+	file, hash, err := identify(path)
 	if err != nil {
 		return nil, fmt.Errorf("look at driver %s: %w", name, err)
 	}
@@ -132,12 +128,12 @@ func Known(name decide.Name, path string, can decide.Capabilities, o Options) (*
 	}, nil
 }
 
-// Init starts the driver with init once more and returns its answer.
+// Init starts the driver with init and returns its answer.
 func (d *Driver) Init(ctx context.Context) (decide.Answer, error) {
 	return d.ask(ctx, call{op: decide.OpInit, key: "init of " + d.Hash})
 }
 
-// fail makes the error of an operation.
+// fail returns the error of an operation.
 func (d *Driver) fail(op decide.Operation, outcome volume.Outcome, err error) error {
 	return &CallError{Driver: d.Name, Op: op, Outcome: outcome, Message: err.Error(), cause: err}
 }

@@ -15,46 +15,45 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// errNotStarted says that nothing was done.
+// errNotStarted says that the driver was not started, so it has done nothing.
 var errNotStarted = errors.New("the driver cannot be started")
 
 // process is one start of an executable.
 type process struct {
 	program *program
-	// args are those after its path.
+	// args are the arguments after its path.
 	args []string
-	// cgroup is the directory of the cgroup to start in; empty for ours.
+	// cgroup is the directory of the driver's cgroup; empty if there is none.
 	cgroup string
-	// trace is where it is written down, nil for nowhere.
+	// trace is the trace of the call; nil if there is none.
 	trace *trace
 	limit time.Duration
-	// overdue is called, once, when the process does not even end after it was
-	// killed.
+	// overdue is called once if the process does not end even after it was killed.
 	overdue func()
 }
 
-// ending is how it ended.
-type ending struct {
-	// exit is the exit code, -1 when a signal ended it.
+// exit is the result of a process.
+type exit struct {
+	// exit is the exit code; -1 if a signal ended the process.
 	exit           int
 	stdout, stderr []byte
-	// cut says that there was more output than is kept.
+	// cut says that only the end of the output was kept.
 	cut bool
 }
 
 const (
-	// killGrace is how long a process may take to end when it is killed.
+	// killGrace is how long a killed process may take to end.
 	killGrace = 5 * time.Second
-	// busyTries and busyPause are how often, and how far apart, an executable
-	// that somebody writes to is tried to be started.
+	// busyTries is how often, and busyPause at which interval, the start of an executable is
+	// retried while a process has it open for writing.
 	busyTries = 50
 	busyPause = 20 * time.Millisecond
-	// firstInherited is the first file after those that are given.
-	firstInherited = 3
+	// firstInheritedFD is the first file descriptor after those that a driver gets.
+	firstInheritedFD = 3
 )
 
-// environment is all that a driver gets of ours: nothing (H6), but the name of
-// the call where that is what its processes are found by.
+// environment returns a driver's environment. It inherits nothing from this process (H6); the name
+// of the call is added if the call has no cgroup by which its processes could be found.
 func (p process) environment() []string {
 	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C.UTF-8"}
 	if p.trace != nil && p.trace.Cgroup == "" {
@@ -63,30 +62,29 @@ func (p process) environment() []string {
 	return env
 }
 
-// run starts the process and returns when it has ended, which is not later than
-// its limit, if the kernel can end it. What it has started itself may live on.
-// The error is errNotStarted, decide.ErrTimeLimit or ErrExchanged.
-func (p process) run() (ending, error) {
+// run starts the process and waits until it has ended. At its time limit the process is killed.
+// Processes that it has started may live on. The error is errNotStarted, decide.ErrTimeLimit or
+// ErrExchanged.
+func (p process) run() (exit, error) {
 	stdout, err := newOutput()
 	if err != nil {
-		return ending{}, fmt.Errorf("%w: %w", errNotStarted, err)
+		return exit{}, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	defer stdout.close()
 	stderr, err := newOutput()
 	if err != nil {
-		return ending{}, fmt.Errorf("%w: %w", errNotStarted, err)
+		return exit{}, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	defer stderr.close()
-	// The kernel kills the child when the thread that started it ends, so that
-	// no call survives us and runs beside a new one; the thread must not end
-	// before.
+	// The kernel kills the child when the thread that started it ends (PDEATHSIG), so that no call
+	// outlives this process and runs beside a new one. So this thread must not end before.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	started, pidfd, err := p.start(stdout.child, stderr.child)
 	if err != nil {
-		return ending{}, fmt.Errorf("%w: %w", errNotStarted, err)
+		return exit{}, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
-	p.trace.leads(started.Pid)
+	p.trace.setLeader(started.Pid)
 	go stdout.read()
 	go stderr.read()
 	err = p.wait(started.Pid, pidfd)
@@ -99,30 +97,29 @@ func (p process) run() (ending, error) {
 	if err == nil {
 		err = p.program.unchanged()
 	}
-	e := ending{stdout: stdout.kept.last(), stderr: stderr.kept.last(), exit: -1, cut: stdout.kept.cut || stderr.kept.cut}
+	e := exit{stdout: stdout.kept.last(), stderr: stderr.kept.last(), exit: -1, cut: stdout.kept.cut || stderr.kept.cut}
 	if state != nil {
 		e.exit = state.ExitCode()
 	}
 	return e, err
 }
 
-// start starts the process in a new session, and in the cgroup if that is
-// possible.
+// start starts the process in a new session, and in the cgroup if possible.
 func (p process) start(stdout, stderr *os.File) (*os.Process, int, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer null.Close()
-	// Files that whoever started us has left open are nothing to a driver (H6);
-	// our own close by themselves. An older kernel can do nothing about them.
-	_ = unix.CloseRange(firstInherited, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	// Files that the parent of this process has left open are not passed to the driver (H6); Go
+	// closes its own. Older kernels cannot do that.
+	_ = unix.CloseRange(firstInheritedFD, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	pidfd := -1
 	attr := &os.ProcAttr{
 		Dir: "/", Env: p.environment(), Files: []*os.File{null, stdout, stderr},
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, PidFD: &pidfd},
 	}
-	if cgroup := p.in(); cgroup != "" {
+	if cgroup := p.cgroupDir(); cgroup != "" {
 		if fd, err := unix.Open(cgroup, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err == nil {
 			defer unix.Close(fd)
 			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, fd
@@ -134,29 +131,28 @@ func (p process) start(stdout, stderr *os.File) (*os.Process, int, error) {
 		}
 		attr.Env = p.environment()
 	}
-	started, err := p.startTries(attr)
+	started, err := p.startRetried(attr)
 	if err != nil && attr.Sys.UseCgroupFD {
-		// A cgroup can be gone or not be ours: a call is worth more.
+		// The cgroup may have been removed or be forbidden: the call is made without it.
 		if again := p.trace.withoutCgroup(); again != nil {
 			return nil, 0, again
 		}
 		attr.Sys.UseCgroupFD, attr.Env = false, p.environment()
-		started, err = p.startTries(attr)
+		started, err = p.startRetried(attr)
 	}
 	return started, pidfd, err
 }
 
-// in returns the cgroup to start in: the call's own, or the driver's.
-func (p process) in() string {
+// cgroupDir returns the cgroup to start in: the call's own, or the driver's.
+func (p process) cgroupDir() string {
 	if p.trace != nil && p.trace.Cgroup != "" {
 		return p.trace.Cgroup
 	}
 	return p.cgroup
 }
 
-// startTries starts an executable that somebody writes to when he has closed
-// it.
-func (p process) startTries(attr *os.ProcAttr) (started *os.Process, err error) {
+// startRetried starts an executable, and retries while a process has it open for writing.
+func (p process) startRetried(attr *os.ProcAttr) (started *os.Process, err error) {
 	path := p.program.start()
 	err = WhenClosed(busyTries, func() error {
 		started, err = os.StartProcess(path, append([]string{p.program.path}, p.args...), attr)
@@ -165,10 +161,9 @@ func (p process) startTries(attr *os.ProcAttr) (started *os.Process, err error) 
 	return started, err
 }
 
-// WhenClosed calls start, which starts an executable, up to so many times, a
-// moment apart, while somebody has that open to write: so has, for a moment, every
-// process that another part of ours starts while it is being written. It returns
-// the last error of start.
+// WhenClosed calls start, which starts an executable, up to tries times while it fails because a
+// process has the executable open for writing. That happens for a moment with each process that
+// this one starts while it writes the file. It returns the last error of start.
 func WhenClosed(tries int, start func() error) error {
 	pause := time.NewTicker(busyPause)
 	defer pause.Stop()
@@ -181,10 +176,9 @@ func WhenClosed(tries int, start func() error) error {
 	}
 }
 
-// wait waits until the process has ended. At its limit its group is killed, and
-// so is what is left of that when something else has killed its leader: nobody
-// leads it any more, and the next call must not begin beside it. The process is
-// not reaped, so that its number is nobody else's.
+// wait waits until the process has ended. At its limit its process group is killed. If something
+// else has killed the leader, the rest of the group is killed, too, because the next call must not
+// run beside it. The process is not reaped yet, so that its pid is not reused.
 func (p process) wait(pid, pidfd int) error {
 	defer unix.Close(pidfd)
 	inTime := ended(pidfd, p.limit)
@@ -205,7 +199,7 @@ func (p process) wait(pid, pidfd int) error {
 	return fmt.Errorf("%w (%s)", decide.ErrTimeLimit, p.limit)
 }
 
-// killed says whether a process that has ended was killed.
+// killed says whether a signal ended the process.
 func killed(pidfd int) bool {
 	var how unix.Siginfo
 	err := unix.Waitid(unix.P_PIDFD, pidfd, &how, unix.WEXITED|unix.WNOWAIT, nil)
@@ -213,12 +207,12 @@ func killed(pidfd int) bool {
 	return err == nil && (how.Code == cldKilled || how.Code == cldDumped)
 }
 
-// groupEnded waits until nothing of a process group lives, whose leader is not
-// reaped.
+// groupEnded waits until no process of a group lives. The group's leader has not been reaped.
 func groupEnded(group int, limit time.Duration) bool {
-	pause := time.NewTicker(leftPause)
+	pause := time.NewTicker(pollInterval)
 	defer pause.Stop()
-	for began := time.Now(); slices.ContainsFunc(processes(), func(p living) bool { return p.group == group }); <-pause.C {
+	isMember := func(p osProcess) bool { return p.group == group }
+	for began := time.Now(); slices.ContainsFunc(processes(), isMember); <-pause.C {
 		if time.Since(began) > limit {
 			return false
 		}
@@ -226,8 +220,7 @@ func groupEnded(group int, limit time.Duration) bool {
 	return true
 }
 
-// ended waits until the process has ended, or for a time unless that is
-// negative.
+// ended waits until the process has ended, at most for limit if that is not negative.
 func ended(pidfd int, limit time.Duration) bool {
 	deadline := time.Now().Add(limit)
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
@@ -238,7 +231,7 @@ func ended(pidfd int, limit time.Duration) bool {
 		}
 		n, err := unix.Poll(fds, left)
 		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
-			// What cannot be asked is waited for by who reaps it.
+			// The pidfd cannot be polled; the caller waits when it reaps the process.
 			return true
 		}
 		if err == nil && limit >= 0 {

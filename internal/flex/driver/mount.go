@@ -17,16 +17,17 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// MountDevice mounts a volume's device at dir, which is made. Not supported is
-// done by the host: a device is formatted if it is blank, and mounted; without
-// a device nothing is to be mounted.
+// MountDevice mounts a volume's device at dir, which is created. If the driver does not support
+// that, the host does it: a blank device is formatted, and then mounted; without a device nothing
+// is mounted. It may be repeated.
 func (d *Driver) MountDevice(ctx context.Context, dir, device string, v decide.Volume) (volume.Because, error) {
 	arg, shown, err := d.argument(decide.OpMountDevice, v)
 	if err != nil {
 		return volume.Because{}, err
 	}
 	c := call{
-		op: decide.OpMountDevice, args: []string{dir, device, arg}, shown: []string{dir, device, shown}, secrets: v.Secrets,
+		op: decide.OpMountDevice, args: []string{dir, device, arg}, loggedArgs: []string{dir, device, shown},
+		secrets: v.Secrets,
 	}
 	return d.mountAt(ctx, dir, c, func(ctx context.Context) error {
 		if device == "" {
@@ -36,16 +37,15 @@ func (d *Driver) MountDevice(ctx context.Context, dir, device string, v decide.V
 	})
 }
 
-// Mount mounts a volume at dir, which is made. deviceDir is where MountDevice
-// mounted the device, "" for a driver without attach; it is bound to dir when the
-// driver does not support mount and something is mounted there (H3). What is
-// mounted already is done (H5).
+// Mount mounts a volume at dir, which is created. deviceDir is where MountDevice has mounted the
+// device; it is "" for drivers without attach. If the driver does not support mount, deviceDir is
+// bind-mounted at dir (H3). If dir is mounted already, nothing is done (H5). It may be repeated.
 func (d *Driver) Mount(ctx context.Context, dir, deviceDir string, v decide.Volume) (volume.Because, error) {
 	arg, shown, err := d.argument(decide.OpMount, v)
 	if err != nil {
 		return volume.Because{}, err
 	}
-	c := call{op: decide.OpMount, args: []string{dir, arg}, shown: []string{dir, shown}, secrets: v.Secrets}
+	c := call{op: decide.OpMount, args: []string{dir, arg}, loggedArgs: []string{dir, shown}, secrets: v.Secrets}
 	return d.mountAt(ctx, dir, c, func(context.Context) error {
 		if deviceDir == "" {
 			return ErrNotSupported
@@ -55,20 +55,20 @@ func (d *Driver) Mount(ctx context.Context, dir, deviceDir string, v decide.Volu
 			return err
 		}
 		if !mounted {
-			// A bind would show an empty directory of the host's own disk.
+			// A bind mount would show an empty directory of the host's disk.
 			return fmt.Errorf("%w, and nothing is mounted at %s that could be bound", ErrNotSupported, deviceDir)
 		}
 		return mount.Bind(deviceDir, dir, mount.ReadOnlyIf(v.ReadOnly))
 	})
 }
 
-// mountDevice is what a host does for a driver without mountdevice.
+// mountDevice does what a host does for a driver without mountdevice.
 func mountDevice(ctx context.Context, dir, device string, v decide.Volume) error {
 	fsType := v.FSType
 	if fsType == "" {
 		fsType = "ext4"
 	}
-	if !ofDevice(fsType) {
+	if !isDeviceFS(fsType) {
 		return fmt.Errorf("%w: %.20q: the host mounts no such filesystem for a driver", mount.ErrUnknownFS, fsType)
 	}
 	options := []string{"rw"}
@@ -82,10 +82,10 @@ func mountDevice(ctx context.Context, dir, device string, v decide.Volume) error
 	return mount.Device(ctx, device, dir, fsType, options)
 }
 
-// ofDevice says whether a type is one of filesystems on devices. The author of a
-// Pod names it: mount(8) shows the host's own files with others, as proc, and
-// starts a program of that name as root with fuse.NAME.
-func ofDevice(fsType string) bool {
+// isDeviceFS says whether a filesystem type is one on a block device. The author of a Pod chooses
+// the type, and other types are dangerous: mount(8) would show the host's own files with proc, and
+// start any program as root with fuse.NAME.
+func isDeviceFS(fsType string) bool {
 	switch fsType {
 	case "ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs", "vfat", "exfat", "ntfs3", "iso9660", "udf",
 		"squashfs", "erofs":
@@ -94,12 +94,12 @@ func ofDevice(fsType string) bool {
 	return false
 }
 
-// mountAt makes a call that mounts something at dir; byHost does it when the
-// driver does not support the operation.
+// mountAt makes a call that mounts something at dir. byHost does it if the driver does not support
+// the operation.
 func (d *Driver) mountAt(
 	ctx context.Context, dir string, c call, byHost func(context.Context) error,
 ) (volume.Because, error) {
-	if err := plain(dir); err != nil {
+	if err := checkDir(dir); err != nil {
 		return volume.Because{}, d.fail(c.op, volume.Failed, err)
 	}
 	c.key = "directory " + dir
@@ -107,18 +107,18 @@ func (d *Driver) mountAt(
 		return d.mountOnce(ctx, dir, c, byHost, overdue)
 	}))
 	if err != nil {
-		return volume.Because{}, d.waited(c.op, err)
+		return volume.Because{}, d.stillRunning(c.op, err)
 	}
 	why := result.(volume.Because)
-	// What is mounted can have a name with a password in it.
-	why.Message = decide.Redact(why.Message, &d.o.Calls.given)
+	// The source of a mount can contain a password.
+	why.Message = decide.Redact(why.Message, &d.o.Calls.secrets)
 	return why, nil
 }
 
 func (d *Driver) mountOnce(
 	ctx context.Context, dir string, c call, byHost func(context.Context) error, overdue func(),
 ) (volume.Because, error) {
-	before, err := d.ready(ctx, dir)
+	before, err := d.prepareDir(ctx, dir)
 	if err != nil {
 		return volume.Because{}, d.fail(c.op, volume.Failed, err)
 	}
@@ -138,17 +138,17 @@ func (d *Driver) mountOnce(
 	}
 	if left == nil && v.Unsupported {
 		if left = byHost(ctx); left == nil {
-			return seen(dir)
+			return mountedByHost(dir)
 		}
 		v.Because.Message = left.Error()
 	}
 	if v.Outcome == volume.Done {
 		return v.Because, nil
 	}
-	if a.Status != "" || notAsked(callErr) {
-		// Else it may have done a part of its work, and gets an unmount for
-		// which the directory has to be there.
-		tidy(dir)
+	if a.Status != "" || isNotStarted(callErr) {
+		// Otherwise the driver may have done a part of its work; the unmount that follows needs
+		// the directory.
+		removeEmpty(dir)
 	}
 	return volume.Because{}, &CallError{
 		Driver: d.Name, Op: c.op, Outcome: v.Outcome,
@@ -156,10 +156,9 @@ func (d *Driver) mountOnce(
 	}
 }
 
-// ready makes dir and returns what is mounted there. When the server of one of its
-// filesystems is gone, all are taken away: they would pass for a mounted volume for
-// ever.
-func (d *Driver) ready(ctx context.Context, dir string) ([]decide.Mount, error) {
+// prepareDir creates dir and returns what is mounted there. If the server of a filesystem there has
+// ended, all mounts are removed: they would count as a mounted volume forever.
+func (d *Driver) prepareDir(ctx context.Context, dir string) ([]decide.Mount, error) {
 	now, err := mounts(dir)
 	if err != nil {
 		return nil, err
@@ -182,8 +181,8 @@ func (d *Driver) ready(ctx context.Context, dir string) ([]decide.Mount, error) 
 	return now, mount.MakeBelow("/", dir)
 }
 
-// seen tells what the host itself has mounted at dir.
-func seen(dir string) (volume.Because, error) {
+// mountedByHost returns the reason of a mount that the host itself has made at dir.
+func mountedByHost(dir string) (volume.Because, error) {
 	now, err := mounts(dir)
 	if err != nil {
 		return volume.Because{}, err
@@ -191,19 +190,19 @@ func seen(dir string) (volume.Because, error) {
 	return decide.ByHost(dir, now), nil
 }
 
-// Unmount undoes Mount and removes dir if it is empty then. It is done when
-// nothing is mounted at or below dir, whatever the driver says (H4).
+// Unmount undoes Mount and removes dir if it is empty then. It succeeds if nothing is mounted at or
+// below dir, whatever the driver answers (H4). It may be repeated.
 func (d *Driver) Unmount(ctx context.Context, dir string) (volume.Because, error) {
 	return d.unmountAt(ctx, dir, decide.OpUnmount)
 }
 
-// UnmountDevice undoes MountDevice as Unmount does Mount.
+// UnmountDevice undoes MountDevice in the same way as Unmount undoes Mount.
 func (d *Driver) UnmountDevice(ctx context.Context, dir string) (volume.Because, error) {
 	return d.unmountAt(ctx, dir, decide.OpUnmountDevice)
 }
 
 func (d *Driver) unmountAt(ctx context.Context, dir string, op decide.Operation) (volume.Because, error) {
-	if err := plain(dir); err != nil {
+	if err := checkDir(dir); err != nil {
 		return volume.Because{}, d.fail(op, volume.Failed, err)
 	}
 	c := call{op: op, key: "directory " + dir, args: []string{dir}}
@@ -211,7 +210,7 @@ func (d *Driver) unmountAt(ctx context.Context, dir string, op decide.Operation)
 		return d.unmountOnce(dir, c, overdue)
 	}))
 	if err != nil {
-		return volume.Because{}, d.waited(op, err)
+		return volume.Because{}, d.stillRunning(op, err)
 	}
 	return result.(volume.Because), nil
 }
@@ -225,8 +224,8 @@ func (d *Driver) unmountOnce(dir string, c call, overdue func()) (volume.Because
 		return decide.AfterUnmount(dir, nil, nil, decide.Answer{Status: decide.Success}, nil).Because, nil
 	}
 	a, callErr := d.start(c, overdue)
-	if notAsked(callErr) {
-		// What it would have given back besides the mount is there still.
+	if isNotStarted(callErr) {
+		// The driver did not run, so whatever it holds besides the mount is not released.
 		return volume.Because{}, d.fail(c.op, volume.Failed, callErr)
 	}
 	after, err := mounts(dir)
@@ -241,17 +240,16 @@ func (d *Driver) unmountOnce(dir string, c call, overdue func()) (volume.Because
 		return volume.Because{},
 			&CallError{Driver: d.Name, Op: c.op, Outcome: v.Outcome, Message: v.Because.Message, cause: callErr}
 	}
-	if !tidy(dir) {
+	if !removeEmpty(dir) {
 		v.Because.Message += "; the driver left files there, which stay"
 	}
 	return v.Because, nil
 }
 
-// Clear takes away what a call that nobody saw the end of left mounted at or
-// below dir: call it before Mount when a record says that a mount was begun and
-// not that it was done.
+// Clear unmounts what an interrupted call has left at or below dir. It must be called before Mount
+// if a record says that a mount was begun but not that it was done. It may be repeated.
 func (d *Driver) Clear(ctx context.Context, dir string) error {
-	if err := plain(dir); err != nil {
+	if err := checkDir(dir); err != nil {
 		return err
 	}
 	t := task{key: d.Name.String() + " directory " + dir, what: "clear", do: func(context.Context, func()) (any, error) {
@@ -267,7 +265,7 @@ func (d *Driver) Clear(ctx context.Context, dir string) error {
 	return nil
 }
 
-// grow fits the filesystem at dir to its device, by the host's own means.
+// grow expands the filesystem at dir to the size of its device, by the host's own tools.
 func (d *Driver) grow(ctx context.Context, dir string) error {
 	const op = decide.OpExpandFS
 	at, mounted, err := mount.At(dir)
@@ -287,9 +285,8 @@ func (d *Driver) grow(ctx context.Context, dir string) error {
 	return nil
 }
 
-// plain refuses directories that cannot be found in the mount table as they are
-// written.
-func plain(dir string) error {
+// checkDir refuses directories that do not appear in the mount table as they are written.
+func checkDir(dir string) error {
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir || dir == "/" {
 		return fmt.Errorf("directory %q: %w: it is not absolute and clean", dir, mount.ErrNotPlain)
 	}
@@ -313,10 +310,10 @@ func mounts(dir string) ([]decide.Mount, error) {
 	return out, nil
 }
 
-// undo unmounts one mount for each path, and nothing that is mounted elsewhere as
-// well; one that is busy is given time, and then stays: what is only out of sight
-// is written to still when its device goes to another node. The table tells whether that went well: what is mounted at
-// or below dir afterwards, and was not before, is an error.
+// undo unmounts one mount at each path, unless it is mounted elsewhere as well. A busy mount is
+// retried for a while and then stays: a lazy unmount would only hide it, and its users would still
+// write when the device goes to another node. The mount table tells whether undo succeeded: a mount
+// at or below dir that was not there before is an error.
 func undo(dir string, before []decide.Mount, paths []string) error {
 	if len(paths) == 0 {
 		return nil
@@ -350,9 +347,9 @@ func unmount(path string) (err error) {
 	return err
 }
 
-// tidy removes a directory, if it is empty, or a symbolic link in its place, and
-// says whether nothing is there any more.
-func tidy(dir string) bool {
+// removeEmpty removes a directory if it is empty, or a symbolic link in its place, and says whether
+// nothing is at the path any more.
+func removeEmpty(dir string) bool {
 	if info, err := os.Lstat(dir); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		return mount.Unlink(dir) == nil
 	}

@@ -11,11 +11,11 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// output is what a child prints to one of its files.
+// output is one of a child's output streams.
 //
-// It is a pipe of which the child holds both ends. A daemon that keeps it after
-// we have gone away is then its own reader: a write gets no SIGPIPE, and, since
-// the end that it holds does not block any more by then, fails at worst (H6).
+// It is a pipe of which the child holds both ends. A daemon that keeps the pipe after this process
+// has closed it is then its own reader: a write does not raise SIGPIPE and, since the daemon's end
+// is non-blocking by then, fails at worst (H6).
 type output struct {
 	reader, child *os.File
 	kept          tail
@@ -38,22 +38,23 @@ func newOutput() (*output, error) {
 	return o, nil
 }
 
-// read takes what the child prints until finish.
+// read copies the output until finish.
 func (o *output) read() {
 	defer close(o.ended)
-	// A deadline, which finish sets, is how it ends: we hold the other end.
+	// The copy ends by the deadline that finish sets: this process holds the other end, so there is
+	// no end of file.
 	_, _ = io.Copy(&o.kept, o.reader)
 }
 
-// finish ends read and takes what is in the pipe, without waiting for those who
-// may still hold it.
+// finish ends read and takes what is in the pipe. It does not wait for processes that still have
+// the pipe open.
 func (o *output) finish() {
 	_ = unix.SetNonblock(int(o.child.Fd()), true)
 	_ = o.reader.SetReadDeadline(time.Unix(1, 0))
 	<-o.ended
 	b := make([]byte, 64<<10)
-	// Somebody may go on printing: more than a pipe can hold has not been said
-	// by the call.
+	// A process may go on writing; at most one pipe's capacity can have been written before the end
+	// of the call.
 	for range decide.MaxOutput / len(b) {
 		n, err := unix.Read(int(o.child.Fd()), b)
 		if err != nil || n <= 0 {
@@ -69,10 +70,10 @@ func (o *output) close() {
 	_ = o.child.Close()
 }
 
-// tail keeps the last decide.MaxOutput bytes written to it.
+// tail keeps the last decide.MaxOutput bytes that are written to it.
 type tail struct {
 	b []byte
-	// cut says that there were more.
+	// cut says that earlier bytes were dropped.
 	cut bool
 }
 

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity tells one state of a file from another.
+// identity identifies one version of a file.
 type identity struct {
 	device, inode uint64
 	size          int64
-	// modified can be set by the file's owner, changed by nobody.
+	// modified can be set by the file's owner, changed (ctime) by nobody.
 	modified, changed unix.Timespec
 }
 
@@ -29,9 +29,9 @@ func identityOf(f *os.File) (identity, error) {
 	return identity{device: st.Dev, inode: st.Ino, size: st.Size, modified: st.Mtim, changed: st.Ctim}, nil
 }
 
-// openProgram opens the file that a path leads to, and identifies it.
+// openProgram opens the file at a path, following links, and identifies it.
 func openProgram(path string) (*os.File, identity, error) {
-	// Whatever lies there, it is not waited for.
+	// O_NONBLOCK: the open must not block if the file is a pipe.
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, identity{}, err
@@ -43,7 +43,7 @@ func openProgram(path string) (*os.File, identity, error) {
 	return f, now, nil
 }
 
-// hashOf hashes a file, if it stays what it is meanwhile.
+// hashOf hashes a file. It fails if the file changes meanwhile.
 func hashOf(f *os.File, is identity) (string, error) {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, is.size)); err != nil {
@@ -56,8 +56,8 @@ func hashOf(f *os.File, is identity) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)[:shown]), nil
 }
 
-// look identifies and hashes an executable.
-func look(path string) (identity, string, error) {
+// identify returns the identity and the hash of an executable.
+func identify(path string) (identity, string, error) {
 	f, is, err := openProgram(path)
 	if err != nil {
 		return is, "", err
@@ -72,13 +72,13 @@ type program struct {
 	path string
 	*os.File
 	is identity
-	// native says that the kernel itself runs it: it is a program for this
-	// machine.
+	// native says that the file is a binary for this machine, which the kernel runs without an
+	// interpreter.
 	native bool
 }
 
-// open opens the executable and refuses one that is not what was probed: half of
-// a file that is being copied runs, too, and ends with success.
+// open opens the executable, and refuses one that differs from the one probed: even half of a file
+// that is being copied can run, and exit with success.
 func (d *Driver) open() (*program, error) {
 	f, now, err := openProgram(d.Path)
 	if err != nil {
@@ -97,9 +97,9 @@ func (d *Driver) open() (*program, error) {
 	return p, nil
 }
 
-// start returns what is to be started: the very file that was checked, whatever
-// its path leads to by then. Only an interpreter has to be told the path, from
-// which scripts find what lies beside them, and opens that itself.
+// start returns the path to execute: the opened file itself, wherever the driver's path leads by
+// now. A script is executed by its path, because its interpreter opens the path and the script
+// finds its neighbours from it.
 func (p *program) start() string {
 	if p.native {
 		return fmt.Sprintf("/proc/self/fd/%d", p.Fd())
@@ -107,9 +107,9 @@ func (p *program) start() string {
 	return p.path
 }
 
-// unchanged returns an error unless what ran is what was checked: for a script,
-// the path leads there as before. So it did all the time, for nobody can set back
-// when a file was changed, or got another name.
+// unchanged fails unless the program that ran is the one that was checked: for a script, the path
+// must still lead to that file. The ctime proves that it did all the time, because nobody can reset
+// it.
 func (p *program) unchanged() error {
 	if p.native {
 		return nil
@@ -124,14 +124,14 @@ func (p *program) unchanged() error {
 	return nil
 }
 
-// native says whether a file is a program for the same machine as this one.
+// native says whether a file is a binary for the same machine as this program.
 func native(f *os.File) bool {
 	self, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return false
 	}
 	defer self.Close()
-	// Up to e_machine. The ABI and its version, and the type, may differ.
+	// The header up to e_machine is compared. The ABI, its version, and the type may differ.
 	const machine, header = 18, 20
 	var ours, its [header]byte
 	if _, err := self.ReadAt(ours[:], 0); err != nil {

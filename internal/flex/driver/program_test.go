@@ -33,7 +33,7 @@ func TestTheCheckedProgramRuns(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(place(t), "t")
 	copyOf(t, "cat", path)
-	is, hash, err := look(path)
+	is, hash, err := identify(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,54 +18,51 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// A call is written down before it begins, and struck out when it has ended. What
-// is found written down at the start of a host is a call of a host that was
-// killed: the kernel ended its leader with that host, but not what this had
-// started, which must not go on beside the next call. What calls that ended have
-// left behind is nobody's business.
+// Each call has a trace file while it runs. A trace file that exists at the start of a host process
+// is of a call whose host process was killed: the kernel has ended the call's leader with it, but
+// not the processes which that had started, and they must not run beside the next call. Processes
+// that an ended call has left running are none of this file's business.
 //
-// That has to outlive this process, not the machine, which leaves no process
-// behind: so it is not synced.
+// A trace must survive this process, but not a reboot, which ends all processes. So it is not
+// synced.
 
-// trace is what is written down of a call. It holds no arguments, so no secret.
+// trace is the content of a trace file. It holds no arguments, and so no secret.
 type trace struct {
-	// Boot is the host's boot that all numbers are of.
+	// Boot is the boot id of the host; the numbers below are valid for this boot only.
 	Boot string           `json:"boot"`
 	Op   decide.Operation `json:"op"`
-	// Key is what it works on, as Calls has it. Volume is set for one that works
-	// on a volume which the driver calls Named.
+	// Key is the call's object, as Calls has it. If that is a volume, Volume is its name, and Named
+	// the driver's name of it.
 	Key    string `json:"key"`
 	Volume string `json:"volume,omitempty"`
 	Named  string `json:"named,omitempty"`
-	// Cgroup is the call's own, in which all its processes are, and nobody else;
-	// "" where there is none.
+	// Cgroup is the cgroup of the call's processes, which has no others; "" if there is none.
 	Cgroup string `json:"cgroup,omitempty"`
-	// Session is where they are without it, which is the number of their leader,
-	// and Began when that started, in clock ticks of the boot. They are 0 for a
-	// moment when it begins: what it has started by then is known by its mark.
+	// Session is the session of the call's processes, which is the pid of their leader, and Started
+	// is the leader's start time in clock ticks since boot. They are used without a cgroup. Both
+	// are 0 until the leader was started; until then its processes are found by their mark.
 	Session int    `json:"session,omitempty"`
-	Began   uint64 `json:"began,omitempty"`
+	Started uint64 `json:"began,omitempty"`
 
-	// path is where it is written down. The name of the file, without its ending,
-	// is the call's.
+	// path is the path of the trace file. Its name without extension is the name of the call.
 	path string
 }
 
 const (
 	traceEnding = ".json"
-	// maxTrace bounds a trace that is read.
+	// maxTrace is the size limit of a trace file that is read, in bytes.
 	maxTrace = 64 << 10
-	// markKey is the variable in a call's environment that names the call.
+	// markKey is the environment variable that has the name of the call.
 	markKey = "VOLPLANE_CALL"
 )
 
-// name is the call's own, mark the variable that all its processes inherit.
+// name returns the name of the call, mark the environment variable that all its processes inherit.
 func (t *trace) name() string { return strings.TrimSuffix(filepath.Base(t.path), traceEnding) }
 func (t *trace) mark() string { return markKey + "=" + t.name() }
 
-// begin writes a call down, and makes its cgroup in the driver's. It is nil where
-// nothing is written down, and for what only asks.
-func (d *Driver) begin(c call) (*trace, error) {
+// openTrace writes the trace file of a call, and creates its cgroup below the driver's. It returns
+// nil if no traces are written, or if the operation changes nothing.
+func (d *Driver) openTrace(c call) (*trace, error) {
 	if d.o.Traces == "" || c.op.Asks() {
 		return nil, nil
 	}
@@ -96,7 +93,7 @@ func (d *Driver) begin(c call) (*trace, error) {
 	return t, nil
 }
 
-// withoutCgroup writes down that the call does without one of its own.
+// withoutCgroup records that the call has no cgroup of its own.
 func (t *trace) withoutCgroup() error {
 	if t == nil || t.Cgroup == "" {
 		return nil
@@ -109,20 +106,19 @@ func (t *trace) withoutCgroup() error {
 	return nil
 }
 
-// leads adds which process leads the call.
-func (t *trace) leads(pid int) {
+// setLeader records the pid of the call's leader.
+func (t *trace) setLeader(pid int) {
 	if t == nil || t.Cgroup != "" {
 		return
 	}
-	// If that fails, its mark has to do.
+	// If the process cannot be read, its mark must suffice.
 	if p, ok := processOf(pid); ok {
-		t.Session, t.Began = pid, p.began
+		t.Session, t.Started = pid, p.started
 		_ = t.write()
 	}
 }
 
-// write writes it down: whoever reads it finds all of it or what was there
-// before, unless the machine ends.
+// write writes the trace file. A reader finds the old or the new content, unless the host crashes.
 func (t *trace) write() error {
 	data, err := json.Marshal(t)
 	if err != nil {
@@ -134,28 +130,27 @@ func (t *trace) write() error {
 	return os.Rename(t.path+durable.Draft, t.path)
 }
 
-// strike strikes out a call that has ended. What it left behind lives on, in a
-// cgroup that goes when the last of them has ended.
-func (t *trace) strike() {
+// close removes the trace file of a call that has ended. Processes that the call has left running
+// stay in its cgroup, which is removed after they have ended.
+func (t *trace) close() {
 	if t == nil {
 		return
 	}
 	_ = os.Remove(t.path)
 	if t.Cgroup != "" {
-		// Also those of calls whose daemons this one has ended.
+		// This also removes the cgroups of earlier calls whose daemons this call has ended.
 		SweepCgroups(filepath.Dir(t.Cgroup), filepath.Dir(t.path))
 	}
 }
 
-// cgroupPrefix begins the names of the cgroups of calls that are written down in
-// a directory: other hosts may have theirs in the same cgroup.
+// cgroupPrefix returns the prefix of the cgroups of calls with traces in a directory: other host
+// processes may use the same parent.
 func cgroupPrefix(traces string) string {
 	sum := sha256.Sum256([]byte(traces))
 	return hex.EncodeToString(sum[:4]) + "-"
 }
 
-// SweepCgroups removes the cgroups of calls that have ended, but those that
-// something lives in.
+// SweepCgroups removes the empty cgroups of ended calls. It may be repeated.
 func SweepCgroups(cgroup, traces string) {
 	entries, err := os.ReadDir(cgroup)
 	if err != nil {
@@ -172,9 +167,8 @@ func SweepCgroups(cgroup, traces string) {
 	}
 }
 
-// readTraces returns the calls that are written down in a directory and have not
-// ended. Those of an earlier boot have; so have those that were not written down
-// wholly, for they did not begin.
+// readTraces returns the unfinished calls with a trace in a directory. Calls of an earlier boot
+// have ended; a call with an incomplete trace never started.
 func readTraces(dir string) ([]*trace, error) {
 	boot, err := durable.Boot()
 	if err != nil {

@@ -301,7 +301,7 @@ func TestLostNotices(t *testing.T) {
 	t.Parallel()
 	errs := make(chan error)
 	r := newRig(t)
-	r.follow = func() *watch { return &watch{errs: errs} }
+	r.newWatch = func() *watch { return &watch{errs: errs} }
 	r.start()
 	r.install("lofs", r.script("one", mountOnly))
 	errs <- fsnotify.ErrEventOverflow
@@ -312,7 +312,7 @@ func TestLostNotices(t *testing.T) {
 
 	blind := newRig(t)
 	blind.RescanEvery = 20 * time.Millisecond
-	blind.follow = func() *watch { return &watch{} }
+	blind.newWatch = func() *watch { return &watch{} }
 	blind.start()
 	blind.install("lofs", blind.script("one", mountOnly))
 	blind.ready("lofs")
@@ -355,7 +355,7 @@ func TestLinkChangesWhileItIsLookedAt(t *testing.T) {
 		}
 	})
 	for range 20000 {
-		if _, refused, _ := lookAt(link, "lofs"); refused.Reason != "" {
+		if _, refused, _ := inspect(link, "lofs"); refused.Reason != "" {
 			t.Errorf("refused: %s", refused.Message)
 			break
 		}

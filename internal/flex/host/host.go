@@ -19,72 +19,67 @@ import (
 
 // Errors of Get and Kept.
 var (
-	// ErrNoDriver is the answer about a driver that is not installed. It may be
-	// at any time.
+	// ErrNoDriver says that the driver is not installed. It may be installed later.
 	ErrNoDriver = errors.New("no such FlexVolume driver")
-	// ErrNotReady is the answer about a driver that is broken, or whose init has
-	// not ended yet.
+	// ErrNotReady says that the driver is broken, or that its init has not ended yet.
 	ErrNotReady = errors.New("the FlexVolume driver is not ready")
 )
 
-// defaultRescan is the pause between looks that no notice asked for. The watch is
-// what finds drivers, this is the net below it (F-052).
+// defaultRescan is the resync interval: kernel events find drivers, the resync only catches what
+// they miss (F-052).
 const defaultRescan = 30 * time.Second
 
-// Host finds the drivers in a directory and knows where each of them stands
-// (seed 002). Its fields are set before Run; all methods are safe for
-// concurrent use.
+// Host discovers the drivers in a directory and knows the state of each (seed 002). Its fields are
+// set before Run. All methods are safe for concurrent use.
 type Host struct {
-	// Dir is the plugin directory. It is made when it is not there, also later.
+	// Dir is the plugin directory. It is created whenever it does not exist.
 	Dir string
-	// StateDir is where copies of executables are kept (below "kept"); it is the
-	// host's own.
+	// StateDir is the directory of copies of executables (below "kept"). No other host may use it.
 	StateDir string
 	Log      *slog.Logger
-	// RescanEvery is the pause between looks that no notice asked for; the
-	// default is 30 s.
+	// RescanEvery is the resync interval; the default is 30 s.
 	RescanEvery time.Duration
-	// Options are those of a driver, but for Calls, which all versions of it
-	// share; nil is the zero value.
+	// Options returns the options of a driver, except Calls, which all its versions share. Nil
+	// stands for the zero value.
 	Options func(decide.Name) driver.Options
 
-	// follow gives notices; nil is the kernel's.
-	follow func() *watch
+	// newWatch returns the source of file events; nil stands for the kernel.
+	newWatch func() *watch
 
-	// telling is held while a change is made and told, so that subscribers see
-	// changes in their order. It is taken before mu.
-	telling     sync.Mutex
+	// notifyMu is held while a state is changed and subscribers are notified, so that they see
+	// changes in order. It is locked before mu.
+	notifyMu    sync.Mutex
 	subscribers map[int]func(State)
 	lastID      int
 
 	mu sync.Mutex
-	// slots are the drivers by the name of their directory.
+	// slots holds the drivers, by the name of their directory.
 	slots map[string]*slot
-	// scanned says that the plugin directory was read.
+	// scanned says that the plugin directory has been read.
 	scanned bool
 }
 
-// State is what a host says of one driver.
+// State is the state of one driver.
 type State struct {
-	// Name is "example.com/lofs", or what the directory is called, quoted, where
-	// that is no driver's name.
+	// Name is the driver's name, "example.com/lofs", or the quoted name of its directory if that is
+	// not a driver's name.
 	Name string `json:"name"`
-	// Path is the executable.
+	// Path is the path of the executable.
 	Path string `json:"path"`
-	// Hash is that of the version that is ready; empty when none is.
+	// Hash is the hash of the version that is ready; empty if none is.
 	Hash string `json:"hash,omitempty"`
-	// Capabilities are what its init said.
+	// Capabilities are those that init returned.
 	Capabilities decide.Capabilities `json:"capabilities,omitzero"`
 	State        decide.Standing     `json:"state"`
 	Reason       volume.Reason       `json:"reason"`
 	Message      string              `json:"message"`
-	// Next names who acts next; empty when nobody needs to.
+	// Next names who acts next; it is empty when nobody has to act.
 	Next string `json:"next,omitempty"`
-	// LastGood is the hash of the version that is kept to unmount volumes with.
+	// LastGood is the hash of the version that is kept to unmount volumes.
 	LastGood string `json:"lastGood,omitempty"`
-	// Since is when State, Reason or Hash changed last.
+	// Since is the time of the last change of State, Reason or Hash.
 	Since time.Time `json:"since"`
-	// InUse is how many volumes use the driver.
+	// InUse is the number of volumes that use the driver.
 	InUse int `json:"inUse"`
 }
 
@@ -95,37 +90,34 @@ type slot struct {
 	name  decide.Name
 	valid bool
 
-	// seen is what would be executed; nil when nothing is.
-	seen    *candidate
+	// found is the executable in the directory; nil if there is none that may be executed.
+	found   *candidate
 	refused volume.Because
-	// probed and failure are how the last init of what is seen ended.
+	// probed says that init of seen has ended, and failure why it failed, or "".
 	probed  bool
 	failure string
-	// ready is the version of which init succeeded last, while nothing else is
-	// known of what is there now.
+	// ready is the version whose init succeeded last; nil once seen is known to be another version.
 	ready *driver.Driver
-	// kept is the last good version, as a copy; sought says that it was looked
-	// for in StateDir.
-	kept   *driver.Driver
-	sought bool
-	// calls are those of all versions.
+	// kept is the copy of the last good version; sought says that StateDir was searched for it.
+	kept     *driver.Driver
+	searched bool
+	// calls serializes the calls of all versions.
 	calls driver.Calls
 
 	users map[string]bool
-	// attached is what the driver said of attaching when the first of them came.
+	// attached is the capability to attach at the time when the first user came.
 	attached bool
 
 	state State
-	// signals wakes the goroutine that calls init, which stop ends; nil while
-	// there is none.
+	// signals wakes the goroutine that calls init, and stop ends it; nil if there is none.
 	signals chan struct{}
 	stop    context.CancelFunc
-	// gone is when it was last seen that nothing is there any more.
-	gone time.Time
+	// goneSince is the time at which the executable was found missing.
+	goneSince time.Time
 }
 
-// Get returns a driver that is ready. Otherwise the error is ErrNoDriver or
-// ErrNotReady and says why. It may be repeated.
+// Get returns a driver that is ready. Otherwise the error wraps ErrNoDriver or ErrNotReady and says
+// why. It may be repeated.
 func (h *Host) Get(name decide.Name) (*driver.Driver, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,9 +135,8 @@ func (h *Host) Get(name decide.Name) (*driver.Driver, error) {
 	return nil, fmt.Errorf("%w: %s", ErrNotReady, s.state.Message)
 }
 
-// Kept returns the driver that volumes are unmounted and detached with, and
-// nothing else: the one that is ready, or else the copy of its last good
-// version (H16). The errors are those of Get.
+// Kept returns a driver that can unmount and detach, and must do nothing else: the one that is
+// ready, or else the copy of its last good version (H16). The errors are those of Get.
 func (h *Host) Kept(name decide.Name) (*driver.Driver, error) {
 	d, err := h.Get(name)
 	if err == nil {
@@ -159,7 +150,7 @@ func (h *Host) Kept(name decide.Name) (*driver.Driver, error) {
 	return nil, err
 }
 
-// List returns what is known of every driver that is there, or in use, by name.
+// List returns the states of all drivers that are installed or in use, sorted by name.
 func (h *Host) List() []State {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -173,12 +164,11 @@ func (h *Host) List() []State {
 	return all
 }
 
-// Subscribe calls f with the state of every driver, and again whenever one
-// changes, in the order of the changes, until cancel is called. f must not wait
-// and must not call Keep, Drop, Subscribe or cancel.
+// Subscribe calls f with the state of each driver, and again at each change, in order, until cancel
+// is called. f must not block, and must not call Keep, Drop, Subscribe or cancel.
 func (h *Host) Subscribe(f func(State)) (cancel func()) {
-	h.telling.Lock()
-	defer h.telling.Unlock()
+	h.notifyMu.Lock()
+	defer h.notifyMu.Unlock()
 	h.lastID++
 	id := h.lastID
 	if h.subscribers == nil {
@@ -189,15 +179,14 @@ func (h *Host) Subscribe(f func(State)) (cancel func()) {
 		f(s)
 	}
 	return func() {
-		h.telling.Lock()
-		defer h.telling.Unlock()
+		h.notifyMu.Lock()
+		defer h.notifyMu.Unlock()
 		delete(h.subscribers, id)
 	}
 }
 
-// Keep says that somebody (a volume's name and the like) needs the driver until
-// Drop is called. It may be repeated, and is called before Run for what was in
-// use before.
+// Keep says that user, a volume for example, needs the driver until Drop is called. It may be
+// repeated. For users that exist at the start, it is called before Run.
 func (h *Host) Keep(name decide.Name, user string) {
 	h.change(name.Dir(), func(s *slot) {
 		h.findKept(s)
@@ -208,12 +197,12 @@ func (h *Host) Keep(name decide.Name, user string) {
 	})
 }
 
-// Drop ends what Keep began. It may be repeated.
+// Drop undoes Keep. It may be repeated.
 func (h *Host) Drop(name decide.Name, user string) {
 	h.change(name.Dir(), func(s *slot) { delete(s.users, user) })
 }
 
-// attaches says whether the driver, as far as it is known, attaches volumes.
+// attaches says whether the driver attaches volumes, as far as that is known.
 func (s *slot) attaches() bool {
 	switch {
 	case s.ready != nil:
@@ -224,17 +213,17 @@ func (s *slot) attaches() bool {
 	return s.attached
 }
 
-// change changes what is known of one directory, and tells when that makes
-// another state. f is called with mu held.
+// change changes a slot by f, which is called with mu held, and notifies subscribers if its state
+// changes.
 func (h *Host) change(dir string, f func(*slot)) {
-	h.telling.Lock()
-	defer h.telling.Unlock()
+	h.notifyMu.Lock()
+	defer h.notifyMu.Unlock()
 	h.mu.Lock()
 	s := h.slot(dir)
 	f(s)
 	if !h.scanned {
 		h.mu.Unlock()
-		return // what is not there is not gone yet
+		return // before the first scan nothing is known to be missing
 	}
 	before, after := s.state, h.stateOf(s)
 	s.state = after
@@ -243,8 +232,8 @@ func (h *Host) change(dir string, f func(*slot)) {
 		return
 	}
 	h.log(before, after)
-	for _, tell := range h.subscribers {
-		tell(after)
+	for _, notify := range h.subscribers {
+		notify(after)
 	}
 }
 
@@ -264,10 +253,10 @@ func (h *Host) slot(dir string) *slot {
 	return s
 }
 
-// stateOf decides where a driver stands. The caller holds mu.
+// stateOf returns the state of a slot, as the decision has it. The caller holds mu.
 func (h *Host) stateOf(s *slot) State {
 	facts := decide.DriverFacts{
-		Name: s.label, Present: s.seen != nil, Refused: s.refused, Probed: s.probed, Failure: s.failure,
+		Name: s.label, Present: s.found != nil, Refused: s.refused, Probed: s.probed, Failure: s.failure,
 		Attaches: s.attaches(), Attached: s.attached, InUse: len(s.users),
 	}
 	if s.kept != nil {
@@ -288,8 +277,7 @@ func (h *Host) stateOf(s *slot) State {
 	return st
 }
 
-// log writes down what became of a driver; why it is not used is a warning
-// (F-048).
+// log logs a change of state; a driver that cannot be used is a warning (F-048).
 func (h *Host) log(before, after State) {
 	if before.State == after.State && before.Message == after.Message && before.Hash == after.Hash {
 		return

@@ -15,17 +15,16 @@ import (
 	"volplane.dev/volplane/internal/flex/driver"
 )
 
-// The last good version of each driver is kept as a copy in
-// StateDir/kept/DIR/HASH/DRIVER, because drivers look at the last component of
-// their path. A hard link would cost nothing, but whoever writes into the
-// driver's file would write into what is kept.
+// The last good version of each driver is copied to StateDir/kept/DIR/HASH/DRIVER; drivers look at
+// the last component of their path. A hard link would be cheaper, but a write to the driver's file
+// would change it, too.
 
-// capabilitiesFile lies beside a kept executable and has what its init said. No
-// driver has such a name.
+// capabilitiesFile has the capabilities of the kept executable beside it. No driver has such a
+// name.
 const capabilitiesFile = ".capabilities.json"
 
-// KeptDir returns where a host with a StateDir keeps copies of a driver, each as
-// HASH/DRIVER below it.
+// KeptDir returns the directory in which a host with a StateDir keeps copies of a driver, each as
+// HASH/DRIVER.
 func KeptDir(stateDir string, name decide.Name) string {
 	return filepath.Join(stateDir, "kept", name.Dir())
 }
@@ -58,7 +57,7 @@ func (h *Host) keep(d *driver.Driver, o driver.Options) (*driver.Driver, error) 
 		err = copyExecutable(d.Path, filepath.Join(fresh, d.Name.Driver))
 	}
 	if err == nil {
-		// What lies there is not what its name says.
+		// The existing directory does not hold what its name says.
 		err = errors.Join(os.RemoveAll(dir), os.Rename(fresh, dir))
 	}
 	if err != nil {
@@ -82,33 +81,31 @@ func copyExecutable(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// openKept returns the version in a directory, if it is the one that the
-// directory's name says: a crash may have cut it, and while it was copied it may
-// have become another one.
+// openKept returns the version in a directory, if its hash is the name of the directory: a crash
+// may have truncated the copy, or the file may have changed while it was copied.
 func openKept(name decide.Name, dir string, o driver.Options) (*driver.Driver, error) {
 	path := filepath.Join(dir, name.Driver)
-	said, err := os.ReadFile(filepath.Join(dir, capabilitiesFile))
+	stored, err := os.ReadFile(filepath.Join(dir, capabilitiesFile))
 	if err != nil {
 		return nil, err
 	}
-	var can decide.Capabilities
-	if err := json.Unmarshal(said, &can); err != nil {
+	var capabilities decide.Capabilities
+	if err := json.Unmarshal(stored, &capabilities); err != nil {
 		return nil, err
 	}
-	d, err := driver.Known(name, path, can, o)
+	d, err := driver.Known(name, path, capabilities, o)
 	if err == nil && d.Hash != filepath.Base(dir) {
 		return nil, fmt.Errorf("kept driver %s has the hash %s", path, d.Hash)
 	}
 	return d, err
 }
 
-// findKept looks for a version that was kept before this host was started. The
-// caller holds mu.
+// findKept looks for a version that an earlier process has kept. The caller holds mu.
 func (h *Host) findKept(s *slot) {
-	if s.sought || !s.valid || h.StateDir == "" {
+	if s.searched || !s.valid || h.StateDir == "" {
 		return
 	}
-	s.sought = true
+	s.searched = true
 	entries, err := os.ReadDir(h.keptDir(s.dir))
 	if err != nil {
 		return
@@ -130,8 +127,8 @@ func (h *Host) findKept(s *slot) {
 	}
 }
 
-// settle makes what is kept outlive a crash and forgets the versions before.
-func (h *Host) settle(s *slot, kept *driver.Driver) {
+// commitKept syncs the kept version to disk and removes older ones.
+func (h *Host) commitKept(s *slot, kept *driver.Driver) {
 	if kept == nil {
 		return
 	}
@@ -150,8 +147,7 @@ func (h *Host) settle(s *slot, kept *driver.Driver) {
 	}
 }
 
-// forgetUnused takes away what is kept of drivers that are neither there nor in
-// use.
+// forgetUnused removes kept versions of drivers that are neither installed nor in use.
 func (h *Host) forgetUnused() {
 	if h.StateDir == "" {
 		return
@@ -160,13 +156,13 @@ func (h *Host) forgetUnused() {
 	if err != nil {
 		return
 	}
-	h.telling.Lock()
-	defer h.telling.Unlock()
+	h.notifyMu.Lock()
+	defer h.notifyMu.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, e := range entries {
 		s := h.slots[e.Name()]
-		if s == nil || s.idle() {
+		if s == nil || s.isUnused() {
 			_ = os.RemoveAll(h.keptDir(e.Name()))
 		}
 	}

@@ -9,17 +9,17 @@ import (
 	"volplane.dev/volplane/internal/flex/driver"
 )
 
-// outcome is how a probe ended.
+// outcome is the result of a probe.
 type outcome int
 
 const (
-	// vain is a probe of nothing: the executable is gone, or must not run.
-	vain outcome = iota
+	// skipped: there is no executable, or it must not be executed.
+	skipped outcome = iota
 	failed
-	well
+	succeeded
 )
 
-// pace calls probe whenever the schedule of a driver says so, until ctx ends.
+// pace calls probe according to the schedule of a driver, until ctx ends.
 func pace(ctx context.Context, signals <-chan struct{}, probe func(context.Context) outcome) {
 	var s decide.Schedule
 	timer := time.NewTimer(0)
@@ -39,27 +39,27 @@ func pace(ctx context.Context, signals <-chan struct{}, probe func(context.Conte
 		}
 		s = s.Begin()
 		switch probe(ctx) {
-		case vain:
+		case skipped:
 			s = s.Clear()
 		case failed:
 			s = s.End(time.Now(), false)
-		case well:
+		case succeeded:
 			s = s.End(time.Now(), true)
 		}
 	}
 }
 
-// probe calls init of the driver in a slot and notes what it said.
+// probe calls init of the driver in a slot and stores the result.
 func (h *Host) probe(ctx context.Context, s *slot) outcome {
 	h.mu.Lock()
-	c := s.seen
+	c := s.found
 	h.mu.Unlock()
 	if c == nil {
-		return vain
+		return skipped
 	}
 	d, err := driver.Probe(ctx, c.name, c.path, h.options(s))
 	if ctx.Err() != nil {
-		return vain
+		return skipped
 	}
 	var copied *driver.Driver
 	if err == nil {
@@ -69,12 +69,12 @@ func (h *Host) probe(ctx context.Context, s *slot) outcome {
 		}
 	}
 	h.change(s.dir, func(now *slot) {
-		if now != s || s.seen == nil {
-			return // it is gone by now, or must not run any more
+		if now != s || s.found == nil {
+			return // the executable was removed meanwhile, or must not be executed any more
 		}
 		s.probed, s.ready, s.failure = true, nil, ""
 		if err != nil {
-			s.failure = words(err)
+			s.failure = reasonOf(err)
 			return
 		}
 		s.ready = d
@@ -85,8 +85,8 @@ func (h *Host) probe(ctx context.Context, s *slot) outcome {
 	if err != nil {
 		return failed
 	}
-	h.settle(s, copied)
-	return well
+	h.commitKept(s, copied)
+	return succeeded
 }
 
 func (h *Host) options(s *slot) driver.Options {
@@ -98,8 +98,8 @@ func (h *Host) options(s *slot) driver.Options {
 	return o
 }
 
-// words returns what an error of Probe says without what its reader knows.
-func words(err error) string {
+// reasonOf returns the text of an error of Probe without the driver's name, which the reader knows.
+func reasonOf(err error) string {
 	var failed *driver.CallError
 	if errors.As(err, &failed) {
 		return failed.Message

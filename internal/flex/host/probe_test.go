@@ -24,7 +24,7 @@ func TestPace(t *testing.T) {
 		{"a change after failures", []time.Duration{0, 10 * time.Second}, 0, []outcome{
 			failed, failed, failed, failed,
 		}, "[0s 1s 3s 7s 10s]"},
-		{"nothing there", []time.Duration{0}, 0, []outcome{failed, vain}, "[0s 1s]"},
+		{"nothing there", []time.Duration{0}, 0, []outcome{failed, skipped}, "[0s 1s]"},
 		{"a change during a slow one", []time.Duration{0, 3000 * ms}, 10 * time.Second, nil, "[0s 11s]"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestPace(t *testing.T) {
 				begun = append(begun, time.Since(start))
 				<-time.After(c.takes)
 				if len(begun) > len(c.outcomes) {
-					return well
+					return succeeded
 				}
 				return c.outcomes[len(begun)-1]
 			})

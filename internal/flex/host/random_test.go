@@ -85,7 +85,7 @@ func (r *rig) change(random *rand.Rand) string {
 // agrees waits until the host says of a driver what is there.
 func (r *rig) agrees(dir string, done *[]string) {
 	r.t.Helper()
-	c, refused, err := lookAt(r.Dir, dir)
+	c, refused, err := inspect(r.Dir, dir)
 	r.try(err)
 	name := strings.ReplaceAll(dir, "~", "/")
 	var hash string

@@ -12,33 +12,32 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// ErrNoHost says that no host tells what it knows of drivers.
+// ErrNoHost says that no host process runs that could report its drivers.
 var ErrNoHost = errors.New("no bridge runs")
 
-// maxReport bounds a report that is read.
+// maxReport is the size limit of a report that is read, in bytes.
 const maxReport = 16 << 20
 
-// Report is what a running host tells everybody on its machine.
+// Report is the state of all drivers of a running host process, for other processes on the machine.
 type Report struct {
 	// Dir is the host's plugin directory.
 	Dir     string  `json:"dir"`
 	Drivers []State `json:"drivers"`
 }
 
-// reportPath returns where the host of a root directory leaves its report, and
-// the file that it has locked as long as it runs.
+// reportPath returns the path of the report below a root directory, and that of the file which the
+// host process has locked while it runs.
 func reportPath(root string) (report, lock string) {
 	return filepath.Join(root, "state", "drivers.json"), filepath.Join(root, "state", "drivers.lock")
 }
 
-// Tell writes what the host knows of its drivers below root whenever that
-// changes, until ctx ends. ReadReport reads it.
-func (h *Host) Tell(ctx context.Context, root string) error {
+// ServeReport writes a Report below root whenever a state changes, until ctx ends. ReadReport reads it.
+func (h *Host) ServeReport(ctx context.Context, root string) error {
 	path, lock := reportPath(root)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("tell the state of drivers: %w", err)
+		return fmt.Errorf("report the state of drivers: %w", err)
 	}
-	// Who reads the report looks at the lock for a moment.
+	// A reader of the report holds the lock for a moment, too.
 	held, err := durable.Lock(ctx, lock)
 	if errors.Is(err, durable.ErrLocked) {
 		return nil
@@ -56,7 +55,7 @@ func (h *Host) Tell(ctx context.Context, root string) error {
 	})()
 	for {
 		if err := durable.WriteJSON(path, Report{Dir: h.Dir, Drivers: h.List()}); err != nil {
-			h.Log.Warn("state of drivers cannot be told", "err", err)
+			h.Log.Warn("the report of drivers cannot be written", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -66,19 +65,19 @@ func (h *Host) Tell(ctx context.Context, root string) error {
 	}
 }
 
-// ReadReport returns what the host that runs with the root directory last told.
-// The error is ErrNoHost when none runs.
+// ReadReport returns the last Report of the host process that runs with a root directory. The error
+// wraps ErrNoHost if none runs. It may be repeated.
 func ReadReport(root string) (Report, error) {
 	path, lock := reportPath(root)
 	held, err := os.Open(lock)
-	if unlessGone(err) != nil {
+	if ignoreNotExist(err) != nil {
 		return Report{}, fmt.Errorf("read the state of drivers: %w", err)
 	}
 	if err != nil {
 		return Report{}, fmt.Errorf("%w with root directory %s", ErrNoHost, root)
 	}
 	defer held.Close()
-	// The kernel lets go of the lock when the host ends, however it ends.
+	// The kernel releases the lock when the host process ends, however it ends.
 	if err := unix.Flock(int(held.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
 		return Report{}, fmt.Errorf("%w with root directory %s", ErrNoHost, root)
 	} else if !errors.Is(err, unix.EWOULDBLOCK) {

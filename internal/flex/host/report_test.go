@@ -19,7 +19,7 @@ func TestReport(t *testing.T) {
 	r.start()
 	ctx, cancel := context.WithCancel(t.Context())
 	told := make(chan error, 1)
-	go func() { told <- r.Tell(ctx, root) }()
+	go func() { told <- r.ServeReport(ctx, root) }()
 	read := func() []State {
 		report, err := ReadReport(root)
 		if err == nil && report.Dir != r.Dir {

@@ -16,12 +16,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Survey looks once at all that is in a plugin directory, as a Host would, and
-// calls init of every driver, all at the same time. It changes nothing and may
-// be repeated. A directory that is not there has no drivers.
+// Survey inspects a plugin directory once, as a Host does, and calls init of all drivers
+// concurrently. It changes nothing and may be repeated. A directory that does not exist has no
+// drivers.
 func Survey(ctx context.Context, dir string) ([]State, error) {
 	entries, err := os.ReadDir(dir)
-	if unlessGone(err) != nil {
+	if ignoreNotExist(err) != nil {
 		return nil, fmt.Errorf("read plugin directory: %w", err)
 	}
 	var all []State
@@ -44,7 +44,7 @@ func Survey(ctx context.Context, dir string) ([]State, error) {
 func survey(ctx context.Context, dir, entry string) State {
 	facts := decide.DriverFacts{Name: strconv.Quote(entry)}
 	s := State{Path: filepath.Join(dir, entry, decide.ExecutableName(entry)), Since: time.Now()}
-	c, refused, err := lookAt(dir, entry)
+	c, refused, err := inspect(dir, entry)
 	if err != nil {
 		refused = volume.Because{Reason: volume.ReasonFlexDriverRefused, Next: "user", Message: "the driver in directory " +
 			facts.Name + " cannot be looked at: " + err.Error()}
@@ -67,9 +67,9 @@ func survey(ctx context.Context, dir, entry string) State {
 	return s
 }
 
-// Refused says why a host would not execute what is at a name of a plugin
-// directory; an empty reason says that it would, or that there is nothing.
+// Refused returns why a host would not execute the file at an entry of a plugin directory; the
+// reason is empty if it would, or if there is no file.
 func Refused(dir, entry string) (volume.Because, error) {
-	_, why, err := lookAt(dir, entry)
+	_, why, err := inspect(dir, entry)
 	return why, err
 }

@@ -22,43 +22,42 @@ import (
 )
 
 const (
-	// initLimit is how long a driver's init may take.
+	// initLimit is the time limit of a driver's init.
 	initLimit = 10 * time.Second
-	// slowInit is what an init should not take: it runs at every change.
+	// slowInit is the duration above which init gets a warning: it is called at every change.
 	slowInit = time.Second
-	// busyTries is how often an executable that somebody writes to is tried to be
-	// started.
+	// busyTries is how often the start of an executable is retried while a process has it open for
+	// writing.
 	busyTries = 10
-	// drain is how long the output of an init that has ended is waited for: on a
-	// busy host another part of ours may have it open for a moment, too.
-	drain = 5 * time.Second
-	// maxInitOutput bounds what is kept of what an init prints.
+	// drainTimeout is how long the end of the output is waited for after init has ended: on a busy
+	// host, another child of this process may have the pipe open for a moment.
+	drainTimeout = 5 * time.Second
+	// maxInitOutput is how many bytes of init's output are kept.
 	maxInitOutput = 1 << 20
-	// maxInterpreter is what the kernel reads of a script's first line.
+	// maxInterpreter is how many bytes of a script's first line the kernel reads.
 	maxInterpreter = 255
-	// maxScript bounds what is searched for the names of tools.
+	// maxScript is how many bytes of a script are searched for the names of tools.
 	maxScript = 1 << 20
-	// searchPath is where hosts let drivers find programs.
+	// searchPath is the PATH that hosts give to drivers.
 	searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// Checked is what Check found out about an executable.
+// Checked is the result of Check.
 type Checked struct {
 	Findings []decide.Finding
-	// Script says that it is started by an interpreter.
+	// Script says that an interpreter runs the executable.
 	Script bool
-	// Capabilities are what init said; nil when it was not asked or gave no
-	// answer.
+	// Capabilities are those that init returned; nil if init was not called or returned no answer.
 	Capabilities *decide.Capabilities
 }
 
-// Check looks at an executable before any host does: whether this host can
-// start it, and what its init says. With start false nothing is started and
-// only the file itself is looked at: for drivers that run in another root than
-// this process, as when a container installs them.
+// Check inspects an executable before any host does: whether this host can start it, and what its
+// init returns. If start is false, nothing is started and only the file is inspected: for drivers
+// that run in another root filesystem than this process, as when a container installs them. It may
+// be repeated.
 func Check(ctx context.Context, name decide.Name, path string, start bool) Checked {
 	c := &check{path: path, name: name, start: start}
-	c.named()
+	c.checkName()
 	if c.file() && start && decide.Worst(c.Findings) != decide.Fail {
 		c.init(ctx)
 	}
@@ -76,8 +75,8 @@ func (c *check) add(name string, level decide.Level, message, next string) {
 	c.Findings = append(c.Findings, decide.Finding{Check: name, Level: level, Message: message, Next: next})
 }
 
-// named checks the name, which is a path in two forms and a CSI driver's.
-func (c *check) named() {
+// checkName checks whether the driver's name can also be a CSI driver's.
+func (c *check) checkName() {
 	if c.name.Vendor == "" {
 		c.add("name", decide.Warn, "the driver has no vendor: after a restart Kubernetes cannot detach its volumes",
 			"name it VENDOR/"+c.name.Driver)
@@ -90,8 +89,7 @@ func (c *check) named() {
 	c.add("name", decide.Pass, c.name.String()+", directory "+c.name.Dir(), "")
 }
 
-// file checks what can be seen without starting anything, and says whether
-// there is an executable at all.
+// file checks what can be seen without starting anything, and says whether there is an executable.
 func (c *check) file() bool {
 	info, err := os.Stat(c.path)
 	switch {
@@ -133,7 +131,7 @@ func (c *check) file() bool {
 	return true
 }
 
-// script checks the first line of a script, and the tools that it names.
+// script checks the first line of a script, and whether the tools that it names exist.
 func (c *check) script(head []byte) {
 	line, _, whole := bytes.Cut(head[2:], []byte("\n"))
 	words := strings.Fields(string(line))
@@ -162,7 +160,7 @@ func (c *check) interpreter(words []string) {
 	}
 	if c.start {
 		for _, program := range []string{words[0], interpreter} {
-			if !found(program) {
+			if !isInPath(program) {
 				c.add("interpreter", decide.Fail, program+" is not on this host", "install it, or write the driver for /bin/sh")
 				return
 			}
@@ -171,8 +169,7 @@ func (c *check) interpreter(words []string) {
 	c.add("format", decide.Pass, "a script for "+interpreter, "")
 }
 
-// program checks an ELF program: whether it is for this machine, and whether
-// what starts it is here.
+// program checks whether an ELF binary is for this machine, and whether its dynamic loader exists.
 func (c *check) program(f *os.File) {
 	e, err := elf.NewFile(f)
 	if err != nil {
@@ -219,8 +216,8 @@ func machine(arch string) elf.Machine {
 	return elf.EM_NONE
 }
 
-// tools warns of programs that the script names and the host does not have. A
-// word may stand for something else: so it is no more than a warning.
+// tools warns of programs that a script names and that the host does not have. Since the word may
+// mean something else, it is only a warning.
 func (c *check) tools(script []byte) {
 	if !c.start {
 		return
@@ -233,7 +230,7 @@ func (c *check) tools(script []byte) {
 		}
 		for _, m := range known.FindAllSubmatch(line, -1) {
 			tool := string(m[1])
-			if !found(tool) && !slices.Contains(missing, tool) {
+			if !isInPath(tool) && !slices.Contains(missing, tool) {
 				missing = append(missing, tool)
 			}
 		}
@@ -246,8 +243,8 @@ func (c *check) tools(script []byte) {
 	c.add("tools", decide.Pass, "the programs that it names are on this host, as far as they are known", "")
 }
 
-// found says whether a driver would find a program: in the PATH that hosts give.
-func found(name string) bool {
+// isInPath says whether a program is in the PATH that hosts give to drivers.
+func isInPath(name string) bool {
 	if filepath.IsAbs(name) {
 		return executable(name) == nil
 	}
@@ -267,8 +264,7 @@ func executable(path string) error {
 	return err
 }
 
-// init starts the driver once, and looks at more than a host does: a host keeps
-// nothing of what was printed beside the answer.
+// init starts the driver once. Unlike a host, it also checks what was printed beside the answer.
 func (c *check) init(ctx context.Context) {
 	r := c.run(ctx)
 	if r.err != nil {
@@ -305,7 +301,7 @@ func (c *check) init(ctx context.Context) {
 		next)
 }
 
-// Capabilities returns capabilities as people read them.
+// Capabilities returns capabilities as a text for people.
 func Capabilities(c decide.Capabilities) string {
 	var words []string
 	for _, one := range []struct {
@@ -328,7 +324,7 @@ func Capabilities(c decide.Capabilities) string {
 	return strings.Join(words, ",")
 }
 
-// result is how a driver ended.
+// result is the result of starting a driver.
 type result struct {
 	exit           int
 	stdout, stderr head
@@ -363,14 +359,14 @@ func (c *check) command(ctx context.Context, r *result) error {
 	cmd.Stdout, cmd.Stderr = &r.stdout, &r.stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = drain
+	cmd.WaitDelay = drainTimeout
 	began := time.Now()
 	err := cmd.Run()
 	r.took = time.Since(began)
 	return err
 }
 
-// head keeps the first bytes written to it and swallows the rest.
+// head keeps the first bytes that are written to it and drops the rest.
 type head struct{ kept []byte }
 
 // Write never fails.

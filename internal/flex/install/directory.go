@@ -16,31 +16,31 @@ import (
 // Default is the plugin directory of Kubernetes.
 const Default = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec"
 
-// ErrNoDirectory says that there is no directory to install into. The message
-// tells what was looked at.
+// ErrNoDirectory says that no directory was found to install into. The message says which ones were
+// considered.
 var ErrNoDirectory = errors.New("no plugin directory can be used")
 
-// Directory is one in which a host looks for drivers.
+// Directory is a directory in which a host looks for drivers.
 type Directory struct {
 	Path string `json:"path"`
 	// Because says how it was found, for people.
 	Because string `json:"because"`
-	// Host is who looks there: HostVolplane, HostKubelet, or "" where none is
-	// known to run.
+	// Host is the kind of the host that uses the directory: HostVolplane, HostKubelet, or "" if
+	// none is known to run.
 	Host string `json:"host,omitempty"`
-	// Root is the root directory of a bridge that looks there.
+	// Root is the root directory of a bridge that uses the directory.
 	Root string `json:"rootDir,omitempty"`
-	// Problem says why nothing can be installed there; empty when it can.
+	// Problem says why nothing can be installed in the directory; empty if it can.
 	Problem string `json:"problem,omitempty"`
-	// data is the data directory of the control plane that looks there.
+	// data is the data directory of the control plane that uses the directory.
 	data string
 }
 
-// DefaultRoot is the root directory of a bridge unless it is told otherwise.
+// DefaultRoot is the default root directory of a bridge.
 const DefaultRoot = "/var/lib/volplane-flex"
 
-// RootOf returns the root directory of the bridge in a control plane with a data
-// directory. It is no part of that: drivers count the parts of its path (H13).
+// RootOf returns the root directory of the bridge in a control plane with a data directory. It is
+// not below the data directory, because drivers count the components of its path (H13).
 func RootOf(dataDir string) string {
 	dataDir = filepath.Clean(dataDir)
 	if dataDir == defaultDataDir {
@@ -50,13 +50,13 @@ func RootOf(dataDir string) string {
 	return DefaultRoot + "-" + hex.EncodeToString(sum[:4])
 }
 
-// Hosts of drivers.
+// Kinds of hosts.
 const (
 	HostVolplane = "volplane"
 	HostKubelet  = "kubelet"
 )
 
-// usual are the plugin directories of known platforms, the likeliest first.
+// usual returns the plugin directories of known platforms, the likeliest first.
 func usual() []Directory {
 	return []Directory{
 		{Path: Default, Because: "the default of Kubernetes"},
@@ -69,27 +69,25 @@ func usual() []Directory {
 	}
 }
 
-// Search says where to look for plugin directories. The zero value is this host.
+// Search configures the search for plugin directories. The zero value searches this host.
 type Search struct {
-	// Proc is /proc; Root stands before the paths of the platforms.
+	// Proc is the path of /proc. Root is prefixed to the paths of the platforms.
 	Proc, Root string
-	// DataDir is the data directory of the control plane that is meant where
-	// several run.
+	// DataDir is the data directory that selects a control plane if several run.
 	DataDir string
 }
 
-// Find returns the directory in which the host of this machine looks, and those
-// that were considered beside it. A host that runs decides: where it looks,
-// there the driver has to be, usable or not (F-060). Without one it is the first
-// usual directory that exists and can be used, or else the default.
+// Find returns the plugin directory of this machine, and the others that were considered. If a host
+// process runs, its directory is the one, even if it cannot be used (F-060). Otherwise it is the
+// first usual directory that exists and can be used, or else the default.
 func (s Search) Find() (Directory, []Directory, error) {
 	if running := s.Running(); len(running) > 0 {
-		i, err := s.meant(running)
-		found, beside := running[i], without(running, i)
+		i, err := s.selectHost(running)
+		found, others := running[i], without(running, i)
 		if err == nil && found.Problem != "" {
 			err = fmt.Errorf("%w: %s (%s): %s", ErrNoDirectory, found.Path, found.Because, found.Problem)
 		}
-		return found, beside, err
+		return found, others, err
 	}
 	var all []Directory
 	for _, d := range usual() {
@@ -112,9 +110,9 @@ func (s Search) Find() (Directory, []Directory, error) {
 			ErrNoDirectory, all[0].Path, all[0].Problem)
 }
 
-// meant returns which of the hosts that run is meant. Nobody guesses among
-// several of volplane's.
-func (s Search) meant(running []Directory) (int, error) {
+// selectHost returns the index of the host process that is meant. It does not guess among several
+// of volplane.
+func (s Search) selectHost(running []Directory) (int, error) {
 	var ours []string
 	for i, d := range running {
 		if d.data != "" && d.data == s.DataDir {
@@ -135,8 +133,8 @@ func without(all []Directory, i int) []Directory {
 	return append(append([]Directory{}, all[:i]...), all[i+1:]...)
 }
 
-// Problem says why drivers cannot be installed into, or started from, a
-// directory that exists or would be made; "" when they can.
+// Problem returns why drivers cannot be installed into, or started from, a directory; "" if they
+// can. The directory need not exist yet.
 func Problem(dir string) string {
 	if !filepath.IsAbs(dir) {
 		return "it is not an absolute path"

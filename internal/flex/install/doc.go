@@ -1,18 +1,16 @@
-// Package install puts FlexVolume drivers where hosts look for them, takes them
-// away, and says what is wrong with them. It works beside any host, ours or a
-// kubelet, that may start the driver at any moment.
+// Package install installs and removes FlexVolume drivers, and reports what is wrong with them. It
+// works beside any host, a bridge or a kubelet, that may start the driver at any moment.
 //
-// Life cycle of an installation: Find names the directory and why; the driver is
-// copied into a place of its own and looked at there (Check); then the copy gets
-// content, owner, mode and label under a name that no host looks at, and its
-// final name last, by one rename. Whoever starts the driver meanwhile, and
-// whenever this process is killed, gets the whole old or the whole new version.
-// The version before stays beside it for Rollback, which exchanges the two.
+// Life cycle of an installation: Find returns the directory and why it is the one. The driver is
+// copied to a staging directory and checked there (Check). Then a copy with the right owner, mode
+// and label is written under a name that hosts ignore, and gets its final name by one rename at the
+// end. A host that starts the driver at any moment gets either the whole old or the whole new
+// version, also if this process is killed. The previous version is kept for Rollback, which
+// exchanges the two.
 //
-// All that is kept beside a driver VENDOR~DRIVER are files in the plugin
-// directory, because a rename works within one mount only, and a container may
-// have no more than this directory of its host. Their names begin with a dot, so
-// that no host takes them for drivers (F-050):
+// Beside a driver VENDOR~DRIVER, only files in the plugin directory are kept, because a rename
+// works within one mount only, and a container may see no more of its host than this directory.
+// Their names begin with a dot, so that hosts do not take them for drivers (F-050):
 //
 //	.VENDOR~DRIVER.new        is being written
 //	.VENDOR~DRIVER.keep       was in use until just now; becomes .previous

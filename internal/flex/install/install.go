@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/flex/host"
 )
 
-// Reasons that a caller tells apart.
+// Errors that callers distinguish.
 var (
 	// ErrRefused says that the driver did not pass its checks; nothing has
 	// changed.
@@ -28,7 +28,7 @@ var (
 	ErrInUse = errors.New("it is in use")
 )
 
-// Deeds, as a Report has them.
+// Values of Report.Deed.
 const (
 	Installed  = "installed"
 	Upgraded   = "upgraded"
@@ -37,48 +37,47 @@ const (
 	Removed    = "uninstalled"
 )
 
-// Options are what an installation works with.
+// Options are the parameters of an installation.
 type Options struct {
 	Name decide.Name
 	// Directory is the plugin directory.
 	Directory Directory
-	// Source is the executable, or a directory that holds one of the driver's
-	// name and what it needs.
+	// Source is the executable, or a directory that contains an executable of the driver's name and
+	// the files that it needs.
 	Source string
-	// PayloadDir is where directories go; "" is flex-payload beside the plugin
-	// directory.
+	// PayloadDir is the directory into which directories are installed; "" stands for flex-payload
+	// beside the plugin directory.
 	PayloadDir string
-	// RootDir is that of the bridge that may run here; "" is none.
+	// RootDir is the root directory of the bridge that may run on this host; "" if there is none.
 	RootDir string
-	// Here says that the driver will run in this root, so that it can be tried.
+	// Here says that the driver will run in this root filesystem, so that it can be started.
 	Here bool
-	// Force goes on when a check fails, or volumes are in use.
+	// Force continues although a check fails or volumes are in use.
 	Force bool
-	// Upgrade replaces a version that is there, and Absent allows that none is.
+	// Upgrade replaces an installed version. Absent allows that none is installed.
 	Upgrade, Absent bool
 }
 
-// Report is what was done.
+// Report is the result of an installation.
 type Report struct {
 	Name      string    `json:"name"`
 	Deed      string    `json:"deed"`
 	Directory Directory `json:"directory"`
 	Path      string    `json:"path"`
-	// Hash is that of the version that is installed now, Previous of the one that
-	// Rollback would bring back.
+	// Hash is the hash of the installed version, Previous that of the version that Rollback would
+	// restore.
 	Hash     string `json:"hash,omitempty"`
 	Previous string `json:"previous,omitempty"`
-	// Payload is where the files of a driver with more than one are.
+	// Payload is the directory of the files of a driver with more than one file.
 	Payload      string               `json:"payload,omitempty"`
 	Capabilities *decide.Capabilities `json:"capabilities,omitempty"`
 	Findings     []decide.Finding     `json:"findings,omitempty"`
-	// Loaded is what the bridge that runs here says of it; nil when none runs.
+	// Loaded is the state of the driver in the running bridge; nil if none runs.
 	Loaded *host.State `json:"loaded,omitempty"`
 }
 
-// Install puts a driver in its place, or another version in the place of one.
-// It may be repeated, and be killed at any moment. The Report is of use with an
-// error as well: it says what the checks found.
+// Install installs a driver, or replaces its version. It may be repeated, and killed at any moment.
+// With an error, the Report still has the findings of the checks.
 func Install(ctx context.Context, o Options) (Report, error) {
 	r := Report{Name: o.Name.String(), Directory: o.Directory}
 	p, err := open(ctx, o.Directory.Path, o.Name)
@@ -118,7 +117,7 @@ func (p *place) install(ctx context.Context, o Options, r *Report) error {
 	return p.previous(r)
 }
 
-// failed returns what failed, for a sentence.
+// failed returns the messages of failed checks as one text.
 func failed(all []decide.Finding) string {
 	var words []string
 	for _, f := range all {
@@ -129,7 +128,7 @@ func failed(all []decide.Finding) string {
 	return strings.Join(words, "; ")
 }
 
-// replace makes the staged driver the installed one, if it is not.
+// replace installs the staged driver, unless it is installed already.
 func (p *place) replace(ctx context.Context, o Options, s *stage, r *Report) error {
 	now, err := hashOf(p.exe)
 	if err != nil {
@@ -147,20 +146,20 @@ func (p *place) replace(ctx context.Context, o Options, s *stage, r *Report) err
 	}
 	r.Hash = next
 	switch {
-	case now == next && p.whole():
+	case now == next && p.isIntact():
 		r.Deed = Unchanged
 		return nil
 	case now == "" || now == next:
 		r.Deed = Installed
 	default:
 		r.Deed = Upgraded
-		r.Findings = append(r.Findings, p.flips(ctx, o, r.Capabilities)...)
+		r.Findings = append(r.Findings, p.checkAttach(ctx, o, r.Capabilities)...)
 	}
 	return p.put(s.exe)
 }
 
-// whole says whether what is installed has the owner and mode that it needs.
-func (p *place) whole() bool {
+// isIntact says whether the installed driver has the right owner and mode.
+func (p *place) isIntact() bool {
 	info, err := os.Lstat(p.exe)
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != 0o755 ||
 		info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
@@ -174,14 +173,14 @@ func (p *place) previous(r *Report) (err error) {
 	return err
 }
 
-// flips warns of a driver that begins or ends to attach while volumes of it are
-// mounted: those were attached, or not, by the version before.
-func (p *place) flips(ctx context.Context, o Options, next *decide.Capabilities) []decide.Finding {
+// checkAttach warns if the new version attaches and the old one does not, or the reverse, while
+// volumes are mounted, which were attached, or not, by the old one.
+func (p *place) checkAttach(ctx context.Context, o Options, next *decide.Capabilities) []decide.Finding {
 	if next == nil || !o.Here {
 		return nil
 	}
 	if why, err := host.Refused(p.dir, p.name.Dir()); err != nil || why.Reason != "" {
-		return nil // nobody but root may have what we start changed
+		return nil // users other than root can change the installed driver: it is not started
 	}
 	before := Check(ctx, o.Name, p.exe, true).Capabilities
 	if before == nil || before.Attach == next.Attach {
@@ -203,8 +202,7 @@ func (p *place) flips(ctx context.Context, o Options, next *decide.Capabilities)
 	}}
 }
 
-// Rollback exchanges the driver and its previous version; twice is back where
-// it began.
+// Rollback exchanges the driver and its previous version. A second call undoes the first.
 func Rollback(ctx context.Context, o Options) (Report, error) {
 	r := Report{Name: o.Name.String(), Directory: o.Directory}
 	p, err := open(ctx, o.Directory.Path, o.Name)
@@ -231,7 +229,7 @@ func (p *place) rollback(ctx context.Context, o Options, r *Report) error {
 		return err
 	}
 	defer s.close()
-	if err := p.ownPrevious(); err != nil {
+	if err := p.checkPreviousOwner(); err != nil {
 		return err
 	}
 	if err := copyFile(p.beside("previous"), s.exe, 0o700); err != nil {
@@ -242,8 +240,8 @@ func (p *place) rollback(ctx context.Context, o Options, r *Report) error {
 	if decide.Worst(r.Findings) == decide.Fail && !o.Force {
 		return fmt.Errorf("%w: previous version %s: %s", ErrRefused, r.Previous, failed(r.Findings))
 	}
-	r.Findings = append(r.Findings, p.flips(ctx, o, r.Capabilities)...)
-	// It is to be what was looked at, with all that a driver needs.
+	r.Findings = append(r.Findings, p.checkAttach(ctx, o, r.Capabilities)...)
+	// The version that was checked is installed, with the right owner, mode and label.
 	if err := errors.Join(p.write(s.exe, p.beside("new")), p.rename(p.beside("new"), p.beside("previous"))); err != nil {
 		return err
 	}
@@ -254,9 +252,9 @@ func (p *place) rollback(ctx context.Context, o Options, r *Report) error {
 	return p.hashes(r)
 }
 
-// ownPrevious refuses a previous version that others than root could have changed:
-// it was put there without an installer, and would be started as root.
-func (p *place) ownPrevious() error {
+// checkPreviousOwner refuses a previous version that users other than root can change: it was not
+// put there by an installer, and would be started as root.
+func (p *place) checkPreviousOwner() error {
 	info, err := os.Lstat(p.beside("previous"))
 	if err != nil {
 		return fmt.Errorf("look at the previous version: %w", err)
@@ -277,9 +275,9 @@ func (p *place) hashes(r *Report) (err error) {
 	return p.previous(r)
 }
 
-// Uninstall takes a driver away. While volumes are mounted it is refused, or,
-// with Force, a copy is kept, for somebody has to unmount them (F-038, H16). It
-// may be repeated; a driver that is not there is ErrAbsent.
+// Uninstall removes a driver. While volumes are mounted, it fails with ErrInUse or, with Force,
+// keeps a copy that can unmount them (F-038, H16). It may be repeated; a driver that is not
+// installed is ErrAbsent.
 func Uninstall(ctx context.Context, o Options) (Report, error) {
 	r := Report{Name: o.Name.String(), Directory: o.Directory}
 	if _, err := os.Lstat(o.Directory.Path); errors.Is(err, fs.ErrNotExist) {
@@ -310,8 +308,8 @@ func (p *place) uninstall(o Options, r *Report) error {
 			return err
 		}
 	}
-	// The file goes first: of a directory that is renamed away a kubelet keeps a
-	// ghost, whose init it tries for ever.
+	// The file is removed first: if the directory is renamed away, a kubelet does not notice it and
+	// retries the driver's init forever.
 	if err := errors.Join(remove(p.exe), durable.Sync(p.home)); err != nil {
 		return err
 	}
@@ -322,21 +320,21 @@ func (p *place) uninstall(o Options, r *Report) error {
 	return errors.Join(remove(p.beside("previous")), p.dropPayload(o, use != ""), durable.Sync(p.dir))
 }
 
-// useOf says how a driver is in use; "" when it is not.
+// useOf describes the use of a driver; "" if it is not in use.
 func useOf(o Options) (string, error) {
 	used, err := InUse(o.Name)
-	switch n := held(o.RootDir, o.Name); {
+	switch n := heldVolumes(o.RootDir, o.Name); {
 	case err != nil:
 		return "", err
 	case len(used) > 0:
-		return "its volumes are mounted at " + some(used), nil
+		return "its volumes are mounted at " + firstOf(used), nil
 	case n > 0:
 		return fmt.Sprintf("the bridge takes care of %d of its volumes", n), nil
 	}
 	return "", nil
 }
 
-// retain keeps the executable for whoever has to unmount what is mounted.
+// retain keeps a copy of the executable that can unmount the mounted volumes.
 func (p *place) retain(r *Report, use string) error {
 	copied := p.beside("removed")
 	if err := remove(copied); err != nil {
@@ -353,8 +351,8 @@ func (p *place) retain(r *Report, use string) error {
 	return nil
 }
 
-// some names the first few of many.
-func some(all []string) string {
+// firstOf returns the first few of many as one text.
+func firstOf(all []string) string {
 	const shown = 3
 	if len(all) <= shown {
 		return strings.Join(all, ", ")

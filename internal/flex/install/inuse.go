@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// InUse returns where volumes of a driver are mounted on this host, whoever
-// mounted them: the mount table knows (F-038).
+// InUse returns where volumes of a driver are mounted on this host, according to the mount table,
+// whoever mounted them (F-038).
 func InUse(name decide.Name) ([]string, error) {
 	points, err := mount.Below("/")
 	if err != nil {
@@ -26,8 +26,8 @@ func InUse(name decide.Name) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// Volumes returns how many volumes are mounted at paths that InUse returned: one
-// that is mounted for its node and for Pods counts once for each Pod.
+// Volumes returns the number of volumes that are mounted at paths of InUse. A volume that is
+// mounted for its node and for Pods counts once for each Pod.
 func Volumes(name decide.Name, used []string) int {
 	pods, devices := map[string]bool{}, map[string]bool{}
 	named := map[string]bool{}
@@ -48,9 +48,9 @@ func Volumes(name decide.Name, used []string) int {
 	return n
 }
 
-// volumeAt returns the directory of the volume of a driver that a path is at or
-// below, and whether it is that of a device: a Pod's .../volumes/VENDOR~DRIVER/NAME
-// or a node's .../flexvolume/VENDOR/DRIVER/mounts/NAME. It is "" for any other.
+// volumeAt returns the directory of the driver's volume that a path is in, and whether it is that
+// of a device: .../volumes/VENDOR~DRIVER/NAME of a Pod, or .../flexvolume/VENDOR/DRIVER/mounts/NAME
+// of a node. It is "" for other paths.
 func volumeAt(path string, name decide.Name) (dir string, device bool) {
 	for _, place := range []string{
 		"/volumes/" + name.Dir() + "/", "/plugins/kubernetes.io/flexvolume/" + name.String() + "/mounts/",

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// settle is how long nothing must happen in the plugin directory before it is
-	// looked at: an installer makes several changes.
-	settle = 200 * time.Millisecond
-	// rescan is the pause between looks that nothing asked for: a directory may be
-	// replaced by one that nobody watches, as when a node gets a new image.
-	rescan = time.Minute
-	// firstPause and lastPause bound the pause before what failed is tried again.
+	// settleTime is how long the plugin directory must be unchanged before it is checked: an
+	// installer makes several changes.
+	settleTime = 200 * time.Millisecond
+	// resyncInterval is the time between checks without an event: the directory may have been
+	// replaced by one that is not watched, as when a node gets a new image.
+	resyncInterval = time.Minute
+	// firstPause is the first delay of the back-off after a failure, and lastPause the longest.
 	firstPause = time.Second
 	lastPause  = time.Minute
 )
 
-// Keep installs a driver, and again whenever it is not there as it should be,
-// until ctx ends: for a container that deploys it (F-058). done is called with
-// what each turn did. Only the first turn's failure to pass the checks ends
-// Keep; what may pass is tried again.
+// Keep installs a driver, and installs it anew whenever it was changed or removed, until ctx ends:
+// for a container that deploys the driver (F-058). done is called with the report of each
+// installation. It returns an error only if the first installation fails its checks; other failures
+// are retried.
 func Keep(ctx context.Context, o Options, log *slog.Logger, done func(Report)) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -42,18 +42,18 @@ func Keep(ctx context.Context, o Options, log *slog.Logger, done func(Report)) e
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-			pause, err := k.turn(ctx)
+			pause, err := k.sync(ctx)
 			if err != nil {
 				return err
 			}
 			timer.Reset(pause)
 		case e := <-w.Events:
 			if k.concerns(e.Name) {
-				timer.Reset(max(settle, k.pause))
+				timer.Reset(max(settleTime, k.pause))
 			}
 		case err := <-w.Errors:
-			log.Warn("notice of a change may be lost", "dir", o.Directory.Path, "err", err)
-			timer.Reset(settle)
+			log.Warn("a file event may be lost", "dir", o.Directory.Path, "err", err)
+			timer.Reset(settleTime)
 		}
 	}
 }
@@ -63,17 +63,16 @@ type keeper struct {
 	log   *slog.Logger
 	watch *fsnotify.Watcher
 	done  func(Report)
-	// installed says that a turn has succeeded, and pause is how long to wait
-	// after one that has not.
+	// installed says that an installation has succeeded. pause is the delay after the next failure.
 	installed bool
 	pause     time.Duration
 }
 
-// turn looks once, and says when to look again.
-func (k *keeper) turn(ctx context.Context) (time.Duration, error) {
+// sync installs the driver once, and returns when to do so again.
+func (k *keeper) sync(ctx context.Context) (time.Duration, error) {
 	r, err := Install(ctx, k.Options)
 	if err == nil {
-		// What is watched may have been replaced since.
+		// The watched directory may have been replaced since.
 		err = errors.Join(k.watch.Add(k.Directory.Path), k.watch.Add(filepath.Dir(r.Path)))
 	}
 	if errors.Is(err, ErrRefused) && !k.installed && ctx.Err() == nil {
@@ -81,7 +80,7 @@ func (k *keeper) turn(ctx context.Context) (time.Duration, error) {
 	}
 	if err != nil {
 		k.pause = min(max(2*k.pause, firstPause), lastPause)
-		k.log.Warn("driver is not installed, it is tried again", "driver", k.Name.String(), "after", k.pause, "err", err)
+		k.log.Warn("driver is not installed, will be retried", "driver", k.Name.String(), "after", k.pause, "err", err)
 		return k.pause, nil
 	}
 	k.pause = 0
@@ -89,11 +88,11 @@ func (k *keeper) turn(ctx context.Context) (time.Duration, error) {
 		k.done(r)
 	}
 	k.installed = true
-	return rescan, nil
+	return resyncInterval, nil
 }
 
-// concerns says whether a change may be one of the driver, and not of others or
-// of what is kept beside it.
+// concerns says whether a changed path belongs to the driver, and not to others or to the files
+// kept beside it.
 func (k *keeper) concerns(path string) bool {
 	home := filepath.Join(k.Directory.Path, k.Name.Dir())
 	return path == home || path == filepath.Join(home, k.Name.Driver) || path == k.Directory.Path

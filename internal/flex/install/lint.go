@@ -13,9 +13,9 @@ import (
 	"volplane.dev/volplane/internal/flex/host"
 )
 
-// Lint looks through a plugin directory for what makes a host refuse a driver,
-// start what is none, or try something again for ever. With start, init of each
-// driver is called. Nothing is changed.
+// Lint checks a plugin directory for files that make a host refuse a driver, start what is not a
+// driver, or retry something forever. If start is true, init of each driver is called. Nothing is
+// changed; it may be repeated.
 func Lint(ctx context.Context, dir string, start bool) ([]decide.Finding, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -41,7 +41,7 @@ func (l *lint) add(check string, level decide.Level, path, message, next string)
 	l.findings = append(l.findings, decide.Finding{Check: check, Level: level, Path: path, Message: message, Next: next})
 }
 
-// entry looks at one name in the plugin directory.
+// entry checks one entry of the plugin directory.
 func (l *lint) entry(ctx context.Context, e fs.DirEntry) {
 	path := filepath.Join(l.dir, e.Name())
 	info, err := os.Stat(path)
@@ -64,8 +64,8 @@ func (l *lint) entry(ctx context.Context, e fs.DirEntry) {
 	}
 }
 
-// hidden looks at what hosts should not: they do not look at files, but a
-// kubelet looks into directories.
+// hidden checks an entry whose name begins with a dot: hosts ignore such files, but a kubelet does
+// not ignore such directories.
 func (l *lint) hidden(path, name string, info fs.FileInfo) {
 	switch {
 	case info.IsDir():
@@ -79,7 +79,7 @@ func (l *lint) hidden(path, name string, info fs.FileInfo) {
 	}
 }
 
-// driver looks at one driver's directory.
+// driver checks the directory of one driver.
 func (l *lint) driver(ctx context.Context, path, entry string) {
 	if why, err := host.Refused(l.dir, entry); err != nil {
 		l.add("refused", decide.Fail, path, err.Error(), "")

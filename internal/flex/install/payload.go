@@ -17,21 +17,19 @@ import (
 	"volplane.dev/volplane/internal/flex/host"
 )
 
-// Bounds of what a driver may bring along.
+// Limits of the directory that is installed with a driver.
 const (
 	maxPayloadFiles = 10000
 	maxPayloadBytes = 4 << 30
 )
 
-// A driver that is more than one file has a directory for each of its versions
-// outside of the plugin directory, because each file there costs an init. What
-// is installed is a script of two lines that starts the version it names: so a
-// version changes with one rename, as that of any driver.
+// A driver with more than one file has a directory for each version outside of the plugin
+// directory, because each file there would cost a call of init. The installed driver is a script of
+// two lines that starts one version: so the version is changed by one rename, as for any driver.
 const wrapper = "#!/bin/sh\nexec '%s' \"$@\"\n"
 
-// wrapped returns the directory of the version that a wrapper starts; "" for
-// anything else.
-func wrapped(script []byte) string {
+// wrappedVersion returns the directory of the version that a wrapper script starts; "" for other files.
+func wrappedVersion(script []byte) string {
 	rest, found := bytes.CutPrefix(script, []byte("#!/bin/sh\nexec '"))
 	if !found {
 		return ""
@@ -43,7 +41,7 @@ func wrapped(script []byte) string {
 	return filepath.Dir(path)
 }
 
-// payloadHome returns the directory of all of a driver's versions.
+// payloadHome returns the directory of all versions of a driver.
 func payloadHome(o Options) (string, error) {
 	dir := o.PayloadDir
 	if dir == "" {
@@ -55,10 +53,11 @@ func payloadHome(o Options) (string, error) {
 	return filepath.Join(dir, o.Name.Dir()), nil
 }
 
-// fillPayload copies a directory to its place and makes the wrapper the driver.
+// fillPayload copies a directory to its final place and makes the wrapper the staged driver.
 func (s *stage) fillPayload(o Options) (string, error) {
 	if o.PayloadDir == "" && !o.Here {
-		return "", errors.New("payload directory: name it, for only the plugin directory is surely the host's")
+		return "", errors.New("payload directory: it must be named, because only the plugin directory is known to be " +
+			"the host's")
 	}
 	home, err := payloadHome(o)
 	if err != nil {
@@ -75,12 +74,12 @@ func (s *stage) fillPayload(o Options) (string, error) {
 		return "", fmt.Errorf("make payload directory: %w", err)
 	}
 	version := filepath.Join(home, hash)
-	err = errors.Join(owned(filepath.Dir(home)), owned(home))
+	err = errors.Join(checkRootOwned(filepath.Dir(home)), checkRootOwned(home))
 	if _, absent := os.Stat(version); err == nil && absent != nil {
 		err = copyTree(o.Source, version, o.Name.Driver)
 	}
-	// Whoever could have put it there would be started as root.
-	if err = cmp.Or(err, owned(version)); err != nil {
+	// The version is started as root, so nobody else may have created it.
+	if err = cmp.Or(err, checkRootOwned(version)); err != nil {
 		return "", fmt.Errorf("payload directory: %w", err)
 	}
 	exe := filepath.Join(version, o.Name.Driver)
@@ -90,8 +89,8 @@ func (s *stage) fillPayload(o Options) (string, error) {
 	return version, writeFile(s.exe, strings.NewReader(fmt.Sprintf(wrapper, exe)), 0o700)
 }
 
-// copyTree copies a directory to a new one; it is there when all of it is. exe
-// becomes executable, as a driver of one file does.
+// copyTree copies a directory to a new one, which appears when it is complete. exe becomes
+// executable, as a driver of one file does.
 func copyTree(from, to, exe string) error {
 	partial := to + ".partial"
 	if err := os.RemoveAll(partial); err != nil {
@@ -127,8 +126,8 @@ func copyTree(from, to, exe string) error {
 	return nil
 }
 
-// treeHash returns the start of a SHA-256 over names, kinds and content of all
-// that is in a directory.
+// treeHash returns the first digits of a SHA-256 over the names, types and contents of all files in
+// a directory.
 func treeHash(dir string) (string, error) {
 	h := sha256.New()
 	err := walkTree(dir, func(rel string, info fs.FileInfo) error {
@@ -156,8 +155,8 @@ func treeHash(dir string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// walkTree visits a directory and what is in it, in the order of the names. Only
-// directories, files, and links that stay inside are allowed.
+// walkTree visits a directory and everything in it, ordered by name. Only directories, files, and
+// links that stay inside are allowed.
 func walkTree(dir string, visit func(rel string, info fs.FileInfo) error) error {
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -180,16 +179,15 @@ func walkTree(dir string, visit func(rel string, info fs.FileInfo) error) error 
 		if err != nil {
 			return err
 		}
-		if err := stays(path, rel, info); err != nil {
+		if err := checkInside(path, rel, info); err != nil {
 			return err
 		}
 		return visit(rel, info)
 	})
 }
 
-// stays refuses what is neither a directory nor a file, nor a link to one of the
-// same tree.
-func stays(path, rel string, info fs.FileInfo) error {
+// checkInside refuses everything but directories, files, and links to files of the same tree.
+func checkInside(path, rel string, info fs.FileInfo) error {
 	switch {
 	case info.IsDir() || info.Mode().IsRegular():
 		return nil
@@ -200,7 +198,7 @@ func stays(path, rel string, info fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	// By way of other links it can lead elsewhere than it says.
+	// Together with other links, it can lead elsewhere than it says.
 	if real, err := filepath.EvalSymlinks(path); err == nil &&
 		!strings.HasPrefix(real+"/", strings.TrimSuffix(path, rel)) {
 		return fmt.Errorf("the symbolic link %s leads out of the directory", path)
@@ -211,7 +209,7 @@ func stays(path, rel string, info fs.FileInfo) error {
 	return nil
 }
 
-// prune removes the versions that neither the driver nor its previous version
+// prune removes the versions that neither the driver, nor its previous version, nor a kept copy
 // starts.
 func (p *place) prune(o Options) error {
 	home, err := payloadHome(o)
@@ -231,7 +229,7 @@ func (p *place) prune(o Options) error {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		used[wrapped(script)] = true
+		used[wrappedVersion(script)] = true
 	}
 	for _, e := range entries {
 		if version := filepath.Join(home, e.Name()); !used[version] {
@@ -240,13 +238,12 @@ func (p *place) prune(o Options) error {
 			}
 		}
 	}
-	// Goes only when it is empty.
+	// This fails unless the directory is empty.
 	_ = os.Remove(home)
 	return nil
 }
 
-// keptBy returns the executables that the bridge of a root directory keeps to
-// unmount volumes with.
+// keptBy returns the executables that the bridge of a root directory keeps to unmount volumes.
 func (p *place) keptBy(root string) []string {
 	if root == "" {
 		return nil
@@ -254,7 +251,7 @@ func (p *place) keptBy(root string) []string {
 	dir := host.KeptDir(filepath.Join(root, "state"), p.name)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil // no bridge, or none that keeps it
+		return nil // there is no bridge, or it keeps no copy
 	}
 	var all []string
 	for _, e := range entries {
@@ -263,7 +260,7 @@ func (p *place) keptBy(root string) []string {
 	return all
 }
 
-// dropPayload removes all versions, but not what a kept copy starts.
+// dropPayload removes all versions except those that a kept copy starts.
 func (p *place) dropPayload(o Options, kept bool) error {
 	if kept {
 		return p.prune(o)
@@ -278,7 +275,7 @@ func (p *place) dropPayload(o Options, kept bool) error {
 	return nil
 }
 
-// readHead reads as much of a file as a wrapper can have.
+// readHead reads the first bytes of a file, as many as a wrapper can have.
 func readHead(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -20,29 +20,28 @@ import (
 	"volplane.dev/volplane/internal/flex/host"
 )
 
-// maxDriver bounds the size of an executable.
+// maxDriver is the size limit of an executable, in bytes.
 const maxDriver = 1 << 30
 
-// lockPause is the pause between tries to be the only one who changes a plugin
-// directory.
+// lockPause is the interval of attempts to lock a plugin directory.
 const lockPause = 20 * time.Millisecond
 
-// place is one driver's in a plugin directory that nobody else changes until
-// close: the executable, and the files beside it that no host looks at.
+// place is the place of one driver in a plugin directory, which is locked until close: the
+// executable, and the files beside it that hosts ignore.
 type place struct {
 	name decide.Name
-	// dir is the plugin directory, home the driver's own, exe the executable.
+	// dir is the plugin directory, home the driver's directory, and exe the executable.
 	dir, home, exe string
 	lock           *os.File
 }
 
-// open waits until nobody else changes the plugin directory, which is made if
-// it is not there, and finishes what a killed installer began.
+// open locks the plugin directory, which is created if it does not exist, and finishes what a
+// killed installer has begun.
 func open(ctx context.Context, dir string, name decide.Name) (*place, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- hosts of other users read it
 		return nil, fmt.Errorf("make plugin directory: %w", err)
 	}
-	if err := owned(dir); err != nil {
+	if err := checkRootOwned(dir); err != nil {
 		return nil, fmt.Errorf("plugin directory: %w", err)
 	}
 	lock, err := os.Open(dir)
@@ -51,7 +50,7 @@ func open(ctx context.Context, dir string, name decide.Name) (*place, error) {
 	}
 	p := &place{name: name, dir: dir, home: filepath.Join(dir, name.Dir()), lock: lock}
 	p.exe = filepath.Join(p.home, name.Driver)
-	if err := p.alone(ctx); err != nil {
+	if err := p.lockDir(ctx); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
 	if err := p.recover(); err != nil {
@@ -60,10 +59,10 @@ func open(ctx context.Context, dir string, name decide.Name) (*place, error) {
 	return p, nil
 }
 
-// alone waits for the lock, which the kernel takes back when we end.
-func (p *place) alone(ctx context.Context) error {
-	again := time.NewTicker(lockPause)
-	defer again.Stop()
+// lockDir waits for the lock. The kernel releases it when this process ends.
+func (p *place) lockDir(ctx context.Context) error {
+	tick := time.NewTicker(lockPause)
+	defer tick.Stop()
 	for {
 		err := unix.Flock(int(p.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -72,7 +71,7 @@ func (p *place) alone(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("another installer is at work in %s: %w", p.dir, ctx.Err())
-		case <-again.C:
+		case <-tick.C:
 		}
 	}
 }
@@ -86,9 +85,8 @@ func beside(dir string, name decide.Name, what string) string {
 	return filepath.Join(dir, "."+name.Dir()+"."+what)
 }
 
-// recover makes of any state in which an installer can have been killed one in
-// which none was. What is installed is whole at any time; this is about the
-// rest.
+// recover completes or undoes the changes of an installer that was killed. The installed driver
+// itself is whole at any time.
 func (p *place) recover() error {
 	if err := remove(p.beside("new")); err != nil {
 		return err
@@ -101,13 +99,12 @@ func (p *place) recover() error {
 		return fmt.Errorf("look at what was kept: %w", err)
 	}
 	if now, err := os.Lstat(p.exe); err == nil && os.SameFile(kept, now) {
-		return remove(p.beside("keep")) // the new one had not come yet
+		return remove(p.beside("keep")) // the new version was not installed yet
 	}
 	return p.rename(p.beside("keep"), p.beside("previous"))
 }
 
-// put makes the content of a file the driver, in one step for whoever looks. The
-// version before becomes the previous one.
+// put installs a file as the driver, by one rename. The version before becomes the previous one.
 func (p *place) put(from string) error {
 	if err := p.makeHome(); err != nil {
 		return err
@@ -135,7 +132,7 @@ func (p *place) put(from string) error {
 	return durable.Sync(p.dir)
 }
 
-// swap exchanges the driver and its previous version in one step.
+// swap exchanges the driver and its previous version atomically.
 func (p *place) swap() error {
 	if err := unix.Renameat2(unix.AT_FDCWD, p.beside("previous"), unix.AT_FDCWD, p.exe, unix.RENAME_EXCHANGE); err != nil {
 		return fmt.Errorf("exchange %s and its previous version: %w", p.exe, err)
@@ -143,8 +140,8 @@ func (p *place) swap() error {
 	return errors.Join(durable.Sync(p.home), durable.Sync(p.dir))
 }
 
-// makeHome makes the driver's directory. One that others can write to, or that
-// is somewhere else, is refused: what is in it is started as root.
+// makeHome creates the driver's directory. An existing one that other users can write to, or that
+// is a link, is refused: its content is started as root.
 func (p *place) makeHome() error {
 	if err := os.Mkdir(p.home, 0o755); err == nil { // #nosec G301 -- hosts of other users read it
 		return errors.Join(label(p.home, p.dir), durable.Sync(p.dir))
@@ -158,28 +155,27 @@ func (p *place) makeHome() error {
 	if !info.IsDir() {
 		return fmt.Errorf("%s is a %s, not a directory: remove it first", p.home, kind(info))
 	}
-	return owned(p.home)
+	return checkRootOwned(p.home)
 }
 
-// owned refuses a directory that others than root can change: what is in it is
-// started as root.
-func owned(dir string) error {
+// checkRootOwned refuses a directory that users other than root can change: its content is started
+// as root.
+func checkRootOwned(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return err
 	}
 	if why := host.OwnedBy(dir, info).Others(); why != "" {
-		return fmt.Errorf("%s %s: put that right first, for what is in it is started as root", dir, why)
+		return fmt.Errorf("%s %s: correct that first, because its content is started as root", dir, why)
 	}
 	why, err := host.Diverted(dir)
 	if err == nil && why != "" {
-		err = fmt.Errorf("%s, which leads to %s: put that right first, for what is in it is started as root", why, dir)
+		err = fmt.Errorf("%s, which leads to %s: correct that first, because its content is started as root", why, dir)
 	}
 	return err
 }
 
-// write copies a file to a new one, which has everything that a driver needs,
-// and is on the disk, when this returns.
+// write copies a file to a new one with the right owner, mode and label, and syncs it.
 func (p *place) write(from, to string) error {
 	err := copyFile(from, to, 0o600)
 	if err == nil && os.Geteuid() == 0 {
@@ -200,13 +196,13 @@ func (p *place) write(from, to string) error {
 	return nil
 }
 
-// unforked runs a deed that writes a file while no process is started by this
-// one: a child would have the file open for writing until its own program runs,
-// and nobody could start the driver meanwhile ("text file busy").
-func unforked(deed func() error) error {
+// withoutForks calls f, which writes a file, while this process starts no child: a child has the
+// file open for writing until its own program runs, so that a host could not start the driver
+// meanwhile ("text file busy").
+func withoutForks(f func() error) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	return deed()
+	return f()
 }
 
 func (p *place) rename(from, to string) error {
@@ -216,11 +212,11 @@ func (p *place) rename(from, to string) error {
 	return nil
 }
 
-// labelName is the attribute in which SELinux keeps what a file is.
+// labelName is the extended attribute of a file's SELinux label.
 const labelName = "security.selinux"
 
-// label gives a file the SELinux label of another, when it has one and the file
-// has a different one (F-060). Filesystems without labels are no error.
+// label gives a file the SELinux label of another file, if that has one (F-060). Filesystems
+// without labels are no error.
 func label(path, like string) error {
 	want, err := labelOf(like)
 	if err != nil || want == "" {
@@ -249,8 +245,7 @@ func labelOf(path string) (string, error) {
 
 func unlabelled(err error) bool { return errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) }
 
-// hashOf returns the start of a file's SHA-256, as hosts show it; "" when there
-// is no file.
+// hashOf returns the first digits of a file's SHA-256, as hosts show it; "" if there is no file.
 func hashOf(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -267,7 +262,7 @@ func hashOf(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// remove deletes a file; one that is not there is no error.
+// remove deletes a file. It succeeds if there is none.
 func remove(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -13,25 +13,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxConfig bounds what is read of a kubelet's configuration.
+// maxConfig is how many bytes of a kubelet's configuration are read.
 const maxConfig = 1 << 20
 
-// process is one that may be a host.
+// process is a running process that may be a host.
 type process struct {
 	id   int
-	dir  string // its place in /proc
+	dir  string // the path of the process in /proc
 	args []string
 }
 
-// defaultDataDir is the data directory of a control plane unless it is told
-// otherwise.
+// defaultDataDir is the default data directory of a control plane.
 const defaultDataDir = "/var/lib/volplane"
 
-// Running returns the directories of the hosts that run, our own first.
+// Running returns the directories of the hosts that run, those of volplane first.
 func (s Search) Running() []Directory {
 	var ours, kubelets []Directory
 	for _, p := range s.processes() {
-		if dir, root, why := p.ours(); dir != "" {
+		if dir, root, why := p.volplane(); dir != "" {
 			d := p.directory(dir, HostVolplane, why)
 			d.Root, d.data = p.path(root), p.dataDir()
 			ours = append(ours, d)
@@ -61,7 +60,7 @@ func (s Search) processes() []process {
 		dir := filepath.Join(proc, e.Name())
 		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil || len(line) == 0 {
-			continue // ended meanwhile, or a thread of the kernel
+			continue // the process has ended, or is a kernel thread
 		}
 		all = append(all, process{id: id, dir: dir, args: strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")})
 	}
@@ -69,8 +68,8 @@ func (s Search) processes() []process {
 	return all
 }
 
-// directory returns what is known of the directory that a process looks in. One
-// in a container of its own has to see the same directory as we do.
+// directory returns the Directory that a process uses. A process in a container must see the same
+// directory as this process does.
 func (p process) directory(path, host, why string) Directory {
 	d := Directory{
 		Path: p.path(path), Host: host, Because: fmt.Sprintf("%s, process %d, %s", filepath.Base(p.args[0]), p.id, why),
@@ -81,7 +80,7 @@ func (p process) directory(path, host, why string) Directory {
 	return d
 }
 
-// path returns a path of a process as an absolute one.
+// path returns a path in a process's arguments as an absolute path.
 func (p process) path(path string) string {
 	if !filepath.IsAbs(path) {
 		if at, err := os.Readlink(filepath.Join(p.dir, "cwd")); err == nil {
@@ -94,14 +93,13 @@ func (p process) path(path string) string {
 func (p process) seesAnother(path string) bool {
 	theirs, err := os.Stat(filepath.Join(p.dir, "root", path))
 	if err != nil {
-		return false // not there yet, or not ours to see
+		return false // it does not exist yet, or this process may not see it
 	}
 	here, err := os.Stat(path)
 	return err == nil && !os.SameFile(here, theirs)
 }
 
-// dataDir returns the data directory of a control plane, "" of any other
-// process.
+// dataDir returns the data directory of a control plane, and "" for other processes.
 func (p process) dataDir() string {
 	if filepath.Base(p.args[0]) != "volplaned" {
 		return ""
@@ -109,13 +107,13 @@ func (p process) dataDir() string {
 	return p.path(cmp.Or(p.flag("data-dir"), p.environment("VOLPLANE_DATA_DIR"), defaultDataDir))
 }
 
-// ours returns the directory of a process of volplane that runs drivers, and the
-// bridge's root directory.
-func (p process) ours() (dir, root, why string) {
+// volplane returns the plugin directory of a volplane process that runs drivers, and the bridge's
+// root directory.
+func (p process) volplane() (dir, root, why string) {
 	verb := strings.Join(p.args[1:min(len(p.args), 3)], " ")
 	switch program := filepath.Base(p.args[0]); {
 	case program == "volplane" && strings.HasPrefix(verb, "node"):
-		// Without the flag it has no bridge.
+		// Without the flag the process has no bridge.
 		return p.flag("volume-plugin-dir"), cmp.Or(p.flag("flex-root-dir"), DefaultRoot), "--volume-plugin-dir"
 	case program == "volplane" && verb == "flex bridge":
 		return cmp.Or(p.flag("dir"), Default), cmp.Or(p.flag("root-dir"), DefaultRoot), "the bridge"
@@ -130,11 +128,11 @@ func (p process) ours() (dir, root, why string) {
 	return filepath.Join(data, "volumeplugins"), root, "in its data directory"
 }
 
-// kubelet returns the directory of a process that is a kubelet, or has one in it.
+// kubelet returns the plugin directory of a process that is a kubelet, or contains one.
 func (p process) kubelet() (dir, why string) {
 	switch name := filepath.Base(p.args[0]); {
 	case strings.HasPrefix(name, "k3s"):
-		return p.kubeletInside()
+		return p.embeddedKubelet()
 	case name == "hyperkube" && len(p.args) > 1 && p.args[1] == "kubelet":
 	case name != "kubelet":
 		return "", ""
@@ -142,7 +140,7 @@ func (p process) kubelet() (dir, why string) {
 	if dir := p.flag("volume-plugin-dir"); dir != "" {
 		return dir, "--volume-plugin-dir"
 	}
-	// Later files go before earlier ones.
+	// Later files override earlier ones.
 	for _, file := range slices.Backward(p.configs()) {
 		if dir := p.configured(file); dir != "" {
 			return dir, "volumePluginDir in " + file
@@ -151,9 +149,9 @@ func (p process) kubelet() (dir, why string) {
 	return Default, "which names no other than the default"
 }
 
-// kubeletInside returns the directory of a kubelet that is a part of another
-// program, if that was told.
-func (p process) kubeletInside() (dir, why string) {
+// embeddedKubelet returns the plugin directory of a kubelet that is a part of another program, if a
+// flag names it.
+func (p process) embeddedKubelet() (dir, why string) {
 	for _, arg := range p.flags("kubelet-arg") {
 		if dir, found := strings.CutPrefix(strings.TrimLeft(arg, "-"), "volume-plugin-dir="); found {
 			return dir, "--kubelet-arg volume-plugin-dir"
@@ -162,7 +160,7 @@ func (p process) kubeletInside() (dir, why string) {
 	return "", ""
 }
 
-// configs returns a kubelet's configuration files.
+// configs returns the paths of a kubelet's configuration files.
 func (p process) configs() []string {
 	files := []string{p.flag("config")}
 	drops := p.flag("config-dir")
@@ -179,7 +177,7 @@ func (p process) configs() []string {
 	return files
 }
 
-// configured returns the directory that a kubelet's configuration names.
+// configured returns the plugin directory in a kubelet's configuration file.
 func (p process) configured(file string) string {
 	if file == "" {
 		return ""
@@ -201,7 +199,7 @@ func (p process) configured(file string) string {
 	return config.VolumePluginDir
 }
 
-// inside returns our path of a file as the process sees it.
+// inside returns the path by which this process reaches a file that another process sees at path.
 func (p process) inside(file string) string {
 	if !filepath.IsAbs(file) {
 		return filepath.Join(p.dir, "cwd", file)
@@ -209,7 +207,7 @@ func (p process) inside(file string) string {
 	return filepath.Join(p.dir, "root", file)
 }
 
-// flag returns the last value of a flag, as the last one counts.
+// flag returns the last value of a flag, which is the one that counts.
 func (p process) flag(name string) string {
 	values := p.flags(name)
 	if len(values) == 0 {

@@ -18,8 +18,8 @@ var skeletonDriver string
 //go:embed skeleton/test.sh
 var skeletonTest string
 
-// Skeleton writes a new driver that works, and its test, to a directory that is
-// made; one that has anything in it is left as it is. It returns the paths.
+// Skeleton writes a working example of a driver, and its test, into a directory, which is created.
+// A directory that is not empty is an error. It returns the paths of the files.
 func Skeleton(name decide.Name, dir string) ([]string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- part of somebody's source tree
 		return nil, fmt.Errorf("write driver: %w", err)

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stage is where a driver is looked at before any host can see it: a directory
-// of its own, in which the executable has the name that it will have.
+// stage is a directory of its own in which a driver is checked before any host can see it. The
+// executable has its final name there.
 type stage struct {
 	dir, exe string
 }
 
-// newStage makes a stage beside the plugin directory, where programs can be
-// started if they can be there, or else where temporary files are. The caller
-// has locked the plugin directory: what is left of a killed installer's stage
-// goes.
+// newStage creates a stage: beside the plugin directory if programs can be executed there, or else
+// in the directory of temporary files. The caller has locked the plugin directory, so a stage that
+// exists is of a killed installer, and is removed.
 func newStage(o Options) (*stage, error) {
 	dir := o.Directory.Path
 	beside := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir)+".volplane-stage")
@@ -40,7 +39,7 @@ func newStage(o Options) (*stage, error) {
 	return nil, fmt.Errorf("no place to try the driver in: %w", errors.Join(err, other))
 }
 
-// usable removes a stage again in which the driver cannot be started.
+// usable fails, and removes the stage, if the driver cannot be started there.
 func usable(dir string, o Options) error {
 	if problem := Problem(dir); problem != "" && o.Here {
 		return errors.Join(errors.New(problem), os.Remove(dir))
@@ -50,8 +49,8 @@ func usable(dir string, o Options) error {
 
 func (s *stage) close() { _ = os.RemoveAll(s.dir) }
 
-// fill copies what is to be installed: so it cannot change between the checks
-// and the installation. It returns the payload's directory, if there is one.
+// fill copies the source to the stage, so that it cannot change between the checks and the
+// installation. It returns the payload's directory, if there is one.
 func (s *stage) fill(o Options) (string, error) {
 	info, err := os.Stat(o.Source)
 	if err != nil {
@@ -66,7 +65,7 @@ func (s *stage) fill(o Options) (string, error) {
 	return "", copyFile(o.Source, s.exe, 0o700)
 }
 
-// copyFile copies a regular file to a new one of the mode.
+// copyFile copies a regular file to a new one with a mode.
 func copyFile(from, to string, mode os.FileMode) error {
 	in, err := os.OpenFile(from, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -76,10 +75,9 @@ func copyFile(from, to string, mode os.FileMode) error {
 	return writeFile(to, in, mode)
 }
 
-// writeFile writes a new file of the mode, which nobody has open for writing
-// when this returns.
+// writeFile writes a new file with a mode. No process has it open for writing when this returns.
 func writeFile(to string, content io.Reader, mode os.FileMode) error {
-	return unforked(func() error {
+	return withoutForks(func() error {
 		out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return fmt.Errorf("copy driver: %w", err)

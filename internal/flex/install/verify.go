@@ -11,16 +11,15 @@ import (
 	"volplane.dev/volplane/internal/flex/host"
 )
 
-// verifyPause is the pause between looks at what a host tells.
-const verifyPause = 20 * time.Millisecond
+// verifyInterval is the interval at which a host's report is read.
+const verifyInterval = 20 * time.Millisecond
 
-// Verify asks the bridge of a root directory whether it has loaded a version
-// that was installed at a time, and waits until it has, or found out since then
-// that it cannot, or ctx ends. An error is host.ErrNoHost when there is nobody to
-// ask, as of a kubelet, which tells nothing of its drivers.
+// Verify waits until the bridge of a root directory reports that it has loaded a version that was
+// installed at a time, or that it cannot, or ctx ends. The error wraps host.ErrNoHost if no bridge
+// runs: a kubelet does not report its drivers.
 func Verify(ctx context.Context, root string, o Options, hash string, at time.Time) (host.State, error) {
-	again := time.NewTicker(verifyPause)
-	defer again.Stop()
+	tick := time.NewTicker(verifyInterval)
+	defer tick.Stop()
 	for {
 		report, err := host.ReadReport(root)
 		if err == nil && report.Dir != o.Directory.Path {
@@ -36,7 +35,7 @@ func Verify(ctx context.Context, root string, o Options, hash string, at time.Ti
 		select {
 		case <-ctx.Done():
 			return s, errors.New("the bridge has not loaded it in time")
-		case <-again.C:
+		case <-tick.C:
 		}
 	}
 }
@@ -50,22 +49,22 @@ func stateIn(r host.Report, name decide.Name) host.State {
 	return host.State{}
 }
 
-// held returns how many volumes of a driver the bridge of a root directory
-// takes care of, mounted or not.
-func held(root string, name decide.Name) int {
+// heldVolumes returns the number of a driver's volumes that the bridge of a root directory manages,
+// mounted or not.
+func heldVolumes(root string, name decide.Name) int {
 	if root == "" {
 		return 0
 	}
 	report, err := host.ReadReport(root)
 	if err != nil {
-		return recorded(root, name)
+		return recordedVolumes(root, name)
 	}
 	return stateIn(report, name).InUse
 }
 
-// recorded returns of how many volumes a bridge that has ended left records: the
-// next one will undo what they say.
-func recorded(root string, name decide.Name) int {
+// recordedVolumes returns the number of a driver's volumes that a stopped bridge has records of: the next
+// bridge will manage them.
+func recordedVolumes(root string, name decide.Name) int {
 	csi, err := name.CSI()
 	if err != nil {
 		return 0

@@ -22,7 +22,7 @@ func (w *world) bridge() (h *host.Host, root string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
 	go func() { ended <- h.Run(ctx) }()
-	go func() { ended <- h.Tell(ctx, root) }()
+	go func() { ended <- h.ServeReport(ctx, root) }()
 	w.Cleanup(func() {
 		cancel()
 		if err := errors.Join(<-ended, <-ended); err != nil {

@@ -1,9 +1,8 @@
-// Package migrate moves volumes from an in-tree Flex plugin to the bridge and
-// back, as decide/migrate says.
+// Package migrate moves volumes from an in-tree Flex plugin to the bridge and back, as
+// decide/migrate decides.
 //
-// Life cycle: Run gathers what is known of one volume, does the next step, and
-// goes on until all is done or a user has to act; where somebody else has to
-// act it waits for a watch to tell. Nothing but the journal, a ConfigMap that
-// is written before the first change, is remembered: whoever is killed starts
-// Run again, on whatever machine.
+// Life cycle: Run gathers the facts about one volume, does the next step, and repeats that until
+// all is done or a user has to act. If another component has to act, it waits for a watch event.
+// Its only memory is the journal, a ConfigMap that is written before the first change: after a
+// crash, Run can be called again on any machine.
 package migrate

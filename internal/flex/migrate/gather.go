@@ -14,12 +14,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// gather reads what is known of one volume now, from the server itself: what is
-// saved must be complete.
+// gather reads the facts about one volume from the API server, without a cache: what is saved must
+// be complete.
 func (m *Migration) gather(ctx context.Context, name string, j *migrate.Journal) (migrate.Facts, error) {
 	f := migrate.Facts{Name: name, Journal: j}
 	pv, err := m.Client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
-	if f.Volume, err = found(pv, err); err != nil {
+	if f.Volume, err = ignoreNotFound(pv, err); err != nil {
 		return f, fmt.Errorf("read volume %s: %w", name, err)
 	}
 	known := f.Volume
@@ -31,7 +31,7 @@ func (m *Migration) gather(ctx context.Context, name string, j *migrate.Journal)
 	}
 	if ref := known.Spec.ClaimRef; ref != nil {
 		claim, err := m.Client.CoreV1().PersistentVolumeClaims(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		if f.Claim, err = found(claim, err); err != nil {
+		if f.Claim, err = ignoreNotFound(claim, err); err != nil {
 			return f, fmt.Errorf("read claim %s/%s: %w", ref.Namespace, ref.Name, err)
 		}
 		if f.Pods, err = m.pods(ctx, ref.Namespace, ref.Name); err != nil {
@@ -45,8 +45,8 @@ func (m *Migration) gather(ctx context.Context, name string, j *migrate.Journal)
 	return f, err
 }
 
-// found returns nil of an object that does not exist.
-func found[T any](o *T, err error) (*T, error) {
+// ignoreNotFound returns nil for an object that does not exist.
+func ignoreNotFound[T any](o *T, err error) (*T, error) {
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -72,8 +72,8 @@ func (m *Migration) pods(ctx context.Context, ns, claim string) ([]string, error
 	return out, nil
 }
 
-// nodes returns the names of the nodes that a volume is attached to: as the
-// Flex plugin names it in the Node's status, or as the bridge does, there or in
+// nodes returns the names of the nodes that a volume is attached to: according to the Node's
+// status, where the Flex plugin and the bridge have different names for the volume, or according to
 // a VolumeAttachment.
 func (m *Migration) nodes(ctx context.Context, pv *corev1.PersistentVolume) ([]string, error) {
 	list, err := m.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
@@ -81,8 +81,8 @@ func (m *Migration) nodes(ctx context.Context, pv *corev1.PersistentVolume) ([]s
 		return nil, fmt.Errorf("read the nodes: %w", err)
 	}
 	names := []string{pv.Spec.FlexVolume.Driver + "/" + pv.Name}
-	if made, _, err := migrate.Target(pv, nil); err == nil {
-		names = append(names, volume.UniqueName(made.Spec.CSI.Driver, made.Spec.CSI.VolumeHandle))
+	if target, _, err := migrate.Target(pv, nil); err == nil {
+		names = append(names, volume.UniqueName(target.Spec.CSI.Driver, target.Spec.CSI.VolumeHandle))
 	}
 	var out []string
 	for i := range list.Items {
@@ -109,15 +109,14 @@ func (m *Migration) nodes(ctx context.Context, pv *corev1.PersistentVolume) ([]s
 	return slices.Compact(out), nil
 }
 
-// served says that there is a CSIDriver object of the driver that a FlexVolume
-// goes to.
+// served says whether the CSIDriver object exists that a FlexVolume moves to.
 func (m *Migration) served(ctx context.Context, pv *corev1.PersistentVolume) (bool, error) {
 	made, _, err := migrate.Target(pv, nil)
 	if err != nil {
-		return false, nil //nolint:nilerr // the decision asks the same and says so
+		return false, nil //nolint:nilerr // the decision has the same error and reports it
 	}
 	driver, err := m.Client.StorageV1().CSIDrivers().Get(ctx, made.Spec.CSI.Driver, metav1.GetOptions{})
-	if driver, err = found(driver, err); err != nil {
+	if driver, err = ignoreNotFound(driver, err); err != nil {
 		return false, fmt.Errorf("read CSIDriver %s: %w", made.Spec.CSI.Driver, err)
 	}
 	return driver != nil, nil

@@ -16,21 +16,20 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// keyVolume and keyJournal are the parts of a journal's ConfigMap.
+// keyVolume and keyJournal are the keys of a journal's ConfigMap.
 const (
 	keyVolume  = "volume"
 	keyJournal = "journal"
 )
 
-// journalName returns the name of the ConfigMap for a volume, whose own name
-// may be longer than a ConfigMap's.
+// journalName returns the name of the ConfigMap for a volume. It is a hash, because the volume's
+// name may be longer than a ConfigMap's can be.
 func journalName(pv string) string {
 	sum := sha256.Sum256([]byte(pv))
 	return "flex-migration-" + hex.EncodeToString(sum[:8])
 }
 
-// load returns a volume's journal, nil when there is none, and the version to
-// replace.
+// load returns a volume's journal, or nil, and its resource version.
 func (m *Migration) load(ctx context.Context, pv string) (*migrate.Journal, string, error) {
 	cm, err := m.Client.CoreV1().ConfigMaps(volume.NamespaceSystem).Get(ctx, journalName(pv), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -61,8 +60,7 @@ func decode(cm *corev1.ConfigMap) (*migrate.Journal, error) {
 	return &j, nil
 }
 
-// save writes a journal: a new one when version is empty, else in the place of
-// that version.
+// save creates a journal if version is empty, and otherwise replaces that version of it.
 func (m *Migration) save(ctx context.Context, j *migrate.Journal, version string) error {
 	data, err := json.Marshal(j)
 	if err != nil {
@@ -86,7 +84,7 @@ func (m *Migration) save(ctx context.Context, j *migrate.Journal, version string
 	return nil
 }
 
-func (m *Migration) forget(ctx context.Context, pv string) error {
+func (m *Migration) deleteJournal(ctx context.Context, pv string) error {
 	err := m.Client.CoreV1().ConfigMaps(volume.NamespaceSystem).Delete(ctx, journalName(pv), metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete the journal of volume %s: %w", pv, err)
@@ -94,7 +92,7 @@ func (m *Migration) forget(ctx context.Context, pv string) error {
 	return nil
 }
 
-// journals returns all journals by the volume's name.
+// journals returns all journals, by the volume's name.
 func (m *Migration) journals(ctx context.Context) (map[string]*migrate.Journal, error) {
 	list, err := m.Client.CoreV1().ConfigMaps(volume.NamespaceSystem).List(ctx,
 		metav1.ListOptions{LabelSelector: volume.LabelMigration})
@@ -112,8 +110,7 @@ func (m *Migration) journals(ctx context.Context) (map[string]*migrate.Journal, 
 	return out, nil
 }
 
-// Begun returns the journals of a cluster by the volume's name, for those who only
-// want to know.
+// Begun returns the journals of a cluster, by the volume's name. It changes nothing.
 func Begun(ctx context.Context, client kubernetes.Interface) (map[string]*migrate.Journal, error) {
 	return (&Migration{Client: client}).journals(ctx)
 }

@@ -10,23 +10,22 @@ import (
 	"volplane.dev/volplane/internal/decide/migrate"
 )
 
-// Item is what is known of one volume that may be moved, or was.
+// Item describes one volume that may be moved, or was moved.
 type Item struct {
-	// Name is the volume's, Claim "namespace/name", or empty.
+	// Name is the volume's name. Claim is that of its claim, "namespace/name", or empty.
 	Name, Claim string
-	// From is the Flex driver, To the CSI driver; empty when there is none.
+	// From is the name of the Flex driver, To that of the CSI driver; empty if there is none.
 	From, To string
-	// Back says that the volume is on its way back.
+	// Back says that the volume is being moved back.
 	Back bool
-	// Step is the next one.
+	// Step is the next step.
 	Step migrate.Step
-	// Volume and MovedClaim are the objects as they will be; nil when they
-	// cannot be.
+	// Volume and MovedClaim are the objects after the move; nil if the volume cannot be moved.
 	Volume     *corev1.PersistentVolume
 	MovedClaim *corev1.PersistentVolumeClaim
 }
 
-// Plan returns what Run would do with a volume. It changes nothing.
+// Plan returns what Run would do with a volume. It changes nothing and may be repeated.
 func (m *Migration) Plan(ctx context.Context, pv string) (Item, error) {
 	step, f, _, err := m.next(ctx, pv, false)
 	if err != nil {
@@ -35,7 +34,7 @@ func (m *Migration) Plan(ctx context.Context, pv string) (Item, error) {
 	return item(f, step), nil
 }
 
-// Begun returns the volumes that were moved or half moved, ordered by name.
+// Begun returns the volumes that were moved, wholly or in part, sorted by name.
 func (m *Migration) Begun(ctx context.Context) ([]Item, error) {
 	journals, err := m.journals(ctx)
 	if err != nil {
@@ -52,8 +51,8 @@ func (m *Migration) Begun(ctx context.Context) ([]Item, error) {
 	return out, nil
 }
 
-// Unfinished returns the names of the volumes that are on their way to the bridge:
-// there may be no object of theirs now.
+// Unfinished returns the names of the volumes that are being moved to the bridge: their
+// PersistentVolume may not exist at the moment.
 func (m *Migration) Unfinished(ctx context.Context) ([]string, error) {
 	journals, err := m.journals(ctx)
 	if err != nil {
@@ -76,8 +75,8 @@ func item(f migrate.Facts, step migrate.Step) Item {
 	if ref := pv.Spec.ClaimRef; ref != nil {
 		i.Claim = ref.Namespace + "/" + ref.Name
 	}
-	if made, moved, err := migrate.Target(pv, claim); err == nil {
-		i.To, i.Volume, i.MovedClaim = made.Spec.CSI.Driver, made, moved
+	if target, moved, err := migrate.Target(pv, claim); err == nil {
+		i.To, i.Volume, i.MovedClaim = target.Spec.CSI.Driver, target, moved
 	}
 	return i
 }

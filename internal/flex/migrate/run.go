@@ -16,26 +16,24 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ErrRefused says that a user has to act before a volume can be moved. It comes
-// wrapped with the reason; nothing was done since the last step that was told.
+// ErrRefused says that a user has to act before a volume can be moved; the message has the reason.
+// Only the steps that were reported before were done.
 var ErrRefused = errors.New("refused")
 
-// errConflict says that an object was changed by somebody else since it was
-// looked at. Run looks again.
+// errConflict says that another writer has changed an object since it was read. Run reads it again.
 var errConflict = errors.New("changed meanwhile")
 
-// Migration moves volumes. It may be used for several volumes at once, and by
-// several processes: each step is for the object that was looked at only.
+// Migration moves volumes. It may be used for several volumes concurrently, and by several
+// processes: each step applies only to the version of the object that was read.
 type Migration struct {
 	Client kubernetes.Interface
-	// Told is called with each step before it is done and with what is waited
-	// for; nil tells nobody.
+	// Told is called with each step before it is done, and with each reason to wait; it may be nil.
 	Told func(pv string, s migrate.Step)
 }
 
-// Run moves a volume to the bridge, or with back to what it was, and returns how
-// it ended. It goes on where an earlier Run was broken off, and may be
-// repeated. It fails with ErrRefused, with ctx, or when the server does.
+// Run moves a volume to the bridge, or back, and returns the result. It continues an interrupted
+// Run and may be repeated. It fails with ErrRefused, with the error of ctx, or with an error of the
+// API server.
 func (m *Migration) Run(ctx context.Context, pv string, back bool) (volume.Because, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -52,7 +50,7 @@ func (m *Migration) Run(ctx context.Context, pv string, back bool) (volume.Becau
 		last = s.Because.Message
 		if s.Verb == migrate.Wait {
 			if changed == nil {
-				// It tells once at its beginning: the look was before it.
+				// The watch sends once at its start, for changes between the read and the watch.
 				changed = m.watch(ctx, f)
 			}
 			if err := await(ctx, changed); err != nil {
@@ -83,19 +81,19 @@ func (m *Migration) next(ctx context.Context, pv string, back bool) (migrate.Ste
 	if err != nil {
 		return migrate.Step{}, migrate.Facts{}, "", err
 	}
-	turn := j != nil && j.Back != back
+	reversed := j != nil && j.Back != back
 	f, err := m.gather(ctx, pv, j)
 	if err != nil {
 		return migrate.Step{}, f, "", err
 	}
-	if turn || j == nil && back {
+	if reversed || j == nil && back {
 		return migrate.Turn(f, back), f, version, nil
 	}
 	return migrate.Next(f), f, version, nil
 }
 
-// apply does one step. An object that is not as it was looked at makes it fail
-// with errConflict: the next look decides anew.
+// apply does one step. It fails with errConflict if an object has changed since it was read; then
+// the decision is taken again.
 func (m *Migration) apply(ctx context.Context, f migrate.Facts, s migrate.Step, version string) error {
 	var err error
 	core := m.Client.CoreV1()
@@ -105,15 +103,15 @@ func (m *Migration) apply(ctx context.Context, f migrate.Facts, s migrate.Step, 
 	case migrate.Refuse:
 		return fmt.Errorf("%w: %s", ErrRefused, s.Because.Message)
 	case migrate.Save:
-		return conflicting(m.save(ctx, s.Journal, version))
+		return asConflict(m.save(ctx, s.Journal, version))
 	case migrate.Keep, migrate.Policy:
 		err = m.patch(ctx, f.Volume, map[string]any{"persistentVolumeReclaimPolicy": s.Policy})
 	case migrate.Reserve:
 		err = m.patch(ctx, f.Volume, map[string]any{"claimRef": map[string]any{"uid": nil, "resourceVersion": nil}})
 	case migrate.DeleteClaim:
-		err = gone(core.PersistentVolumeClaims(f.Claim.Namespace).Delete(ctx, f.Claim.Name, this(f.Claim)))
+		err = ignoreDeleted(core.PersistentVolumeClaims(f.Claim.Namespace).Delete(ctx, f.Claim.Name, onlyThis(f.Claim)))
 	case migrate.DeleteVolume:
-		err = gone(core.PersistentVolumes().Delete(ctx, f.Volume.Name, this(f.Volume)))
+		err = ignoreDeleted(core.PersistentVolumes().Delete(ctx, f.Volume.Name, onlyThis(f.Volume)))
 	case migrate.CreateVolume:
 		_, err = core.PersistentVolumes().Create(ctx, s.Volume, metav1.CreateOptions{})
 	case migrate.CreateClaim:
@@ -123,45 +121,45 @@ func (m *Migration) apply(ctx context.Context, f migrate.Facts, s migrate.Step, 
 	default:
 		return fmt.Errorf("no step is called %q", s.Verb)
 	}
-	if err = conflicting(err); err != nil {
+	if err = asConflict(err); err != nil {
 		return fmt.Errorf("%s: %w", s.Because.Message, err)
 	}
 	return nil
 }
 
-// finish ends a journal. After the way back there is nothing left to go back to.
+// finish marks a journal as done. After a move back it is deleted.
 func (m *Migration) finish(ctx context.Context, j *migrate.Journal, version string) error {
 	if j.Back {
-		return m.forget(ctx, j.Volume.Name)
+		return m.deleteJournal(ctx, j.Volume.Name)
 	}
 	done := *j
 	done.Done = true
-	return conflicting(m.save(ctx, &done, version))
+	return asConflict(m.save(ctx, &done, version))
 }
 
-// conflicting marks errors that say that somebody else was faster.
-func conflicting(err error) error {
+// asConflict wraps errors that are caused by another writer in errConflict.
+func asConflict(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("%w: %w", errConflict, err)
 	}
 	return err
 }
 
-// gone takes what is not there for deleted.
-func gone(err error) error {
+// ignoreDeleted returns err, or nil if err says that the object does not exist.
+func ignoreDeleted(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// this makes a deletion one of the object that was looked at, unchanged.
-func this(o metav1.Object) metav1.DeleteOptions {
+// onlyThis returns preconditions by which only the version of the object that was read is deleted.
+func onlyThis(o metav1.Object) metav1.DeleteOptions {
 	uid, version := o.GetUID(), o.GetResourceVersion()
 	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}}
 }
 
-// patch changes a volume's spec, if it is still the one that was looked at.
+// patch changes a volume's spec, if the volume is still the version that was read.
 func (m *Migration) patch(ctx context.Context, pv *corev1.PersistentVolume, spec map[string]any) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pv.UID, "resourceVersion": pv.ResourceVersion}, "spec": spec,

@@ -12,8 +12,8 @@ import (
 	"volplane.dev/volplane/internal/kube"
 )
 
-// watch returns a channel that tells whenever something that a decision about
-// the volume looks at may have changed, at least once, until ctx ends.
+// watch returns a channel that receives whenever an object that the decision depends on may have
+// changed, and at least once, until ctx ends.
 func (m *Migration) watch(ctx context.Context, f migrate.Facts) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	core, storage := m.Client.CoreV1(), m.Client.StorageV1()
@@ -40,8 +40,8 @@ func (m *Migration) watch(ctx context.Context, f migrate.Facts) <-chan struct{} 
 	return changed
 }
 
-// follow passes on that a watch has told something, and opens it again when it
-// ends; what was missed meanwhile counts as a change.
+// follow forwards the events of a watch, and restarts the watch when it ends; each restart counts
+// as a change.
 func follow(ctx context.Context, open func() (watch.Interface, error), changed chan<- struct{}) {
 	for n := 0; ctx.Err() == nil; n++ {
 		w, err := open()

@@ -10,8 +10,8 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// through does something with a mounted volume as a Pod has it: at another place
-// that the host binds the directory to, with all that is mounted below it.
+// through calls use with a directory at which a mounted volume is bound, with all mounts below it,
+// as a Pod has it.
 func (x *exam) through(v vol, use func(dir string) error) error {
 	dir := filepath.Join(x.root, "pod")
 	if _, err := mount.MakeDir(dir); err != nil {
@@ -24,8 +24,8 @@ func (x *exam) through(v vol, use func(dir string) error) error {
 	return errors.Join(err, mount.Remove(dir))
 }
 
-// seen looks whether a Pod sees all that is mounted: it would write beside the
-// rest.
+// seen checks whether a Pod sees all mounts of the volume: otherwise it would write to the
+// directories below them.
 func (x *exam) seen(v vol) {
 	var missing []string
 	err := x.through(v, func(dir string) error {

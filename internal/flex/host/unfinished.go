@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/flex/driver"
 )
 
-// tracesDir is where a host writes down the calls of a driver.
+// tracesDir returns the directory of the traces of a driver's calls.
 func (h *Host) tracesDir(dir string) string {
 	if h.StateDir == "" {
 		return ""
@@ -20,17 +20,16 @@ func (h *Host) tracesDir(dir string) string {
 	return filepath.Join(h.StateDir, "calls", dir)
 }
 
-// endLeft ends what is left of calls that a host before this one began and of
-// which it did not see the end, because it was killed. Until that is done no
-// driver is called, and what hangs in the kernel keeps what it works on from
-// being worked on by another call.
-func (h *Host) endLeft(ctx context.Context) {
+// endUnfinished ends the processes of calls that an earlier host process has started and not seen end,
+// because it was killed. No driver is called before that. If a process hangs in the kernel, calls
+// for the same object wait for it.
+func (h *Host) endUnfinished(ctx context.Context) {
 	entries, err := os.ReadDir(h.tracesDir(""))
 	if h.StateDir == "" || errors.Is(err, fs.ErrNotExist) {
 		return
 	}
 	if err != nil {
-		h.Log.Warn("what is left of calls of FlexVolume drivers is not known", "dir", h.tracesDir(""), "err", err)
+		h.Log.Warn("traces of FlexVolume drivers' unfinished calls cannot be read", "dir", h.tracesDir(""), "err", err)
 		return
 	}
 	var wait sync.WaitGroup
@@ -47,7 +46,7 @@ func (h *Host) endLeft(ctx context.Context) {
 	}
 }
 
-// sweep removes what calls that have ended left of cgroups.
+// sweep removes the empty cgroups of calls that have ended.
 func (h *Host) sweep(s *slot) {
 	if cgroup := h.options(s).Cgroup; cgroup != "" {
 		driver.SweepCgroups(cgroup, h.tracesDir(s.dir))

@@ -12,9 +12,9 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// ofAllCalls judges what all calls have in common.
+// ofAllCalls checks what all calls have in common.
 func (x *exam) ofAllCalls() {
-	x.every(question{
+	x.answerForAll(question{
 		"standard-error", decide.Fail, "send messages to a log, or into the message of the answer",
 		"nothing is printed on standard error",
 	}, func(c call) string {
@@ -24,24 +24,24 @@ func (x *exam) ofAllCalls() {
 		}
 		return ""
 	})
-	x.every(question{
+	x.answerForAll(question{
 		"one-answer", decide.Fail, "print the answer only, and send what programs print to /dev/null",
 		"each call prints one JSON object on standard output and nothing else",
 	}, oneAnswer)
-	x.every(question{"status", decide.Fail, "spell it as these three", "each status is Success, Failure or Not supported"},
+	x.answerForAll(question{"status", decide.Fail, "spell it as these three", "each status is Success, Failure or Not supported"},
 		status)
-	x.every(question{
+	x.answerForAll(question{
 		"exit-code", decide.Fail, "exit with 0 after Success, with 1 otherwise",
 		"the exit code is 0 for Success, 1 otherwise",
 	}, contradiction)
-	x.every(question{"exit-code-1", decide.Warn, "exit with 1", ""}, func(c call) string {
+	x.answerForAll(question{"exit-code-1", decide.Warn, "exit with 1", ""}, func(c call) string {
 		switch {
 		case c.err != nil || c.answer.Status == decide.Success || c.exit == 1:
 			return ""
 		}
 		return fmt.Sprintf("ends with %d, hosts expect 1 for everything but Success", c.exit)
 	})
-	x.every(question{
+	x.answerForAll(question{
 		"output-kept-open", decide.Fail, "start it with </dev/null >/dev/null 2>&1", "nobody keeps the output open",
 	}, func(c call) string {
 		if c.holds {
@@ -49,12 +49,12 @@ func (x *exam) ofAllCalls() {
 		}
 		return ""
 	})
-	x.every(question{"secrets", decide.Fail, "print nothing of the JSON, not even in a message", "no secret is printed"},
+	x.answerForAll(question{"secrets", decide.Fail, "print nothing of the JSON, not even in a message", "no secret is printed"},
 		x.secret)
 }
 
-// every notes what is wrong with the first call that something is wrong with.
-func (x *exam) every(q question, wrong func(call) string) {
+// answerForAll answers a question about all calls, with the first call that fails it.
+func (x *exam) answerForAll(q question, wrong func(call) string) {
 	first, more := "", 0
 	for _, c := range x.calls {
 		why := wrong(c)
@@ -73,8 +73,8 @@ func (x *exam) every(q question, wrong func(call) string) {
 	}
 }
 
-// oneAnswer wants nothing but one object on standard output. A driver may say
-// nothing to what it does not know.
+// oneAnswer requires exactly one JSON object on standard output. A driver may print nothing for an
+// unknown operation.
 func oneAnswer(c call) string {
 	text := bytes.TrimSpace(c.stdout)
 	all := objects(text)
@@ -95,8 +95,7 @@ func oneAnswer(c call) string {
 	return ""
 }
 
-// statusOf returns the status of a call as it is spelled. The key may be spelled
-// in any case.
+// statusOf returns the status of a call as the driver spelled it. The key may have any case.
 func statusOf(c call) (string, bool) {
 	all := objects(c.stdout)
 	if len(all) == 0 {
@@ -110,7 +109,7 @@ func statusOf(c call) (string, bool) {
 	return "", false
 }
 
-// status wants the three words as they are spelled.
+// status requires one of the three statuses in the right spelling.
 func status(c call) string {
 	word, found := statusOf(c)
 	switch {
@@ -124,7 +123,7 @@ func status(c call) string {
 	return fmt.Sprintf("answers the status %q: Kubernetes knows \"Success\", \"Failure\" and \"Not supported\" only", word)
 }
 
-// contradiction wants an exit code that says what the status says.
+// contradiction requires an exit code that agrees with the status.
 func contradiction(c call) string {
 	word, found := statusOf(c)
 	switch {
@@ -138,7 +137,7 @@ func contradiction(c call) string {
 	return ""
 }
 
-// secret looks for the values of the secrets in what was printed.
+// secret requires that the output has no value of a secret.
 func (x *exam) secret(c call) string {
 	const short = 8 // it could be there by chance
 	for _, key := range slices.Sorted(maps.Keys(x.secrets)) {

@@ -83,9 +83,9 @@ func TestSessionsOfOthers(t *testing.T) {
 	if !ok {
 		t.Fatal("it does not live")
 	}
-	for began, want := range map[uint64]bool{p.began: true, p.began - 1: false, p.began + 1: false} {
-		if got := (&trace{Session: p.pid, Began: began, path: "x"}).has(p); got != want {
-			t.Errorf("a call that began at %d has what began at %d: %v", began, p.began, got)
+	for began, want := range map[uint64]bool{p.started: true, p.started - 1: false, p.started + 1: false} {
+		if got := (&trace{Session: p.pid, Started: began, path: "x"}).owns(p); got != want {
+			t.Errorf("a call that began at %d has what began at %d: %v", began, p.started, got)
 		}
 	}
 }

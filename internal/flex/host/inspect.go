@@ -17,18 +17,19 @@ import (
 // candidate is an executable that may be called.
 type candidate struct {
 	name decide.Name
-	// path is what is called, and real where it is, all links followed.
+	// path is the path that is executed, and real the same with all links resolved.
 	path, real string
-	// mark changes whenever the file does.
+	// mark identifies the version of the file.
 	mark string
-	// linked says that a symbolic link leads there, so that what happens to the
-	// file may not be noticed at its path.
+	// linked says that path contains a symbolic link, so that there may be no event at path when
+	// the file changes.
 	linked bool
 }
 
-// lookAt finds out what is at one name of the plugin directory. Nothing of it is
-// executed. An error means that it is not known.
-func lookAt(dir, name string) (*candidate, volume.Because, error) {
+// inspect inspects one entry of the plugin directory, without executing anything. It returns the
+// executable, or why it must not be executed; neither if there is nothing. An error means that the
+// entry could not be inspected.
+func inspect(dir, name string) (*candidate, volume.Because, error) {
 	if !decide.Visible(name) {
 		return nil, volume.Because{}, nil
 	}
@@ -36,20 +37,20 @@ func lookAt(dir, name string) (*candidate, volume.Because, error) {
 	if err != nil {
 		return nil, volume.Because{}, err
 	}
-	way, err := wayTo(dir)
+	steps, err := pathSteps(dir)
 	if err != nil {
 		return nil, volume.Because{}, err
 	}
 	entry := decide.Entry{Name: name}
-	// The plugin directory may be a link that changes at any moment: all is looked
-	// at in one and the same directory.
+	// The plugin directory may be a link that changes at any time: all checks use the directory
+	// that it led to at the beginning.
 	inRoot := filepath.Join(root, name, decide.ExecutableName(name))
 	real, info, err := entryFacts(&entry, root, filepath.Join(root, name), inRoot)
 	if err != nil {
 		return nil, volume.Because{}, err
 	}
 	if entry.File != nil {
-		entry.File.Way = way
+		entry.File.Way = steps
 	}
 	kind, own, because := decide.ReadEntry(entry)
 	switch kind {
@@ -64,18 +65,18 @@ func lookAt(dir, name string) (*candidate, volume.Because, error) {
 	}, volume.Because{}, nil
 }
 
-// entryFacts fills in what is at an entry of the plugin directory.
+// entryFacts adds the facts about the file at an entry of the plugin directory.
 func entryFacts(e *decide.Entry, root, dir, path string) (real string, info fs.FileInfo, err error) {
 	info, err = os.Stat(dir)
 	if err != nil || !info.IsDir() {
-		return "", nil, unlessGone(err)
+		return "", nil, ignoreNotExist(err)
 	}
 	e.Directory = true
 	if filepath.Dir(path) != dir {
 		return "", nil, nil // the name ends with a tilde
 	}
 	if _, err := os.Lstat(path); err != nil {
-		return "", nil, unlessGone(err)
+		return "", nil, ignoreNotExist(err)
 	}
 	e.File = &decide.File{}
 	if real, err = filepath.EvalSymlinks(path); err != nil {
@@ -101,8 +102,8 @@ func entryFacts(e *decide.Entry, root, dir, path string) (real string, info fs.F
 	return real, info, err
 }
 
-// outerNames returns how many names a file has besides those in the plugin
-// directory, where an installer gives it a second one for a moment.
+// outerNames returns the number of a file's hard links outside of the plugin directory. Inside, an
+// installer creates a second one for a moment.
 func outerNames(root string, file fs.FileInfo) (uint64, error) {
 	st, ok := file.Sys().(*syscall.Stat_t)
 	if !ok || !file.Mode().IsRegular() || st.Nlink <= 1 {
@@ -123,18 +124,18 @@ func outerNames(root string, file fs.FileInfo) (uint64, error) {
 	return names, nil
 }
 
-// maxWay bounds how many directories and links lead to a path.
-const maxWay = 255
+// maxSteps is the largest number of directories and links on the way to a path.
+const maxSteps = 255
 
-// wayTo returns the directories and symbolic links by which a path is reached,
-// without what is there in the end.
-func wayTo(path string) ([]decide.Owned, error) {
+// pathSteps returns the directories and symbolic links on the way to a path, without the file at its
+// end.
+func pathSteps(path string) ([]decide.Owned, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
 	var way []decide.Owned
-	for at, rest := "/", strings.Split(path, "/"); len(way) < maxWay; {
+	for at, rest := "/", strings.Split(path, "/"); len(way) < maxSteps; {
 		info, err := os.Lstat(at)
 		if err != nil {
 			return nil, err
@@ -160,10 +161,10 @@ func wayTo(path string) ([]decide.Owned, error) {
 	return nil, &fs.PathError{Op: "follow", Path: path, Err: syscall.ELOOP}
 }
 
-// Diverted says how others than root could have something else found at a path,
-// by a directory or a symbolic link on the way, and "" if nobody could.
+// Diverted returns by which directory or symbolic link on the way to a path users other than root
+// could make the path lead elsewhere, or "" if they cannot.
 func Diverted(path string) (string, error) {
-	way, err := wayTo(path)
+	way, err := pathSteps(path)
 	if err != nil {
 		return "", err
 	}
@@ -175,15 +176,15 @@ func Diverted(path string) (string, error) {
 	return "", nil
 }
 
-// unlessGone returns an error that does not just say that nothing is there.
-func unlessGone(err error) error {
+// ignoreNotExist returns err, or nil if err says that the file does not exist.
+func ignoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) {
 		return nil
 	}
 	return err
 }
 
-// reason returns what an error says without the path, which the caller names.
+// reason returns an error's text without the path, which the caller adds.
 func reason(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
@@ -205,7 +206,7 @@ func OwnedBy(path string, info fs.FileInfo) decide.Owned {
 	return o
 }
 
-// mark returns what tells a file from what it was before and from any other.
+// mark returns a text that identifies a file and its version.
 func mark(real string, info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

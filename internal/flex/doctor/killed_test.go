@@ -212,8 +212,8 @@ func TestManyAtOnce(t *testing.T) {
 		other := &exam{}
 		x.mark = markOf(x.root)
 		return errors.Join(
-			os.WriteFile(x.root+"/file", nil, 0o600), other.takeAwayDead(t.Context(), parent), os.Remove(x.root+"/file"),
-			x.takeAway(t.Context()),
+			os.WriteFile(x.root+"/file", nil, 0o600), other.cleanUpKilled(t.Context(), parent), os.Remove(x.root+"/file"),
+			x.cleanUp(t.Context()),
 		)
 	}
 	ended := make(chan error)

@@ -14,28 +14,28 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 )
 
-// scratchPrefix begins the name of each scratch directory.
+// scratchPrefix is the prefix of the name of each scratch directory.
 const scratchPrefix = "volplane-doctor-"
 
-// markOf returns what the environment of all processes has that are started for
-// the examination in a scratch directory.
+// markOf returns the environment variable of all processes that the examination in a scratch
+// directory starts.
 func markOf(root string) string { return "VOLPLANE_DOCTOR=" + filepath.Base(root) }
 
-// Reasons why a directory is left alone.
+// Errors of lockScratch.
 var (
 	errRuns  = errors.New("an examination runs there")
 	errNotIt = errors.New("it is no scratch directory")
 )
 
-// makeScratch makes a scratch directory and locks it. The kernel unlocks it when
-// this process ends, however it ends: what is not locked is a dead one's.
+// makeScratch creates and locks a scratch directory. The kernel unlocks it when this process ends,
+// however it ends: an unlocked one is of a killed examination.
 func makeScratch(parent *os.File) (root string, lock *os.File, err error) {
 	const tries = 100
 	for range tries {
 		if root, err = os.MkdirTemp(parent.Name(), scratchPrefix); err != nil {
 			return "", nil, err
 		}
-		// Another examination may have found it before it was locked.
+		// Another examination may have removed the directory before it was locked.
 		if lock, err = lockScratch(parent, filepath.Base(root)); !errors.Is(err, errRuns) && !errors.Is(err, unix.ENOENT) {
 			if err != nil {
 				err = errors.Join(err, os.Remove(root))
@@ -46,9 +46,9 @@ func makeScratch(parent *os.File) (root string, lock *os.File, err error) {
 	return "", nil, err
 }
 
-// lockScratch locks a scratch directory. The error is errRuns when somebody else
-// has it, errNotIt when no doctor can have made it, which is also what a link
-// is, and EXDEV when something is mounted on it.
+// lockScratch locks a scratch directory. The error is errRuns if another examination has it locked,
+// errNotIt if no examination can have created it, for example because it is a link, and EXDEV if
+// something is mounted on it.
 func lockScratch(parent *os.File, name string) (*os.File, error) {
 	fd, err := unix.Openat2(int(parent.Fd()), name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -81,7 +81,7 @@ func locked(parent, lock *os.File, name string) error {
 	} else if err != nil {
 		return err
 	}
-	// Who had it may have removed it, and been the reason for the wait.
+	// The previous holder of the lock may have removed the directory.
 	err := unix.Fstatat(int(parent.Fd()), name, &is, unix.AT_SYMLINK_NOFOLLOW)
 	if err == nil && is.Ino != has.Ino {
 		err = errRuns
@@ -89,8 +89,8 @@ func locked(parent, lock *os.File, name string) error {
 	return err
 }
 
-// takeAwayDead takes away what examinations left that were killed, and says so.
-func (x *exam) takeAwayDead(ctx context.Context, parent *os.File) error {
+// cleanUpKilled removes what killed examinations have left, and adds a finding for each.
+func (x *exam) cleanUpKilled(ctx context.Context, parent *os.File) error {
 	names, err := parent.Readdirnames(-1)
 	if err != nil {
 		return err
@@ -109,15 +109,15 @@ func (x *exam) takeAwayDead(ctx context.Context, parent *os.File) error {
 		}
 		if err == nil {
 			dead := &exam{root: root, mark: markOf(root), lock: lock}
-			err = dead.takeAway(ctx)
+			err = dead.cleanUp(ctx)
 		}
-		x.add(ofDead(root, mounts, err))
+		x.add(leftoverFinding(root, mounts, err))
 	}
 	return nil
 }
 
-// ofDead tells what became of a dead examination's directory.
-func ofDead(root string, mounts int, err error) decide.Finding {
+// leftoverFinding returns the finding about a killed examination's directory.
+func leftoverFinding(root string, mounts int, err error) decide.Finding {
 	f := decide.Finding{Check: "leftover-examination", Level: decide.Pass, Path: root}
 	f.Message = fmt.Sprintf("an earlier examination was killed; its directory is taken away (mounts in it: %d)", mounts)
 	if err != nil {

@@ -13,38 +13,39 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// call is what one operation is called with.
+// call is one operation and its arguments.
 type call struct {
 	op decide.Operation
-	// key names what it works on: no other call of the driver does at the same
-	// time.
+	// key names the object of the call: the driver is never called twice at the same time for one
+	// object.
 	key string
-	// args follow the operation; shown are those for observers, nil for args.
-	args, shown []string
-	// volume is the volume's name, when the key has the driver's.
+	// args are the arguments after the operation. loggedArgs are those that observers see; nil if
+	// they are the same.
+	args, loggedArgs []string
+	// volume is the volume's name, if key has the driver's name of the volume.
 	volume string
-	// secrets may not appear in any words.
+	// secrets holds the values that must not appear in any text.
 	secrets map[string]string
-	// keep is task's.
+	// keep is that of task.
 	keep bool
 }
 
-// task returns the call as a task, with what is done for it.
+// task returns a task that makes the call by do.
 func (d *Driver) task(c call, do func(ctx context.Context, overdue func()) (any, error)) task {
 	what := append([]string{string(c.op)}, c.args...)
 	return task{key: d.Name.String() + " " + c.key, what: strings.Join(what, "\x00"), keep: c.keep, do: do}
 }
 
-// ask makes a call that mounts nothing. A failure that the driver tells is an
-// error; that it does not support the operation is none.
+// ask makes a call that mounts nothing. A failure that the driver reports is an error; the answer
+// that it does not support the operation is not.
 func (d *Driver) ask(ctx context.Context, c call) (decide.Answer, error) {
 	result, err := d.o.Calls.join(ctx, d.task(c, func(_ context.Context, overdue func()) (any, error) {
 		a, err := d.start(c, overdue)
 		switch {
-		case notAsked(err):
+		case isNotStarted(err):
 			return a, d.fail(c.op, volume.Failed, err)
 		case err != nil:
-			// What it did before it said nothing of use, nobody knows.
+			// The driver's answer is unusable, so the outcome is unknown.
 			return a, d.fail(c.op, volume.Unknown, err)
 		case a.Status == decide.Failure:
 			return a, d.fail(c.op, volume.Failed, failure(a))
@@ -54,16 +55,17 @@ func (d *Driver) ask(ctx context.Context, c call) (decide.Answer, error) {
 		return a, nil
 	}))
 	if err != nil {
-		return decide.Answer{}, d.waited(c.op, err)
+		return decide.Answer{}, d.stillRunning(c.op, err)
 	}
 	return result.(decide.Answer), nil
 }
 
-// notAsked says whether the driver has done nothing, because it was not started.
-func notAsked(err error) bool { return errors.Is(err, errNotStarted) || errors.Is(err, ErrChanged) }
+// isNotStarted says whether the driver was not started, so that it has done nothing.
+func isNotStarted(err error) bool { return errors.Is(err, errNotStarted) || errors.Is(err, ErrChanged) }
 
-// waited says of an error that is not the call's own that the call goes on.
-func (d *Driver) waited(op decide.Operation, err error) error {
+// stillRunning returns the error of a call that goes on, while its caller has stopped waiting
+// because of err.
+func (d *Driver) stillRunning(op decide.Operation, err error) error {
 	var own *CallError
 	if errors.As(err, &own) {
 		return err
@@ -71,18 +73,17 @@ func (d *Driver) waited(op decide.Operation, err error) error {
 	return d.fail(op, volume.Unknown, fmt.Errorf("it has not ended: %w", err))
 }
 
-// failure is a driver's own.
+// failure returns the error that a driver has reported.
 func failure(a decide.Answer) error {
 	if a.Message == "" {
-		return errors.New("the driver failed and says not why")
+		return errors.New("the driver failed and gives no reason")
 	}
 	return errors.New(a.Message)
 }
 
-// start starts the driver once. Nothing that it returns or tells an observer has
-// a secret in it.
+// start starts the driver once. Its results, and what observers get, hold no secret.
 func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
-	if d.refuses(c.op) {
+	if d.isUnsupported(c.op) {
 		return decide.Answer{Status: decide.NotSupported}, nil
 	}
 	checked, err := d.open()
@@ -90,10 +91,10 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 		return decide.Answer{}, err
 	}
 	defer checked.Close()
-	d.o.Calls.given.AddData(c.secrets)
-	traced, err := d.begin(c)
+	d.o.Calls.secrets.AddData(c.secrets)
+	traced, err := d.openTrace(c)
 	if err != nil {
-		traced.strike()
+		traced.close()
 		return decide.Answer{}, fmt.Errorf("%w: %w", errNotStarted, err)
 	}
 	began := time.Now()
@@ -102,24 +103,24 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 		limit: d.o.Settings.Limit(c.op), overdue: overdue,
 	}
 	e, err := p.run()
-	traced.strike()
+	traced.close()
 	seen := Call{Driver: d.Name, Op: c.op, Args: c.args, Took: time.Since(began), Exit: e.exit}
-	if c.shown != nil {
-		seen.Args = c.shown
+	if c.loggedArgs != nil {
+		seen.Args = c.loggedArgs
 	}
 	a := decide.Answer{}
 	if err == nil {
 		a, err = decide.ParseAnswer(c.op, e.exit, e.stdout, e.stderr)
 	}
-	a.Message = decide.Redact(a.Message, &d.o.Calls.given)
+	a.Message = decide.Redact(a.Message, &d.o.Calls.secrets)
 	seen.Status = a.Status
 	switch {
 	case errors.Is(err, errNotStarted):
 		seen.Exit = -1
 	case err != nil:
-		err = e.explain(err, &d.o.Calls.given)
+		err = e.explain(err, &d.o.Calls.secrets)
 	case a.Status == decide.NotSupported && c.op.Optional():
-		d.refuse(c.op)
+		d.markUnsupported(c.op)
 	}
 	if err != nil {
 		seen.Err = err.Error()
@@ -130,13 +131,13 @@ func (d *Driver) start(c call, overdue func()) (decide.Answer, error) {
 	return a, err
 }
 
-// maxExcerpt is how much, in bytes, of a driver's output is told in an error.
+// maxExcerpt is how many bytes of a driver's output are quoted in an error.
 const maxExcerpt = 300
 
-// explain adds what the driver printed to an error about it.
-func (e ending) explain(err error, secrets *redact.Secrets) error {
+// explain adds the driver's output to an error.
+func (e exit) explain(err error, secrets *redact.Secrets) error {
 	if e.cut {
-		// It may begin within a secret.
+		// The excerpt may begin within a secret, which could not be recognized.
 		return fmt.Errorf("%w; it printed more than %d bytes", err, decide.MaxOutput)
 	}
 	said := decide.Redact(string(slices.Concat(e.stderr, []byte(" "), e.stdout)), secrets)
@@ -149,21 +150,20 @@ func (e ending) explain(err error, secrets *redact.Secrets) error {
 	return fmt.Errorf("%w; it printed: %s", err, said)
 }
 
-// refuses says whether the driver is known not to support an operation.
-func (d *Driver) refuses(op decide.Operation) bool {
+// isUnsupported says whether the driver has answered that it does not support an operation.
+func (d *Driver) isUnsupported(op decide.Operation) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.unsupported[op]
 }
 
-func (d *Driver) refuse(op decide.Operation) {
+func (d *Driver) markUnsupported(op decide.Operation) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.unsupported[op] = true
 }
 
-// argument returns the JSON of a volume for an operation, and the same without
-// its secrets.
+// argument returns the JSON argument for a volume, with and without the secrets.
 func (d *Driver) argument(op decide.Operation, v decide.Volume) (arg, shown string, err error) {
 	arg, err = decide.Argument(op, v)
 	if err == nil {
