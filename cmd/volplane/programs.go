@@ -28,9 +28,9 @@ func programs() cli.Programs {
 		Controllers: func(ctx context.Context, o cli.ControllersOptions) error {
 			return app.Controllers(ctx, controllers(o))
 		},
-		Beside: app.Beside(),
-		Rights: app.RightsBeside,
-		Pool:   app.PoolRecords,
+		DriverControllers: app.DriverControllers(),
+		Rights:            app.DriverControllerRights,
+		Pool:              app.PoolRecords,
 		Registrar: func(ctx context.Context, o cli.RegistrarOptions) error {
 			return app.Registrar(ctx, app.RegistrarOptions(o))
 		},

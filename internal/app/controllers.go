@@ -58,9 +58,9 @@ type ControllersOptions struct {
 	Log *slog.Logger
 }
 
-// Beside are the names of the controllers that can work beside a driver, in
+// DriverControllers are the names of the controllers that can work beside a driver, in
 // start order. The others look after objects of a whole cluster.
-func Beside() []string {
+func DriverControllers() []string {
 	return []string{
 		provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name,
 	}

@@ -112,10 +112,10 @@ func inputs(all []controller.Declaration) []kube.Access {
 	return out
 }
 
-// RightsBeside returns what a process of Controllers asks of the API server:
+// DriverControllerRights returns what a process of Controllers asks of the API server:
 // what these controllers declare, and, if one of several is to lead, the leases of
 // their driver. Leases and intents are in the namespace.
-func RightsBeside(roles []string, driver, namespace string, elects bool) []kube.Access {
+func DriverControllerRights(roles []string, driver, namespace string, elects bool) []kube.Access {
 	var out []kube.Access
 	for _, d := range declarations(intentsBeside(driver, namespace)) {
 		if slices.Contains(roles, d.Name) {
