@@ -1,5 +1,5 @@
-// Command volplane works with the claims, volumes and consumers of a volplane
-// control plane, and runs its node agent and bundled driver.
+// Command volplane manages the claims, volumes and mounts of a volplane control
+// plane, and runs its node agent and bundled driver.
 package main
 
 import (

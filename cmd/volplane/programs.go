@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/parts"
 )
 
-// programs gives the command line the roles that run for long.
+// programs returns the long-running programs that the command line starts.
 func programs() cli.Programs {
 	return cli.Programs{
 		Node: func(ctx context.Context, o cli.NodeOptions) error { return runNode(ctx, o) },
@@ -28,9 +28,9 @@ func programs() cli.Programs {
 		Controllers: func(ctx context.Context, o cli.ControllersOptions) error {
 			return app.Controllers(ctx, controllers(o))
 		},
-		Beside: app.Beside(),
-		Rights: app.RightsBeside,
-		Pool:   app.PoolRecords,
+		DriverControllers: app.DriverControllers(),
+		Rights:            app.DriverControllerRights,
+		Pool:              app.PoolRecords,
 		Registrar: func(ctx context.Context, o cli.RegistrarOptions) error {
 			return app.Registrar(ctx, app.RegistrarOptions(o))
 		},
@@ -38,7 +38,8 @@ func programs() cli.Programs {
 	}
 }
 
-// runNode runs a node agent, after the drivers that it is to find.
+// runNode runs the given drivers, the FlexVolume bridge if there is one, and then a
+// node agent.
 func runNode(ctx context.Context, o cli.NodeOptions, drivers ...parts.Part) error {
 	if o.Bridge != nil {
 		client, err := kubernetes.NewForConfig(o.Config)

@@ -26,50 +26,50 @@ import (
 	"volplane.dev/volplane/internal/manifest"
 )
 
-// dialPause is how long a driver that is not there is waited for before that
-// is told, and tried again.
+// dialPause limits one attempt to reach a driver. After it, a warning is logged and
+// the next attempt starts.
 const dialPause = 10 * time.Second
 
-var errNoNamespace = errors.New("no namespace is named for leases and intents")
+var errNoNamespace = errors.New("the namespace of leases and intents is not set: set --leader-election-namespace")
 
-// ControllersOptions says which controllers run beside a driver, in a cluster
-// whose binder and attach/detach controller are somebody else's.
+// ControllersOptions configure the controllers for one driver, in a cluster whose
+// own controllers bind claims and create attachments.
 type ControllersOptions struct {
-	// Config is the way to the API server.
+	// Config is the client configuration.
 	Config *rest.Config
-	// Roles are the names of the controllers.
+	// Roles are the names of the controllers to run.
 	Roles []string
-	// Socket is the driver's; it may come later, and go and come again. It is
-	// not asked for when a dummy attacher runs.
+	// Socket is the path of the driver's socket. The driver may start later and may
+	// restart. A dummy attacher needs no socket.
 	Socket string
-	// Namespace holds the leases, and what the provisioner has begun.
+	// Namespace is the namespace of the leases and of the provisioner's intents.
 	Namespace string
-	// Elects has it wait for the leases; otherwise the process is taken to be
-	// the only one.
+	// Elects says that the process waits for the leases; otherwise it must be the
+	// only one.
 	Elects bool
-	// Term is how the leases are held.
+	// Term has the times of the leader election.
 	Term Term
-	// ReconcileSync, CapacityPoll, CapacityForImmediate and DummyAttacher are
-	// as in ControlPlaneOptions.
-	ReconcileSync, CapacityPoll time.Duration
-	CapacityForImmediate        bool
-	DummyAttacher               string
-	// Log receives what is worth telling.
+	// ReconcileSync has the same meaning as in ControlPlaneOptions, and so have the
+	// following three fields.
+	ReconcileSync        time.Duration
+	CapacityPoll         time.Duration
+	CapacityForImmediate bool
+	DummyAttacher        string
+	// Log is the log of the program.
 	Log *slog.Logger
 }
 
-// Beside are the names of the controllers that can work beside a driver, in
-// start order. The others look after objects of a whole cluster.
-func Beside() []string {
+// DriverControllers returns the names of the controllers that can run for one driver
+// in a cluster, in start order. The others manage objects of a whole cluster.
+func DriverControllers() []string {
 	return []string{
 		provisioner.Declaration().Name, capacity.Declaration().Name, attacher.Declaration().Name, resizer.Declaration().Name,
 	}
 }
 
-// sparingly has the process collect garbage at half of what is in use instead
-// of as much again: what controllers hold changes little, and a driver's Pod has
-// little memory. GOGC says otherwise.
-func sparingly() {
+// limitGarbage sets the garbage collector's target to 50 % unless GOGC is set. The
+// memory of controllers changes slowly, and a driver's Pod has little memory.
+func limitGarbage() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
 	}
@@ -81,13 +81,13 @@ func Controllers(ctx context.Context, o ControllersOptions) error {
 	if o.Namespace == "" {
 		return errNoNamespace
 	}
-	sparingly()
-	go newTidier().run(ctx)
+	limitGarbage()
+	go newMemoryReleaser().run(ctx)
 	drivers, name := csi.NewSet(), o.DummyAttacher
 	if name == "" {
-		d, err := await(ctx, o.Socket, o.Log)
+		d, err := dialDriver(ctx, o.Socket, o.Log)
 		if err != nil {
-			return ended(ctx, err)
+			return unlessEnded(ctx, err)
 		}
 		defer d.Close()
 		drivers.Put(d)
@@ -102,16 +102,16 @@ func Controllers(ctx context.Context, o ControllersOptions) error {
 			ConfigFor: func(string) (*rest.Config, error) { return rest.CopyConfig(o.Config), nil },
 			Roles:     o.Roles, Drivers: drivers, CapacityPoll: o.CapacityPoll, CapacityForImmediate: o.CapacityForImmediate,
 			ReconcileSync: o.ReconcileSync, DummyAttacher: o.DummyAttacher,
-			Intents: intentsBeside(name, o.Namespace), Log: o.Log,
+			Intents: driverIntents(name, o.Namespace), Log: o.Log,
 		}, func() {
 			o.Log.Info("controllers work", "driver", name, "controllers", strings.Join(o.Roles, ","))
 		})
 	})
 }
 
-// await returns the driver at a socket when there is one (S3-007). It gives up
-// only on one whose name cannot be a driver's.
-func await(ctx context.Context, socket string, log *slog.Logger) (*csi.Driver, error) {
+// dialDriver waits until a driver serves the socket, and returns it (S3-007). It
+// fails only if ctx ends or the driver has an invalid name.
+func dialDriver(ctx context.Context, socket string, log *slog.Logger) (*csi.Driver, error) {
 	for {
 		try, cancel := context.WithTimeout(ctx, dialPause)
 		d, err := csi.Dial(try, socket)
@@ -128,9 +128,8 @@ func await(ctx context.Context, socket string, log *slog.Logger) (*csi.Driver, e
 	}
 }
 
-// locks returns the leases that upstream's programs for the same work hold: so
-// one of theirs that still runs, or runs again, and this one never work side by
-// side.
+// locks returns the leases that the CSI sidecars hold for the same work, so that a
+// sidecar and this process never work at the same time.
 func (o ControllersOptions) locks(driver string) ([]WatchedLock, error) {
 	if !o.Elects {
 		return nil, nil
@@ -139,10 +138,10 @@ func (o ControllersOptions) locks(driver string) ([]WatchedLock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("name of this host: %w", err)
 	}
-	// Two processes on one host are two.
+	// Two processes on one host need different identities.
 	id := resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}
 	var locks []WatchedLock
-	names := leases(o.Roles, driver)
+	names := leaseNames(o.Roles, driver)
 	config := kube.Restrict(o.Config, "leader-election", leaseRights(o.Namespace, names))
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -159,17 +158,16 @@ func (o ControllersOptions) locks(driver string) ([]WatchedLock, error) {
 	return locks, nil
 }
 
-// intentsBeside returns where the provisioner beside a driver keeps what it has
-// begun. No two drivers' write the same, and a role for it ends where the driver's
-// own objects are.
-func intentsBeside(driver, namespace string) kube.LogPlace {
+// driverIntents returns the place of the intents of a driver's own provisioner. Each
+// driver has another place, so that a role can be restricted to it.
+func driverIntents(driver, namespace string) kube.LogPlace {
 	name := provisioner.Intents().Name + "-" + manifest.Base(strings.ToLower(driver))
 	return kube.LogPlace{Namespace: namespace, Name: name}
 }
 
-// leases returns the names of the leases for work at one driver, in the same
-// order for all: processes that want several must not wait for each other.
-func leases(roles []string, driver string) []string {
+// leaseNames returns the names of the leases for controllers of one driver. Their order
+// is always the same, so that processes that acquire several cannot deadlock.
+func leaseNames(roles []string, driver string) []string {
 	driver = regexp.MustCompile("[^a-zA-Z0-9-]").ReplaceAllString(driver, "-")
 	var out []string
 	for _, l := range []struct{ role, name string }{

@@ -22,38 +22,37 @@ import (
 	"volplane.dev/volplane/internal/parts"
 )
 
-// ControlPlaneOptions says what the controllers work with.
+// ControlPlaneOptions configure the controllers of a process.
 type ControlPlaneOptions struct {
-	// ConfigFor returns the way to the API server for a role of Declarations
-	// or ReaderRole.
+	// ConfigFor returns the client configuration of ReaderRole or of a role in
+	// Declarations.
 	ConfigFor func(role string) (*rest.Config, error)
-	// Roles are the names of the controllers that run; empty is all of them.
+	// Roles are the names of the controllers to run; empty means all.
 	Roles []string
 	// Drivers are the CSI drivers that this process reaches.
 	Drivers *csi.Set
-	// CapacityPoll is the pause after which drivers are asked again how much
-	// room they have; 0 is a minute.
+	// CapacityPoll is the interval at which drivers are asked for their free
+	// capacity; 0 means a minute.
 	CapacityPoll time.Duration
-	// CapacityForImmediate has them asked about classes whose claims do not
-	// wait for a node, too.
+	// CapacityForImmediate includes classes with immediate binding in these
+	// questions.
 	CapacityForImmediate bool
-	// ReconcileSync is the pause after which drivers are asked again what they
-	// have attached; 0 is a minute.
+	// ReconcileSync is the interval at which drivers are asked what they have
+	// attached; 0 means a minute.
 	ReconcileSync time.Duration
-	// DummyAttacher, when set, is the name of an attacher without a driver,
-	// whose attachments are marked attached.
+	// DummyAttacher is the name of an attacher without a driver, whose attachments
+	// are marked as attached; empty for none.
 	DummyAttacher string
-	// DisableForceDetachOnTimeout keeps volumes from being detached by force
-	// only because their node has not been ready for long.
+	// DisableForceDetachOnTimeout says that a volume is not detached by force after
+	// its node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
-	// Intents is where the provisioner keeps what it has begun; none is that of
-	// a whole control plane.
+	// Intents is the place of the provisioner's intents; the zero value means that
+	// of a standalone control plane.
 	Intents kube.LogPlace
-	// Flex has volumes of FlexVolume drivers taken for those of the CSI drivers
-	// that a bridge makes of them. It is for a control plane whose volumes nobody
-	// else looks after.
+	// Flex presents FlexVolumes as volumes of the CSI drivers that a bridge serves.
+	// It is for a control plane whose FlexVolumes no other program serves.
 	Flex bool
-	// Log receives what is worth telling.
+	// Log is the log of the program.
 	Log *slog.Logger
 }
 
@@ -61,13 +60,13 @@ func (o ControlPlaneOptions) runs(role string) bool {
 	return len(o.Roles) == 0 || slices.Contains(o.Roles, role)
 }
 
-// declarations returns those of the controllers that run.
+// declarations returns the declarations of the controllers to run.
 func (o ControlPlaneOptions) declarations() []controller.Declaration {
 	return slices.DeleteFunc(declarations(o.Intents), func(d controller.Declaration) bool { return !o.runs(d.Name) })
 }
 
 // ControlPlane runs controllers until ctx ends. It calls ready once, when the
-// caches are full and every controller works.
+// caches are synced and every controller is about to run.
 func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) error {
 	if o.Intents == (kube.LogPlace{}) {
 		o.Intents = provisioner.Intents()
@@ -106,15 +105,15 @@ func ControlPlane(ctx context.Context, o ControlPlaneOptions, ready func()) erro
 		all = append(all, parts.Part{Name: m.Name, Run: c.Run})
 	}
 	if err := caches.Start(ctx); err != nil {
-		return ended(ctx, err)
+		return unlessEnded(ctx, err)
 	}
 	go o.Drivers.Follow(ctx)
 	ready()
 	return parts.Run(ctx, o.Log, all)
 }
 
-// clientFor returns the client of one role: no client-side rate limit (the
-// server's own flow control is obeyed), and nothing but what is declared.
+// clientFor returns the client of one role. It has no client-side rate limit, but
+// obeys the server's flow control, and refuses undeclared requests.
 func clientFor(o ControlPlaneOptions, role string, rights []kube.Access, flow kube.Flow) (kubernetes.Interface, error) {
 	config, err := o.ConfigFor(role)
 	if err != nil {
@@ -133,8 +132,8 @@ func clientFor(o ControlPlaneOptions, role string, rights []kube.Access, flow ku
 	return client, nil
 }
 
-// ended returns no error when it only says that a role was asked to end.
-func ended(ctx context.Context, err error) error {
+// unlessEnded returns err, or nil if ctx has ended.
+func unlessEnded(ctx context.Context, err error) error {
 	select {
 	case <-ctx.Done():
 		return nil

@@ -12,14 +12,13 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Lead waits until each of the locks is held, in their order, which must be the
-// same for all: of processes that want several none waits for another that waits
-// for it. It runs while all of them are held (S3-031). When one is lost run's
-// context ends, and the waiting begins again. All are watched from the beginning:
-// those of a process that has gone run out together. The locks are given back in the
-// reverse order when run has returned, so that nothing works any more when another
-// process takes them. It returns when ctx has ended, or run has returned by
-// itself, with its error.
+// Lead acquires all locks in their order, calls run while it holds them (S3-031),
+// and releases them in the reverse order after run has returned, so that this
+// process has stopped working before another one can acquire them. All processes
+// must use the same order, so that they cannot deadlock. When a lock is lost, run's
+// context ends, and Lead starts acquiring again. All locks are watched from the
+// start, so those of a process that died expire together. Lead returns when ctx has
+// ended, or with the error of run if run returns by itself.
 func Lead(ctx context.Context, locks []WatchedLock, t Term, log *slog.Logger, run func(context.Context) error) error {
 	watched, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var watching sync.WaitGroup
@@ -27,7 +26,7 @@ func Lead(ctx context.Context, locks []WatchedLock, t Term, log *slog.Logger, ru
 	defer stop()
 	observers := make([]*observer, 0, len(locks))
 	for _, s := range locks {
-		o := observe(s)
+		o := newObserver(s)
 		observers = append(observers, o)
 		watching.Go(func() { o.run(watched) })
 	}
@@ -40,7 +39,7 @@ func (t Term) lead(ctx context.Context, locks []*observer, log *slog.Logger, run
 	}
 	log = log.With("lease", locks[0].Describe())
 	for {
-		done, err := t.once(ctx, locks[0], log, func(held context.Context) error {
+		done, err := t.leadOnce(ctx, locks[0], log, func(held context.Context) error {
 			return t.lead(held, locks[1:], log, run)
 		})
 		if done || ctx.Err() != nil {
@@ -49,30 +48,33 @@ func (t Term) lead(ctx context.Context, locks []*observer, log *slog.Logger, run
 	}
 }
 
-// Term says how a lease is held.
+// Term has the times of a leader election.
 type Term struct {
-	// Duration is how long others wait after the last sign of the holder;
-	// Deadline is how long the holder goes on without being able to give one,
-	// and Retry the pause between signs and between attempts.
-	Duration, Deadline, Retry time.Duration
+	// Duration is how long other processes wait after the holder's last renewal.
+	Duration time.Duration
+	// Deadline is how long the holder works without being able to renew.
+	Deadline time.Duration
+	// Retry is the interval of renewals and of attempts to acquire.
+	Retry time.Duration
 }
 
-// once waits for one lease and runs while it is held. It says whether nothing is
-// left to do: run has returned by itself, or ctx has ended.
-func (t Term) once(
+// leadOnce acquires one lease and calls run while it holds the lease. It returns done
+// if run has returned by itself or ctx has ended.
+func (t Term) leadOnce(
 	ctx context.Context, lock *observer, log *slog.Logger, run func(context.Context) error,
 ) (done bool, err error) {
-	// It must go on holding the lease while run stops.
+	// The elector must hold the lease until run has stopped.
 	elect, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	last := time.AfterFunc(t.Deadline, stop)
 	defer last.Stop()
 	last.Stop()
 	begin, over := make(chan context.Context, 1), make(chan struct{})
-	lock.forget()
+	lock.drainFree()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: signs{lock, last, t.Deadline}, LeaseDuration: t.Duration, RenewDeadline: t.Deadline, RetryPeriod: t.Retry,
-		// ReleaseOnCancel would give the lease back before run's context ends.
+		Lock:          renewalDeadline{lock, last, t.Deadline},
+		LeaseDuration: t.Duration, RenewDeadline: t.Deadline, RetryPeriod: t.Retry,
+		// ReleaseOnCancel would release the lease before run has returned.
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(held context.Context) { begin <- held },
 			OnStoppedLeading: func() {},
@@ -93,7 +95,7 @@ func (t Term) once(
 	case held := <-begin:
 		log.Info("lease is held")
 		if done, err = work(ctx, held, run); !done {
-			log.Warn("lease is lost, waiting for it again", "err", err)
+			log.Warn("lease is lost, waiting to acquire it again", "err", err)
 		}
 	}
 	stop()
@@ -102,25 +104,25 @@ func (t Term) once(
 	return done, err
 }
 
-// signs is a lock whose holder stops when the deadline is over since the last
-// sign that it could give. The elector itself counts from the attempt after that
-// one, which with upstream's usual times is as long as others wait: they would
-// begin while this process ends its work.
-type signs struct {
+// renewalDeadline is a lock that stops its holder when the deadline has passed since
+// the start of the last successful renewal. The elector itself counts from the attempt
+// after that renewal; with upstream's usual times, that can be as late as the moment
+// at which other processes acquire the lock.
+type renewalDeadline struct {
 	resourcelock.Interface
 	last     *time.Timer
 	deadline time.Duration
 }
 
-func (s signs) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	return s.give(func() error { return s.Interface.Create(ctx, r) })
+func (s renewalDeadline) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return s.renew(func() error { return s.Interface.Create(ctx, r) })
 }
 
-func (s signs) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
-	return s.give(func() error { return s.Interface.Update(ctx, r) })
+func (s renewalDeadline) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return s.renew(func() error { return s.Interface.Update(ctx, r) })
 }
 
-func (s signs) give(write func() error) error {
+func (s renewalDeadline) renew(write func() error) error {
 	until := time.Now().Add(s.deadline)
 	err := write()
 	if err == nil {
@@ -129,7 +131,8 @@ func (s signs) give(write func() error) error {
 	return err
 }
 
-// work runs until the first of the two contexts ends, or by itself.
+// work calls run with a context that ends with the first of the two contexts. It
+// says whether the lease was still held when run returned.
 func work(ctx, held context.Context, run func(context.Context) error) (done bool, err error) {
 	both, end := context.WithCancel(held)
 	defer end()
@@ -138,8 +141,8 @@ func work(ctx, held context.Context, run func(context.Context) error) (done bool
 	return held.Err() == nil, err
 }
 
-// release lets another process take the lock at once, if it is still held. One
-// that is not given back runs out by itself.
+// release releases the lock if it is still held, so that another process can acquire
+// it at once. If this fails, the lock expires.
 func (t Term) release(ctx context.Context, lock resourcelock.Interface) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.Deadline)
 	defer cancel()

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// lock is a lease that its holder may lose sight of.
+// lock is a lease whose requests can be made to hang.
 type lock struct {
 	WatchedLock
 	away atomic.Bool
@@ -32,24 +32,24 @@ var errAway = errors.New("the server does not answer")
 
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	if l.away.Load() {
-		return nil, nil, silence(ctx)
+		return nil, nil, noAnswer(ctx)
 	}
 	return l.Interface.Get(ctx)
 }
 
 func (l *lock) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	if l.away.Load() {
-		return silence(ctx)
+		return noAnswer(ctx)
 	}
 	return l.Interface.Update(ctx, r)
 }
 
-// silence is how a request ends that nobody answers: its client's limit is half
-// of the deadline.
-func silence(ctx context.Context) error {
+// noAnswer is the result of a request without an answer: the client's time limit is half of
+// the deadline.
+func noAnswer(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-	case <-time.After(usual.Deadline / 2):
+	case <-time.After(usualTerm.Deadline / 2):
 	}
 	return errAway
 }
@@ -64,15 +64,15 @@ func newLock(client kubernetes.Interface, name, identity string) *lock {
 	}}
 }
 
-// watched is the lock as Lead takes it.
+// watched returns the lock as an argument of Lead.
 func (l *lock) watched() WatchedLock {
 	return WatchedLock{Interface: l, Leases: l.Leases, Name: l.Name}
 }
 
-// usual is how upstream's programs hold their leases.
-var usual = Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
+// usualTerm are the default times of the CSI sidecars.
+var usualTerm = Term{Duration: 15 * time.Second, Deadline: 10 * time.Second, Retry: 5 * time.Second}
 
-// leader is a process that wants to lead.
+// leader is a process that competes for leases.
 type leader struct {
 	*lock
 	// slow is how long its work takes to end.
@@ -83,7 +83,7 @@ type leader struct {
 	ended  chan error
 }
 
-// lead starts a process; working counts those that work.
+// lead starts a process; working counts the processes that work.
 func lead(t *testing.T, working *atomic.Int64, l *leader, more ...*lock) *leader {
 	ctx, cancel := context.WithCancel(t.Context())
 	l.cancel, l.ended = cancel, make(chan error, 1)
@@ -92,7 +92,7 @@ func lead(t *testing.T, working *atomic.Int64, l *leader, more ...*lock) *leader
 		locks = append(locks, m.watched())
 	}
 	go func() {
-		l.ended <- Lead(ctx, locks, usual, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
+		l.ended <- Lead(ctx, locks, usualTerm, slog.New(slog.DiscardHandler), func(ctx context.Context) error {
 			if n := working.Add(1); n > 1 {
 				t.Errorf("%d work at once", n)
 			}
@@ -107,8 +107,8 @@ func lead(t *testing.T, working *atomic.Int64, l *leader, more ...*lock) *leader
 	return l
 }
 
-// until waits until a process has begun to work since a moment, and says how
-// long that took.
+// until waits until a process has started to work, and returns how long that took since
+// a moment.
 func (l *leader) until(t *testing.T, after time.Time) time.Duration {
 	t.Helper()
 	for range 1000 {
@@ -122,8 +122,8 @@ func (l *leader) until(t *testing.T, after time.Time) time.Duration {
 	return 0
 }
 
-// TestOneLeads: the second process works when the first has ended its work, and
-// not before (S3-031).
+// TestOneLeads: the second process works after the first has ended its work, and not
+// before (S3-031).
 func TestOneLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -137,7 +137,7 @@ func TestOneLeads(t *testing.T) {
 		if err := <-a.ended; err != nil {
 			t.Error(err)
 		}
-		if took := b.until(t, stopped); took < a.slow || took > a.slow+3*usual.Retry {
+		if took := b.until(t, stopped); took < a.slow || took > a.slow+3*usualTerm.Retry {
 			t.Errorf("the second worked %v after the first was told to end, which took that %v", took, a.slow)
 		}
 		b.cancel()
@@ -147,13 +147,14 @@ func TestOneLeads(t *testing.T) {
 	})
 }
 
-// TestLeaderIsLost: a holder that cannot give signs ends its work before
-// another begins, and leads again when nobody else does.
+// TestLeaderIsLost: a holder that cannot renew ends its work before another starts, and
+// leads again when nobody else does.
 func TestLeaderIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
 		var working atomic.Int64
-		a := lead(t, &working, &leader{lock: newLock(client, "l", "a"), slow: usual.Duration - usual.Deadline - time.Second})
+		slow := usualTerm.Duration - usualTerm.Deadline - time.Second
+		a := lead(t, &working, &leader{lock: newLock(client, "l", "a"), slow: slow})
 		a.until(t, time.Time{})
 		b := lead(t, &working, &leader{lock: newLock(client, "l", "b")})
 		<-time.After(time.Minute)
@@ -161,7 +162,7 @@ func TestLeaderIsLost(t *testing.T) {
 		a.away.Store(true)
 		// It looks with pauses of up to 2.2 times the retry period, and waits for
 		// the duration since it last saw a sign.
-		if took := b.until(t, lost); took > usual.Duration+5*usual.Retry {
+		if took := b.until(t, lost); took > usualTerm.Duration+5*usualTerm.Retry {
 			t.Errorf("the second worked %v after the first was lost", took)
 		}
 		a.away.Store(false)
@@ -179,7 +180,7 @@ func TestLeaderIsLost(t *testing.T) {
 	})
 }
 
-// TestLeadByTwo: the work is done under all leases, or not at all.
+// TestLeadByTwo: a process works only while it holds all leases.
 func TestLeadByTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -193,7 +194,7 @@ func TestLeadByTwo(t *testing.T) {
 		a.until(t, stopped)
 		lost := time.Now()
 		a.away.Store(true)
-		<-time.After(usual.Duration)
+		<-time.After(usualTerm.Duration)
 		synctest.Wait()
 		if working.Load() != 0 {
 			t.Error("it works without the first lease")
@@ -213,9 +214,9 @@ func TestLeadByTwo(t *testing.T) {
 	})
 }
 
-// TestTakeOver: a process that held all leases is no more. Two others, of which
-// one leads, wait for its leases at once, not for one after the other, whatever
-// their number.
+// TestTakeOver: after the death of a process that held all leases, two others wait for
+// the expiry of all leases at the same time, and not of one after the other; then one of
+// them leads.
 func TestTakeOver(t *testing.T) {
 	for _, roles := range []int{1, 3, 7} {
 		synctest.Test(t, func(t *testing.T) {
@@ -230,10 +231,10 @@ func TestTakeOver(t *testing.T) {
 			}
 			first, more := locks("gone")
 			for i, l := range append([]*lock{first}, more...) {
-				go renews(die, t, l, time.Duration(i)*usual.Retry/time.Duration(roles))
+				go renews(die, t, l, time.Duration(i)*usualTerm.Retry/time.Duration(roles))
 			}
 			var working atomic.Int64
-			<-time.After(usual.Retry)
+			<-time.After(usualTerm.Retry)
 			first, more = locks("a")
 			a := lead(t, &working, &leader{lock: first}, more...)
 			first, more = locks("b")
@@ -244,12 +245,12 @@ func TestTakeOver(t *testing.T) {
 			}
 			lost := time.Now()
 			dead()
-			<-time.After(usual.Duration - usual.Retry - time.Second)
+			<-time.After(usualTerm.Duration - usualTerm.Retry - time.Second)
 			synctest.Wait()
 			if working.Load() != 0 {
 				t.Error("somebody works too soon")
 			}
-			<-time.After(2*usual.Retry + time.Second)
+			<-time.After(2*usualTerm.Retry + time.Second)
 			synctest.Wait()
 			if working.Load() != 1 {
 				t.Errorf("with %d leases, %d work %v after the leader was lost", roles, working.Load(), time.Since(lost))
@@ -263,8 +264,7 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// versioned is an API that refuses a write of what somebody else has written
-// meanwhile.
+// versioned is an API that refuses writes with an old resource version.
 func versioned() *fake.Clientset {
 	client := fake.NewClientset()
 	var mu sync.Mutex
@@ -296,14 +296,15 @@ func versioned() *fake.Clientset {
 	return client
 }
 
-// renews gives signs that a lease is held until ctx ends, from a moment on.
+// renews renews a lease until ctx ends, from a moment on.
 func renews(ctx context.Context, t *testing.T, l *lock, from time.Duration) {
 	<-time.After(from)
 	write := l.Create
 	for ctx.Err() == nil {
 		now := metav1.Now()
 		err := write(context.WithoutCancel(ctx), resourcelock.LeaderElectionRecord{
-			HolderIdentity: "gone", LeaseDurationSeconds: int(usual.Duration / time.Second), AcquireTime: now, RenewTime: now,
+			HolderIdentity: "gone", LeaseDurationSeconds: int(usualTerm.Duration / time.Second),
+			AcquireTime: now, RenewTime: now,
 		})
 		if err != nil {
 			t.Error(err)
@@ -311,12 +312,12 @@ func renews(ctx context.Context, t *testing.T, l *lock, from time.Duration) {
 		write = l.Update
 		select {
 		case <-ctx.Done():
-		case <-time.After(usual.Retry):
+		case <-time.After(usualTerm.Retry):
 		}
 	}
 }
 
-// TestNextLeadsAtOnce: who waits sees that the lease is given back.
+// TestNextLeadsAtOnce: a waiting process notices the release of the lease at once.
 func TestNextLeadsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -325,7 +326,7 @@ func TestNextLeadsAtOnce(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() {
-				ended <- Lead(ctx, []WatchedLock{newLock(client, "l", name).watched()}, usual, slog.New(slog.DiscardHandler),
+				ended <- Lead(ctx, []WatchedLock{newLock(client, "l", name).watched()}, usualTerm, slog.New(slog.DiscardHandler),
 					func(ctx context.Context) error {
 						begun <- name
 						<-ctx.Done()
@@ -353,12 +354,12 @@ func TestNextLeadsAtOnce(t *testing.T) {
 	})
 }
 
-// TestWorkEndsByItself: its error is the answer, and the lease is given back.
+// TestWorkEndsByItself: Lead returns the error of run and releases the lease.
 func TestWorkEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, broken := fake.NewClientset(), errors.New("broken")
 		l := newLock(client, "l", "a")
-		err := Lead(t.Context(), []WatchedLock{l.watched()}, usual, slog.New(slog.DiscardHandler),
+		err := Lead(t.Context(), []WatchedLock{l.watched()}, usualTerm, slog.New(slog.DiscardHandler),
 			func(context.Context) error { return broken })
 		if !errors.Is(err, broken) {
 			t.Errorf("got %v", err)

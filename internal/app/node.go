@@ -17,29 +17,29 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// NodeOptions says what one node agent works with.
+// NodeOptions configure a node agent.
 type NodeOptions struct {
 	// Name is the Node's name and must be the one in the identity of Config.
 	Name string
-	// RootDir holds the agent's sockets, journal and mounts; one agent at a
-	// time uses it.
+	// RootDir is the directory of the agent's sockets, journal and mounts; only one
+	// agent at a time may use it.
 	RootDir string
-	// Keep are further directories that no volume is mounted at.
+	// Keep are more directories over which no volume may be mounted.
 	Keep []string
-	// Config is the way to the API server, with the node's own identity.
+	// Config is the client configuration with the node's own identity.
 	Config *rest.Config
-	// Drivers receives the drivers that register on this node. In a process
-	// that runs the control plane as well it is the control plane's set.
+	// Drivers is the set to which the agent adds the drivers that register on this
+	// node. An agent in the control plane's process uses the control plane's set.
 	Drivers *csi.Set
-	// ControlPlane says that it is so.
+	// ControlPlane says that the agent runs in the control plane's process.
 	ControlPlane bool
-	// Flex is as in ControlPlaneOptions, and goes with it.
+	// Flex has the same meaning and value as in ControlPlaneOptions.
 	Flex bool
-	// Log receives what is worth telling.
+	// Log is the log of the program.
 	Log *slog.Logger
 }
 
-// Node runs a node agent until ctx ends. Mounts stay as they are when it ends.
+// Node runs a node agent until ctx ends. Mounts stay when the agent ends.
 func Node(ctx context.Context, o NodeOptions) error {
 	config := rest.CopyConfig(o.Config)
 	config.QPS, config.UserAgent = -1, "volplane/node"
@@ -63,22 +63,23 @@ func Node(ctx context.Context, o NodeOptions) error {
 	return agent.Run(ctx)
 }
 
-// DriverOptions says where one instance of the bundled driver works.
+// DriverOptions configure one instance of the bundled driver.
 type DriverOptions struct {
-	// NodeID is the node's name towards the driver.
+	// NodeID is the name of the node in calls of the driver.
 	NodeID string
-	// RootDir is the root directory of the node agent that it registers with.
+	// RootDir is the root directory of the node agent with which it registers.
 	RootDir string
-	// PoolDir holds the volumes. Several instances on one host may share it.
+	// PoolDir is the directory of the volumes. Several instances on one host may
+	// share it.
 	PoolDir string
-	// Keep is how many bytes of the pool's disk volumes leave to others.
+	// Keep is how many bytes of the pool's disk volumes may not use.
 	Keep int64
-	// Log receives what is worth telling.
+	// Log is the log of the program.
 	Log *slog.Logger
 }
 
-// LocalDriver serves the bundled CSI driver over its socket, and announces it
-// to the node agent, until ctx ends. Volumes stay mounted when it ends.
+// LocalDriver serves the bundled CSI driver over its socket and registers it with
+// the node agent, until ctx ends. Volumes stay mounted when the driver ends.
 func LocalDriver(ctx context.Context, o DriverOptions) error {
 	return local.Serve(ctx, local.Options{
 		NodeID:             o.NodeID,

@@ -8,8 +8,8 @@ import (
 	"volplane.dev/volplane/internal/orphans"
 )
 
-// PoolRecords returns what the bundled driver keeps of its volumes in a pool of
-// this host; nil if that cannot be read here.
+// PoolRecords returns the records of the bundled driver in a pool of this host; nil if
+// they cannot be read.
 func PoolRecords(dir string) orphans.Records {
 	i, err := local.Inspect(dir)
 	if err != nil {
@@ -20,7 +20,7 @@ func PoolRecords(dir string) orphans.Records {
 
 type records struct{ *local.Inspection }
 
-// Contents looks what is on a volume.
+// Contents inspects the content of a volume.
 func (r records) Contents(ctx context.Context, handle string) decide.Contents {
 	fsType, blank, err := r.Inspection.Contents(ctx, handle)
 	return decide.Contents{Known: err == nil, Holds: fsType, Blank: blank}

@@ -10,36 +10,36 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// RegistrarOptions says where a driver is announced to the node agent of its
+// RegistrarOptions configure the registration of a driver with the node agent of its
 // host.
 type RegistrarOptions struct {
-	// Socket is the driver's; it may come later, and go and come again.
+	// Socket is the path of the driver's socket. The driver may start later and may
+	// restart.
 	Socket string
-	// Endpoint is the path of the same socket on the host; empty is the usual
-	// one of a kubelet.
+	// Endpoint is the path of the same socket on the host; empty means the usual path
+	// below a kubelet's directory.
 	Endpoint string
 	// Dir is the directory of registration sockets.
 	Dir string
-	// Log receives what is worth telling.
+	// Log is the log of the program.
 	Log *slog.Logger
 }
 
-// Registrar waits for a driver and announces it to the node agent until ctx
-// ends, or until the agent refuses it (S1-013). While the driver is away it
-// stays announced, for its volumes are still there; when it comes again it is
-// announced anew, because it may have another name or tell something else of
-// its node.
+// Registrar waits for a driver and registers it with the node agent until ctx ends or
+// the agent refuses the driver (S1-013). While the driver is unavailable it stays
+// registered, because its volumes still exist. When it restarts it is registered
+// again, because its name or the information about its node may have changed.
 func Registrar(ctx context.Context, o RegistrarOptions) error {
-	d, err := await(ctx, o.Socket, o.Log)
+	d, err := dialDriver(ctx, o.Socket, o.Log)
 	for err == nil && ctx.Err() == nil {
-		d, err = o.announce(ctx, d)
+		d, err = o.registerUntilRestart(ctx, d)
 	}
-	return ended(ctx, err)
+	return unlessEnded(ctx, err)
 }
 
-// announce announces a driver until it has come again, and returns it as it is
-// then.
-func (o RegistrarOptions) announce(ctx context.Context, d *csi.Driver) (next *csi.Driver, err error) {
+// registerUntilRestart registers a driver until it has restarted, and returns the
+// restarted driver.
+func (o RegistrarOptions) registerUntilRestart(ctx context.Context, d *csi.Driver) (next *csi.Driver, err error) {
 	defer d.Close()
 	own, stop := context.WithCancel(ctx)
 	defer stop()
@@ -51,8 +51,8 @@ func (o RegistrarOptions) announce(ctx context.Context, d *csi.Driver) (next *cs
 		}.Run(own)
 	}()
 	if err = d.AwaitLoss(own); err == nil {
-		o.Log.Warn("the driver went away", "driver", d.Name)
-		next, err = await(own, o.Socket, o.Log)
+		o.Log.Warn("the driver is unavailable", "driver", d.Name)
+		next, err = dialDriver(own, o.Socket, o.Log)
 	}
 	stop()
 	if err := <-failed; err != nil {

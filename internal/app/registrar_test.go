@@ -19,41 +19,41 @@ import (
 	"volplane.dev/volplane/internal/csi/registrar"
 )
 
-// announced is a driver beside which a registrar runs.
-type announced struct {
-	t      *testing.T
-	driver *csitest.Driver
-	dir    string
-	end    context.CancelFunc
-	ended  chan error
+// registration is a driver with a running registrar.
+type registration struct {
+	t           *testing.T
+	driver      *csitest.Driver
+	dir         string
+	end         context.CancelFunc
+	unlessEnded chan error
 }
 
-func announce(t *testing.T, endpoint string) *announced {
+func registerUntilRestart(t *testing.T, endpoint string) *registration {
 	t.Helper()
 	d := csitest.Start(t, csitest.Full())
 	ctx, end := context.WithCancel(t.Context())
-	a := &announced{
-		t: t, driver: d, dir: filepath.Join(filepath.Dir(d.Socket), "registry"), end: end, ended: make(chan error, 1),
+	a := &registration{
+		t: t, driver: d, dir: filepath.Join(filepath.Dir(d.Socket), "registry"), end: end, unlessEnded: make(chan error, 1),
 	}
 	o := RegistrarOptions{Socket: d.Socket, Endpoint: endpoint, Dir: a.dir, Log: slog.New(slog.DiscardHandler)}
-	go func() { a.ended <- Registrar(ctx, o) }()
+	go func() { a.unlessEnded <- Registrar(ctx, o) }()
 	return a
 }
 
-// socket waits until the driver of that name is announced by another socket
-// than before, and returns the new one.
-func (a *announced) socket(name string, before fs.FileInfo) fs.FileInfo {
+// socket waits until the driver of that name is registered by another socket than
+// before, and returns the new socket.
+func (a *registration) socket(name string, before fs.FileInfo) fs.FileInfo {
 	a.t.Helper()
 	tick, limit := time.NewTicker(time.Millisecond), time.After(time.Minute)
 	defer tick.Stop()
 	for {
 		now, err := os.Lstat(registrar.Path(a.dir, name))
-		if err == nil && (before == nil || !same(now, before)) {
+		if err == nil && (before == nil || !sameSocket(now, before)) {
 			return now
 		}
 		select {
 		case <-tick.C:
-		case err := <-a.ended:
+		case err := <-a.unlessEnded:
 			a.t.Fatal("it ended: ", err)
 		case <-limit:
 			a.t.Fatalf("%s is not announced: %v", name, err)
@@ -61,12 +61,12 @@ func (a *announced) socket(name string, before fs.FileInfo) fs.FileInfo {
 	}
 }
 
-// same says whether it is one socket; the number of an inode that is free again
-// is used again.
-func same(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
+// sameSocket says whether two files are the same socket; an inode number may be reused, so
+// the times are compared too.
+func sameSocket(a, b fs.FileInfo) bool { return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) }
 
-// agent asks at the socket of a driver as a kubelet does.
-func (a *announced) agent(name string) registerapi.RegistrationClient {
+// kubelet connects to the registration socket of a driver, as a kubelet does.
+func (a *registration) kubelet(name string) registerapi.RegistrationClient {
 	a.t.Helper()
 	conn, err := grpc.NewClient("unix:"+registrar.Path(a.dir, name),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -77,25 +77,25 @@ func (a *announced) agent(name string) registerapi.RegistrationClient {
 	return registerapi.NewRegistrationClient(conn)
 }
 
-func (a *announced) nothingLeft() {
+func (a *registration) checkLeftovers() {
 	a.t.Helper()
 	if files, err := os.ReadDir(a.dir); err != nil || len(files) > 0 {
 		a.t.Errorf("left are %v: %v", files, err)
 	}
 }
 
-// TestRegistrarFollowsTheDriver: a driver that goes stays announced, for its
-// volumes are there; when it comes again, perhaps under another name, it is
-// announced anew, and nothing is left in the end.
+// TestRegistrarFollowsTheDriver: a driver that ends stays registered, because its
+// volumes still exist; when it restarts, perhaps with another name, it is registered
+// again; no socket is left at the end.
 func TestRegistrarFollowsTheDriver(t *testing.T) {
-	a := announce(t, "")
+	a := registerUntilRestart(t, "")
 	first := a.socket(a.driver.Name(), nil)
-	info, err := a.agent(a.driver.Name()).GetInfo(t.Context(), &registerapi.InfoRequest{})
+	info, err := a.kubelet(a.driver.Name()).GetInfo(t.Context(), &registerapi.InfoRequest{})
 	if want := "/var/lib/kubelet/plugins/test.csi.example.com/csi.sock"; err != nil || info.GetEndpoint() != want {
 		t.Errorf("the driver is said to be at %v: %v", info, err)
 	}
 	a.driver.Kill()
-	if now := a.socket(a.driver.Name(), nil); !same(now, first) {
+	if now := a.socket(a.driver.Name(), nil); !sameSocket(now, first) {
 		t.Error("the driver is gone and announced anew")
 	}
 	a.driver.Restart()
@@ -107,30 +107,30 @@ func TestRegistrarFollowsTheDriver(t *testing.T) {
 		t.Errorf("the earlier name is still announced: %v", err)
 	}
 	a.end()
-	if err := <-a.ended; err != nil {
+	if err := <-a.unlessEnded; err != nil {
 		t.Error(err)
 	}
-	a.nothingLeft()
+	a.checkLeftovers()
 }
 
-// TestRegistrarEnds with an error that somebody must see: the agent refuses the
-// driver, or the driver comes again under a name that is none (S1-004).
+// TestRegistrarEnds: the registrar returns an error if the agent refuses the driver, or
+// if the driver restarts with an invalid name (S1-004).
 func TestRegistrarEnds(t *testing.T) {
 	for _, c := range []struct {
-		by   func(a *announced)
+		by   func(a *registration)
 		want error
 	}{
-		{func(a *announced) {
-			_, _ = a.agent(a.driver.Name()).NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{Error: "no"})
+		{func(a *registration) {
+			_, _ = a.kubelet(a.driver.Name()).NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{Error: "no"})
 		}, registrar.ErrRefused},
-		{func(a *announced) { a.driver.Rename("no/name"); a.driver.Restart() }, csi.ErrName},
+		{func(a *registration) { a.driver.Rename("no/name"); a.driver.Restart() }, csi.ErrName},
 	} {
-		a := announce(t, "/at/csi.sock")
+		a := registerUntilRestart(t, "/at/csi.sock")
 		a.socket(a.driver.Name(), nil)
 		c.by(a)
-		if err := <-a.ended; !errors.Is(err, c.want) {
+		if err := <-a.unlessEnded; !errors.Is(err, c.want) {
 			t.Errorf("it ended with %v, want %v", err, c.want)
 		}
-		a.nothingLeft()
+		a.checkLeftovers()
 	}
 }

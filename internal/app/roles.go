@@ -28,26 +28,25 @@ const ReaderRole = "reader"
 // nodesGroup is the group of all node agents' identities.
 const nodesGroup = "system:nodes"
 
-// member is one controller of the control plane: what it declares, and how it
-// is made.
+// member is one controller of the control plane: its declaration and constructor.
 type member struct {
 	controller.Declaration
 	build func(controller.Env, shared) *controller.Controller
 }
 
-// shared is what controllers of a process have in common beside their Env.
+// shared are the options of the controllers of a process, besides their Env.
 type shared struct {
 	drivers  *csi.Set
 	requests *controller.Requests
-	// protects says that protection runs.
+	// protects says that the protection controller runs.
 	protects     bool
 	attachDetach attachdetach.Options
 	attacher     attacher.Options
 	capacity     capacity.Options
 }
 
-// members lists the controllers in start order, with a provisioner that keeps its
-// intents in a log. It is the only place that knows all of them.
+// members lists the controllers in start order, with a provisioner that stores its
+// intents in the given place. Only this function knows all controllers.
 func members(intents kube.LogPlace) []member {
 	return []member{
 		{protection.Declaration(), func(e controller.Env, _ shared) *controller.Controller { return protection.New(e) }},
@@ -87,8 +86,7 @@ func declarations(intents kube.LogPlace) []controller.Declaration {
 	return out
 }
 
-// User returns the user name that a role of the control plane has towards the
-// API server.
+// User returns the user name of a role of the control plane in the API.
 func User(role string) string { return "system:volplane:" + role }
 
 // RBAC returns the roles and bindings that give each controller, the shared
@@ -99,11 +97,12 @@ func RBAC() []runtime.Object {
 		out = append(out, kube.Roles(User(d.Name), d.Rights(), kube.User(User(d.Name)))...)
 	}
 	out = append(out, kube.Roles(User(ReaderRole), inputs(Declarations()), kube.User(User(ReaderRole)))...)
-	// Beyond what the Node authorizer grants each agent for its own objects.
+	// The Node authorizer grants each agent the rights on its own objects; these are
+	// the others.
 	return append(out, kube.Roles(User("node"), node.Rights(), kube.Group(nodesGroup))...)
 }
 
-// inputs returns what the caches of these controllers are filled with.
+// inputs returns the rights that filling the caches of these controllers needs.
 func inputs(all []controller.Declaration) []kube.Access {
 	var out []kube.Access
 	for _, d := range all {
@@ -112,12 +111,12 @@ func inputs(all []controller.Declaration) []kube.Access {
 	return out
 }
 
-// RightsBeside returns what a process of Controllers asks of the API server:
-// what these controllers declare, and, if one of several is to lead, the leases of
-// their driver. Leases and intents are in the namespace.
-func RightsBeside(roles []string, driver, namespace string, elects bool) []kube.Access {
+// DriverControllerRights returns the rights that a process of Controllers needs: those
+// that the controllers declare and, with leader election, those on the leases of the
+// driver. Leases and intents are in the namespace.
+func DriverControllerRights(roles []string, driver, namespace string, elects bool) []kube.Access {
 	var out []kube.Access
-	for _, d := range declarations(intentsBeside(driver, namespace)) {
+	for _, d := range declarations(driverIntents(driver, namespace)) {
 		if slices.Contains(roles, d.Name) {
 			out = append(out, d.Rights()...)
 		}
@@ -125,10 +124,10 @@ func RightsBeside(roles []string, driver, namespace string, elects bool) []kube.
 	if !elects {
 		return out
 	}
-	return append(out, leaseRights(namespace, leases(roles, driver))...)
+	return append(out, leaseRights(namespace, leaseNames(roles, driver))...)
 }
 
-// leaseRights is what holding leases takes.
+// leaseRights returns the rights that holding leases needs.
 func leaseRights(namespace string, names []string) []kube.Access {
 	const group, resource = "coordination.k8s.io", "leases"
 	return []kube.Access{

@@ -13,46 +13,49 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// WatchedLock is a lease that one of several processes holds.
+// WatchedLock is a lease for which several processes compete.
 type WatchedLock struct {
-	// Interface is how it is held.
+	// Interface acquires and renews the lease.
 	resourcelock.Interface
-	// Leases is where others that hold it are watched, by the Name of the lease.
-	// Its requests must not be limited in time, as watches end with that.
+	// Leases is the client for watching the lease. Its requests must have no time
+	// limit, which would end the watches.
 	Leases typedcoordinationv1.LeaseInterface
-	Name   string
+	// Name is the name of the lease.
+	Name string
 }
 
-// followPause is the pause before a watch that has ended begins again.
+// followPause is the pause between two watches.
 const followPause = time.Second
 
-// observer watches who holds a lease, from the beginning and not only when its
-// turn has come: a holder that has gone is waited for once, however many leases
-// it held.
+// observer watches the renewals of a lease from the start of the process, and not only
+// while this process tries to acquire it. So the leases of a holder that died expire
+// together, however many it held.
 type observer struct {
 	WatchedLock
-	// free is told once when the lease may be taken now.
+	// free receives when the lease can be acquired.
 	free chan struct{}
 
 	mu    sync.Mutex
-	last  sign
+	last  renewal
 	since time.Time
 	timer *time.Timer
 }
 
-// sign is what a holder renews.
-type sign struct {
+// renewal identifies the last renewal of a lease.
+type renewal struct {
 	holder string
 	at     time.Time
 }
 
-func signOf(r *resourcelock.LeaderElectionRecord) sign {
-	return sign{r.HolderIdentity, r.RenewTime.UTC()}
+func renewalOf(r *resourcelock.LeaderElectionRecord) renewal {
+	return renewal{r.HolderIdentity, r.RenewTime.UTC()}
 }
 
-func observe(s WatchedLock) *observer { return &observer{WatchedLock: s, free: make(chan struct{}, 1)} }
+func newObserver(s WatchedLock) *observer {
+	return &observer{WatchedLock: s, free: make(chan struct{}, 1)}
+}
 
-// run watches until ctx ends.
+// run watches the lease until ctx ends.
 func (o *observer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		o.follow(ctx)
@@ -68,13 +71,12 @@ func (o *observer) run(ctx context.Context) {
 	}
 }
 
-// follow looks at the lease, and at its changes until the watch ends. What it
-// looks at may be older than what it is told first, which only makes it wait
-// longer.
+// follow reads the lease and then its changes until the watch ends. The version that
+// it reads may be older than the first change; this only prolongs the wait.
 func (o *observer) follow(ctx context.Context) {
 	w, err := o.Leases.Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + o.Name})
 	if err != nil {
-		// Who may not watch still looks.
+		// Without the right to watch, the lease is still read.
 		w = watch.NewEmptyWatch()
 	}
 	defer w.Stop()
@@ -96,13 +98,13 @@ func (o *observer) follow(ctx context.Context) {
 	}
 }
 
-// see takes what a lease says, and has the lease told to be free when that has
-// stood still for as long as it says.
+// see records the last renewal of a lease, and notifies free when the lease has not been
+// renewed for its duration.
 func (o *observer) see(l *coordinationv1.Lease) {
 	r := resourcelock.LeaseSpecToLeaderElectionRecord(&l.Spec)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if now := signOf(r); now != o.last || o.timer == nil {
+	if now := renewalOf(r); now != o.last || o.timer == nil {
 		if o.timer != nil {
 			o.timer.Stop()
 		}
@@ -111,28 +113,27 @@ func (o *observer) see(l *coordinationv1.Lease) {
 		if r.HolderIdentity == "" {
 			pause = 0
 		}
-		o.timer = time.AfterFunc(pause, o.tell)
+		o.timer = time.AfterFunc(pause, o.notifyFree)
 	}
 }
 
-func (o *observer) tell() {
+func (o *observer) notifyFree() {
 	select {
 	case o.free <- struct{}{}:
 	default:
 	}
 }
 
-// forget takes back that the lease was told to be free.
-func (o *observer) forget() {
+// drainFree removes a notification that the lease is free.
+func (o *observer) drainFree() {
 	select {
 	case <-o.free:
 	default:
 	}
 }
 
-// Get shows a lease whose holder has given no sign for long enough as one that
-// nobody holds: the elector, which counts from when it looks first, need not wait
-// again.
+// Get returns an expired lease without a holder, so that the elector acquires it at
+// once. The elector itself would count the lease duration from its own first read.
 func (o *observer) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	r, raw, err := o.Interface.Get(ctx)
 	if err != nil || r.HolderIdentity == o.Identity() {
@@ -140,7 +141,8 @@ func (o *observer) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.timer != nil && o.last == signOf(r) && time.Since(o.since) >= time.Duration(r.LeaseDurationSeconds)*time.Second {
+	duration := time.Duration(r.LeaseDurationSeconds) * time.Second
+	if o.timer != nil && o.last == renewalOf(r) && time.Since(o.since) >= duration {
 		shown := *r
 		shown.HolderIdentity = ""
 		r = &shown

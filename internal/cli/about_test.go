@@ -228,17 +228,17 @@ func TestSpaceThatIsNotThere(t *testing.T) {
 	}
 	client := town()
 	for ns, want := range map[string]string{
-		"nosuch": "there is no namespace nosuch; those that are there: volplane get ns",
-		"ns":     "there is no pvc/x in namespace ns; for those of all namespaces: volplane get pvc -A",
+		"nosuch": "namespace nosuch does not exist; to list all: volplane get ns",
+		"ns":     "pvc/x does not exist in namespace ns; to list all namespaces: volplane get pvc -A",
 	} {
-		if err := absent(t.Context(), client, k, ns, "x"); err == nil || err.Error() != want {
+		if err := notFoundError(t.Context(), client, k, ns, "x"); err == nil || err.Error() != want {
 			t.Errorf("%s: %v", ns, err)
 		}
 	}
 	client.PrependReactor("get", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "", nil)
 	})
-	if err := mustExist(t.Context(), client, "nosuch"); err != nil {
+	if err := requireNamespace(t.Context(), client, "nosuch"); err != nil {
 		t.Error(err)
 	}
 }

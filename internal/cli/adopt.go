@@ -32,14 +32,14 @@ func (s *shell) adoptCommand() *cobra.Command {
 	var a adoptFlags
 	c := &cobra.Command{
 		Use:   "adopt DRIVER HANDLE",
-		Short: "Make the object of a volume that has none, and a claim if wanted",
-		Long: `Make the PersistentVolume of a volume that 'volplane orphans' shows, with the
-reclaim policy Retain, and with --claim the claim that is bound to it. The volume
-itself is not touched. The command may be repeated.
+		Short: "Create the PersistentVolume of an existing volume",
+		Long: `Create the PersistentVolume of a volume that 'volplane orphans' lists, with the
+reclaim policy Retain, and with --claim also the claim that is bound to it. The
+volume itself is not changed. The command may be repeated.
 
-Size and topology are the driver's own words. What the bundled driver's volumes
-are like is known on their host; for others say it with the flags, as their
-class does.`,
+The driver tells size and topology. For volumes of the bundled driver, the other
+properties are known on its host; for other drivers, set them with the flags, as
+the class of the volume did.`,
 		Example: `  volplane adopt local.volplane.dev vol-d41d8cd98f00b204e9800998ecf8427e --claim default/data
   volplane adopt nfs.csi.k8s.io server/share/pvc-1 --access-mode ReadWriteMany --size 10Gi --attributes server=s,share=/share --csi-address /run/csi/socket`,
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: cobra.NoFileCompletions,
@@ -61,21 +61,22 @@ class does.`,
 func (a *adoptFlags) register(c *cobra.Command) {
 	a.driverFlags.register(c)
 	f := c.Flags()
-	f.StringVar(&a.claim, "claim", "", "NAMESPACE/NAME, or NAME, of the claim to make")
+	f.StringVar(&a.claim, "claim", "", "claim to create, as NAMESPACE/NAME or NAME")
 	f.StringVar(&a.wish.Name, "name", "",
-		"name of the PersistentVolume (default the one that it was made as, if that is known)")
-	f.StringSliceVar(&a.modes, "access-mode", nil, "access modes (default ReadWriteOnce)")
-	f.StringVar(&a.size, "size", "", "size, where the driver tells none")
-	f.StringVar(&a.wish.FSType, "fs-type", "", "type of the filesystem on it")
+		"name of the PersistentVolume (default its original name, if that is known)")
+	f.StringSliceVar(&a.modes, "access-mode", nil, "access mode (default ReadWriteOnce); may be repeated")
+	f.StringVar(&a.size, "size", "", "size, if the driver does not tell it")
+	f.StringVar(&a.wish.FSType, "fs-type", "", "type of the filesystem on the volume")
 	f.StringVar(&a.mode, "volume-mode", "", "Filesystem or Block")
 	f.StringToStringVar(&a.wish.Attributes, "attributes", nil,
-		"volume attributes that the driver needs, beside those that it tells")
+		"volume attributes that the driver needs in addition to those that it tells")
 	f.StringVar(&a.class, "storage-class", "",
 		"class of the PersistentVolume and the claim (default the bundled driver's, none for others)")
-	f.BoolVar(&a.wish.Force, "force", false, "also when the volume may belong to somebody else, or is perhaps being made")
-	f.StringVar(&a.dryRun, "dry-run", "none", "server: let the server check everything, and change nothing")
+	f.BoolVar(&a.wish.Force, "force", false, "adopt the volume even if it may be in use or is being created")
+	f.StringVar(&a.dryRun, "dry-run", "none",
+		"none or server; with server the API server validates everything and stores nothing")
 	f.Lookup("dry-run").NoOptDefVal = "server"
-	f.StringVarP(&a.output, "output", "o", "", "form of the output: name, json, yaml")
+	f.StringVarP(&a.output, "output", "o", "", "output format: name, json, yaml")
 	for flag, values := range map[string][]string{
 		"access-mode": accessModes(), "volume-mode": {"Filesystem", "Block"}, "dry-run": {"none", "server"},
 		"output": {"name", "json", "yaml"},
@@ -114,13 +115,13 @@ func (s *shell) adopt(ctx context.Context, a adoptFlags, args []string) error {
 	}
 	done, err := search.Adopt(ctx, socket, wish, a.dryRun == "server")
 	if done.Volume != nil {
-		err = errors.Join(s.tellAdopted(done, a, print), err)
+		err = errors.Join(s.printAdoptedNames(done, a, print), err)
 	}
 	return err
 }
 
-// wish reads the arguments and flags. DRIVER/HANDLE is what 'orphans -o name'
-// prints: no driver has a slash in its name.
+// wish parses the arguments and flags. 'orphans -o name' prints DRIVER/HANDLE,
+// which is unambiguous because the name of a driver contains no slash.
 func (s *shell) wish(a adoptFlags, args []string) (decide.Wish, error) {
 	w := a.wish
 	w.Driver = args[0]
@@ -134,7 +135,7 @@ func (s *shell) wish(a adoptFlags, args []string) (decide.Wish, error) {
 	}
 	for _, m := range a.modes {
 		if !slices.Contains(accessModes(), m) {
-			return w, fmt.Errorf("--access-mode %q: there are %s", m, strings.Join(accessModes(), ", "))
+			return w, fmt.Errorf("--access-mode %q: use one of %s", m, strings.Join(accessModes(), ", "))
 		}
 		w.Modes = append(w.Modes, corev1.PersistentVolumeAccessMode(m))
 	}
@@ -146,17 +147,17 @@ func (s *shell) wish(a adoptFlags, args []string) (decide.Wish, error) {
 	if a.size != "" {
 		q, err := resource.ParseQuantity(a.size)
 		if err != nil || q.Value() <= 0 {
-			return w, fmt.Errorf("--size %q is no size, as 10Gi is", a.size)
+			return w, fmt.Errorf("--size %q: use a size such as 10Gi", a.size)
 		}
 		w.Bytes = q.Value()
 	}
 	var err error
-	w.Claim, err = s.wantedClaim(a.claim)
+	w.Claim, err = s.parseClaim(a.claim)
 	return w, err
 }
 
-// wantedClaim reads NAMESPACE/NAME, or NAME; "" is none.
-func (s *shell) wantedClaim(text string) (types.NamespacedName, error) {
+// parseClaim parses NAMESPACE/NAME or NAME; an empty text names no claim.
+func (s *shell) parseClaim(text string) (types.NamespacedName, error) {
 	if text == "" {
 		return types.NamespacedName{}, nil
 	}
@@ -166,18 +167,18 @@ func (s *shell) wantedClaim(text string) (types.NamespacedName, error) {
 		return types.NamespacedName{Namespace: own, Name: text}, err
 	}
 	if ns == "" || name == "" || strings.Contains(name, "/") {
-		return types.NamespacedName{}, fmt.Errorf("--claim %q is not of the form NAMESPACE/NAME", text)
+		return types.NamespacedName{}, fmt.Errorf("--claim %q: use NAMESPACE/NAME", text)
 	}
 	return types.NamespacedName{Namespace: ns, Name: name}, nil
 }
 
-func (s *shell) tellAdopted(done orphans.Adopted, a adoptFlags, print printers.ResourcePrinter) error {
+func (s *shell) printAdoptedNames(done orphans.Adopted, a adoptFlags, print printers.ResourcePrinter) error {
 	if print != nil {
 		objects := []runtime.Object{done.Volume}
 		if done.Claim != nil {
 			objects = append(objects, done.Claim)
 		}
-		return printAdopted(s.Out, objects, print)
+		return printAdoptedObjects(s.Out, objects, print)
 	}
 	suffix := ""
 	if a.dryRun == "server" {
@@ -197,7 +198,7 @@ func (s *shell) tellAdopted(done orphans.Adopted, a adoptFlags, print printers.R
 	return nil
 }
 
-func printAdopted(w io.Writer, objects []runtime.Object, print printers.ResourcePrinter) error {
+func printAdoptedObjects(w io.Writer, objects []runtime.Object, print printers.ResourcePrinter) error {
 	for _, o := range objects {
 		kinds, _, err := scheme.Scheme.ObjectKinds(o)
 		if err != nil {

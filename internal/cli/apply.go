@@ -23,7 +23,7 @@ import (
 // fieldManager owns the fields that apply sets.
 const fieldManager = "volplane"
 
-// maxManifest bounds what is read of one manifest, in bytes.
+// maxManifest limits the size of one manifest, in bytes.
 const maxManifest = 16 << 20
 
 func (s *shell) applyCommand() *cobra.Command {
@@ -31,15 +31,15 @@ func (s *shell) applyCommand() *cobra.Command {
 	var dryRun, force bool
 	c := &cobra.Command{
 		Use:   "apply -f FILE|DIR|-",
-		Short: "Make objects be as the files say (server-side apply)",
+		Short: "Create or change objects from files (server-side apply)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return s.apply(cmd.Context(), from, dryRun, force)
 		},
 	}
 	c.Flags().StringVarP(&from, "filename", "f", "", "YAML or JSON file, directory of such files, or - for standard input")
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "let the server check everything and change nothing")
-	c.Flags().BoolVar(&force, "force-conflicts", false, "take over fields that others have set")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "have the server validate everything and change nothing")
+	c.Flags().BoolVar(&force, "force-conflicts", false, "take over fields that other programs have set")
 	_ = c.MarkFlagRequired("filename")
 	return c
 }
@@ -83,7 +83,7 @@ func (o *objects) apply(
 		return name, "", fmt.Errorf("the object has no metadata.name")
 	}
 	name = printedName(m, doc.GetName())
-	client := o.at(m, o.settle(m, doc))
+	client := o.at(m, o.setNamespace(m, doc))
 	before, err := client.Get(ctx, doc.GetName(), metav1.GetOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return name, "", err
@@ -113,9 +113,9 @@ func sameContent(a, b *unstructured.Unstructured) bool {
 	return equality.Semantic.DeepEqual(a.Object, b.Object)
 }
 
-// settle puts the command's namespace into an object that needs one and names
-// none.
-func (o *objects) settle(m *meta.RESTMapping, doc *unstructured.Unstructured) string {
+// setNamespace sets the command's namespace in a namespaced object without one, and
+// returns the namespace of the object.
+func (o *objects) setNamespace(m *meta.RESTMapping, doc *unstructured.Unstructured) string {
 	if namespaced(m) && doc.GetNamespace() == "" {
 		doc.SetNamespace(o.namespace)
 	}
@@ -146,7 +146,7 @@ func (s *shell) manifests(from string) ([]*unstructured.Unstructured, error) {
 		out = append(out, docs...)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("%s holds no object", from)
+		return nil, fmt.Errorf("%s contains no object", from)
 	}
 	return out, nil
 }

@@ -32,69 +32,83 @@ type Programs struct {
 	LocalDriver func(ctx context.Context, o DriverOptions) error
 	// NodeWithDriver runs both, the driver stopping last.
 	NodeWithDriver func(ctx context.Context, n NodeOptions, d DriverOptions) error
-	// Controllers runs controllers beside a driver.
+	// Controllers runs controllers for one driver in a cluster.
 	Controllers func(ctx context.Context, o ControllersOptions) error
-	// Beside are the names of these controllers, and Rights returns what a
-	// process of some of them asks of the API server.
-	Beside []string
+	// DriverControllers are the names of these controllers.
+	DriverControllers []string
+	// Rights returns the rights that a process with these controllers needs.
 	Rights func(roles []string, driver, namespace string, elects bool) []kube.Access
-	// Pool returns what the bundled driver keeps of its volumes in a directory of
-	// this host; nil if that cannot be read here.
+	// Pool returns the records of the bundled driver in a pool directory of this
+	// host; nil if they cannot be read.
 	Pool func(dir string) orphans.Records
 	// Bridge serves the FlexVolume drivers of this host.
 	Bridge func(ctx context.Context, o BridgeOptions) error
-	// Registrar announces a driver to a node agent.
+	// Registrar registers a driver with a node agent.
 	Registrar func(ctx context.Context, o RegistrarOptions) error
 }
 
-// NodeOptions says which node the agent is and where it works.
+// NodeOptions configure a node agent.
 type NodeOptions struct {
-	// Name is the Node's name; RootDir holds sockets, journal and mounts.
-	Name, RootDir string
-	// Keep are further directories that no volume is mounted at.
+	// Name is the name of the Node.
+	Name string
+	// RootDir is the directory with sockets, journal and mounts.
+	RootDir string
+	// Keep are more directories over which no volume may be mounted.
 	Keep []string
-	// Config is the way to the API server with the node's identity.
+	// Config is the client configuration with the node's identity.
 	Config *rest.Config
-	// Bridge, if any, has the FlexVolume drivers of this host served, and
-	// FlexVolumes mounted by them.
+	// Bridge configures the FlexVolume bridge of this host; nil for none.
 	Bridge *BridgeOptions
 	Log    *slog.Logger
 }
 
-// DriverOptions says where the bundled driver works.
+// DriverOptions configure the bundled driver.
 type DriverOptions struct {
-	// NodeID is the node's name, RootDir the node agent's root directory,
-	// PoolDir the directory of the volumes.
-	NodeID, RootDir, PoolDir string
-	Log                      *slog.Logger
+	// NodeID is the node's name.
+	NodeID string
+	// RootDir is the node agent's root directory.
+	RootDir string
+	// PoolDir is the directory of the volumes.
+	PoolDir string
+	Log     *slog.Logger
 }
 
-// ControllersOptions says which controllers run beside a driver.
+// ControllersOptions configure the controllers for one driver in a cluster.
 type ControllersOptions struct {
-	// Config is the way to the API server.
+	// Config is the client configuration.
 	Config *rest.Config
-	// Roles are the names of the controllers, Socket is the driver's.
-	Roles  []string
+	// Roles are the names of the controllers to run.
+	Roles []string
+	// Socket is the path of the driver's socket.
 	Socket string
-	// Namespace holds leases and intents. Elects waits for the leases, which are
-	// held as the three times say.
-	Namespace                 string
-	Elects                    bool
+	// Namespace is the namespace of the leases and intents.
+	Namespace string
+	// Elects says that the controllers wait for the leases.
+	Elects bool
+	// Duration, Deadline and Retry are lease duration, renew deadline and retry
+	// period of the leader election.
 	Duration, Deadline, Retry time.Duration
-	// ReconcileSync, CapacityPoll and CapacityForImmediate say how often the
-	// driver is asked, and of what; DummyAttacher has none.
-	ReconcileSync, CapacityPoll time.Duration
-	CapacityForImmediate        bool
-	DummyAttacher               string
-	Log                         *slog.Logger
+	// ReconcileSync is the interval at which the driver is asked for its attachments.
+	ReconcileSync time.Duration
+	// CapacityPoll is the interval at which the driver is asked for its capacity.
+	CapacityPoll time.Duration
+	// CapacityForImmediate includes classes with immediate binding in these questions.
+	CapacityForImmediate bool
+	// DummyAttacher is the attacher whose attachments are marked as attached
+	// without a driver; empty for none.
+	DummyAttacher string
+	Log           *slog.Logger
 }
 
-// RegistrarOptions says where a driver is announced to the node agent.
+// RegistrarOptions configure the registration of a driver.
 type RegistrarOptions struct {
-	// Socket is the driver's, Endpoint the same one on the host, and Dir the
-	// directory of registration sockets.
-	Socket, Endpoint, Dir string
-	Log                   *slog.Logger
+	// Socket is the path of the driver's socket here.
+	Socket string
+	// Endpoint is the path of the same socket as the node agent sees it.
+	Endpoint string
+	// Dir is the directory of registration sockets.
+	Dir string
+	Log *slog.Logger
 }
 
 // Streams are the program's input and outputs.
@@ -103,7 +117,7 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// shell is what all commands of one call share.
+// shell holds what all commands of one call share.
 type shell struct {
 	Streams
 	programs Programs
@@ -111,11 +125,11 @@ type shell struct {
 	flags    flags
 }
 
-// errProblem ends a command that found a problem and has already told it.
+// errProblem ends a command that has found a problem and printed it.
 var errProblem = errors.New("problem found")
 
-// Main runs the command that args name and returns the exit code: 0 done or
-// healthy, 1 error, 2 (only `why`) something waits or is broken.
+// Main runs the command in args and returns the exit code: 0 for success,
+// 1 for an error, 2 for a problem that the command has found.
 func Main(ctx context.Context, args []string, s Streams, version string, p Programs) int {
 	sh := &shell{Streams: s, programs: p, version: version}
 	root := sh.root()
@@ -137,19 +151,20 @@ func Main(ctx context.Context, args []string, s Streams, version string, p Progr
 func (s *shell) root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "volplane",
-		Short: "Storage volumes from a claim to a mounted path, and back",
-		Long: `volplane works with the claims, volumes and consumers of a volplane control
-plane or of any Kubernetes cluster.
+		Short: "Manage storage volumes, from the claim to the mounted path",
+		Long: `Manage the claims, volumes and mounts of a volplane control plane or of any
+Kubernetes cluster.
 
-Exit codes: 0 done, 1 error; 'why' has a third: 2, something waits or is broken.`,
+Exit codes: 0 success, 1 error. 'why', 'flex lint' and 'flex doctor' exit with 2
+when they have found a problem.`,
 		Example: `  volplane up                      # start the control plane on this host
-  volplane apply -f claim.yaml     # ask for a volume
+  volplane apply -f claim.yaml     # create a claim
   volplane mount data /mnt         # mount the claim "data" at /mnt
-  volplane why pvc/data            # who waits for whom`,
+  volplane why pvc/data            # explain what the claim waits for`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRun: func(*cobra.Command, []string) {
-			// What the libraries complain of comes back as an error as well.
+			// The libraries log errors that they also return.
 			if klog.SetLogger(logr.Discard()); s.flags.verbosity > 0 {
 				s.log()
 			}
@@ -157,7 +172,7 @@ Exit codes: 0 done, 1 error; 'why' has a third: 2, something waits or is broken.
 	}
 	s.flags.register(c)
 	c.AddGroup(&cobra.Group{ID: "objects", Title: "Claims, volumes and other objects:"},
-		&cobra.Group{ID: "programs", Title: "Programs that run:"})
+		&cobra.Group{ID: "programs", Title: "Control plane, node agent and drivers:"})
 	for _, o := range []*cobra.Command{
 		s.applyCommand(), s.getCommand(), s.deleteCommand(), s.mountCommand(), s.umountCommand(), s.whyCommand(),
 		s.snapshotStateCommand(), s.statusCommand(), s.orphansCommand(), s.adoptCommand(),
@@ -176,8 +191,8 @@ Exit codes: 0 done, 1 error; 'why' has a third: 2, something waits or is broken.
 	return c
 }
 
-// log returns the program's log and makes the libraries use it: they only
-// speak up about errors unless asked for more.
+// log returns the program's log and makes the libraries use it. They log only
+// errors unless -v asks for more.
 func (s *shell) log() *slog.Logger {
 	level, libraries := slog.LevelInfo, slog.LevelError
 	if s.flags.verbosity > 0 {

@@ -37,9 +37,9 @@ func TestMain(m *testing.M) {
 					_, err := fmt.Println("ran", o.Node, o.PluginDir, o.RootDir, o.SocketDir, o.RegistryDir, o.ConfigFile)
 					return err
 				},
-				Beside: app.Beside(),
-				Rights: app.RightsBeside,
-				Pool:   app.PoolRecords,
+				DriverControllers: app.DriverControllers(),
+				Rights:            app.DriverControllerRights,
+				Pool:              app.PoolRecords,
 				Registrar: func(_ context.Context, o cli.RegistrarOptions) error {
 					_, err := fmt.Printf("ran %s %q %s\n", o.Socket, o.Endpoint, o.Dir)
 					return err
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts plays what needs no API server.
+// TestScripts runs the scripts that need no API server.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",

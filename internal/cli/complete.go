@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completionTime bounds what a press of the tab key may take.
+// completionTime limits how long a completion may take.
 const completionTime = 2 * time.Second
 
 // completeClaim offers the claims of the namespace as the first argument, and
@@ -36,7 +36,8 @@ func (s *shell) completeObjects(cmd *cobra.Command, args []string, word string) 
 	return []string{"pvc", "pv", "pod", "sc", "node", "volumeattachment", "csinode", "csidriver"}, directive
 }
 
-// completeExplained offers the types that why explains, and then names.
+// completeExplained offers the types that why explains, and then the names of
+// objects.
 func (s *shell) completeExplained(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 && !strings.Contains(word, "/") {
 		return explained(), cobra.ShellCompDirectiveNoFileComp
@@ -44,7 +45,7 @@ func (s *shell) completeExplained(cmd *cobra.Command, args []string, word string
 	return s.completeObjects(cmd, args, word)
 }
 
-// names returns the names of all objects of a type; none when the server does
+// names returns the names of all objects of a type, or nil if the server does
 // not answer in time.
 func (s *shell) names(ctx context.Context, kind string) []string {
 	ctx, cancel := context.WithTimeout(ctx, completionTime)

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// defaultDataDir is where volplaned keeps everything unless told otherwise.
+// defaultDataDir is the default data directory of volplaned.
 const defaultDataDir = "/var/lib/volplane"
 
 // flags are the flags that every command takes.
@@ -29,12 +29,13 @@ type flags struct {
 func (f *flags) register(c *cobra.Command) {
 	p := c.PersistentFlags()
 	p.StringVar(&f.kubeconfig, "kubeconfig", "",
-		"file that names the API server (else $KUBECONFIG, the running plane, ~/.kube/config)")
-	p.StringVar(&f.context, "context", "", "context of the kubeconfig")
-	p.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the objects")
+		"path of the kubeconfig (default $KUBECONFIG, else that of the control plane on this host, else ~/.kube/config)")
+	p.StringVar(&f.context, "context", "", "context of the kubeconfig to use")
+	p.StringVarP(&f.namespace, "namespace", "n", "", "namespace of the request")
 	p.StringVar(&f.dataDir, "data-dir", dataDir(),
-		"data directory of the control plane on this host (else $VOLPLANE_DATA_DIR)")
-	p.IntVarP(&f.verbosity, "verbosity", "v", 0, "how much to log: 0 hardly anything, 9 every request")
+		"data directory of the control plane on this host; set $VOLPLANE_DATA_DIR to change the default")
+	p.IntVarP(&f.verbosity, "verbosity", "v", 0,
+		"log verbosity: from 0 (errors and important events) to 9 (every request)")
 }
 
 func dataDir() string {
@@ -44,8 +45,8 @@ func dataDir() string {
 	return defaultDataDir
 }
 
-// loader returns the reader of the kubeconfig: explicit before environment
-// before the plane of this host before the user's own.
+// loader returns the reader of the kubeconfig: the one of --kubeconfig, else of
+// $KUBECONFIG, else of the control plane on this host, else the user's own.
 func (f *flags) loader() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.WarnIfAllMissing = false
@@ -70,12 +71,12 @@ func readable(path string) bool {
 	return true
 }
 
-// config returns the way to the API server, without a client-side rate limit.
+// config returns the client configuration, without a client-side rate limit.
 func (s *shell) config() (*rest.Config, error) {
 	config, err := s.flags.loader().ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		return nil,
-			fmt.Errorf("no API server is known: start one with 'volplane up', or name one with --kubeconfig or $KUBECONFIG")
+			fmt.Errorf("no API server is configured: start one with 'volplane up', or set --kubeconfig or $KUBECONFIG")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
@@ -84,7 +85,7 @@ func (s *shell) config() (*rest.Config, error) {
 	return config, nil
 }
 
-// namespace returns the namespace that the command works in.
+// namespace returns the namespace of the request.
 func (s *shell) namespace() (string, error) {
 	ns, _, err := s.flags.loader().Namespace()
 	if err != nil {
@@ -93,7 +94,7 @@ func (s *shell) namespace() (string, error) {
 	return ns, nil
 }
 
-// client returns a typed client and the namespace.
+// client returns a typed client and the namespace of the request.
 func (s *shell) client() (kubernetes.Interface, string, error) {
 	config, err := s.config()
 	if err != nil {
@@ -103,7 +104,7 @@ func (s *shell) client() (kubernetes.Interface, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	// Kubernetes' own binary form is read several times as fast as JSON.
+	// Protobuf is decoded several times as fast as JSON.
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf,
 		runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
@@ -113,7 +114,7 @@ func (s *shell) client() (kubernetes.Interface, string, error) {
 	return client, ns, nil
 }
 
-// explain adds the next step to errors whose own text does not show it.
+// explain adds the next step to errors whose own text does not name it.
 func (s *shell) explain(err error) string {
 	var server *url.Error
 	var dial *net.OpError
@@ -127,7 +128,7 @@ func (s *shell) explain(err error) string {
 		}
 		return fmt.Sprintf("no API server answers at %s: %v; is the control plane running ('volplane up')?", host, dial.Err)
 	case apierrors.IsUnauthorized(err):
-		return err.Error() + "; the kubeconfig is not (or no longer) valid for this server"
+		return err.Error() + "; the kubeconfig is not valid for this server, or not any more: use another one"
 	}
 	return err.Error()
 }

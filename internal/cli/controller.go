@@ -14,13 +14,12 @@ func (s *shell) controllerCommand() *cobra.Command {
 	var o ControllersOptions
 	c := &cobra.Command{
 		Use:   "controller",
-		Short: "Run the controllers that belong beside a driver in a cluster",
-		Long: `Run the controllers that belong beside a CSI driver in a cluster of Kubernetes,
-until it is told to end: they take the place of csi-provisioner, csi-attacher
-and csi-resizer, and wait while one of those holds the lease of its work, as
-they wait for this one.
+		Short: "Run the controllers for a driver in a cluster",
+		Long: `Run the controllers for a CSI driver in a Kubernetes cluster until terminated.
+They replace csi-provisioner, csi-attacher and csi-resizer and use the same
+leases, so that a sidecar and this command never work at the same time.
 
-The API server is the cluster's own when it runs in a Pod.`,
+In a Pod, the command uses the Pod's service account.`,
 		Example: `  volplane controller --csi-address /run/csi/socket
   volplane controller --kubeconfig admin.conf --controllers attacher -v 5`,
 		Args: cobra.NoArgs,
@@ -28,24 +27,26 @@ The API server is the cluster's own when it runs in a Pod.`,
 	}
 	f := c.Flags()
 	f.StringSliceVar(&o.Roles, "controllers", []string{"provisioner", "attacher", "resizer"},
-		"which of "+strings.Join(s.programs.Beside, ", "))
-	f.StringVar(&o.Socket, "csi-address", "/run/csi/socket", "socket of the driver, which may start later")
-	f.BoolVar(&o.Elects, "leader-election", true, "work only while no other process does the same work")
+		"controllers to run: "+strings.Join(s.programs.DriverControllers, ", "))
+	f.StringVar(&o.Socket, "csi-address", "/run/csi/socket", "path of the driver's socket; the driver may start later")
+	f.BoolVar(&o.Elects, "leader-election", true, "wait while another process runs the same controllers")
 	f.StringVar(&o.Namespace, "leader-election-namespace", "",
 		"namespace of the leases and the intents (default the Pod's, or the kubeconfig's)")
 	f.DurationVar(&o.Duration, "leader-election-lease-duration", 15*time.Second,
-		"how long others wait after the leader's last sign")
+		"how long other processes wait after the leader's last renewal")
 	f.DurationVar(&o.Deadline, "leader-election-renew-deadline", 10*time.Second,
-		"how long the leader works when it cannot give a sign")
-	f.DurationVar(&o.Retry, "leader-election-retry-period", 5*time.Second, "pause between signs")
-	f.DurationVar(&o.ReconcileSync, "reconcile-sync", time.Minute, "pause between questions what the driver has attached")
+		"how long the leader works without being able to renew its leases")
+	f.DurationVar(&o.Retry, "leader-election-retry-period", 5*time.Second, "interval between renewals")
+	f.DurationVar(&o.ReconcileSync, "reconcile-sync", time.Minute,
+		"interval at which the driver is asked what it has attached")
 	f.DurationVar(&o.CapacityPoll, "capacity-poll-interval", time.Minute,
-		"pause between questions how much room the driver has")
+		"interval at which the driver is asked for its free capacity")
 	f.BoolVar(&o.CapacityForImmediate, "capacity-for-immediate-binding", false,
-		"ask about classes whose claims do not wait for a node, too")
-	f.StringVar(&o.DummyAttacher, "dummy-attacher", "", "no driver: mark attachments of this attacher attached")
+		"also ask for classes with immediate binding")
+	f.StringVar(&o.DummyAttacher, "dummy-attacher", "",
+		"mark the attachments of this attacher as attached, without a driver")
 	_ = c.RegisterFlagCompletionFunc("controllers",
-		cobra.FixedCompletions(s.programs.Beside, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(s.programs.DriverControllers, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -66,15 +67,14 @@ func (s *shell) controller(ctx context.Context, o ControllersOptions) error {
 	return s.programs.Controllers(ctx, o)
 }
 
-// checkControllers refuses what cannot be meant.
+// checkControllers validates the flags.
 func (s *shell) checkControllers(o ControllersOptions) error {
 	if err := s.checkRoles(o.Roles); err != nil {
 		return err
 	}
 	switch {
 	case o.DummyAttacher != "" && !slices.Equal(o.Roles, []string{"attacher"}):
-		return fmt.Errorf("--dummy-attacher has no driver, which only the attacher can do without: add " +
-			"'--controllers attacher'")
+		return fmt.Errorf("--dummy-attacher has no driver, so only the attacher can run: add '--controllers attacher'")
 	case o.Elects && (o.Duration <= o.Deadline || o.Deadline <= o.Retry):
 		return fmt.Errorf("the lease duration (%v) must be longer than the renew deadline (%v), and that longer than the "+
 			"retry period (%v)",
@@ -83,16 +83,16 @@ func (s *shell) checkControllers(o ControllersOptions) error {
 	return nil
 }
 
-// checkRoles refuses what are no controllers.
+// checkRoles refuses names that are not those of controllers.
 func (s *shell) checkRoles(roles []string) error {
 	for _, r := range roles {
-		if !slices.Contains(s.programs.Beside, r) {
-			return fmt.Errorf("no controller that works beside a driver is %q: there are %s", r,
-				strings.Join(s.programs.Beside, ", "))
+		if !slices.Contains(s.programs.DriverControllers, r) {
+			return fmt.Errorf("unknown controller %q: use %s", r,
+				strings.Join(s.programs.DriverControllers, ", "))
 		}
 	}
 	if len(roles) == 0 {
-		return fmt.Errorf("--controllers names none of %s", strings.Join(s.programs.Beside, ", "))
+		return fmt.Errorf("--controllers is empty: use some of %s", strings.Join(s.programs.DriverControllers, ", "))
 	}
 	return nil
 }

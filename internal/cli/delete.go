@@ -17,21 +17,21 @@ import (
 
 type deleteOptions struct {
 	selection
-	from    string
-	wait    bool
-	timeout time.Duration
-	missing bool
+	from           string
+	wait           bool
+	timeout        time.Duration
+	ignoreNotFound bool
 }
 
 func (s *shell) deleteCommand() *cobra.Command {
 	var d deleteOptions
 	c := &cobra.Command{
 		Use:   "delete TYPE NAME ... | TYPE/NAME ... | TYPE -l SELECTOR | -f FILE",
-		Short: "Delete objects, and wait until they are gone",
-		Long: `Delete objects, and wait until they are gone.
+		Short: "Delete objects, and wait until they are removed",
+		Long: `Delete objects, and wait until they are removed.
 
-A claim stays until no Pod uses it, a volume until it is detached. When that
-takes more than two seconds, delete says who is waited for.`,
+A claim stays until no Pod uses it, a volume until it is detached. If that takes
+more than two seconds, the command prints what it waits for.`,
 		ValidArgsFunction: s.completeObjects,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.delete(cmd.Context(), d, args)
@@ -39,37 +39,37 @@ takes more than two seconds, delete says who is waited for.`,
 	}
 	f := c.Flags()
 	d.register(c)
-	f.StringVarP(&d.from, "filename", "f", "", "delete the objects that this file, directory or - (standard input) names")
-	f.BoolVar(&d.wait, "wait", true, "wait until the objects are gone")
-	f.DurationVar(&d.timeout, "timeout", 0, "how long to wait; 0 without limit")
-	f.BoolVar(&d.missing, "ignore-not-found", false, "an object that does not exist counts as deleted")
+	f.StringVarP(&d.from, "filename", "f", "", "delete the objects in this file, directory or - (standard input)")
+	f.BoolVar(&d.wait, "wait", true, "wait until the objects are removed")
+	f.DurationVar(&d.timeout, "timeout", 0, "how long to wait; 0 for no limit")
+	f.BoolVar(&d.ignoreNotFound, "ignore-not-found", false, "treat an object that does not exist as deleted")
 	return c
 }
 
-// doomed is one object to delete.
-type doomed struct {
+// deletion is the deletion of one object.
+type deletion struct {
 	mapping  *meta.RESTMapping
 	ns, name string
 	uid      string
 }
 
-func (d doomed) String() string { return printedName(d.mapping, d.name) }
+func (d deletion) String() string { return printedName(d.mapping, d.name) }
 
 func (s *shell) delete(ctx context.Context, d deleteOptions, args []string) error {
 	o, err := s.objects()
 	if err != nil {
 		return err
 	}
-	victims, err := s.victims(ctx, o, d, args)
+	deletions, err := s.deletions(ctx, o, d, args)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := within(ctx, d.timeout)
+	ctx, cancel := withTimeout(ctx, d.timeout)
 	defer cancel()
 	var failed []error
-	var left []doomed
-	for _, v := range victims {
-		gone, err := o.delete(ctx, &v, d.missing)
+	var left []deletion
+	for _, v := range deletions {
+		gone, err := o.delete(ctx, &v, d.ignoreNotFound)
 		switch {
 		case err != nil:
 			failed = append(failed, fmt.Errorf("delete %s: %w", v, err))
@@ -89,20 +89,20 @@ func (s *shell) delete(ctx context.Context, d deleteOptions, args []string) erro
 	return errors.Join(failed...)
 }
 
-// victims returns what the command line or the manifests name.
-func (s *shell) victims(ctx context.Context, o *objects, d deleteOptions, args []string) ([]doomed, error) {
+// deletions returns the objects that the command line or the manifests name.
+func (s *shell) deletions(ctx context.Context, o *objects, d deleteOptions, args []string) ([]deletion, error) {
 	if d.from != "" {
-		return s.victimsOf(o, d.from)
+		return s.deletionsOf(o, d.from)
 	}
 	targets, err := o.targets(args)
 	if err != nil {
 		return nil, err
 	}
-	var out []doomed
+	var out []deletion
 	for _, t := range targets {
 		ns := o.namespaceOf(t.mapping, d.selection)
 		for _, name := range t.names {
-			out = append(out, doomed{mapping: t.mapping, ns: ns, name: name})
+			out = append(out, deletion{mapping: t.mapping, ns: ns, name: name})
 		}
 		if len(t.names) > 0 {
 			continue
@@ -115,44 +115,44 @@ func (s *shell) victims(ctx context.Context, o *objects, d deleteOptions, args [
 			return nil, err
 		}
 		for i := range list.Items {
-			out = append(out, doomed{mapping: t.mapping, ns: ns, name: list.Items[i].GetName()})
+			out = append(out, deletion{mapping: t.mapping, ns: ns, name: list.Items[i].GetName()})
 		}
 	}
 	return out, nil
 }
 
-// victimsOf returns the objects of manifests, last first: what was made last
-// may use what was made before.
-func (s *shell) victimsOf(o *objects, from string) ([]doomed, error) {
+// deletionsOf returns the objects of manifests, in reverse order, because later objects
+// may use earlier ones.
+func (s *shell) deletionsOf(o *objects, from string) ([]deletion, error) {
 	docs, err := s.manifests(from)
 	if err != nil {
 		return nil, err
 	}
-	var out []doomed
+	var out []deletion
 	for _, doc := range slices.Backward(docs) {
 		m, err := o.mapping(doc.GroupVersionKind())
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, doomed{mapping: m, ns: o.settle(m, doc), name: doc.GetName()})
+		out = append(out, deletion{mapping: m, ns: o.setNamespace(m, doc), name: doc.GetName()})
 	}
 	return out, nil
 }
 
-// delete asks for the deletion and says whether the object is gone already.
-func (o *objects) delete(ctx context.Context, v *doomed, missing bool) (bool, error) {
+// delete requests the deletion and says whether the object is already removed.
+func (o *objects) delete(ctx context.Context, v *deletion, missing bool) (bool, error) {
 	client := o.at(v.mapping, v.ns)
 	found, err := client.Get(ctx, v.name, metav1.GetOptions{})
 	if err != nil {
-		return missing && notFound(err), unless(missing && notFound(err), err)
+		return missing && notFound(err), unlessExpected(missing && notFound(err), err)
 	}
 	uid := found.GetUID()
 	v.uid = string(uid)
 	err = client.Delete(ctx, v.name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
-	return false, unless(notFound(err), err)
+	return false, unlessExpected(notFound(err), err)
 }
 
-func (s *shell) awaitGone(ctx context.Context, o *objects, v doomed) error {
+func (s *shell) awaitGone(ctx context.Context, o *objects, v deletion) error {
 	client := o.at(v.mapping, v.ns)
 	from := source[*unstructured.Unstructured]{
 		get: func(ctx context.Context, name string, g metav1.GetOptions) (*unstructured.Unstructured, error) {
@@ -174,15 +174,15 @@ func (s *shell) awaitGone(ctx context.Context, o *objects, v doomed) error {
 			})
 		})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s is still being deleted, held by %s; see 'volplane why %s'", v, orNothing(finalizers), v)
+		return fmt.Errorf("%s is still being deleted, held by %s; see 'volplane why %s'", v, holders(finalizers), v)
 	}
 	if err != nil {
-		return fmt.Errorf("wait until %s is gone: %w", v, err)
+		return fmt.Errorf("wait until %s is removed: %w", v, err)
 	}
 	return nil
 }
 
-func orNothing(finalizers []string) string {
+func holders(finalizers []string) string {
 	if len(finalizers) == 0 {
 		return "its node agent or controller"
 	}

@@ -32,29 +32,30 @@ func (s *shell) demoCommand() *cobra.Command {
 	var o demoOptions
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "Play a volume's whole life in a temporary directory, on two nodes",
-		Long: `Play a volume's whole life in a temporary directory: start a control plane,
-claim a volume, mount it, write, move it to a second node, read back, grow it
-while it is mounted, delete everything, and check that nothing is left. It needs
-root, because it mounts; it touches nothing outside its directory.`,
+		Short: "Demonstrate the life of a volume, in a temporary directory",
+		Long: `Demonstrate the whole life of a volume in a temporary directory: start a control
+plane, claim a volume, mount it, write a file, mount it on a second node, read
+the file, expand the volume while it is mounted, delete everything, and check
+that nothing is left. The demo needs root for mounting; it changes nothing
+outside its directory.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.demo(cmd.Context(), o) },
 	}
 	f := c.Flags()
 	f.BoolVar(&o.keep, "keep", false, "keep the directory")
-	f.StringVarP(&o.output, "output", "o", "", "form of the output: json or yaml")
-	f.StringVar(&o.steps, "steps-to", "", "append the name of each step to this file when it begins")
+	f.StringVarP(&o.output, "output", "o", "", "output format: json or yaml")
+	f.StringVar(&o.steps, "steps-to", "", "append the name of each step to this file when the step starts")
 	_ = f.MarkHidden("steps-to")
 	return c
 }
 
-// demoStep is one thing that the demo does. Run returns what is worth saying.
+// demoStep is one step of the demo. Its function run returns details to print.
 type demoStep struct {
 	name string
 	run  func(ctx context.Context) (string, error)
 }
 
-// demoResult is what the demo did, as programs read it.
+// demoResult is the JSON output of the demo.
 type demoResult struct {
 	OK           bool         `json:"ok"`
 	Error        string       `json:"error,omitempty"`
@@ -69,17 +70,17 @@ type demoTiming struct {
 	Detail       string `json:"detail,omitempty"`
 }
 
-// demo is one run: a directory, the processes over it, and what they were
-// asked to do.
+// demo is one run of the demo: its directory, processes and state.
 type demo struct {
 	dir         string
 	standalone  string
-	plane, node *child
+	plane, node *process
 	client      kubernetes.Interface
-	// path is where the volume is mounted; sum is the checksum of the file
-	// that was written there.
-	path, sum string
-	// size is the size of the file system before it grew, in bytes.
+	// path is the path at which the volume is mounted.
+	path string
+	// sum is the checksum of the file that was written there.
+	sum string
+	// size is the size of the filesystem before its expansion, in bytes.
 	size uint64
 }
 
@@ -91,20 +92,20 @@ func (s *shell) demo(ctx context.Context, o demoOptions) error {
 	if err != nil {
 		return err
 	}
-	begun, err := stepsWriter(o.steps)
+	stepLog, err := stepsWriter(o.steps)
 	if err != nil {
 		return err
 	}
-	defer begun.Close()
+	defer stepLog.Close()
 	out := s.Out
 	if o.output != "" {
 		out = io.Discard
 	}
 	begin := time.Now()
 	result := demoResult{Directory: d.dir}
-	err = d.play(ctx, out, begun, &result)
+	err = d.play(ctx, out, stepLog, &result)
 	if err != nil && ctx.Err() == nil {
-		s.demoFailed(ctx, d)
+		s.printDemoFailure(ctx, d)
 	}
 	kept, err := d.end(ctx, o.keep, err)
 	if !kept {
@@ -118,19 +119,18 @@ func (s *shell) demo(ctx context.Context, o demoOptions) error {
 	if kept {
 		fmt.Fprintln(out, "kept", d.dir)
 	}
-	return errors.Join(err, s.demoPrinted(result, o.output))
+	return errors.Join(err, s.printDemoResult(result, o.output))
 }
 
-func (s *shell) demoPrinted(result demoResult, output string) error {
+func (s *shell) printDemoResult(result demoResult, output string) error {
 	if output == "" {
 		return nil
 	}
 	return s.printValue(result, output)
 }
 
-// end undoes the run and removes the directory, unless it is to be kept, or
-// shows what went wrong. It returns whether the directory is still there, and
-// all that went wrong.
+// end undoes the run and removes the directory, unless keep is set or the run
+// failed. It returns whether the directory still exists, and all errors.
 func (d *demo) end(ctx context.Context, keep bool, failed error) (bool, error) {
 	interrupted := ctx.Err() != nil
 	left := d.cleanUp(context.WithoutCancel(ctx), interrupted)
@@ -169,10 +169,11 @@ func stepsWriter(path string) (io.WriteCloser, error) {
 	return f, nil
 }
 
-// play runs the steps until one fails or ctx ends.
-func (d *demo) play(ctx context.Context, out, begun io.Writer, result *demoResult) error {
+// play runs the steps until one fails or ctx ends, and writes the name of each to
+// stepLog.
+func (d *demo) play(ctx context.Context, out, stepLog io.Writer, result *demoResult) error {
 	for _, step := range d.steps() {
-		fmt.Fprintln(begun, step.name)
+		fmt.Fprintln(stepLog, step.name)
 		begin := time.Now()
 		limited, cancel := context.WithTimeout(ctx, stepTime)
 		detail, err := step.run(limited)
@@ -191,8 +192,8 @@ func (d *demo) play(ctx context.Context, out, begun io.Writer, result *demoResul
 	return nil
 }
 
-// demoFailed tells what is known about a failure, before anything is undone.
-func (s *shell) demoFailed(ctx context.Context, d *demo) {
+// printDemoFailure prints what is known about a failure, before anything is undone.
+func (s *shell) printDemoFailure(ctx context.Context, d *demo) {
 	if d.client != nil {
 		ctx, cancel := context.WithTimeout(ctx, cleanupTime)
 		defer cancel()

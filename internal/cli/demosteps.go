@@ -25,7 +25,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// What the demo makes.
+// Names and sizes of the demo's objects.
 const (
 	demoClaim  = "demo"
 	demoSize   = "320Mi"
@@ -52,16 +52,16 @@ func (d *demo) steps() []demoStep {
 		},
 		{"read the file back", d.read},
 		{"grow the claim", d.grow},
-		{"see the mounted file system grown", d.grown},
+		{"see the mounted file system grown", d.checkGrown},
 		{"delete everything", d.remove},
-		{"check that nothing is left", d.nothingLeft},
+		{"check that nothing is left", d.checkLeftovers},
 		{"stop the control plane", func(context.Context) (string, error) { return "", d.stop() }},
 	}
 }
 
 func (d *demo) start(ctx context.Context) (string, error) {
 	var err error
-	d.plane, err = startReady(ctx, d.dir, "plane.log", d.standalone, "up", "--data-dir", d.data(), "--listen",
+	d.plane, err = startAndWait(ctx, d.dir, "plane.log", d.standalone, "up", "--data-dir", d.data(), "--listen",
 		"127.0.0.1:0", "--name", demoNode)
 	if err != nil {
 		return "", err
@@ -99,10 +99,10 @@ func (d *demo) claim(ctx context.Context) (string, error) {
 	return demoSize + " of " + why, nil
 }
 
-// class chooses the claim's class: the default one, unless this process could
-// not show that its volumes grow while they are mounted. The kernel lets ext4
-// do so only with CAP_SYS_RESOURCE, which some containers and virtual machines
-// withhold even from root.
+// class chooses the claim's class: the default one, if this process can expand its
+// volumes while they are mounted, or else one with xfs. The expansion of mounted
+// ext4 needs CAP_SYS_RESOURCE, which some containers and virtual machines withhold
+// even from root.
 func (d *demo) class(ctx context.Context) (name *string, why string, err error) {
 	if mayGrowExt4() {
 		return nil, "the default class", nil
@@ -130,8 +130,8 @@ func mayGrowExt4() bool {
 	return caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// mount makes a Pod that uses the claim and waits until it is mounted. With no
-// node, placement chooses.
+// mount creates a Pod that uses the claim and waits until the claim is mounted.
+// Without a node, the placement controller chooses one.
 func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -149,7 +149,7 @@ func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
 	}
 	err := follow(ctx, podSource(d.client, "default"), name, func(p *corev1.Pod) (bool, error) {
 		if p == nil {
-			return false, fmt.Errorf("pod %s went away", name)
+			return false, fmt.Errorf("pod %s was deleted by somebody else", name)
 		}
 		d.path = pathIn(p, "data")
 		return mounted(p), nil
@@ -158,12 +158,12 @@ func (d *demo) mount(ctx context.Context, name, node string) (string, error) {
 		return "", err
 	}
 	if !slices.Contains(mountsBelow(d.dir), d.path) {
-		return "", fmt.Errorf("the node says that it is mounted at %q, but nothing is", d.path)
+		return "", fmt.Errorf("the node reports a mount at %q, but the mount table has none", d.path)
 	}
 	return "", nil
 }
 
-// pathIn returns where the Pod's volume is mounted, as its condition says.
+// pathIn returns the path of the Pod's volume in the Pod's condition.
 func pathIn(p *corev1.Pod, name string) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type != volume.ConditionVolumesMounted {
@@ -197,13 +197,13 @@ func (d *demo) write(context.Context) (string, error) {
 func (d *demo) unmount(ctx context.Context, name string) error {
 	pod, err := d.client.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return unless(notFound(err), err)
+		return unlessExpected(notFound(err), err)
 	}
 	return deletePod(ctx, d.client, pod)
 }
 
-// join starts a second node agent, over the same pool, as another host of a
-// shared storage would.
+// join starts a second node agent with the same pool, like another host with shared
+// storage.
 func (d *demo) join(ctx context.Context) (string, error) {
 	invitation := exec.CommandContext(ctx, d.standalone, "invite", demoSecond, "--data-dir", d.data())
 	identity, err := invitation.Output()
@@ -241,7 +241,7 @@ func (d *demo) read(context.Context) (string, error) {
 		return "", err
 	}
 	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != d.sum {
-		return "", fmt.Errorf("the checksum differs from what was written")
+		return "", fmt.Errorf("the checksum differs from that of the written file")
 	}
 	return "the checksum is the same", nil
 }
@@ -261,7 +261,7 @@ func (d *demo) grow(ctx context.Context) (string, error) {
 	err = follow(ctx, source[*corev1.PersistentVolumeClaim]{get: claims.Get, watch: claims.Watch}, demoClaim,
 		func(c *corev1.PersistentVolumeClaim) (bool, error) {
 			if c == nil {
-				return false, fmt.Errorf("the claim went away")
+				return false, fmt.Errorf("the claim was deleted by somebody else")
 			}
 			have := c.Status.Capacity[corev1.ResourceStorage]
 			return have.Cmp(want) >= 0, nil
@@ -269,13 +269,13 @@ func (d *demo) grow(ctx context.Context) (string, error) {
 	return demoSize + " to " + demoGrown, err
 }
 
-func (d *demo) grown(context.Context) (string, error) {
+func (d *demo) checkGrown(context.Context) (string, error) {
 	size, err := fileSystemSize(d.path)
 	if err != nil {
 		return "", err
 	}
 	if size < d.size+d.size/2 {
-		return "", fmt.Errorf("the claim says %s, but the mounted file system went from %d to %d bytes only",
+		return "", fmt.Errorf("the claim has %s, but the mounted filesystem was expanded only from %d to %d bytes",
 			demoGrown, d.size, size)
 	}
 	return fmt.Sprintf("%d to %d MiB for files", d.size>>20, size>>20), nil
@@ -298,7 +298,7 @@ func (d *demo) remove(ctx context.Context) (string, error) {
 	claims := d.client.CoreV1().PersistentVolumeClaims("default")
 	claim, err := claims.Get(ctx, demoClaim, metav1.GetOptions{})
 	if err != nil {
-		return "", unless(notFound(err), err)
+		return "", unlessExpected(notFound(err), err)
 	}
 	if err := claims.Delete(ctx, demoClaim, metav1.DeleteOptions{}); err != nil && !notFound(err) {
 		return "", err

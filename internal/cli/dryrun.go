@@ -26,27 +26,27 @@ import (
 	"volplane.dev/volplane/internal/decide/why"
 )
 
-// rehearsal is objects that are not there, put among those that are.
-type rehearsal struct {
+// simulation holds the objects of a dry run together with those of the cluster.
+type simulation struct {
 	*reading
 	objects *objects
-	// spaces are the namespaces among the objects.
+	// spaces are the namespaces that the file would create.
 	spaces map[string]bool
-	// refused are the answers about objects that the API server does not take.
+	// refused are the answers about objects that the API server refuses.
 	refused []chain.Chain
-	// told are the claims and Pods to explain, and the other objects.
-	told []rehearsed
-	// notes say what was not looked at.
+	// candidates are the objects that would be created.
+	candidates []candidate
+	// notes say what the answer leaves out.
 	notes []string
 }
 
-// rehearsed is an object that would be made.
-type rehearsed struct {
+// candidate is an object that would be created.
+type candidate struct {
 	kind     string
 	ns, name string
 }
 
-// whyDryRun tells what would happen if the objects of a file were created.
+// whyDryRun explains what would happen if the objects of a file were created.
 func (s *shell) whyDryRun(ctx context.Context, q question) error {
 	docs, err := s.manifests(q.file)
 	if err != nil {
@@ -60,31 +60,32 @@ func (s *shell) whyDryRun(ctx context.Context, q question) error {
 	if err != nil {
 		return err
 	}
-	r := &rehearsal{reading: newReading(client), objects: o, spaces: map[string]bool{}}
+	r := &simulation{reading: newReading(client), objects: o, spaces: map[string]bool{}}
 	for _, doc := range docs {
 		if doc.GetKind() == "Namespace" {
 			r.spaces[doc.GetName()] = true
 		}
 	}
 	for i, doc := range docs {
-		if err := r.make(ctx, doc, i); err != nil {
+		if err := r.addObject(ctx, doc, i); err != nil {
 			return err
 		}
 	}
 	for _, n := range r.notes {
 		fmt.Fprintln(s.Err, "note:", n)
 	}
-	if len(r.told)+len(r.refused) == 0 {
+	if len(r.candidates)+len(r.refused) == 0 {
 		return fmt.Errorf("%s holds nothing that can be explained: use %s", q.file, strings.Join(explained(), ", "))
 	}
-	if err := r.surround(ctx, ns); err != nil {
+	if err := r.readDependencies(ctx, ns); err != nil {
 		return err
 	}
-	return s.tellAll(r, ns, q)
+	return s.reportAnswers(r, ns, q)
 }
 
-// tellAll prints the answers, and ends with an error unless all would be served.
-func (s *shell) tellAll(r *rehearsal, ns string, q question) error {
+// reportAnswers prints the answers, and returns errProblem unless all objects would be
+// served.
+func (s *shell) reportAnswers(r *simulation, ns string, q question) error {
 	served, chains := true, r.answers()
 	for i, c := range chains {
 		if i > 0 && q.output == "" {
@@ -112,24 +113,24 @@ func (s *shell) tellAll(r *rehearsal, ns string, q question) error {
 	return nil
 }
 
-// make has the API server check and default an object, if the user may create such a
-// one, and puts it among the others.
-func (r *rehearsal) make(ctx context.Context, doc *unstructured.Unstructured, n int) error {
+// addObject has the API server validate and default an object if the user may create it,
+// and adds it to the simulation.
+func (r *simulation) addObject(ctx context.Context, doc *unstructured.Unstructured, n int) error {
 	m, err := r.objects.mapping(doc.GroupVersionKind())
 	if err != nil {
 		return err
 	}
 	k, known := kindNamed(m.GroupVersionKind.Kind)
 	if !known || k.group != m.GroupVersionKind.Group {
-		r.notes = append(r.notes, printedType(m)+"/"+doc.GetName()+" is left out: why knows nothing of its kind")
+		r.notes = append(r.notes, printedType(m)+"/"+doc.GetName()+" is left out: why does not know its kind")
 		return nil
 	}
-	ns := r.objects.settle(m, doc)
+	ns := r.objects.setNamespace(m, doc)
 	subject := k.name + "/" + doc.GetName() + doc.GetGenerateName()
 	doc.SetUID(types.UID(fmt.Sprintf("dry-run-%d", n)))
 	switch made, err := r.created(ctx, m, doc, ns); {
 	case apierrors.IsAlreadyExists(err):
-		r.refused = append(r.refused, dryrun.Refused(subject, "it exists already; ask for it without --dry-run"))
+		r.refused = append(r.refused, dryrun.Refused(subject, "it exists already; ask about it without --dry-run"))
 		return nil
 	case err != nil && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
 		r.refused = append(r.refused, dryrun.Refused(subject, err.Error()))
@@ -146,13 +147,13 @@ func (r *rehearsal) make(ctx context.Context, doc *unstructured.Unstructured, n 
 	return r.put(k, doc)
 }
 
-// created returns what the API server would make of an object; nil if it cannot be
-// asked.
-func (r *rehearsal) created(ctx context.Context, m *meta.RESTMapping, doc *unstructured.Unstructured,
+// created returns the object that the API server would create; nil if the server
+// cannot be asked.
+func (r *simulation) created(ctx context.Context, m *meta.RESTMapping, doc *unstructured.Unstructured,
 	ns string,
 ) (*unstructured.Unstructured, error) {
 	if r.spaces[ns] {
-		return nil, nil // there is no such namespace yet
+		return nil, nil // the namespace does not exist yet
 	}
 	review, err := r.client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
 		&authorizationv1.SelfSubjectAccessReview{
@@ -162,7 +163,7 @@ func (r *rehearsal) created(ctx context.Context, m *meta.RESTMapping, doc *unstr
 		}, metav1.CreateOptions{})
 	if err == nil && !review.Status.Allowed {
 		r.notes = append(r.notes, "you may not create "+printedType(m)+"/"+doc.GetName()+
-			", so the API server was not asked whether it takes it")
+			", so the API server was not asked to validate it")
 		return nil, nil
 	}
 	plain := doc.DeepCopy()
@@ -171,8 +172,8 @@ func (r *rehearsal) created(ctx context.Context, m *meta.RESTMapping, doc *unstr
 	return r.objects.at(m, ns).Create(ctx, plain, o)
 }
 
-// put adds an object as it would be just after its creation.
-func (r *rehearsal) put(k kind, doc *unstructured.Unstructured) error {
+// put adds an object with the status that it would have after its creation.
+func (r *simulation) put(k kind, doc *unstructured.Unstructured) error {
 	doc.SetCreationTimestamp(metav1.NewTime(r.Now))
 	var err error
 	switch k.name {
@@ -206,17 +207,17 @@ func (r *rehearsal) put(k kind, doc *unstructured.Unstructured) error {
 		err = bad
 		add(r.reading, &r.Namespaces, n)
 	default:
-		r.notes = append(r.notes, k.name+"/"+doc.GetName()+" is left out: nobody makes such objects by hand")
+		r.notes = append(r.notes, k.name+"/"+doc.GetName()+" is left out: users do not create such objects")
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("read %s/%s: %w", k.name, doc.GetName(), err)
 	}
-	r.told = append(r.told, rehearsed{k.name, doc.GetNamespace(), doc.GetName()})
+	r.candidates = append(r.candidates, candidate{k.name, doc.GetNamespace(), doc.GetName()})
 	return nil
 }
 
-// cmpPtr returns a pointer, or one to the value if it is nil.
+// cmpPtr returns a pointer to a copy of *p, or to other if p is nil.
 func cmpPtr[T any](p *T, other T) *T { return ptr.To(ptr.Deref(p, other)) }
 
 func typed[T any](doc *unstructured.Unstructured) (*T, error) {
@@ -224,12 +225,13 @@ func typed[T any](doc *unstructured.Unstructured) (*T, error) {
 	return out, runtime.DefaultUnstructuredConverter.FromUnstructured(doc.Object, out)
 }
 
-// surround reads what the objects depend on, and puts them among that.
-func (r *rehearsal) surround(ctx context.Context, ns string) error {
+// readDependencies reads the objects on which the candidates depend, and adds the
+// candidates to them.
+func (r *simulation) readDependencies(ctx context.Context, ns string) error {
 	own := r.Objects
 	spaces := []string{ns}
 	var reads []read
-	for _, t := range r.told {
+	for _, t := range r.candidates {
 		if t.ns != "" && !slices.Contains(spaces, t.ns) {
 			spaces = append(spaces, t.ns)
 		}
@@ -262,23 +264,23 @@ func keys(claims []*corev1.PersistentVolumeClaim) []string {
 	return out
 }
 
-// answers explains the objects that are refused, and then the others. A claim that a Pod
-// among them uses is explained with the Pod; a class, a driver or a volume only if
-// there is neither.
-func (r *rehearsal) answers() []chain.Chain {
+// answers explains the refused objects, and then the others. A claim that a new Pod uses
+// is explained with the Pod. A class, a driver or a volume is explained only if the
+// file has neither claims nor Pods.
+func (r *simulation) answers() []chain.Chain {
 	out := slices.Clone(r.refused)
 	covered := map[string]bool{}
 	for _, p := range r.Pods {
 		for _, name := range cluster.ClaimNames(p) {
-			if slices.Contains(r.told, rehearsed{"pod", p.Namespace, p.Name}) {
+			if slices.Contains(r.candidates, candidate{"pod", p.Namespace, p.Name}) {
 				covered[p.Namespace+"/"+name] = true
 			}
 		}
 	}
-	users := slices.ContainsFunc(r.told, func(t rehearsed) bool { return t.kind == "pvc" || t.kind == "pod" })
-	for _, t := range r.told {
+	users := slices.ContainsFunc(r.candidates, func(t candidate) bool { return t.kind == "pvc" || t.kind == "pod" })
+	for _, t := range r.candidates {
 		k, known := kindNamed(t.kind)
-		if !known || t.kind == "pvc" && covered[t.ns+"/"+t.name] || users && !k.spaced {
+		if !known || t.kind == "pvc" && covered[t.ns+"/"+t.name] || users && !k.namespaced {
 			continue
 		}
 		if c, ok := k.tell(why.Of(r.Objects), t.ns, t.name); ok {
@@ -288,5 +290,5 @@ func (r *rehearsal) answers() []chain.Chain {
 	return out
 }
 
-// errDryRun refuses a file without the word that says that nothing is made.
+// errDryRun refuses a file without --dry-run.
 var errDryRun = errors.New("-f needs --dry-run: why never creates anything")

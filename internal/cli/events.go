@@ -10,14 +10,16 @@ import (
 	"volplane.dev/volplane/internal/decide/bind"
 )
 
-// maxAsked is of how many objects the events are read one by one. The server looks
-// through all events of a namespace for each: of more, they are read at once.
+// maxAsked is the number of objects up to which events are read object by object.
+// For each such request the server scans all events of the namespace, so for more
+// objects all events are read at once.
 const maxAsked = 8
 
-// involved is an object that there may be events about; space is where these are.
+// involved is an object that events may be about; space is the namespace of the
+// events.
 type involved struct{ space, kind, name string }
 
-// warningsAbout reads the warnings about all objects that concern a question.
+// warningsAbout reads the warnings about all objects of a question.
 func (r *reading) warningsAbout(ctx context.Context) error {
 	bySpace := map[string][]involved{}
 	for _, o := range r.involved() {
@@ -26,18 +28,18 @@ func (r *reading) warningsAbout(ctx context.Context) error {
 	var reads []read
 	for space, objects := range bySpace {
 		if len(objects) > maxAsked {
-			reads = append(reads, r.warned(space, ""))
+			reads = append(reads, r.warningsMatching(space, ""))
 			continue
 		}
 		for _, o := range objects {
-			reads = append(reads, r.warned(space, ",involvedObject.kind="+o.kind+",involvedObject.name="+o.name))
+			reads = append(reads, r.warningsMatching(space, ",involvedObject.kind="+o.kind+",involvedObject.name="+o.name))
 		}
 	}
 	return r.together(ctx, reads...)
 }
 
-// involved returns what is asked about, the claims that were read, their Pods and
-// classes, the volumes, and the attachments of these.
+// involved returns the objects of the question, the claims that were read, their
+// Pods and classes, the volumes, and the attachments of the volumes.
 func (r *reading) involved() []involved {
 	out, claims, classes := slices.Clone(r.asked), map[string]bool{}, map[string]bool{}
 	for _, c := range r.Claims {

@@ -18,12 +18,12 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// reading collects the objects that an explanation needs with plain reads.
+// reading collects the objects that an explanation needs from the API.
 type reading struct {
 	client kubernetes.Interface
-	// mu guards the objects while several reads are under way.
+	// mu guards the objects while several reads are in flight.
 	mu sync.Mutex
-	// asked are objects that the question is about, beside claims and volumes.
+	// asked are the objects of the question other than claims and volumes.
 	asked []involved
 	state.Objects
 }
@@ -32,8 +32,8 @@ func newReading(client kubernetes.Interface) *reading {
 	return &reading{client: client, Objects: state.Objects{Now: time.Now()}}
 }
 
-// all reads everything of one namespace, or of all when ns is empty, with the volumes
-// and nodes of the cluster.
+// all reads all objects of one namespace, or of all if ns is empty, and the volumes and
+// nodes of the cluster.
 func (r *reading) all(ctx context.Context, ns string) error {
 	err := r.together(ctx, r.claims(ns), r.volumes, r.attachments, r.pods(ns), r.cluster, r.making(ns), r.moves,
 		r.warnings(ns))
@@ -41,12 +41,12 @@ func (r *reading) all(ctx context.Context, ns string) error {
 	return err
 }
 
-// read adds some objects to a reading.
+// read adds objects of one request to a reading.
 type read func(context.Context) error
 
-// hosted takes volumes of drivers of a host for what a control plane takes them for
-// that has such a host. In a cluster whose own controllers serve them nobody says that
-// there is one.
+// hosted presents FlexVolumes as CSI volumes, as a control plane with a bridge does. In
+// a cluster whose own controllers serve FlexVolumes, no Node has notes of a bridge,
+// and FlexVolumes stay as they are.
 func (r *reading) hosted() {
 	if !slices.ContainsFunc(r.Nodes, func(n *corev1.Node) bool { return n.Annotations[volume.AnnDriverNotes] != "" }) {
 		return
@@ -60,13 +60,13 @@ func (r *reading) hosted() {
 	}
 }
 
-// making reads for which claims provisioners have begun, in whatever namespace
-// each keeps that. Who may not read it is told the rest.
+// making reads the intents of provisioners, which may be in any namespace. Without the
+// right to read them it reads none.
 func (r *reading) making(ns string) read {
-	return func(ctx context.Context) error { return r.begun(ctx, ns) }
+	return func(ctx context.Context) error { return r.readIntents(ctx, ns) }
 }
 
-func (r *reading) begun(ctx context.Context, ns string) error {
+func (r *reading) readIntents(ctx context.Context, ns string) error {
 	logs, err := every[*corev1.ConfigMap](ctx, "intents", metav1.ListOptions{LabelSelector: volume.LabelIntents},
 		r.client.CoreV1().ConfigMaps(metav1.NamespaceAll).List)
 	if apierrors.IsForbidden(err) {
@@ -86,8 +86,8 @@ func (r *reading) begun(ctx context.Context, ns string) error {
 	return nil
 }
 
-// leases reads which programs live. Sidecars have theirs in any namespace. Who may
-// not read them is told the rest.
+// leases reads the Leases of programs, which may be in any namespace. Without the right
+// to read them it reads none.
 func (r *reading) leases(ctx context.Context) (err error) {
 	r.Leases, err = every[*coordinationv1.Lease](ctx, "leases", metav1.ListOptions{},
 		r.client.CoordinationV1().Leases(metav1.NamespaceAll).List)
@@ -97,7 +97,7 @@ func (r *reading) leases(ctx context.Context) (err error) {
 	return err
 }
 
-// room reads whether the control plane has room for new objects.
+// room reads whether the control plane refuses new objects for lack of space.
 func (r *reading) room(ctx context.Context) error {
 	if told, ok := readRoom(ctx, r.client); ok && told.Refuses {
 		r.Full = &volume.Because{Reason: volume.Reason(told.Reason), Message: told.Message, Next: told.Next}
@@ -105,8 +105,8 @@ func (r *reading) room(ctx context.Context) error {
 	return nil
 }
 
-// warnings reads the warnings of a namespace, and those about volumes, which
-// the API keeps in namespace default.
+// warnings reads the warnings of a namespace, and those about volumes, which are in
+// namespace default.
 func (r *reading) warnings(ns string) read {
 	return func(ctx context.Context) error {
 		spaces := []string{ns}
@@ -114,7 +114,7 @@ func (r *reading) warnings(ns string) read {
 			spaces = append(spaces, metav1.NamespaceDefault)
 		}
 		for _, ns := range spaces {
-			if err := r.warned(ns, "")(ctx); err != nil {
+			if err := r.warningsMatching(ns, "")(ctx); err != nil {
 				return err
 			}
 		}
@@ -122,19 +122,19 @@ func (r *reading) warnings(ns string) read {
 	}
 }
 
-// warned reads the warnings of one namespace that a field selector fits.
-func (r *reading) warned(ns, selector string) read {
+// warningsMatching reads the warnings of one namespace that match a field selector.
+func (r *reading) warningsMatching(ns, selector string) read {
 	return func(ctx context.Context) error {
 		o := metav1.ListOptions{FieldSelector: "type=" + corev1.EventTypeWarning + selector}
 		events, err := every[*corev1.Event](ctx, "events", o, r.client.CoreV1().Events(ns).List)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.Warnings = append(r.Warnings, events...)
-		slices.SortStableFunc(r.Warnings, func(a, b *corev1.Event) int { return seen(a).Compare(seen(b)) })
+		slices.SortStableFunc(r.Warnings, func(a, b *corev1.Event) int { return lastSeen(a).Compare(lastSeen(b)) })
 		return err
 	}
 }
 
-func seen(e *corev1.Event) time.Time {
+func lastSeen(e *corev1.Event) time.Time {
 	return cmp.Or(e.LastTimestamp.Time, e.EventTime.Time, e.CreationTimestamp.Time)
 }

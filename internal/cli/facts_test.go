@@ -16,9 +16,9 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestWhatIsBegunIsReadEverywhere: each provisioner's log counts, in whatever
-// namespace it is; and who may not read them knows that.
-func TestWhatIsBegunIsReadEverywhere(t *testing.T) {
+// TestIntentsOfAllNamespacesAreRead: the intents of every provisioner are read,
+// whatever their namespace; a user without the right to read them is told so.
+func TestIntentsOfAllNamespacesAreRead(t *testing.T) {
 	log := func(namespace, name, uid string) *corev1.ConfigMap {
 		meta := metav1.ObjectMeta{
 			Namespace: namespace, Name: name + "-1", Labels: map[string]string{volume.LabelIntents: name},
@@ -33,7 +33,7 @@ func TestWhatIsBegunIsReadEverywhere(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "storage", Name: "other"}, Data: map[string]string{"c": "{}"},
 		})
 	r := newReading(client)
-	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || r.MakingHidden || len(r.Begun) != 2 ||
+	if err := r.readIntents(t.Context(), metav1.NamespaceAll); err != nil || r.MakingHidden || len(r.Begun) != 2 ||
 		r.Begun[0].Claim.UID == r.Begun[1].Claim.UID {
 		t.Errorf("begun are %v, hidden %v, %v", r.Begun, r.MakingHidden, err)
 	}
@@ -41,14 +41,14 @@ func TestWhatIsBegunIsReadEverywhere(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "", nil)
 	})
 	r = newReading(client)
-	if err := r.begun(t.Context(), metav1.NamespaceAll); err != nil || !r.MakingHidden {
+	if err := r.readIntents(t.Context(), metav1.NamespaceAll); err != nil || !r.MakingHidden {
 		t.Errorf("hidden %v, %v", r.MakingHidden, err)
 	}
 }
 
-// TestStatusNamesWhatIsNotSettled: what drivers were asked for long ago and is
-// not there, and since when.
-func TestStatusNamesWhatIsNotSettled(t *testing.T) {
+// TestStatusNamesUnresolvedIntents: status counts volumes whose creation has no known
+// outcome for some time, and names the oldest.
+func TestStatusNamesUnresolvedIntents(t *testing.T) {
 	const in = `{"driver":"d.example.com","name":"pvc-%[1]s","claim":{"namespace":"ns","name":"c","uid":"%[1]s"},"begun":"%[2]s"}`
 	log := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "l-1", Labels: map[string]string{volume.LabelIntents: "l"}},
@@ -62,7 +62,8 @@ func TestStatusNamesWhatIsNotSettled(t *testing.T) {
 	}{
 		{
 			log,
-			"being made   2, the first for claim ns/c by driver d.example.com since 2026-01-02 03:04:05 UTC: volplane why -A\n",
+			"unresolved   2, the first for claim ns/c at driver d.example.com since 2026-01-02 03:04:05 UTC. " +
+				"See: volplane why -A\n",
 		},
 		{&corev1.ConfigMap{}, ""},
 	} {

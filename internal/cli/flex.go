@@ -13,20 +13,20 @@ import (
 	"volplane.dev/volplane/internal/flex"
 )
 
-// defaultFlexRoot is the root directory of a bridge unless it is told otherwise.
+// defaultFlexRoot is the default root directory of a bridge.
 const defaultFlexRoot = "/var/lib/volplane-flex"
 
 func (s *shell) flexCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "flex",
-		Short: "Install, list and try FlexVolume drivers: volumes by scripts",
-		Long: `Install, list and try FlexVolume drivers: executables that attach and mount
-volumes, one operation for each start.
+		Short: "Install, list and test FlexVolume drivers",
+		Long: `Install, list and test FlexVolume drivers: executables that are run once for
+each operation to attach or mount a volume.
 
 A driver example.com/lofs is the file example.com~lofs/lofs in the plugin
-directory. Without --dir that is the directory in which the host of this
-machine looks: volplane's own, or else the kubelet's.`,
-		Example: `  volplane flex init example.com/files      # a driver to begin with, and its test
+directory. The default plugin directory is the one that is in use on this
+machine: volplane's, or else the kubelet's.`,
+		Example: `  volplane flex init example.com/files      # write a driver to start from, and its test
   volplane flex install example.com/files files/files
   volplane flex list`,
 		Args: cobra.NoArgs,
@@ -38,7 +38,7 @@ machine looks: volplane's own, or else the kubelet's.`,
 	return c
 }
 
-// flexFlags are what several commands about drivers take.
+// flexFlags are the flags of several commands about drivers.
 type flexFlags struct {
 	flex.Options
 	output string
@@ -46,38 +46,39 @@ type flexFlags struct {
 
 func (f *flexFlags) register(c *cobra.Command) {
 	p := c.Flags()
-	p.StringVar(&f.Dir, "dir", "", "plugin directory (default the one in which the host of this machine looks)")
-	p.StringVar(&f.RootDir, "root-dir", "", "root directory of the bridge that may run here (default that of the one "+
-		"that looks in the plugin directory, else "+defaultFlexRoot+")")
-	p.StringVarP(&f.output, "output", "o", "", "form of the output: wide, name, json, yaml")
+	p.StringVar(&f.Dir, "dir", "", "plugin directory (default the one in use on this machine)")
+	p.StringVar(&f.RootDir, "root-dir", "", "root directory of the bridge on this machine (default that of the "+
+		"bridge that uses the plugin directory, else "+defaultFlexRoot+")")
+	p.StringVarP(&f.output, "output", "o", "", "output format: wide, name, json, yaml")
 	_ = c.MarkFlagDirname("dir")
 	_ = c.MarkFlagDirname("root-dir")
 	_ = c.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"wide", "name", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// flexOptions are the options, and which control plane is meant.
+// flexOptions returns the options with the data directory of the control plane.
 func (s *shell) flexOptions(f flexFlags) flex.Options {
 	o := f.Options
 	o.DataDir = s.flags.dataDir
 	return o
 }
 
-// check refuses forms of output that there are not.
+// check refuses unknown output formats.
 func (f *flexFlags) check() error {
 	_, err := printer(f.output)
 	return err
 }
 
-// whole prints a value if the output is to be one.
-func (s *shell) whole(output string, v any) (printed bool, err error) {
+// printStructured prints a value as JSON or YAML if the output format is one of
+// these, and says whether it did.
+func (s *shell) printStructured(output string, v any) (printed bool, err error) {
 	if output != "json" && output != "yaml" {
 		return false, nil
 	}
 	return true, s.printValue(v, output)
 }
 
-// completeDriver offers the drivers that are installed as the first argument.
+// completeDriver offers the installed drivers as the first argument.
 func (s *shell) completeDriver(c *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault
@@ -95,9 +96,9 @@ func (s *shell) completeDriver(c *cobra.Command, args []string, _ string) ([]str
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// printFindings prints what checks found; what is well only when all is asked
-// for. Paths below dir are told as they are in there; where there are none, there
-// is no column for them.
+// printFindings prints the findings of checks; with wide also those without a
+// problem. Paths below dir are printed relative to it; if no finding has a path,
+// the table has no column for it.
 func printFindings(out io.Writer, all []decide.Finding, dir string, wide bool) error {
 	shown := slices.DeleteFunc(slices.Clone(all), func(f decide.Finding) bool { return f.Level == decide.Pass && !wide })
 	paths := slices.ContainsFunc(shown, func(f decide.Finding) bool { return f.Path != "" })
@@ -121,7 +122,7 @@ func printFindings(out io.Writer, all []decide.Finding, dir string, wide bool) e
 	return w.Flush()
 }
 
-// sentence returns what a check found and what to do about it.
+// sentence returns the message of a finding and what to do about it.
 func sentence(f decide.Finding) string {
 	if f.Next == "" {
 		return f.Message

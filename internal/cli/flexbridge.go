@@ -15,25 +15,25 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// BridgeOptions say how the FlexVolume drivers of a host are served.
+// BridgeOptions configure the bridge that serves the FlexVolume drivers of a host.
 type BridgeOptions = flex.BridgeOptions
 
-// translation shows volumes of another kind as CSI volumes.
+// translation presents FlexVolumes as CSI volumes.
 func translation() kube.Translation { return flex.Translation() }
 
-// bridgeFlags are those of a node agent that has FlexVolume drivers beside it.
+// bridgeFlags are the flags of a node agent that also runs a bridge.
 type bridgeFlags struct{ plugins, root, config string }
 
 func (b *bridgeFlags) register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&b.plugins, "volume-plugin-dir", "",
-		"serve the FlexVolume drivers in this directory, and mount FlexVolumes")
+		"plugin directory of FlexVolume drivers (default: FlexVolumes are not served)")
 	f.StringVar(&b.root, "flex-root-dir", defaultFlexRoot,
-		"directory of their mounts and records; its path has three parts")
-	f.StringVar(&b.config, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
+		"directory for mounts and records of FlexVolume drivers; its path must have three components")
+	f.StringVar(&b.config, "flex-config", "", "configuration file with the FlexVolume drivers that Pods may use")
 }
 
-// options are those of a node's bridge, nil where there is none.
+// options returns the options of a node's bridge; nil if it has none.
 func (b *bridgeFlags) options(node, root string, log *slog.Logger) *BridgeOptions {
 	if b.plugins == "" {
 		return nil
@@ -50,16 +50,17 @@ func (s *shell) flexBridgeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bridge",
 		Short: "Serve the FlexVolume drivers of this host as CSI drivers",
-		Long: `Serve each FlexVolume driver of this host as a CSI driver, until it is told to
-end: example.com/lofs becomes lofs.example.com. Volumes stay mounted when it ends.
-The control plane of 'volplane up' does this by itself; in a cluster of
-Kubernetes it runs on each node, as root on the host.
+		Long: `Serve each FlexVolume driver of this host as a CSI driver until terminated:
+example.com/lofs becomes lofs.example.com. Volumes stay mounted when the command
+ends. 'volplane up' includes a bridge; in a Kubernetes cluster, run this command
+on each node, as root on the host.
 
-Drivers are found, and found anew, as they are installed, changed and removed.
+The bridge watches the plugin directory for drivers that are installed, changed
+or removed.
 
-A CSI driver needs its CSIDriver object, from which Kubernetes knows whether it
-attaches. With --objects they are made, with the rights of the kubeconfig, and
-the Node says which drivers there are and what is wrong with them.`,
+A CSI driver needs a CSIDriver object, which says whether the driver attaches.
+With --objects the bridge creates these objects, with the rights of the
+kubeconfig, and writes the state of the drivers into annotations of the Node.`,
 		Example: `  volplane flex bridge --node $(hostname)
   volplane flex bridge --node n2 --socket-dir /var/lib/volplane/node/plugins \
       --plugin-registration-path /var/lib/volplane/node/plugins_registry`,
@@ -67,16 +68,17 @@ the Node says which drivers there are and what is wrong with them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.flexBridge(cmd.Context(), o, objects) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.Node, "node", "", "name of this host's Node (default the host's name)")
+	f.StringVar(&o.Node, "node", "", "name of this host's Node (default the host name)")
 	f.StringVar(&o.PluginDir, "dir", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
-		"directory of the drivers, which is made")
-	f.StringVar(&o.RootDir, "root-dir", defaultFlexRoot, "directory of mounts and records; its path has three parts")
+		"plugin directory; it is created if it does not exist")
+	f.StringVar(&o.RootDir, "root-dir", defaultFlexRoot,
+		"directory for mounts and records; its path must have three components")
 	f.StringVar(&o.SocketDir, "socket-dir", filepath.Join(volume.KubeletDir, "plugins"),
-		"where each driver gets a directory with its socket")
+		"directory in which each driver gets a directory with its socket")
 	f.StringVar(&o.RegistryDir, "plugin-registration-path", filepath.Join(volume.KubeletDir, "plugins_registry"),
 		"the node agent's directory of registration sockets")
-	f.StringVar(&o.ConfigFile, "config", "", "file that says which drivers Pods may use, and how")
-	f.BoolVar(&objects, "objects", false, "make the CSIDriver objects, and annotate the Node")
+	f.StringVar(&o.ConfigFile, "config", "", "configuration file with the drivers that Pods may use")
+	f.BoolVar(&objects, "objects", false, "create the CSIDriver objects, and annotate the Node")
 	return c
 }
 
@@ -85,13 +87,13 @@ func (s *shell) flexBridge(ctx context.Context, o BridgeOptions, objects bool) e
 		"dir": o.PluginDir, "root-dir": o.RootDir, "socket-dir": o.SocketDir, "plugin-registration-path": o.RegistryDir,
 	} {
 		if !filepath.IsAbs(path) {
-			return fmt.Errorf("--%s %q is no absolute path", flag, path)
+			return fmt.Errorf("--%s %q is not an absolute path", flag, path)
 		}
 	}
 	if o.Node == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			return fmt.Errorf("the name of this host is not known: %w; name its Node with --node", err)
+			return fmt.Errorf("find the name of this host: %w; set the name of its Node with --node", err)
 		}
 		o.Node = strings.ToLower(name)
 	}

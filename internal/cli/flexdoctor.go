@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/flex"
 )
 
-// maxSecretFile bounds what is read of a secret: it has to be an argument.
+// maxSecretFile limits the size of a secret, which becomes part of an argument.
 const maxSecretFile = 1 << 20
 
 type doctorFlags struct {
@@ -26,12 +26,13 @@ func (s *shell) flexDoctorCommand() *cobra.Command {
 	var d doctorFlags
 	c := &cobra.Command{
 		Use:   "doctor NAME|FILE",
-		Short: "Examine a driver with real mounts, and say what hosts cannot live with",
-		Long: `Examine a driver: call it as hosts do, and as no host should, with real mounts
-in a scratch directory that is removed at the end. Give the options that a
-volume of it needs. With --grow-to the volume is also made larger, and stays so.
+		Short: "Test a driver with real mounts",
+		Long: `Test a driver with real mounts in a scratch directory, which is removed at the
+end. The command calls the driver as hosts do, and also in ways that hosts
+should not. Set the options that a volume of the driver needs. With --grow-to
+the volume is also expanded, and keeps the new size.
 
-Exit codes: 0 no check failed, 1 it could not be examined, 2 a check failed.`,
+Exit codes: 0 no check failed, 1 the driver could not be tested, 2 a check failed.`,
 		Example: `  volplane flex doctor files/files
   volplane flex doctor example.com/lofs --option file=try --option size=400Mi --fstype xfs --grow-to 600Mi
   volplane flex doctor ./lofs -o json`,
@@ -43,17 +44,17 @@ Exit codes: 0 no check failed, 1 it could not be examined, 2 a check failed.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&d.Dir, "dir", "", "plugin directory (default the one in which the host of this machine looks)")
-	f.StringArrayVar(&d.options, "option", nil, "KEY=VALUE: an option of the volume; may be repeated")
-	f.StringArrayVar(&d.secrets, "secret-file", nil, "KEY=FILE: a value of the volume's Secret; may be repeated")
+	f.StringVar(&d.Dir, "dir", "", "plugin directory (default the one in use on this machine)")
+	f.StringArrayVar(&d.options, "option", nil, "option of the volume, as KEY=VALUE; may be repeated")
+	f.StringArrayVar(&d.secrets, "secret-file", nil, "value of the volume's Secret, as KEY=FILE; may be repeated")
 	f.StringVar(&d.FSType, "fstype", "", "filesystem of the volume")
-	f.StringVar(&d.growTo, "grow-to", "", "size to which the volume is made larger, as 2Gi (default: it is not)")
-	f.StringVarP(&d.output, "output", "o", "", "form of the output: json or yaml")
+	f.StringVar(&d.growTo, "grow-to", "", "expand the volume to this size, such as 2Gi")
+	f.StringVarP(&d.output, "output", "o", "", "output format: json or yaml")
 	_ = c.MarkFlagDirname("dir")
 	return c
 }
 
-// volume reads what the flags say about the volume.
+// volume parses the flags that describe the volume.
 func (d *doctorFlags) volume() (err error) {
 	if d.Options, err = pairs("--option", d.options, func(v string) (string, error) { return v, nil }); err != nil {
 		return err
@@ -82,7 +83,7 @@ func (s *shell) flexDoctor(ctx context.Context, d doctorFlags) error {
 	if err != nil && len(diagnosis.Findings) == 0 {
 		return err
 	}
-	printed, failed := s.whole(d.output, diagnosis)
+	printed, failed := s.printStructured(d.output, diagnosis)
 	if !printed {
 		failed = s.printDiagnosis(diagnosis)
 	}
@@ -117,7 +118,7 @@ func pairs(flag string, all []string, read func(string) (string, error)) (map[st
 func readSecret(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err == nil && (!info.Mode().IsRegular() || info.Size() > maxSecretFile) {
-		err = fmt.Errorf("%s is no file of at most 1 MiB", path)
+		err = fmt.Errorf("%s is not a regular file of at most 1 MiB", path)
 	}
 	if err != nil {
 		return "", err

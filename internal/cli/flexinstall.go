@@ -16,16 +16,18 @@ func (s *shell) flexInstallCommand() *cobra.Command {
 	var watch bool
 	c := &cobra.Command{
 		Use:   "install NAME FILE|DIR",
-		Short: "Install a driver, so that hosts see a whole one at any time",
-		Long: `Install a driver from a file. It is looked at and started with init before any
-host sees it, and takes its place in one step: a host that starts it at this
-moment, and one that starts it after this command was killed, get a whole one.
+		Short: "Install a driver atomically",
+		Long: `Install a driver from a file. The command inspects the file and runs its init
+before any host can see it, and then installs it in one step: a host never runs
+an incomplete driver, even if this command is killed.
 
-A directory is installed outside of the plugin directory, because each file in
-there costs an init; what is in there starts the file of the driver's name.
+A directory is installed outside the plugin directory, because hosts run init
+whenever a file there changes. The plugin directory gets a script that runs the
+executable with the driver's name.
 
-With --watch the command stays, and installs the driver again whenever it is
-not as it should be, also in place of another version: for a container.`,
+With --watch the command keeps running and installs the driver again whenever
+its file is changed or missing, also if it is another version. Use this in a
+container.`,
 		Example: `  volplane flex install example.com/lofs ./lofs
   volplane flex install example.com/lofs /lofs --watch --no-init --dir /exec`,
 		Args:              cobra.ExactArgs(2),
@@ -33,25 +35,25 @@ not as it should be, also in place of another version: for a container.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name, f.Source = args[0], args[1]
 			if watch {
-				return s.flexKeep(cmd.Context(), f)
+				return s.keepInstalled(cmd.Context(), f)
 			}
-			return s.flexDo(cmd.Context(), f, flex.Install)
+			return s.changeDriver(cmd.Context(), f, flex.Install)
 		},
 	}
 	f.register(c)
 	f.registerSource(c)
-	c.Flags().BoolVar(&watch, "watch", false, "stay, and put the driver right whenever it changes")
+	c.Flags().BoolVar(&watch, "watch", false, "keep running, and restore the driver whenever it changes")
 	return c
 }
 
-// registerSource adds the flags of commands that bring a driver.
+// registerSource adds the flags of commands that install a file.
 func (f *flexFlags) registerSource(c *cobra.Command) {
 	p := c.Flags()
 	p.BoolVar(&f.NoInit, "no-init", false,
-		"look at the file only: the driver will run in another root than this, as when a container installs it")
-	p.BoolVar(&f.Force, "force", false, "install it although it does not pass the checks")
+		"do not run the driver's init, for example because a container installs it for its host")
+	p.BoolVar(&f.Force, "force", false, "install it even if checks fail")
 	p.StringVar(&f.PayloadDir, "payload-dir", "",
-		"where directories are installed (default flex-payload beside the plugin directory)")
+		"directory for drivers of several files (default flex-payload beside the plugin directory)")
 }
 
 // completeNewDriver offers files after the name.
@@ -66,15 +68,15 @@ func (s *shell) flexUpgradeCommand() *cobra.Command {
 	var f flexFlags
 	c := &cobra.Command{
 		Use:   "upgrade NAME FILE|DIR",
-		Short: "Replace a driver by another version, also while it is in use",
-		Long: `Replace a driver by another version, as install puts the first one. Calls that
-run go on with the version that they began with. The version before is kept for
+		Short: "Replace a driver by another version",
+		Long: `Replace a driver by another version in one step, also while its volumes are in
+use. Calls in flight continue with the old version. The old version is kept for
 'volplane flex rollback'.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name, f.Source = args[0], args[1]
-			return s.flexDo(cmd.Context(), f, flex.Upgrade)
+			return s.changeDriver(cmd.Context(), f, flex.Upgrade)
 		},
 	}
 	f.register(c)
@@ -86,17 +88,17 @@ func (s *shell) flexRollbackCommand() *cobra.Command {
 	var f flexFlags
 	c := &cobra.Command{
 		Use:               "rollback NAME",
-		Short:             "Exchange a driver and the version before",
+		Short:             "Exchange a driver with its previous version",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name = args[0]
-			return s.flexDo(cmd.Context(), f, flex.Rollback)
+			return s.changeDriver(cmd.Context(), f, flex.Rollback)
 		},
 	}
 	f.register(c)
-	c.Flags().BoolVar(&f.NoInit, "no-init", false, "look at the file only, do not start it")
-	c.Flags().BoolVar(&f.Force, "force", false, "roll back although that version does not pass the checks")
+	c.Flags().BoolVar(&f.NoInit, "no-init", false, "do not run the driver's init")
+	c.Flags().BoolVar(&f.Force, "force", false, "roll back even if checks of that version fail")
 	return c
 }
 
@@ -104,26 +106,26 @@ func (s *shell) flexUninstallCommand() *cobra.Command {
 	var f flexFlags
 	c := &cobra.Command{
 		Use:   "uninstall NAME",
-		Short: "Take a driver away, unless its volumes are in use",
-		Long: `Take a driver away. While its volumes are mounted on this host that is refused,
-because nobody could unmount them; with --force a copy is kept for that. What
-other hosts mount is not known here.`,
+		Short: "Remove a driver",
+		Long: `Remove a driver. The command refuses this while volumes of the driver are
+mounted on this host, because they could not be unmounted any more; with --force
+it keeps a copy for unmounting. It does not check the mounts of other hosts.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: s.completeDriver,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Name = args[0]
-			return s.flexDo(cmd.Context(), f, flex.Uninstall)
+			return s.changeDriver(cmd.Context(), f, flex.Uninstall)
 		},
 	}
 	f.register(c)
 	c.Flags().StringVar(&f.PayloadDir, "payload-dir", "",
-		"where its directory was installed (default flex-payload beside the plugin directory)")
-	c.Flags().BoolVar(&f.Force, "force", false, "take it away although its volumes are in use")
+		"directory for drivers of several files (default flex-payload beside the plugin directory)")
+	c.Flags().BoolVar(&f.Force, "force", false, "remove it even if its volumes are in use")
 	return c
 }
 
-// flexDo does something with one driver and prints what was done.
-func (s *shell) flexDo(
+// changeDriver changes one driver with do and prints the report.
+func (s *shell) changeDriver(
 	ctx context.Context, f flexFlags, do func(context.Context, flex.Options) (flex.Report, error),
 ) error {
 	if err := f.check(); err != nil {
@@ -137,7 +139,7 @@ func (s *shell) flexDo(
 }
 
 func (s *shell) printReport(f flexFlags, r flex.Report) error {
-	if printed, err := s.whole(f.output, r); printed {
+	if printed, err := s.printStructured(f.output, r); printed {
 		return err
 	}
 	if f.output == "name" {
@@ -164,13 +166,13 @@ func (s *shell) printReport(f flexFlags, r flex.Report) error {
 	case r.Loaded != nil:
 		fmt.Fprintf(s.Out, "  bridge     %s\n", r.Loaded.Message)
 	case r.Directory.Host == "kubelet":
-		fmt.Fprintln(s.Out, "  kubelet    calls init when it sees the file; it cannot be asked whether it has")
+		fmt.Fprintln(s.Out, "  kubelet    runs init when it notices the file; it does not tell when")
 	}
 	return printFindings(s.Err, r.Findings, r.Directory.Path, f.output == "wide")
 }
 
-// flexKeep installs a driver and stays until it is told to end.
-func (s *shell) flexKeep(ctx context.Context, f flexFlags) error {
+// keepInstalled installs a driver and restores it until ctx ends.
+func (s *shell) keepInstalled(ctx context.Context, f flexFlags) error {
 	log := s.log().With("driver", f.Name)
 	err := flex.Keep(ctx, s.flexOptions(f), log, func(r flex.Report) {
 		log.Info("driver is in place", "deed", r.Deed, "version", r.Hash, "path", r.Path)

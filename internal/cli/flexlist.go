@@ -17,11 +17,12 @@ func (s *shell) flexListCommand() *cobra.Command {
 	var f flexFlags
 	c := &cobra.Command{
 		Use:   "list [NAME ...]",
-		Short: "Show the drivers of this host: version, state and why, volumes in use",
-		Long: `Show the drivers of this host: version, state and why, volumes in use.
+		Short: "List the drivers of this host",
+		Long: `List the drivers of this host with version, state, reason and number of volumes
+in use.
 
-A bridge that runs here is asked. Without one each driver is started with init
-to find out, and the volumes are those that are mounted.`,
+The information comes from the bridge that runs on this host. Without a bridge,
+the command runs init of each driver and counts its mounted volumes.`,
 		Example: `  volplane flex list
   volplane flex list example.com/lofs -o yaml`,
 		ValidArgsFunction: s.completeDriver,
@@ -44,7 +45,7 @@ func (s *shell) flexList(ctx context.Context, f flexFlags, names []string) error
 	if err := l.Select(names); err != nil {
 		return err
 	}
-	if printed, err := s.whole(f.output, l); printed {
+	if printed, err := s.printStructured(f.output, l); printed {
 		return err
 	}
 	if f.output == "name" {
@@ -78,7 +79,7 @@ func (s *shell) printDrivers(l flex.Listing, wide bool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	// Why a driver is not used is worth more than a column that is cut off.
+	// The reason why a driver cannot be used is too long for a column.
 	for _, d := range l.Drivers {
 		if d.Next != "" && !wide {
 			fmt.Fprintf(s.Err, "\n%s. Next: %s.\n", d.Message, d.Next)
@@ -98,11 +99,11 @@ func (s *shell) flexLintCommand() *cobra.Command {
 	var f flexFlags
 	c := &cobra.Command{
 		Use:   "lint [DIR]",
-		Short: "Find what makes hosts refuse drivers, or try something for ever",
-		Long: `Look through a plugin directory for what makes a host refuse a driver, start
-what is none, or try something again for ever. Nothing is changed.
+		Short: "Find problems in a plugin directory",
+		Long: `Find entries of a plugin directory that make a host refuse a driver, run a file
+that is not a driver, or retry forever. Nothing is changed.
 
-Exit codes: 0 nothing is wrong, 1 error, 2 something is wrong.`,
+Exit codes: 0 no check failed, 1 error, 2 a check failed.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -112,8 +113,8 @@ Exit codes: 0 nothing is wrong, 1 error, 2 something is wrong.`,
 		},
 	}
 	p := c.Flags()
-	p.StringVarP(&f.output, "output", "o", "", "form of the output: wide, json, yaml")
-	p.BoolVar(&f.NoInit, "no-init", false, "start no driver")
+	p.StringVarP(&f.output, "output", "o", "", "output format: wide, json, yaml")
+	p.BoolVar(&f.NoInit, "no-init", false, "do not run the drivers")
 	return c
 }
 
@@ -126,7 +127,7 @@ func (s *shell) flexLint(ctx context.Context, f flexFlags) error {
 		return err
 	}
 	level := decide.Worst(findings)
-	printed, err := s.whole(f.output, map[string]any{"directory": d, "level": level, "findings": findings})
+	printed, err := s.printStructured(f.output, map[string]any{"directory": d, "level": level, "findings": findings})
 	if !printed {
 		err = printFindings(s.Out, findings, d.Path, f.output == "wide")
 	}

@@ -25,15 +25,16 @@ func (s *shell) flexMigrateCommand() *cobra.Command {
 		Short: "Move volumes from the in-tree FlexVolume plugin to the bridge, and back",
 		Long: `Move volumes from the in-tree FlexVolume plugin to the bridge, and back.
 
-A volume's source cannot be changed, so that the volume and its claim are saved
-in the cluster, deleted and made anew under their old names. The data is not
-touched, and volumes are never deleted at their driver. A volume that a Pod uses
-is refused: scale its owner to 0, migrate, and scale up again.`,
-		Example: `  volplane flex migrate plan               # which volumes can be moved, and what becomes of them
+The source of a PersistentVolume is immutable, so the command saves the volume
+and its claim in the cluster, deletes them, and creates them again under their
+old names. It does not touch the data, and never deletes a volume with its
+driver. It refuses a volume that a Pod uses: scale its owner to 0, migrate, and
+scale up again.`,
+		Example: `  volplane flex migrate plan               # which volumes can be moved
   volplane flex migrate run pv-data         # move one
-  volplane flex migrate run --all           # move all that nobody uses
-  volplane flex migrate status              # what was begun, and what it waits for
-  volplane flex migrate undo pv-data        # as it was before`,
+  volplane flex migrate run --all           # move all that no Pod uses
+  volplane flex migrate status              # unfinished moves, and what they wait for
+  volplane flex migrate undo pv-data        # restore the old objects`,
 	}
 	c.AddCommand(s.migratePlanCommand(), s.migrateRunCommand(), s.migrateUndoCommand(), s.migrateStatusCommand())
 	return c
@@ -47,7 +48,7 @@ func (s *shell) migratePlanCommand() *cobra.Command {
 		Args:  cobra.ArbitraryArgs, ValidArgsFunction: s.completeFlexVolumes,
 		RunE: func(cmd *cobra.Command, args []string) error { return s.migratePlan(cmd.Context(), args, output) },
 	}
-	c.Flags().StringVarP(&output, "output", "o", "", "yaml or json: the objects as they will be")
+	c.Flags().StringVarP(&output, "output", "o", "", "print the new objects: json or yaml")
 	return c
 }
 
@@ -56,7 +57,7 @@ func (s *shell) migrateRunCommand() *cobra.Command {
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "run VOLUME ... | --all",
-		Short: "Move volumes to the bridge; goes on where it was broken off",
+		Short: "Move volumes to the bridge, or continue an interrupted move",
 		Args:  cobra.ArbitraryArgs, ValidArgsFunction: s.completeFlexVolumes,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
@@ -65,7 +66,7 @@ func (s *shell) migrateRunCommand() *cobra.Command {
 			return s.migrateAll(cmd.Context(), args, false, timeout)
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "every FlexVolume of the cluster that nobody uses, and what is half moved")
+	c.Flags().BoolVar(&all, "all", false, "move every FlexVolume that no Pod uses, and complete interrupted moves")
 	c.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, "how long to wait for others at one volume; 0 without limit")
 	return c
 }
@@ -74,7 +75,7 @@ func (s *shell) migrateUndoCommand() *cobra.Command {
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "undo VOLUME ...",
-		Short: "Make volumes FlexVolumes again that were moved, or half moved",
+		Short: "Turn volumes back into FlexVolumes",
 		Args:  cobra.MinimumNArgs(1), ValidArgsFunction: s.completeFlexVolumes,
 		RunE: func(cmd *cobra.Command, args []string) error { return s.migrateAll(cmd.Context(), args, true, timeout) },
 	}
@@ -85,13 +86,14 @@ func (s *shell) migrateUndoCommand() *cobra.Command {
 func (s *shell) migrateStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show what was begun, and what it waits for",
+		Short: "Show unfinished moves, and what they wait for",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return s.migrateStatus(cmd.Context()) },
 	}
 }
 
-// flexVolumes returns the FlexVolumes of the cluster, or those of the names.
+// flexVolumes returns names, or the names of all FlexVolumes of the cluster if
+// names is empty.
 func flexVolumes(ctx context.Context, client kubernetes.Interface, names []string) ([]string, error) {
 	if len(names) > 0 {
 		return names, nil
@@ -109,15 +111,15 @@ func flexVolumes(ctx context.Context, client kubernetes.Interface, names []strin
 	return names, nil
 }
 
-// allToMove returns the FlexVolumes of the cluster, and those that are none now
-// because somebody was killed who moved them.
+// allToMove returns the FlexVolumes of the cluster, and the volumes whose move was
+// interrupted.
 func allToMove(ctx context.Context, client kubernetes.Interface, m *migrate.Migration) ([]string, error) {
-	whole, err := flexVolumes(ctx, client, nil)
+	printStructured, err := flexVolumes(ctx, client, nil)
 	if err != nil {
 		return nil, err
 	}
 	half, err := m.Unfinished(ctx)
-	names := append(whole, half...)
+	names := append(printStructured, half...)
 	slices.Sort(names)
 	return slices.Compact(names), err
 }
@@ -145,14 +147,14 @@ func (s *shell) migratePlan(ctx context.Context, names []string, output string) 
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", name, none(p.Claim), none(p.From), none(p.To),
-			yes(p.Step.Verb != decide.Refuse && p.Step.Verb != decide.Wait), p.Step.Because.Message)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", name, orNone(p.Claim), orNone(p.From), orNone(p.To),
+			yesOrNo(p.Step.Verb != decide.Refuse && p.Step.Verb != decide.Wait), p.Step.Because.Message)
 	}
 	return w.Flush()
 }
 
-// migrateObjects prints the objects as they will be; those that cannot be moved
-// are told as errors.
+// migrateObjects prints the new objects, and returns an error for each volume that
+// cannot be moved.
 func (s *shell) migrateObjects(ctx context.Context, m *migrate.Migration, names []string, output string) error {
 	p, err := printer(output)
 	if err != nil {
@@ -181,8 +183,8 @@ func (s *shell) migrateObjects(ctx context.Context, m *migrate.Migration, names 
 	return errors.Join(failed...)
 }
 
-// migrateAll moves volumes one after the other: what cannot be moved now holds
-// up none of the others.
+// migrateAll moves volumes one after the other. A volume that cannot be moved does
+// not block the others.
 func (s *shell) migrateAll(ctx context.Context, names []string, back bool, timeout time.Duration) error {
 	client, _, err := s.client()
 	if err != nil {
@@ -200,11 +202,12 @@ func (s *shell) migrateAll(ctx context.Context, names []string, back bool, timeo
 	}
 	var failed []error
 	for _, name := range names {
-		one, cancel := within(ctx, timeout)
+		one, cancel := withTimeout(ctx, timeout)
 		_, err := m.Run(one, name, back)
 		cancel()
 		if ctx.Err() != nil {
-			return fmt.Errorf("volume %s is half moved; 'volplane flex migrate status' shows it, run or undo goes on: %w",
+			return fmt.Errorf("volume %s: the move is interrupted; see 'volplane flex migrate status', and "+
+				"continue with run or undo: %w",
 				name, ctx.Err())
 		}
 		if err != nil {
@@ -234,12 +237,12 @@ func (s *shell) migrateStatus(ctx context.Context) error {
 		if b.Back {
 			direction = "back to " + b.From
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", b.Name, none(b.Claim), direction, b.Step.Verb, b.Step.Because.Message)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", b.Name, orNone(b.Claim), direction, b.Step.Verb, b.Step.Because.Message)
 	}
 	return w.Flush()
 }
 
-// moves reads which volumes are being moved. Who may not read it is told the rest.
+// moves reads the unfinished moves. Without the right to read them it reads none.
 func (r *reading) moves(ctx context.Context) error {
 	journals, err := migrate.Begun(ctx, r.client)
 	if apierrors.IsForbidden(err) {
@@ -273,14 +276,7 @@ func (s *shell) completeFlexVolumes(cmd *cobra.Command, _ []string, _ string) ([
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-func none(s string) string {
-	if s == "" {
-		return "<none>"
-	}
-	return s
-}
-
-func yes(b bool) string {
+func yesOrNo(b bool) string {
 	if b {
 		return "yes"
 	}

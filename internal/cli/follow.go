@@ -13,24 +13,24 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// patience is how long a command waits before it says what it waits for.
-const patience = 2 * time.Second
+// progressDelay is how long a command waits before it prints what it waits for.
+const progressDelay = 2 * time.Second
 
-// watched is an object that can be waited for.
-type watched interface {
+// watchable is an object that a command can wait for.
+type watchable interface {
 	comparable
 	metav1.Object
 }
 
 // source reads and watches objects of one type.
-type source[T watched] struct {
+type source[T watchable] struct {
 	get   func(ctx context.Context, name string, o metav1.GetOptions) (T, error)
 	watch func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
-// follow calls done with the object and then with each of its changes, with
-// the zero value when there is none, until done says so or fails.
-func follow[T watched](ctx context.Context, s source[T], name string, done func(T) (bool, error)) error {
+// follow calls done with the object and then with each changed version, or with the
+// zero value if it does not exist, until done returns true or an error.
+func follow[T watchable](ctx context.Context, s source[T], name string, done func(T) (bool, error)) error {
 	var none T
 	for {
 		o, err := s.get(ctx, name, metav1.GetOptions{})
@@ -58,9 +58,9 @@ func follow[T watched](ctx context.Context, s source[T], name string, done func(
 	}
 }
 
-// drain hands the events of one watch to done. It returns false when the
-// server ended the watch.
-func drain[T watched](ctx context.Context, w watch.Interface, done func(T) (bool, error)) (bool, error) {
+// drain calls done for the events of one watch. It returns false if the server has
+// ended the watch.
+func drain[T watchable](ctx context.Context, w watch.Interface, done func(T) (bool, error)) (bool, error) {
 	var none T
 	for {
 		select {
@@ -86,16 +86,16 @@ func podSource(client kubernetes.Interface, ns string) source[*corev1.Pod] {
 	return source[*corev1.Pod]{get: p.Get, watch: p.Watch}
 }
 
-// progress writes what tell returns to w, each text once, as long as work
-// lasts and after patience has passed.
+// progress runs work. While it runs, after progressDelay, progress writes each new text
+// of tell to w.
 func progress(
 	ctx context.Context, w io.Writer, tell func(context.Context) string, work func(context.Context) error,
 ) error {
 	ctx, stop := context.WithCancel(ctx)
-	told := make(chan struct{})
+	printed := make(chan struct{})
 	go func() {
-		defer close(told)
-		tick := time.NewTicker(patience)
+		defer close(printed)
+		tick := time.NewTicker(progressDelay)
 		defer tick.Stop()
 		last := ""
 		for {
@@ -112,12 +112,12 @@ func progress(
 	}()
 	err := work(ctx)
 	stop()
-	<-told
+	<-printed
 	return err
 }
 
-// within returns a context that ends after d; zero means no limit.
-func within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// withTimeout returns a context that ends after d; zero means no limit.
+func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if d <= 0 {
 		return context.WithCancel(ctx)
 	}

@@ -37,15 +37,15 @@ func (s *shell) getCommand() *cobra.Command {
 	f := c.Flags()
 	g.register(c)
 	f.BoolVarP(&g.all, "all-namespaces", "A", false, "objects of all namespaces")
-	f.StringVarP(&g.output, "output", "o", "", "form of the output: wide, name, json, yaml")
-	f.BoolVarP(&g.watch, "watch", "w", false, "after the list, show every change")
+	f.StringVarP(&g.output, "output", "o", "", "output format: wide, name, json, yaml")
+	f.BoolVarP(&g.watch, "watch", "w", false, "after the list, print every change")
 	return c
 }
 
 func (s *selection) register(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVarP(&s.labels, "selector", "l", "", "only objects with these labels")
-	f.StringVar(&s.fields, "field-selector", "", "only objects with these fields")
+	f.StringVarP(&s.labels, "selector", "l", "", "label selector")
+	f.StringVar(&s.fields, "field-selector", "", "field selector")
 }
 
 func (s *shell) get(ctx context.Context, g getOptions, args []string) error {
@@ -171,7 +171,7 @@ func (g getOptions) watchOptions(t target) metav1.ListOptions {
 	return options
 }
 
-// getTables prints what the server has laid out for people.
+// getTables prints the server's tables.
 func (s *shell) getTables(ctx context.Context, o *objects, g getOptions, targets []target) error {
 	empty, version := true, ""
 	for i, t := range targets {
@@ -242,7 +242,7 @@ func decodeRows(table *metav1.Table) error {
 	return nil
 }
 
-// ended says whether a stream is over without an error worth telling.
-func ended(ctx context.Context, err error) bool {
+// streamEnded says whether a stream has ended normally.
+func streamEnded(ctx context.Context, err error) bool {
 	return errors.Is(err, io.EOF) || ctx.Err() != nil
 }

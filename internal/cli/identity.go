@@ -17,15 +17,15 @@ import (
 	"volplane.dev/volplane/internal/identity"
 )
 
-// reminder is how long before a node's identity expires it is told of.
+// reminder is how long before the expiry of a node's identity a warning is logged.
 const reminder = 30 * 24 * time.Hour
 
 var (
-	errNoIdentity = errors.New("the file holds no node's certificate")
+	errNoIdentity = errors.New("the file contains no certificate of a node")
 	errExpired    = errors.New("identity expired")
 )
 
-// certificate returns the certificate that a configuration shows.
+// certificate returns the client certificate of a configuration.
 func certificate(config *rest.Config) (*x509.Certificate, error) {
 	data := config.CertData
 	if len(data) == 0 && config.CertFile != "" {
@@ -58,15 +58,15 @@ func nodeName(config *rest.Config) (string, error) {
 	return name, nil
 }
 
-// expiry refuses an identity whose time is over, and returns what reminds of
-// the end in time, until it is stopped. An identity of another kind is nothing
-// to remind of.
+// expiry refuses an expired identity. For a certificate it returns a function that
+// starts a timer, which logs a warning before the expiry, and returns how to stop
+// the timer. Other identities, such as tokens, get no warning.
 func expiry(
 	config *rest.Config, file, node string, now time.Time,
 ) (remind func(*slog.Logger) (stop func()), err error) {
 	cert, err := certificate(config)
 	if err != nil {
-		//nolint:nilerr // a token, or another way that the server may know
+		//nolint:nilerr // it is a token or another identity without a certificate
 		return func(*slog.Logger) func() { return func() {} }, nil
 	}
 	if now.After(cert.NotAfter) {
@@ -75,7 +75,7 @@ func expiry(
 	}
 	return func(log *slog.Logger) func() {
 		timer := time.AfterFunc(max(0, cert.NotAfter.Add(-reminder).Sub(now)), func() {
-			log.Warn("the identity of this node expires soon: get a new one with 'volplane invite' and start the agent with "+
+			log.Warn("the identity of this node expires soon: get a new one with 'volplane invite' and restart the agent with "+
 				"it; mounts stay",
 				"node", node, "expires", cert.NotAfter.Format(time.DateOnly), "file", file)
 		})
@@ -83,9 +83,9 @@ func expiry(
 	}, nil
 }
 
-// identify finds out which node this is, and returns its way to the API server:
-// by the certificate that an invitation leads to, which keep renews, or by what
-// is in the file.
+// identify determines the name of this node and returns its client configuration:
+// with an invitation, one with a new certificate, which keep renews; otherwise that
+// of the file.
 func (s *shell) identify(
 	ctx context.Context, n *nodeFlags, root string, log *slog.Logger,
 ) (config *rest.Config, keep func(context.Context), err error) {
@@ -99,11 +99,11 @@ func (s *shell) identify(
 	}
 	switch {
 	case n.name == "" && err != nil:
-		return nil, nil, fmt.Errorf("which node is this? %w; give its name with --name", err)
+		return nil, nil, fmt.Errorf("find the name of this node: %w; set it with --name", err)
 	case n.name == "":
 		n.name = name
 	case err == nil && n.name != name:
-		return nil, nil, fmt.Errorf("%s is for node %s, not for %s: ask for the right one with 'volplane invite %s'", n.join,
+		return nil, nil, fmt.Errorf("%s is for node %s, not for %s: get the right file with 'volplane invite %s'", n.join,
 			name, n.name, n.name)
 	}
 	if invited {

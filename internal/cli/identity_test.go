@@ -37,8 +37,8 @@ func identityUntil(t *testing.T, end time.Time) *rest.Config {
 	}
 }
 
-// TestExpiry: an identity that is over is refused, one that is not is reminded
-// of a month before its end, and not earlier.
+// TestExpiry: an expired identity is refused; for a valid one a warning is logged a
+// month before its expiry, and not earlier.
 func TestExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()

@@ -16,16 +16,17 @@ import (
 
 // kind is a type of objects that why explains.
 type kind struct {
-	// name is what it is called here, which is what kubectl calls it shortly, if that
-	// is a word.
+	// name is the name that the program prints.
 	name string
-	// full are its singular, its plural and its other short names.
-	full  []string
+	// aliases are the other names that kubectl has for the type.
+	aliases []string
+	// group is the API group.
 	group string
-	// spaced says that its objects are in a namespace.
-	spaced bool
-	// read reads what an answer needs, tell answers.
+	// namespaced says that objects of the type have a namespace.
+	namespaced bool
+	// read reads the objects that an answer needs.
 	read func(r *reading, ctx context.Context, ns, name string) error
+	// tell returns the answer from these objects.
 	tell func(w why.Walk, ns, name string) (chain.Chain, bool)
 }
 
@@ -34,35 +35,39 @@ func kinds() []kind {
 	const storage, snapshots = storagev1.GroupName, volume.GroupSnapshot
 	return []kind{
 		{"pvc", []string{"persistentvolumeclaim", "persistentvolumeclaims"}, "", true, (*reading).aboutClaim, why.Walk.Claim},
-		{"pv", []string{"persistentvolume", "persistentvolumes"}, "", false, (*reading).aboutVolume, bare(why.Walk.Volume)},
+		{"pv", []string{"persistentvolume", "persistentvolumes"}, "", false, (*reading).aboutVolume,
+			withoutNamespace(why.Walk.Volume)},
 		{"pod", []string{"pods", "po"}, "", true, (*reading).aboutPod, why.Walk.Pod},
-		{"storageclass", []string{"storageclasses", "sc"}, storage, false, (*reading).aboutClass, bare(survey.Class)},
+		{"storageclass", []string{"storageclasses", "sc"}, storage, false, (*reading).aboutClass,
+			withoutNamespace(survey.Class)},
 		{
 			"volumeattachment",
 			[]string{"volumeattachments", "va"},
 			storage, false, (*reading).aboutAttachment,
-			bare(why.Walk.Attachment),
+			withoutNamespace(why.Walk.Attachment),
 		},
 		{"volumesnapshot", []string{"volumesnapshots", "vs"}, snapshots, true, (*reading).aboutSnapshot, why.Walk.Snapshot},
-		{"csidriver", []string{"csidrivers"}, storage, false, (*reading).aboutDriver, bare(survey.Driver)},
-		{"node", []string{"nodes", "no"}, "", false, (*reading).aboutNode, bare(survey.Node)},
-		{"csinode", []string{"csinodes"}, storage, false, (*reading).aboutNode, bare(survey.CSINode)},
-		{"namespace", []string{"namespaces", "ns"}, "", false, (*reading).aboutNamespace, bare(survey.Namespace)},
+		{"csidriver", []string{"csidrivers"}, storage, false, (*reading).aboutDriver, withoutNamespace(survey.Driver)},
+		{"node", []string{"nodes", "no"}, "", false, (*reading).aboutNode, withoutNamespace(survey.Node)},
+		{"csinode", []string{"csinodes"}, storage, false, (*reading).aboutNode, withoutNamespace(survey.CSINode)},
+		{"namespace", []string{"namespaces", "ns"}, "", false, (*reading).aboutNamespace, withoutNamespace(survey.Namespace)},
 	}
 }
 
-// bare makes an answer about objects without a namespace one of the common form.
-func bare(tell func(why.Walk, string) (chain.Chain, bool)) func(why.Walk, string, string) (chain.Chain, bool) {
+// withoutNamespace adapts a function for objects without a namespace to the type of kind.tell.
+func withoutNamespace(
+	tell func(why.Walk, string) (chain.Chain, bool),
+) func(why.Walk, string, string) (chain.Chain, bool) {
 	return func(w why.Walk, _, name string) (chain.Chain, bool) { return tell(w, name) }
 }
 
-// kindOf finds a type by any of the names by which kubectl knows it, also with its
-// group behind a dot.
+// kindOf finds a type by any of the names that kubectl has for it, also with a dot and
+// its group.
 func kindOf(name string) (kind, error) {
 	word := strings.ToLower(name)
 	var names []string
 	for _, k := range kinds() {
-		for _, n := range append([]string{k.name}, k.full...) {
+		for _, n := range append([]string{k.name}, k.aliases...) {
 			if word == n || k.group != "" && (word == n+"."+k.group || word == n+".v1."+k.group) {
 				return k, nil
 			}
@@ -85,7 +90,7 @@ func explained() []string {
 	return out
 }
 
-// kindNamed is kindOf for those who go on without it.
+// kindNamed is like kindOf, but returns false instead of an error.
 func kindNamed(name string) (kind, bool) {
 	k, err := kindOf(name)
 	return k, err == nil

@@ -12,9 +12,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestLeasesAreReadEverywhere: a sidecar's lease counts, in whatever namespace it
-// is; and who may not read them knows that.
-func TestLeasesAreReadEverywhere(t *testing.T) {
+// TestLeasesOfAllNamespacesAreRead: the Lease of a sidecar is read, whatever its
+// namespace; a user without the right to read Leases is told so.
+func TestLeasesOfAllNamespacesAreRead(t *testing.T) {
 	client := fake.NewClientset(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
 		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "x"}})
 	r := newReading(client)

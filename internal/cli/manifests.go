@@ -15,7 +15,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// manifestFlags are what is not already in the options of the manifests.
+// manifestFlags are the options of the manifests, and flags that are parsed into them.
 type manifestFlags struct {
 	manifest.Options
 	tolerations, secrets []string
@@ -25,11 +25,11 @@ func (s *shell) manifestsCommand() *cobra.Command {
 	var m manifestFlags
 	c := &cobra.Command{
 		Use:   "manifests --driver NAME --driver-image IMAGE --image IMAGE",
-		Short: "Print what a driver needs to run in a cluster",
-		Long: `Print the manifests with which a CSI driver runs in a cluster of Kubernetes:
-the driver with 'volplane controller', and on every node the driver with
-'volplane registrar', with no more rights than the controllers declare. The
-driver's arguments may say $(CSI_ENDPOINT), where it is to serve, and
+		Short: "Print the manifests of a CSI driver for a cluster",
+		Long: `Print the manifests with which a CSI driver runs in a Kubernetes cluster: the
+driver with 'volplane controller', and on every node the driver with 'volplane
+registrar', with exactly the rights that the controllers declare. The driver's
+arguments may contain $(CSI_ENDPOINT), the address of its socket, and
 $(NODE_NAME).`,
 		Example: `  volplane manifests --driver csi.example.com --driver-image example.com/driver:1.0 \
       --image example.com/volplane:1.0 | kubectl apply -f -
@@ -43,29 +43,29 @@ $(NODE_NAME).`,
 	f.StringVar(&m.DriverImage, "driver-image", "", "image of the driver")
 	f.StringVar(&m.Image, "image", "", "image with volplane in its PATH")
 	f.StringArrayVar(&m.Args, "driver-args", []string{"--endpoint=$(CSI_ENDPOINT)", "--nodeid=$(NODE_NAME)"},
-		"an argument of the driver; may be repeated")
+		"argument of the driver; may be repeated")
 	f.StringArrayVar(&m.ControllerArgs, "controller-args", nil,
-		"a further one of the driver beside the controllers; may be repeated")
-	f.StringArrayVar(&m.NodeArgs, "node-args", nil, "a further one of the driver on the nodes; may be repeated")
+		"additional argument of the driver beside the controllers; may be repeated")
+	f.StringArrayVar(&m.NodeArgs, "node-args", nil, "additional argument of the driver on the nodes; may be repeated")
 	f.StringVar(&m.Shape, "shape", manifest.Deployment,
-		"the controllers' Pods: "+strings.Join(manifest.Shapes(), ", ")+" (in one with the driver on every node)")
-	f.Int32Var(&m.Replicas, "replicas", 0, "Pods of a Deployment, of which one leads (default 2)")
+		"workload of the controllers: "+strings.Join(manifest.Shapes(), ", ")+" (in the driver's Pod on every node)")
+	f.Int32Var(&m.Replicas, "replicas", 0, "replicas of a Deployment, one of which leads (default 2)")
 	f.StringSliceVar(&m.Controllers, "controllers", []string{"provisioner", "attacher", "resizer"},
-		"which of "+strings.Join(s.programs.Beside, ", "))
+		"controllers to run: "+strings.Join(s.programs.DriverControllers, ", "))
 	f.StringSliceVar(&m.secrets, "secrets", nil, "Secrets that the controllers may read: NAMESPACE/NAME, or * for all")
-	f.StringVar(&m.KubeletDir, "kubelet-dir", volume.KubeletDir, "the kubelets' directory")
+	f.StringVar(&m.KubeletDir, "kubelet-dir", volume.KubeletDir, "root directory of the kubelets")
 	f.StringSliceVar(&m.HostPaths, "host-path", nil,
-		"directory of a node that the driver has there, such as /dev; may be repeated")
-	f.StringToStringVar(&m.NodeSelector, "node-selector", nil, "labels of the nodes for the controllers' Pods")
+		"directory of a node to mount into the driver's container, such as /dev; may be repeated")
+	f.StringToStringVar(&m.NodeSelector, "node-selector", nil, "node selector of the controllers' Pods")
 	f.StringSliceVar(&m.tolerations, "toleration", nil,
-		"taint KEY[=VALUE][:EFFECT] that the controllers' Pods bear; may be repeated")
+		"toleration of the controllers' Pods, as KEY[=VALUE][:EFFECT]; may be repeated")
 	for _, name := range []string{"driver", "driver-image", "image"} {
 		_ = c.MarkFlagRequired(name)
 	}
 	_ = c.RegisterFlagCompletionFunc("shape",
 		cobra.FixedCompletions(manifest.Shapes(), cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("controllers",
-		cobra.FixedCompletions(s.programs.Beside, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(s.programs.DriverControllers, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
@@ -125,13 +125,13 @@ func parseToleration(text string) (corev1.Toleration, error) {
 		"", corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute,
 	}
 	if key == "" || !slices.Contains(effects, t.Effect) {
-		return t, fmt.Errorf("--toleration %q is not KEY[=VALUE][:EFFECT] with the effect NoSchedule, PreferNoSchedule "+
-			"or NoExecute", text)
+		return t, fmt.Errorf("--toleration %q: use KEY[=VALUE][:EFFECT] with the effect NoSchedule, PreferNoSchedule or "+
+			"NoExecute", text)
 	}
 	return t, nil
 }
 
-// onlySecrets narrows the right to read Secrets to those that are named.
+// onlySecrets restricts the right to read Secrets to the named ones.
 func onlySecrets(rights []kube.Access, named []string) ([]kube.Access, error) {
 	if slices.Equal(named, []string{"*"}) {
 		return rights, nil
@@ -140,7 +140,7 @@ func onlySecrets(rights []kube.Access, named []string) ([]kube.Access, error) {
 	for _, n := range named {
 		namespace, name, ok := strings.Cut(n, "/")
 		if !ok || namespace == "" || name == "" || strings.ContainsAny(n, "*") {
-			return nil, fmt.Errorf("--secrets %q is not NAMESPACE/NAME, and not * alone", n)
+			return nil, fmt.Errorf("--secrets %q: use NAMESPACE/NAME, or * alone", n)
 		}
 		in[namespace] = append(in[namespace], name)
 	}

@@ -24,7 +24,7 @@ import (
 type mountOptions struct {
 	node    string
 	timeout time.Duration
-	// allow is what files may do there that they may not otherwise.
+	// allow are the mount options that the mount is allowed to have: suid, dev.
 	allow string
 }
 
@@ -33,11 +33,11 @@ func (s *shell) mountCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "mount CLAIM DIR",
 		Short: "Mount a claim at a path of a node",
-		Long: `Mount a claim at a path of a node. It makes a Pod that stands for this use of
-the claim; the node agent mounts the volume for it. The same command may be
-repeated; 'volplane umount DIR' undoes it. Programs of the volume do not run as
-another user there, and its devices cannot be opened (nosuid, nodev), unless -o
-suid,dev asks for it. All that is mounted below the volume is there as well.`,
+		Long: `Mount a claim at a path of a node. The command creates a Pod that represents
+this use of the claim, and the node agent mounts the volume for the Pod. The
+command may be repeated; 'volplane umount DIR' undoes it. The volume is mounted
+with nosuid and nodev unless -o suid,dev allows otherwise. The mount includes
+everything that is mounted below the volume.`,
 		Args:              cobra.ExactArgs(2),
 		ValidArgsFunction: s.completeClaim,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -46,13 +46,13 @@ suid,dev asks for it. All that is mounted below the volume is there as well.`,
 		},
 	}
 	m.register(c)
-	c.Flags().StringVarP(&m.allow, "options", "o", "", "what is allowed there: suid, dev, or both with a comma")
+	c.Flags().StringVarP(&m.allow, "options", "o", "", "allowed mount options: suid, dev or suid,dev")
 	return c
 }
 
 func (m *mountOptions) register(c *cobra.Command) {
-	c.Flags().StringVar(&m.node, "node", "", "node to mount on (default this host's, or the only one)")
-	c.Flags().DurationVar(&m.timeout, "timeout", 2*time.Minute, "how long to wait; 0 without limit")
+	c.Flags().StringVar(&m.node, "node", "", "node to mount on (default this host, or the only node)")
+	c.Flags().DurationVar(&m.timeout, "timeout", 2*time.Minute, "how long to wait; 0 for no limit")
 }
 
 func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) error {
@@ -69,7 +69,8 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	}
 	if _, err := client.CoreV1().PersistentVolumeClaims(ns).Get(ctx, claim,
 		metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no claim %s in namespace %s: make one with 'volplane apply', see 'volplane get pvc -A'",
+		return fmt.Errorf("claim %s does not exist in namespace %s: create it with 'volplane apply', or "+
+			"see 'volplane get pvc -A'",
 			claim, ns)
 	} else if err != nil {
 		return fmt.Errorf("get claim %s: %w", claim, err)
@@ -78,13 +79,14 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	if err != nil {
 		return err
 	}
-	ctx, cancel := within(ctx, m.timeout)
+	ctx, cancel := withTimeout(ctx, m.timeout)
 	defer cancel()
 	pod := mountPod(ns, claim, dir, node, m.allow)
 	why := func(ctx context.Context) string { return s.answer(ctx, client, ns, pod.Name) }
 	err = progress(ctx, s.Err, why, func(ctx context.Context) error { return mountWith(ctx, client, pod) })
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("claim %s is not mounted after %s: %s\nThe request stays; undo it with 'volplane umount %s'", claim,
+		return fmt.Errorf("claim %s is not mounted after %s: %s\nThe Pod still requests the mount; undo it with "+
+			"'volplane umount %s'", claim,
 			m.timeout, why(context.WithoutCancel(ctx)), dir)
 	}
 	if err != nil {
@@ -94,20 +96,20 @@ func (s *shell) mount(ctx context.Context, m mountOptions, claim, dir string) er
 	return nil
 }
 
-// mountWith makes the Pod, unless it is there, and waits until its volumes are
-// mounted. A Pod of the same name that is going away is waited out.
+// mountWith creates the Pod unless it exists, and waits until its volumes are
+// mounted. If a Pod with the same name is being deleted, it first waits for that.
 func mountWith(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) error {
 	return follow(ctx, podSource(client, pod.Namespace), pod.Name, func(now *corev1.Pod) (bool, error) {
 		if now == nil {
 			_, err := client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{FieldManager: fieldManager})
-			return false, unless(apierrors.IsAlreadyExists(err), err)
+			return false, unlessExpected(apierrors.IsAlreadyExists(err), err)
 		}
 		if now.DeletionTimestamp == nil && now.Spec.NodeName != pod.Spec.NodeName {
-			return false, fmt.Errorf("it is mounted there on node %s already (pod %s)", now.Spec.NodeName, now.Name)
+			return false, fmt.Errorf("it is already mounted there on node %s (pod %s)", now.Spec.NodeName, now.Name)
 		}
 		if has := now.Annotations[volume.AnnMountOptions]; now.DeletionTimestamp == nil &&
 			has != pod.Annotations[volume.AnnMountOptions] {
-			return false, fmt.Errorf("it is mounted there already with the options %q (pod %s): undo that with 'volplane "+
+			return false, fmt.Errorf("it is already mounted there with the options %q (pod %s): undo that with 'volplane "+
 				"umount' first", has, now.Name)
 		}
 		return now.DeletionTimestamp == nil && mounted(now), nil
@@ -123,8 +125,8 @@ func mounted(p *corev1.Pod) bool {
 	return false
 }
 
-// mountPod returns the Pod that stands for the use of a claim at dir. It is
-// never run, but the API asks for a container.
+// mountPod returns the Pod that represents the use of a claim at dir. Its container
+// is never run, but the API requires one.
 func mountPod(ns, claim, dir, node, allow string) *corev1.Pod {
 	hash := sha256.Sum256([]byte(claim + "\x00" + dir))
 	annotations := map[string]string{volume.AnnMountAt: dir}
@@ -143,8 +145,8 @@ func mountPod(ns, claim, dir, node, allow string) *corev1.Pod {
 	}
 }
 
-// pickNode returns the node that is meant: the one named, this host's, or the
-// only one.
+// pickNode returns the node to mount on: the named one, else the one of this host,
+// else the only one.
 func pickNode(ctx context.Context, client kubernetes.Interface, name string) (string, error) {
 	if name != "" {
 		return name, nil
@@ -166,7 +168,7 @@ func pickNode(ctx context.Context, client kubernetes.Interface, name string) (st
 	case 1:
 		return names[0], nil
 	}
-	return "", fmt.Errorf("none of the nodes %s is this host: name one with --node", strings.Join(names, ", "))
+	return "", fmt.Errorf("none of the nodes %s is this host: choose one with --node", strings.Join(names, ", "))
 }
 
 // hostName returns the host's name as a Node name.
@@ -182,7 +184,7 @@ func (s *shell) umountCommand() *cobra.Command {
 	var m mountOptions
 	c := &cobra.Command{
 		Use:   "umount DIR",
-		Short: "Undo what mount did, and wait until it is undone",
+		Short: "Unmount what 'volplane mount' mounted, and wait until it is unmounted",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return s.umount(cmd.Context(), m, args[0])
@@ -205,7 +207,7 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := within(ctx, m.timeout)
+	ctx, cancel := withTimeout(ctx, m.timeout)
 	defer cancel()
 	claim := claimOf(pod)
 	why := func(ctx context.Context) string { return s.answer(ctx, client, pod.Namespace, pod.Name) }
@@ -220,8 +222,8 @@ func (s *shell) umount(ctx context.Context, m mountOptions, dir string) error {
 	return nil
 }
 
-// podAt returns the Pod that mounts at dir. When several nodes have one, node
-// says which; else this host is meant.
+// podAt returns the Pod that mounts at dir, on the named node if there is one in
+// node. If several nodes have such a Pod, it returns the one of this host.
 func podAt(ctx context.Context, client kubernetes.Interface, node, dir string) (*corev1.Pod, error) {
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -245,7 +247,7 @@ func podAt(ctx context.Context, client kubernetes.Interface, node, dir string) (
 			return p, nil
 		}
 	}
-	return nil, fmt.Errorf("several nodes have a mount at %s: name one with --node", dir)
+	return nil, fmt.Errorf("several nodes have a mount at %s: choose one with --node", dir)
 }
 
 func claimOf(p *corev1.Pod) string {
@@ -257,11 +259,11 @@ func claimOf(p *corev1.Pod) string {
 	return ""
 }
 
-// deletePod deletes the Pod and waits until it is gone.
+// deletePod deletes the Pod and waits until it is removed.
 func deletePod(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) error {
 	err := client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, *metav1.NewPreconditionDeleteOptions(string(pod.UID)))
 	if err != nil {
-		return unless(notFound(err), err)
+		return unlessExpected(notFound(err), err)
 	}
 	return follow(ctx, podSource(client, pod.Namespace), pod.Name, func(now *corev1.Pod) (bool, error) {
 		return now == nil || now.UID != pod.UID, nil
@@ -270,8 +272,8 @@ func deletePod(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod
 
 func notFound(err error) bool { return apierrors.IsNotFound(err) }
 
-// unless returns err if not expected.
-func unless(expected bool, err error) error {
+// unlessExpected returns nil if the error is expected, or else err.
+func unlessExpected(expected bool, err error) error {
 	if expected {
 		return nil
 	}

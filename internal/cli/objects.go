@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// objects is the access to objects of any type that the server knows.
+// objects gives access to objects of any type of the server.
 type objects struct {
 	config    *rest.Config
 	dynamic   dynamic.Interface
@@ -46,21 +46,21 @@ func (s *shell) objects() (*objects, error) {
 	return &objects{config: config, dynamic: client, mapper: mapper, namespace: ns}, nil
 }
 
-// kind returns how objects of a type that a user names are reached. The name
-// may be singular, plural, short, a kind, or have the group behind a dot.
+// kind returns the REST mapping of a type that a user names: by its singular, plural or
+// short name or its kind, optionally with a dot and the group.
 func (o *objects) kind(name string) (*meta.RESTMapping, error) {
-	full, group := schema.ParseResourceArg(name)
+	aliases, group := schema.ParseResourceArg(name)
 	gvk := schema.GroupVersionKind{}
 	var err error
-	if full != nil {
-		gvk, err = o.mapper.KindFor(*full)
+	if aliases != nil {
+		gvk, err = o.mapper.KindFor(*aliases)
 	}
 	if gvk.Empty() {
 		gvk, err = o.mapper.KindFor(group.WithVersion(""))
 	}
 	if meta.IsNoMatchError(err) {
-		return nil, fmt.Errorf("the server has no type %q: known ones are pvc, pv, sc, pod, node, volumeattachment, "+
-			"csinode, csidriver and others", name)
+		return nil, fmt.Errorf("the server has no type %q: use pvc, pv, sc, pod, node, volumeattachment, csinode, "+
+			"csidriver or another type of the server", name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find type %s: %w", name, err)
@@ -81,7 +81,7 @@ func (o *objects) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error
 
 func namespaced(m *meta.RESTMapping) bool { return m.Scope.Name() == meta.RESTScopeNameNamespace }
 
-// at returns the client of one type; ns is ignored for types without one.
+// at returns the client of one type; ns is ignored for types without a namespace.
 func (o *objects) at(m *meta.RESTMapping, ns string) dynamic.ResourceInterface {
 	if namespaced(m) {
 		return o.dynamic.Resource(m.Resource).Namespace(ns)
@@ -89,7 +89,7 @@ func (o *objects) at(m *meta.RESTMapping, ns string) dynamic.ResourceInterface {
 	return o.dynamic.Resource(m.Resource)
 }
 
-// target is what a command line names: one type, and names of it.
+// target is one type and the names of objects that a command line gives.
 type target struct {
 	mapping *meta.RESTMapping
 	names   []string
@@ -98,14 +98,14 @@ type target struct {
 // targets parses "TYPE1,TYPE2 [NAME ...]" and "TYPE/NAME ...".
 func (o *objects) targets(args []string) ([]target, error) {
 	if len(args) == 0 {
-		return nil, fmt.Errorf("name a type, for example: pvc")
+		return nil, fmt.Errorf("specify a type, for example pvc")
 	}
 	var out []target
 	if strings.Contains(args[0], "/") {
 		for _, a := range args {
 			kind, name, ok := strings.Cut(a, "/")
 			if !ok || name == "" || kind == "" {
-				return nil, fmt.Errorf("%q is not of the form TYPE/NAME as the others are", a)
+				return nil, fmt.Errorf("%q: use TYPE/NAME, like the first argument", a)
 			}
 			m, err := o.kind(kind)
 			if err != nil {
@@ -125,7 +125,7 @@ func (o *objects) targets(args []string) ([]target, error) {
 	return out, nil
 }
 
-// printedName is the name by which messages call an object: type.group/name.
+// printedName returns the name of an object in messages: type.group/name.
 func printedName(m *meta.RESTMapping, name string) string { return printedType(m) + "/" + name }
 
 func printedType(m *meta.RESTMapping) string {
@@ -136,7 +136,7 @@ func printedType(m *meta.RESTMapping) string {
 	return kind
 }
 
-// request starts a request for one type with an own Accept header.
+// request returns a request for one type with the given Accept header.
 func (o *objects) request(m *meta.RESTMapping, accept string) (*rest.Request, error) {
 	config := rest.CopyConfig(o.config)
 	gv := m.GroupVersionKind.GroupVersion()
@@ -152,7 +152,7 @@ func (o *objects) request(m *meta.RESTMapping, accept string) (*rest.Request, er
 	return client.Get().Resource(m.Resource.Resource).SetHeader("Accept", accept), nil
 }
 
-// raw sends the request and returns the answer as it came.
+// raw sends the request and returns the undecoded answer.
 func raw(ctx context.Context, r *rest.Request) ([]byte, error) {
 	result := r.Do(ctx)
 	if err := result.Error(); err != nil {
@@ -161,7 +161,7 @@ func raw(ctx context.Context, r *rest.Request) ([]byte, error) {
 	return result.Raw()
 }
 
-// selection says which objects of a type are meant.
+// selection selects objects of a type.
 type selection struct {
 	labels, fields string
 	all            bool
@@ -171,7 +171,7 @@ func (s selection) options() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: s.labels, FieldSelector: s.fields}
 }
 
-// namespaceOf returns the namespace to ask in; empty means all.
+// namespaceOf returns the namespace of requests for a type; empty means all.
 func (o *objects) namespaceOf(m *meta.RESTMapping, s selection) string {
 	if s.all || !namespaced(m) {
 		return ""

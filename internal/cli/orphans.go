@@ -18,20 +18,23 @@ import (
 	"volplane.dev/volplane/internal/orphans"
 )
 
-// driverFlags say where the drivers are.
+// driverFlags are the flags that select the drivers to ask.
 type driverFlags struct {
-	// address is a driver's socket, root the root directory of the node agent
-	// whose drivers are asked, pool that of the bundled driver's volumes.
-	address, root, pool string
+	// address is the path of a driver's socket.
+	address string
+	// root is the root directory of the node agent whose drivers are asked.
+	root string
+	// pool is the directory of the bundled driver's volumes.
+	pool string
 }
 
 func (d *driverFlags) register(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&d.address, "csi-address", "",
-		"socket of a driver (default those of all drivers that are announced to the node agent of this host)")
+		"path of a driver's socket (default: all drivers that are registered with the node agent of this host)")
 	f.StringVar(&d.root, "root-dir", "", "root directory of that node agent (default <data-dir>/node)")
 	f.StringVar(&d.pool, "pool", "",
-		"directory of the bundled driver's volumes, which says more of them (default <data-dir>/pool)")
+		"directory of the bundled driver's volumes, for its records (default <data-dir>/pool)")
 	_ = c.MarkFlagDirname("root-dir")
 	_ = c.MarkFlagDirname("pool")
 }
@@ -41,13 +44,14 @@ func (s *shell) orphansCommand() *cobra.Command {
 	var output string
 	c := &cobra.Command{
 		Use:   "orphans",
-		Short: "Show volumes that no object names, and objects without a volume",
-		Long: `Show the volumes that drivers have and no PersistentVolume names, and the
-PersistentVolumes whose volume their driver does not have. Nothing is changed.
+		Short: "List volumes without a PersistentVolume, and vice versa",
+		Long: `List the volumes of drivers without a PersistentVolume, and the PersistentVolumes
+whose volume the driver does not list. Nothing is changed.
 
-Drivers are asked at their sockets: on a host of the control plane, as root, all
-that are announced to its node agent; elsewhere the one of --csi-address. A volume
-without an object may be another cluster's that uses the same driver.`,
+The command reaches drivers through their sockets: on a host of the control
+plane, as root, all that are registered with its node agent; elsewhere the one
+of --csi-address. A volume without a PersistentVolume may belong to another
+cluster that uses the same driver.`,
 		Example: `  volplane orphans
   volplane orphans --csi-address /run/csi/socket -o json
   volplane adopt local.volplane.dev vol-d41d8cd98f00b204e9800998ecf8427e --claim default/data`,
@@ -55,18 +59,19 @@ without an object may be another cluster's that uses the same driver.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.orphans(cmd.Context(), d, output) },
 	}
 	d.register(c)
-	c.Flags().StringVarP(&output, "output", "o", "", "form of the output: name, json")
+	c.Flags().StringVarP(&output, "output", "o", "", "output format: name, json")
 	_ = c.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"name", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
-// orphanReport is what orphans prints as JSON.
+// orphanReport is the JSON output of orphans.
 type orphanReport struct {
 	Drivers  []string         `json:"drivers"`
 	Findings []decide.Finding `json:"findings"`
-	// Making and Elsewhere are as in the plan.
-	Making    int `json:"making"`
+	// Making is the number of volumes that are being created.
+	Making int `json:"making"`
+	// Elsewhere is the number of objects whose volume these drivers cannot reach.
 	Elsewhere int `json:"elsewhere"`
 }
 
@@ -112,7 +117,7 @@ func (s *shell) search(d driverFlags) (*orphans.Search, error) {
 	return &orphans.Search{Client: kube.Translated(client, translation()), Records: s.programs.Pool(pool)}, nil
 }
 
-// sockets returns the sockets of the drivers that are asked.
+// sockets returns the sockets of the drivers to ask.
 func (s *shell) sockets(ctx context.Context, d driverFlags) ([]string, error) {
 	if d.address != "" {
 		return []string{d.address}, nil
@@ -123,7 +128,7 @@ func (s *shell) sockets(ctx context.Context, d driverFlags) ([]string, error) {
 	}
 	out, err := orphans.Sockets(ctx, filepath.Join(root, "plugins_registry"))
 	if len(out) == 0 && err == nil {
-		err = fmt.Errorf("no driver is announced in %s: run this as root on the host of the control plane, or name a "+
+		err = fmt.Errorf("no driver is registered in %s: run this as root on the host of the control plane, or set the "+
 			"driver's socket with --csi-address", root)
 	}
 	return out, err
@@ -167,13 +172,14 @@ func printOrphans(w io.Writer, r orphanReport, output string) error {
 
 func summarise(w io.Writer, r orphanReport) error {
 	if len(r.Findings) == 0 && len(r.Drivers) > 0 {
-		fmt.Fprintf(w, "Every volume of %s has its object, and every object its volume.\n", strings.Join(r.Drivers, ", "))
+		fmt.Fprintf(w, "Every volume of %s has a PersistentVolume, and every PersistentVolume has its volume.\n",
+			strings.Join(r.Drivers, ", "))
 	}
 	if r.Making > 0 {
-		fmt.Fprintf(w, "Volumes that are being made: %d.\n", r.Making)
+		fmt.Fprintf(w, "Volumes that are being created: %d.\n", r.Making)
 	}
 	if r.Elsewhere > 0 {
-		fmt.Fprintf(w, "Objects whose volume lies where these drivers do not reach: %d; ask the driver on a node there.\n",
+		fmt.Fprintf(w, "PersistentVolumes whose volume these drivers cannot reach: %d; ask the driver on a node that can.\n",
 			r.Elsewhere)
 	}
 	return nil
@@ -181,7 +187,7 @@ func summarise(w io.Writer, r orphanReport) error {
 
 func printableOrNone(name string) string {
 	if name == "" {
-		return none("")
+		return orNone("")
 	}
 	return decide.Printable(name)
 }

@@ -13,43 +13,43 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// standalone is the program with the control plane in it.
+// standalone is the name of the program that contains the control plane.
 const standalone = "volplaned"
 
 func (s *shell) upCommand() *cobra.Command {
 	return s.passCommand("up", "Start the control plane on this host (runs volplaned)",
 		`Start the control plane on this host, in the foreground: API server,
-controllers, node agent and the bundled driver. All flags go to
+controllers, node agent and the bundled driver. All flags are those of
 'volplaned up'; see 'volplane up --help'.`)
 }
 
 func (s *shell) inviteCommand() *cobra.Command {
-	return s.passCommand("invite NODE", "Print a kubeconfig with which a node agent may join (runs volplaned)",
-		`Print a kubeconfig with which the node agent of that name may join, once and
-within an hour (--ttl). All flags go to 'volplaned invite'.`)
+	return s.passCommand("invite NODE", "Print an invitation for a node agent (runs volplaned)",
+		`Print a kubeconfig with which the node agent of that name can join, once and
+within an hour (--ttl). All flags are those of 'volplaned invite'.`)
 }
 
 func (s *shell) backupCommand() *cobra.Command {
-	return s.passCommand("backup [FILE]", "Save the control plane's objects and keys to a file (runs volplaned)",
-		`Save the objects and keys of the control plane of this host to a file, while it
-runs or not. All flags go to 'volplaned backup'.`)
+	return s.passCommand("backup [FILE]", "Save the objects and keys of the control plane to a file (runs volplaned)",
+		`Save the objects and keys of the control plane on this host to a file, whether
+it is running or not. All flags are those of 'volplaned backup'.`)
 }
 
 func (s *shell) restoreCommand() *cobra.Command {
-	return s.passCommand("restore FILE", "Make an empty or damaged data directory of a backup (runs volplaned)",
-		`Make an empty or damaged data directory of this host's control plane of a
-backup. Nothing is unmounted, detached or deleted until 'volplane restore
---accept'. All flags go to 'volplaned restore'.`)
+	return s.passCommand("restore FILE", "Restore an empty or damaged data directory from a backup (runs volplaned)",
+		`Restore an empty or damaged data directory of this host's control plane from a
+backup. Afterwards nothing is unmounted, detached or deleted until you run
+'volplane restore --accept'. All flags are those of 'volplaned restore'.`)
 }
 
 func (s *shell) checkCommand() *cobra.Command {
-	return s.passCommand("check [FILE]", "Check a backup, or what the control plane keeps (runs volplaned)",
-		`Check a backup, or without FILE what the control plane of this host keeps. All
-flags go to 'volplaned check'.`)
+	return s.passCommand("check [FILE]", "Verify a backup, or the data of the control plane (runs volplaned)",
+		`Verify a backup or, without FILE, the data of the control plane on this host.
+All flags are those of 'volplaned check'.`)
 }
 
-// passCommand returns a command that becomes volplaned with the same verb and
-// arguments.
+// passCommand returns a command that replaces this process by volplaned with the
+// same verb and arguments.
 func (s *shell) passCommand(use, short, long string) *cobra.Command {
 	verb, _, _ := strings.Cut(use, " ")
 	return &cobra.Command{
@@ -69,8 +69,8 @@ func (s *shell) passCommand(use, short, long string) *cobra.Command {
 	}
 }
 
-// findStandalone returns the path of volplaned: beside this program, else in
-// PATH.
+// findStandalone returns the path of volplaned: in the directory of this program,
+// else in PATH.
 func findStandalone() (string, error) {
 	own, err := os.Executable()
 	if err == nil {
@@ -82,8 +82,8 @@ func findStandalone() (string, error) {
 	path, err := exec.LookPath(standalone)
 	if err != nil {
 		return "",
-			fmt.Errorf("the control plane is a program of its own, %s, and it is neither beside this one nor in PATH: "+
-				"take it from the same release, or build it with 'make build'", standalone)
+			fmt.Errorf("the program of the control plane, %s, is neither in the directory of this program nor in PATH: "+
+				"install it from the same release, or build it with 'make build'", standalone)
 	}
 	return path, nil
 }
@@ -99,26 +99,26 @@ func (s *shell) nodeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "node --join FILE",
 		Short: "Run the agent that mounts volumes on this host",
-		Long: `Run the agent that mounts volumes on this host, and the bundled driver beside
-it, until it is told to end. Mounts stay when it ends. FILE is what 'volplane
-invite NODE' printed; it says which node this is. With it the agent gets a
-certificate, for a key that it makes itself, and renews that from then on.`,
+		Long: `Run the agent that mounts volumes on this host, together with the bundled
+driver, until terminated. Mounts stay when the agent ends. FILE is the output of
+'volplane invite NODE'; it contains the name of the node. The agent creates a
+key, gets a certificate for it, and renews the certificate from then on.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.node(cmd.Context(), n) },
 	}
 	f := c.Flags()
 	f.StringVar(&n.join, "join", "",
-		"what 'volplane invite NODE' printed, or another kubeconfig with the identity of the node")
-	f.StringVar(&n.root, "root-dir", "", "directory of the agent's sockets, journal and mounts (default <data-dir>/node)")
-	f.StringVar(&n.name, "name", "", "name of the node (default the one in the identity)")
-	f.StringVar(&n.pool, "pool", "", "directory of the bundled driver's volumes (default <data-dir>/pool)")
+		"output of 'volplane invite NODE', or another kubeconfig with the identity of the node")
+	f.StringVar(&n.root, "root-dir", "", "directory for the agent's sockets, journal and mounts (default <data-dir>/node)")
+	f.StringVar(&n.name, "name", "", "name of the node (default the name in the identity)")
+	f.StringVar(&n.pool, "pool", "", "directory for the bundled driver's volumes (default <data-dir>/pool)")
 	f.BoolVar(&n.driver, "driver", true, "run the bundled driver in the same process")
 	n.bridge.register(c)
 	_ = c.MarkFlagRequired("join")
-	c.AddCommand(s.passCommand("revoke NODE", "Take back a node's certificates and invitations (runs volplaned)",
-		`Take back every certificate and invitation of a node: nothing that it shows
-counts from now on. Its Node and what is mounted there stay. A new invitation
-lets it in again. All flags go to 'volplaned revoke'.`))
+	c.AddCommand(s.passCommand("revoke NODE", "Revoke a node's certificates and invitations (runs volplaned)",
+		`Revoke every certificate and invitation of a node: the API server refuses them
+from now on. The Node object and the mounts of the host stay. To admit the node
+again, invite it. All flags are those of 'volplaned revoke'.`))
 	return c
 }
 
@@ -151,7 +151,8 @@ func (s *shell) node(ctx context.Context, n nodeFlags) error {
 	return s.programs.NodeWithDriver(ctx, agent, DriverOptions{NodeID: n.name, RootDir: root, PoolDir: pool, Log: log})
 }
 
-// path returns p as an absolute path, or the place below the data directory.
+// path returns p as an absolute path; if p is empty, the default below the data
+// directory.
 func (s *shell) path(p, otherwise string) (string, error) {
 	if p == "" {
 		p = filepath.Join(s.flags.dataDir, otherwise)
@@ -167,7 +168,7 @@ func (s *shell) driverCommand() *cobra.Command {
 	var id, root, pool string
 	local := &cobra.Command{
 		Use:   "local",
-		Short: "Run the bundled driver: volumes in files of a directory",
+		Short: "Run the bundled driver, which stores volumes in files",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			root, err := s.path(root, "node")
@@ -184,7 +185,7 @@ func (s *shell) driverCommand() *cobra.Command {
 	f := local.Flags()
 	f.StringVar(&id, "node-id", hostName(), "name of the node")
 	f.StringVar(&root, "root-dir", "", "root directory of the node agent, or the kubelet's (default <data-dir>/node)")
-	f.StringVar(&pool, "pool", "", "directory of the volumes (default <data-dir>/pool)")
+	f.StringVar(&pool, "pool", "", "directory for the volumes (default <data-dir>/pool)")
 	c := &cobra.Command{Use: "driver", Short: "Run a storage driver"}
 	c.AddCommand(local)
 	return c

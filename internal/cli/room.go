@@ -11,8 +11,9 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 )
 
-// readRoom reads what room a standalone control plane has. Others have nothing
-// to say about it, and who may not ask is told the rest.
+// readRoom reads how much space the database and the disk of a standalone control
+// plane have. It returns false if the API server does not tell it or the user may
+// not read it.
 func readRoom(ctx context.Context, client kubernetes.Interface) (room.Report, bool) {
 	var r room.Report
 	rest := client.Discovery().RESTClient()

@@ -13,8 +13,8 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 )
 
-// TestRoom: status shows what a control plane tells of its room, and nothing of
-// one that has nothing to tell.
+// TestRoom: status shows the space that a control plane reports, and nothing if it
+// reports none.
 func TestRoom(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int

@@ -13,16 +13,17 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// snapshotsPath is where the API has the VolumeSnapshots, if somebody has added them.
+// snapshotsPath is the path of the VolumeSnapshots in the API, if their definitions
+// are installed.
 const snapshotsPath = "/apis/" + snapshotsVersion
 
 const snapshotsVersion = volume.GroupSnapshot + "/v1"
 
-// errNoSnapshots says that a server does not know VolumeSnapshots.
+// errNoSnapshots is the error of a server without VolumeSnapshots.
 var errNoSnapshots = errors.New("the server has no VolumeSnapshots: " +
 	"their custom resource definitions (" + snapshotsVersion + ") are not installed")
 
-// snapshotObject is what is read of a VolumeSnapshot.
+// snapshotObject has the fields of a VolumeSnapshot that why needs.
 type snapshotObject struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -39,7 +40,7 @@ type snapshotObject struct {
 	} `json:"status"`
 }
 
-// aboutSnapshot reads a VolumeSnapshot and what concerns the claim that it is of.
+// aboutSnapshot reads a VolumeSnapshot and what concerns its source claim.
 func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
 	request := r.client.CoreV1().RESTClient().Get()
 	data, err := request.AbsPath(snapshotsPath, "namespaces", ns, volume.ResourceSnapshots, name).SetHeader("Accept",
@@ -58,22 +59,22 @@ func (r *reading) aboutSnapshot(ctx context.Context, ns, name string) error {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return fmt.Errorf("read snapshot %s: %w", name, err)
 	}
-	r.Snapshots = []state.Snapshot{s.told()}
+	r.Snapshots = []state.Snapshot{s.snapshot()}
 	if s.Spec.Source.Claim == "" {
 		return nil
 	}
 	return r.aboutClaim(ctx, ns, s.Spec.Source.Claim)
 }
 
-func (s *snapshotObject) told() state.Snapshot {
+func (s *snapshotObject) snapshot() state.Snapshot {
 	return state.Snapshot{
 		Namespace: s.Namespace, Name: s.Name, Claim: s.Spec.Source.Claim, Content: s.Status.Content, Ready: s.Status.Ready,
 		Error: s.Status.Error.Message, Deleting: s.DeletionTimestamp != nil, Finalizers: s.Finalizers,
 	}
 }
 
-// snapshots reads the VolumeSnapshots of a namespace, or all, where there are any and
-// they may be read.
+// snapshots reads the VolumeSnapshots of a namespace, or all. It reads none if the
+// server does not have them or the user may not read them.
 func (r *reading) snapshots(ns string) read {
 	return func(ctx context.Context) error {
 		path := []string{snapshotsPath, volume.ResourceSnapshots}
@@ -95,7 +96,7 @@ func (r *reading) snapshots(ns string) read {
 			return fmt.Errorf("read snapshots: %w", err)
 		}
 		for i := range list.Items {
-			r.Snapshots = append(r.Snapshots, list.Items[i].told())
+			r.Snapshots = append(r.Snapshots, list.Items[i].snapshot())
 		}
 		return nil
 	}

@@ -24,18 +24,18 @@ import (
 )
 
 const (
-	// stateKind is what a file says that it holds.
+	// stateKind is the kind that the file names.
 	stateKind = "VolplaneState"
-	// maxState bounds what is read of one, in bytes.
+	// maxState limits the size of a file that is read, in bytes.
 	maxState = 512 << 20
 )
 
-// stateFile is what snapshot-state writes: what why reads, when it was read, and by which
-// version.
+// state is the content of a file of snapshot-state: the objects that why reads, the
+// time, and the version of the program.
 type stateFile struct {
 	Kind    string `json:"kind"`
 	Version string `json:"version"`
-	// Namespace is the only one that was read; empty when all were.
+	// Namespace is the namespace of the file; empty for all namespaces.
 	Namespace string `json:"namespace,omitempty"`
 	state.Objects
 }
@@ -45,17 +45,18 @@ func (s *shell) snapshotStateCommand() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use:   "snapshot-state FILE|-",
-		Short: "Write what why reads to a file, without secrets, for a bug report",
-		Long: `Write what why reads to a file, without secrets, for a bug report.
+		Short: "Save everything that why reads to a file, for a bug report",
+		Long: `Save everything that 'volplane why' reads to a file, without secrets, for a bug
+report.
 
-The file has the claims, volumes, classes, drivers, attachments, Pods, nodes and
-warnings of all namespaces, or of one with -n, as far as 'volplane why' reads
-them: no Secret, nothing of a Pod's containers but how they are, no annotation
-that is not about volumes. Values of attributes, parameters and options whose
-names promise a secret are replaced, also where messages repeat them. Names of
-objects stay: look into the file before you show it to strangers.
+The file contains the claims, volumes, classes, drivers, attachments, Pods,
+nodes and warnings of all namespaces or, with -n, of one. It contains no
+Secrets, only the status of a Pod's containers, and only annotations about
+volumes. Values of attributes, parameters and options whose names announce a
+secret are replaced, also where messages repeat them. Names of objects stay:
+read the file before you show it to strangers.
 
-'volplane why --from FILE' answers from it as it would have then.`,
+'volplane why --from FILE' gives the answers of that moment.`,
 		Example: `  volplane snapshot-state state.yaml
   volplane snapshot-state -n web - | less
   volplane why --from state.yaml pvc/data -n web`,
@@ -67,18 +68,19 @@ objects stay: look into the file before you show it to strangers.
 			return s.snapshotState(cmd.Context(), args[0], output, force)
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "", "form of the file: json or yaml (else by its name, .json or another)")
-	c.Flags().BoolVar(&force, "force", false, "replace a file that is there")
+	c.Flags().StringVarP(&output, "output", "o", "",
+		"file format: json or yaml (default by the extension of the file name)")
+	c.Flags().BoolVar(&force, "force", false, "replace an existing file")
 	return c
 }
 
 func (s *shell) snapshotState(ctx context.Context, path, output string, force bool) error {
-	output, err := stateForm(path, output)
+	output, err := stateFormat(path, output)
 	if err != nil {
 		return err
 	}
 	if _, err := os.Lstat(path); err == nil && !force && path != "-" {
-		return fmt.Errorf("%s is there already: name another file, or use --force", path)
+		return fmt.Errorf("%s exists already: choose another file, or use --force", path)
 	}
 	o, err := s.stateOf(ctx, s.flags.namespace)
 	if err != nil {
@@ -100,8 +102,9 @@ func (s *shell) snapshotState(ctx context.Context, path, output string, force bo
 	return nil
 }
 
-// stateForm returns the form of a file: what is asked for, or else what its name says.
-func stateForm(path, output string) (string, error) {
+// stateFormat returns the format of a file: the one in output, or else the one of its
+// extension.
+func stateFormat(path, output string) (string, error) {
 	switch {
 	case output == "json" || output == "yaml":
 		return output, nil
@@ -113,14 +116,14 @@ func stateForm(path, output string) (string, error) {
 	return "yaml", nil
 }
 
-// stateOf reads what why reads of a namespace, or of all when ns is empty.
+// stateOf reads everything that why reads in a namespace, or in all if ns is empty.
 func (s *shell) stateOf(ctx context.Context, ns string) (state.Objects, error) {
 	client, _, err := s.client()
 	if err != nil {
 		return state.Objects{}, err
 	}
 	if ns != "" {
-		if err := mustExist(ctx, client, ns); err != nil {
+		if err := requireNamespace(ctx, client, ns); err != nil {
 			return state.Objects{}, err
 		}
 	}
@@ -141,8 +144,8 @@ func encodeState(st stateFile, output string) ([]byte, error) {
 	return append([]byte(strings.TrimSuffix(string(data), "\n")), '\n'), nil
 }
 
-// writeState makes a file that only its owner may read. One that is there is replaced
-// as a whole, or not at all.
+// writeState creates a file that only its owner may read. An existing file is
+// replaced atomically.
 func writeState(path string, data []byte, force bool) error {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
@@ -159,7 +162,7 @@ func writeState(path string, data []byte, force bool) error {
 	return os.Link(file.Name(), path)
 }
 
-// readState reads what snapshot-state has written; "-" is standard input.
+// readState reads a file of snapshot-state; "-" is standard input.
 func (s *shell) readState(path string) (stateFile, error) {
 	var st stateFile
 	in := s.In
@@ -178,7 +181,7 @@ func (s *shell) readState(path string) (stateFile, error) {
 	case len(data) > maxState:
 		return st, fmt.Errorf("read %s: longer than %d bytes", path, maxState)
 	}
-	// JSON is YAML too, and is read faster as what it is.
+	// JSON is YAML too, but the JSON decoder is faster.
 	if !strings.HasPrefix(string(data), "{") {
 		if data, err = yaml.YAMLToJSON(data); err != nil {
 			return st, fmt.Errorf("read %s: %w", path, err)
@@ -188,28 +191,29 @@ func (s *shell) readState(path string) (stateFile, error) {
 		return st, fmt.Errorf("read %s: %w", path, err)
 	}
 	if st.Kind != stateKind {
-		return st, fmt.Errorf("%s is not what 'volplane snapshot-state' writes: its kind is %q, not %s", path, st.Kind,
+		return st, fmt.Errorf("%s is not a file of 'volplane snapshot-state': its kind is %q, not %s", path, st.Kind,
 			stateKind)
 	}
-	st.drop()
+	st.dropNulls()
 	return st, nil
 }
 
-// drop takes away what is null where objects should be: a file may be edited.
-func (st *stateFile) drop() {
-	st.Claims, st.Volumes, st.Pods = there(st.Claims), there(st.Volumes), there(st.Pods)
-	st.Classes, st.Drivers, st.CSINodes = there(st.Classes), there(st.Drivers), there(st.CSINodes)
-	st.Attachments, st.Nodes, st.Namespaces = there(st.Attachments), there(st.Nodes), there(st.Namespaces)
-	st.Warnings, st.Begun, st.Leases = there(st.Warnings), there(st.Begun), there(st.Leases)
+// dropNulls removes null values from the lists of objects; a user may have edited
+// the file.
+func (st *stateFile) dropNulls() {
+	st.Claims, st.Volumes, st.Pods = withoutNil(st.Claims), withoutNil(st.Volumes), withoutNil(st.Pods)
+	st.Classes, st.Drivers, st.CSINodes = withoutNil(st.Classes), withoutNil(st.Drivers), withoutNil(st.CSINodes)
+	st.Attachments, st.Nodes, st.Namespaces = withoutNil(st.Attachments), withoutNil(st.Nodes), withoutNil(st.Namespaces)
+	st.Warnings, st.Begun, st.Leases = withoutNil(st.Warnings), withoutNil(st.Begun), withoutNil(st.Leases)
 }
 
-func there[T any](all []*T) []*T {
+func withoutNil[T any](all []*T) []*T {
 	return slices.DeleteFunc(all, func(o *T) bool { return o == nil })
 }
 
-// spaceOf returns the namespace that a question to a state is about: the one that is
-// asked for, or else the only one in it.
-func (st *stateFile) spaceOf(asked string) (string, error) {
+// namespaceFor returns the namespace of a question: the one in asked, or else the
+// only one of the file.
+func (st *stateFile) namespaceFor(asked string) (string, error) {
 	switch {
 	case asked == "" && st.Namespace == "":
 		return metav1.NamespaceDefault, nil
@@ -218,41 +222,41 @@ func (st *stateFile) spaceOf(asked string) (string, error) {
 	case st.Namespace == "" || asked == st.Namespace:
 		return asked, nil
 	}
-	return "", fmt.Errorf("the state is of namespace %s only, and says nothing of %s", st.Namespace, asked)
+	return "", fmt.Errorf("the file contains only namespace %s, and nothing about %s", st.Namespace, asked)
 }
 
-// narrow keeps of the objects in namespaces those of one.
-func narrow(o state.Objects, ns string) state.Objects {
-	o.Claims = only(o.Claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Namespace == ns })
-	o.Pods = only(o.Pods, func(p *corev1.Pod) bool { return p.Namespace == ns })
-	o.Warnings = only(o.Warnings, func(e *corev1.Event) bool {
+// inNamespace returns the objects without those of other namespaces.
+func inNamespace(o state.Objects, ns string) state.Objects {
+	o.Claims = filter(o.Claims, func(c *corev1.PersistentVolumeClaim) bool { return c.Namespace == ns })
+	o.Pods = filter(o.Pods, func(p *corev1.Pod) bool { return p.Namespace == ns })
+	o.Warnings = filter(o.Warnings, func(e *corev1.Event) bool {
 		return e.Namespace == ns ||
 			e.Namespace == metav1.NamespaceDefault
 	})
-	o.Begun = only(o.Begun, func(in *provision.Intent) bool { return in.Claim.Namespace == ns })
+	o.Begun = filter(o.Begun, func(in *provision.Intent) bool { return in.Claim.Namespace == ns })
 	return o
 }
 
-func only[T any](all []*T, wanted func(*T) bool) []*T {
+func filter[T any](all []*T, wanted func(*T) bool) []*T {
 	return slices.DeleteFunc(slices.Clone(all), func(o *T) bool { return !wanted(o) })
 }
 
-// whyFrom answers from a file.
+// whyFrom answers a question from a file of snapshot-state.
 func (s *shell) whyFrom(q question, args []string) error {
 	st, err := s.readState(q.from)
 	if err != nil {
 		return err
 	}
-	ns, err := st.spaceOf(s.flags.namespace)
+	ns, err := st.namespaceFor(s.flags.namespace)
 	if err != nil {
 		return err
 	}
 	if len(args) == 0 {
 		o := st.Objects
 		if !q.all {
-			o = narrow(o, ns)
+			o = inNamespace(o, ns)
 		}
-		return s.tellCauses(o, q)
+		return s.reportCauses(o, q)
 	}
 	k, name, err := oneObject(args)
 	if err != nil {
@@ -260,8 +264,8 @@ func (s *shell) whyFrom(q question, args []string) error {
 	}
 	told, found := k.tell(why.Of(st.Objects), ns, name)
 	if !found {
-		return fmt.Errorf("there is no %s/%s in %s, which was written at %s", k.name, name, q.from,
+		return fmt.Errorf("%s/%s does not exist in %s, which was written at %s", k.name, name, q.from,
 			chain.Moment(st.Now))
 	}
-	return s.tellChain(told, st.Objects, ns, q)
+	return s.reportChain(told, st.Objects, ns, q)
 }

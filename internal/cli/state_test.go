@@ -16,8 +16,8 @@ import (
 	"volplane.dev/volplane/internal/decide/why"
 )
 
-// TestStateAnswersAsTheCluster: every object of a town is explained from a file as it
-// is by the API, in both forms of the file.
+// TestStateAnswersAsTheCluster: every object of a town is explained from a file as from
+// the API, in both formats of the file.
 func TestStateAnswersAsTheCluster(t *testing.T) {
 	r := newReading(town())
 	if err := r.together(t.Context(), r.namespaces(""), func(ctx context.Context) error {
@@ -41,7 +41,8 @@ func TestStateAnswersAsTheCluster(t *testing.T) {
 	}
 }
 
-// sameAnswers explains all objects of a kind in the town, and as they were written.
+// sameAnswers compares the answers about all objects of a kind from the town and from a
+// file.
 func sameAnswers(t *testing.T, k kind, filed state.Objects) {
 	t.Helper()
 	for _, name := range []string{
@@ -51,20 +52,21 @@ func sameAnswers(t *testing.T, k kind, filed state.Objects) {
 		if k.name == "volumesnapshot" {
 			continue
 		}
-		live, _, there, err := k.explain(t.Context(), town(), "ns", name)
+		live, _, exists, err := k.explain(t.Context(), town(), "ns", name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		told, found := k.tell(why.Of(filed), "ns", name)
-		if found != there || render(t, told) != render(t, live) {
-			t.Errorf("%s/%s: there %v\n%s\nfrom the file %v\n%s", k.name, name, there, render(t, live), found, render(t, told))
+		if found != exists || render(t, told) != render(t, live) {
+			t.Errorf("%s/%s: there %v\n%s\nfrom the file %v\n%s",
+				k.name, name, exists, render(t, live), found, render(t, told))
 		}
 	}
 }
 
-// TestStateIsTheOwners: nobody else may read a state, and one that is there is only
-// replaced when that is wanted.
-func TestStateIsTheOwners(t *testing.T) {
+// TestStateFileIsPrivate: only its owner may read a state file, and an existing one is
+// replaced only with --force.
+func TestStateFileIsPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	for _, c := range []struct {
 		text, left string
@@ -85,9 +87,9 @@ func TestStateIsTheOwners(t *testing.T) {
 	}
 }
 
-// TestStatesThatAreNone: what is no state is refused, and what is null in it is not
-// looked at.
-func TestStatesThatAreNone(t *testing.T) {
+// TestInvalidStates: other files are refused, and null values in a state file are
+// ignored.
+func TestInvalidStates(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "its kind is", "{": "unexpected end", "a: [": "yaml", "kind: Pod": `its kind is "Pod"`,
 		`{"kind":"VolplaneState","Claims":[null],"Nodes":[null],"Pods":[null],"Warnings":[null],"Begun":[null],"Leases":[null]}`: "",
@@ -102,13 +104,13 @@ func TestStatesThatAreNone(t *testing.T) {
 	}
 }
 
-// TestStateOfOneNamespace: a question is about the namespace that is named, or else the
-// only one.
+// TestStateOfOneNamespace: a question is about the named namespace, or else about the
+// only one of the file.
 func TestStateOfOneNamespace(t *testing.T) {
 	for _, c := range []struct{ has, asked, want string }{
 		{"", "", metav1.NamespaceDefault}, {"", "a", "a"}, {"a", "", "a"}, {"a", "a", "a"}, {"a", "b", ""},
 	} {
-		got, err := (&stateFile{Namespace: c.has}).spaceOf(c.asked)
+		got, err := (&stateFile{Namespace: c.has}).namespaceFor(c.asked)
 		if got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("of %q, asked for %q: %q, %v", c.has, c.asked, got, err)
 		}

@@ -26,7 +26,7 @@ import (
 func (s *shell) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show nodes, drivers, and how many claims and volumes there are",
+		Short: "Show nodes, drivers, and the numbers of claims, volumes and attachments",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return s.status(cmd.Context()) },
 	}
@@ -55,11 +55,11 @@ func (s *shell) status(ctx context.Context) error {
 	}
 	printRoom(ctx, s.Out, client)
 	printRestored(ctx, s.Out, client)
-	return printIll(ctx, s.Out, client)
+	return printUnhealthyPods(ctx, s.Out, client)
 }
 
-// printRestored says that nothing is taken away, because the API was restored from
-// a backup. Others have nothing to say about it.
+// printRestored says that nothing is removed because the API was restored from a
+// backup. It prints nothing for other API servers.
 func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interface) {
 	o, err := client.CoreV1().ConfigMaps(volume.NamespaceSystem).Get(ctx, volume.ConfigRestored, metav1.GetOptions{})
 	if err == nil {
@@ -68,20 +68,21 @@ func printRestored(ctx context.Context, out io.Writer, client kubernetes.Interfa
 	}
 }
 
-// printIll names the first Pod that has a volume which is mounted and not well.
-func printIll(ctx context.Context, out io.Writer, client kubernetes.Interface) error {
+// printUnhealthyPods counts the Pods with an unhealthy volume and names the first one.
+func printUnhealthyPods(ctx context.Context, out io.Writer, client kubernetes.Interface) error {
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list Pods: %w", err)
 	}
-	ill := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
+	unhealthy := slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool {
 		return !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse
 		})
 	})
-	if len(ill) > 0 {
-		fmt.Fprintf(out, "\nPods whose volumes are not well: %d. Ask: volplane why pod/%s -n %s\n", len(ill), ill[0].Name,
-			ill[0].Namespace)
+	if len(unhealthy) > 0 {
+		fmt.Fprintf(out, "\nPods with unhealthy volumes: %d. See: volplane why pod/%s -n %s\n",
+			len(unhealthy), unhealthy[0].Name,
+			unhealthy[0].Namespace)
 	}
 	return nil
 }
@@ -162,19 +163,19 @@ func printCounts(ctx context.Context, out io.Writer, client kubernetes.Interface
 		return err
 	}
 	if pending != nil {
-		fmt.Fprintf(out, "\nNot every claim is bound. Ask: volplane why pvc/%s -n %s\n", pending.Name, pending.Namespace)
+		fmt.Fprintf(out, "\nNot every claim is bound. See: volplane why pvc/%s -n %s\n", pending.Name, pending.Namespace)
 	}
 	return nil
 }
 
-// printUnsettled tells of volumes that drivers were asked for some time ago and
-// that are not there, if there are any and they may be read.
+// printUnsettled counts the volumes whose creation has no known outcome for some
+// time. It prints nothing if there are none or the user may not read the intents.
 func printUnsettled(
 	ctx context.Context, out io.Writer, client kubernetes.Interface, volumes []*corev1.PersistentVolume,
 ) error {
 	r := newReading(client)
 	r.Volumes = volumes
-	if err := r.begun(ctx, metav1.NamespaceAll); err != nil {
+	if err := r.readIntents(ctx, metav1.NamespaceAll); err != nil {
 		return err
 	}
 	open := survey.Unsettled(why.Of(r.Objects))
@@ -182,19 +183,19 @@ func printUnsettled(
 		return nil
 	}
 	oldest := slices.MinFunc(open, func(a, b *provision.Intent) int { return a.Begun.Compare(b.Begun.Time) })
-	fmt.Fprintf(out, "being made   %d, the first for claim %s/%s by driver %s since %s: volplane why -A\n",
-		len(open), oldest.Claim.Namespace, oldest.Claim.Name, oldest.Driver, when(oldest.Begun.Time))
+	fmt.Fprintf(out, "unresolved   %d, the first for claim %s/%s at driver %s since %s. See: volplane why -A\n",
+		len(open), oldest.Claim.Namespace, oldest.Claim.Name, oldest.Driver, timeText(oldest.Begun.Time))
 	return nil
 }
 
-func when(t time.Time) string {
+func timeText(t time.Time) string {
 	if t.IsZero() {
-		return "long ago"
+		return "an unknown time"
 	}
 	return chain.Moment(t)
 }
 
-// tally counts equal words: "3: 2 Bound, 1 Pending".
+// tally counts equal words, as in "3: 2 Bound, 1 Pending".
 func tally(words []string) string {
 	slices.Sort(words)
 	var parts []string

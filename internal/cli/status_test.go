@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// TestStatusTellsOfARestore, as long as nobody has accepted it.
-func TestStatusTellsOfARestore(t *testing.T) {
+// TestStatusReportsRestore: status reports a restore until it is accepted.
+func TestStatusReportsRestore(t *testing.T) {
 	client := fake.NewClientset()
 	var out bytes.Buffer
 	printRestored(t.Context(), &out, client)
@@ -33,9 +33,9 @@ func TestStatusTellsOfARestore(t *testing.T) {
 	}
 }
 
-// TestStatusNamesTheIll: Pods whose volumes are mounted and not well are counted,
-// and one of them is named.
-func TestStatusNamesTheIll(t *testing.T) {
+// TestStatusNamesUnhealthyPods: status counts the Pods with unhealthy volumes and names
+// one of them.
+func TestStatusNamesUnhealthyPods(t *testing.T) {
 	pod := func(name string, status corev1.ConditionStatus) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 		p.Status.Conditions = []corev1.PodCondition{
@@ -46,7 +46,7 @@ func TestStatusNamesTheIll(t *testing.T) {
 	}
 	for want, pods := range map[string][]*corev1.Pod{
 		"": {pod("a", corev1.ConditionTrue)},
-		"\nPods whose volumes are not well: 1. Ask: volplane why pod/b -n ns\n": {
+		"\nPods with unhealthy volumes: 1. See: volplane why pod/b -n ns\n": {
 			pod("a", corev1.ConditionTrue), pod("b", corev1.ConditionFalse),
 		},
 	} {
@@ -57,7 +57,7 @@ func TestStatusNamesTheIll(t *testing.T) {
 			}
 		}
 		var out bytes.Buffer
-		if err := printIll(t.Context(), &out, client); err != nil || out.String() != want {
+		if err := printUnhealthyPods(t.Context(), &out, client); err != nil || out.String() != want {
 			t.Errorf("%q, %v; want %q", out.String(), err, want)
 		}
 	}

@@ -9,13 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// acceptTable asks for the server's own layout for people.
+// acceptTable requests the server's own table format.
 const acceptTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 func fromJSON(data []byte, into any) error { return json.Unmarshal(data, into) }
 
-// table returns the server's table of the target; the rows of several names
-// are joined.
+// table returns the server's table for the target, with the rows of all its names.
 func (o *objects) table(ctx context.Context, t target, g getOptions) (*metav1.Table, error) {
 	if len(t.names) == 0 {
 		return o.oneTable(ctx, t, g, "")
@@ -44,7 +43,7 @@ func (o *objects) oneTable(ctx context.Context, t target, g getOptions, name str
 	if name != "" {
 		r = r.Name(name)
 	} else {
-		r = selected(r.Param, g.options())
+		r = withSelectors(r.Param, g.options())
 	}
 	data, err := raw(ctx, r)
 	if err != nil {
@@ -53,8 +52,8 @@ func (o *objects) oneTable(ctx context.Context, t target, g getOptions, name str
 	return decodeTable(data)
 }
 
-// selected adds the selectors to a request through its Param method.
-func selected[R any](param func(name, value string) R, o metav1.ListOptions) R {
+// withSelectors adds the selectors to a request through its Param method.
+func withSelectors[R any](param func(name, value string) R, o metav1.ListOptions) R {
 	r := param("labelSelector", o.LabelSelector)
 	if o.FieldSelector != "" {
 		r = param("fieldSelector", o.FieldSelector)
@@ -82,7 +81,7 @@ func (s *shell) watchTable(
 		return err
 	}
 	options := g.watchOptions(t)
-	r = selected(r.NamespaceIfScoped(o.namespaceOf(t.mapping, g.selection), namespaced(t.mapping) &&
+	r = withSelectors(r.NamespaceIfScoped(o.namespaceOf(t.mapping, g.selection), namespaced(t.mapping) &&
 		!g.all).Param, options)
 	body, err := r.Param("watch", "true").Param("resourceVersion", version).Stream(ctx)
 	if err != nil {
@@ -93,7 +92,7 @@ func (s *shell) watchTable(
 	var columns []metav1.TableColumnDefinition
 	for {
 		var e metav1.WatchEvent
-		if err := events.Decode(&e); ended(ctx, err) {
+		if err := events.Decode(&e); streamEnded(ctx, err) {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("watch %s: %w", t.mapping.Resource.Resource, err)

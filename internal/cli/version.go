@@ -26,6 +26,6 @@ func (s *shell) versionCommand() *cobra.Command {
 			return fmt.Errorf("unknown output %q: use json or yaml", output)
 		},
 	}
-	c.Flags().StringVarP(&output, "output", "o", "", "form of the output: json or yaml")
+	c.Flags().StringVarP(&output, "output", "o", "", "output format: json or yaml")
 	return c
 }

@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	// settleTime is how long nothing has to happen before the question is asked again,
-	// and maxSettle how long something may go on happening.
-	settleTime, maxSettle = 200 * time.Millisecond, time.Second
-	// watchRetry is how long a watch that failed is left alone.
+	// settleTime is how long no event may arrive before the answer is computed again.
+	settleTime = 200 * time.Millisecond
+	// maxSettle is the longest wait for settleTime to pass without an event.
+	maxSettle = time.Second
+	// watchRetry is the pause after a failed watch.
 	watchRetry = time.Second
 )
 
-// changes is a kind of objects that an answer may change with.
+// changes lists and watches one kind of objects that answers depend on.
 type changes struct {
 	version func(context.Context) (string, error)
 	watch   func(ctx context.Context, version string) (watch.Interface, error)
@@ -45,8 +46,8 @@ func changesOf[L metav1.ListInterface](
 	}
 }
 
-// allChanges returns the kinds that answers are made of, those of one namespace where
-// they are in one; ns is empty for all.
+// allChanges returns the kinds that answers depend on, restricted to a namespace; ns
+// is empty for all.
 func allChanges(client kubernetes.Interface, ns string) []changes {
 	claims, pods, events := client.CoreV1().PersistentVolumeClaims(ns), client.CoreV1().Pods(ns),
 		client.CoreV1().Events(ns)
@@ -66,8 +67,8 @@ func allChanges(client kubernetes.Interface, ns string) []changes {
 	return out
 }
 
-// whyWatch prints the answer, and again whenever it has changed. It ends when it is
-// interrupted, with the exit code of the last answer.
+// whyWatch prints the answer, and prints it again whenever it changes, until it is
+// interrupted. It returns the error of the last answer.
 func (s *shell) whyWatch(ctx context.Context, q question, args []string) error {
 	dirty, err := s.watchAll(ctx, q, args)
 	if err != nil {
@@ -78,11 +79,11 @@ func (s *shell) whyWatch(ctx context.Context, q question, args []string) error {
 		return failed
 	}
 	fmt.Fprint(s.Out, text)
-	for settled(ctx, dirty) {
-		next, unwell := s.whyText(ctx, q, args)
+	for waitSettled(ctx, dirty) {
+		next, problem := s.whyText(ctx, q, args)
 		if ctx.Err() == nil && next != text {
 			fmt.Fprint(s.Out, "\n"+next)
-			text, failed = next, unwell
+			text, failed = next, problem
 		}
 	}
 	if errors.Is(failed, errProblem) {
@@ -91,8 +92,9 @@ func (s *shell) whyWatch(ctx context.Context, q question, args []string) error {
 	return nil
 }
 
-// watchAll marks as dirty when something happens that an answer may change with: to all
-// objects of the cluster when the question is about one that is in no namespace.
+// watchAll returns a channel that receives when an object changes that the answer may
+// depend on. For a question about an object without a namespace, it watches all
+// namespaces.
 func (s *shell) watchAll(ctx context.Context, q question, args []string) (<-chan struct{}, error) {
 	client, ns, err := s.client()
 	if err != nil {
@@ -103,7 +105,7 @@ func (s *shell) watchAll(ctx context.Context, q question, args []string) (<-chan
 		if err != nil {
 			return nil, err
 		}
-		q.all = !k.spaced
+		q.all = !k.namespaced
 	}
 	if q.all {
 		ns = metav1.NamespaceAll
@@ -121,7 +123,7 @@ func (s *shell) watchAll(ctx context.Context, q question, args []string) (<-chan
 	return dirty, nil
 }
 
-// whyText returns the answer as it is printed; an error that ends it is the text.
+// whyText returns the printed answer, or the text of the error.
 func (s *shell) whyText(ctx context.Context, q question, args []string) (string, error) {
 	var out bytes.Buffer
 	quiet := *s
@@ -133,9 +135,9 @@ func (s *shell) whyText(ctx context.Context, q question, args []string) (string,
 	return out.String(), err
 }
 
-// settled waits until something has happened and then nothing for a while; false when
-// the context has ended.
-func settled(ctx context.Context, dirty <-chan struct{}) bool {
+// waitSettled waits for an event and then for a pause without events. It returns false
+// when the context has ended.
+func waitSettled(ctx context.Context, dirty <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
 		return false
@@ -160,8 +162,9 @@ func settled(ctx context.Context, dirty <-chan struct{}) bool {
 	}
 }
 
-// follow marks as dirty for as long as the context lasts; started is closed when the
-// first watch is under way, or cannot be. What may not be watched is left out.
+// follow watches the objects until the context ends and reports each change to dirty.
+// It closes started when the first watch is established or has failed. It ends if
+// the user may not watch the objects.
 func (c changes) follow(ctx context.Context, dirty chan<- struct{}, started chan struct{}) {
 	mark := func() {
 		select {
@@ -170,11 +173,11 @@ func (c changes) follow(ctx context.Context, dirty chan<- struct{}, started chan
 		}
 	}
 	for first := true; ctx.Err() == nil; first = false {
-		w, err := c.begin(ctx)
+		w, err := c.start(ctx)
 		if first {
 			close(started)
 		} else {
-			mark() // something may have happened between two watches
+			mark() // an event may have been missed between two watches
 		}
 		if apierrors.IsForbidden(err) {
 			return
@@ -190,7 +193,7 @@ func (c changes) follow(ctx context.Context, dirty chan<- struct{}, started chan
 	}
 }
 
-func (c changes) begin(ctx context.Context) (watch.Interface, error) {
+func (c changes) start(ctx context.Context) (watch.Interface, error) {
 	version, err := c.version(ctx)
 	if err != nil {
 		return nil, err
@@ -198,7 +201,7 @@ func (c changes) begin(ctx context.Context) (watch.Interface, error) {
 	return c.watch(ctx, version)
 }
 
-// drainAll marks each event of a watch until it ends.
+// drainAll calls mark for each event of a watch until the watch ends.
 func drainAll(ctx context.Context, w watch.Interface, mark func()) {
 	defer w.Stop()
 	for {

@@ -26,24 +26,25 @@ func (s *shell) whyCommand() *cobra.Command {
 	var q question
 	c := &cobra.Command{
 		Use:   "why [TYPE/NAME | TYPE NAME]",
-		Short: "Tell who waits for whom, and why",
-		Long: `Tell who waits for whom, and why.
+		Short: "Explain what an object waits for, and why",
+		Long: `Explain what an object waits for, why, and who acts next.
 
-Of one object: the way from the claim over its class, volume and attachment to
-its mounts, and the first step of it that has a problem, or else the first that
+For one object: the chain from the claim through class, volume and attachment to
+the mounts. The answer is the first link with a problem, or else the first that
 waits. Types: ` + strings.Join(explained(), ", ") + `,
-and their short names as kubectl has them. Without an object: every cause of
-waiting in the namespace, and all that it holds up.
+and the short names that kubectl has for them. Without an object: every cause of
+waiting in the namespace, with the objects that wait for it.
 
-With --dry-run -f FILE: what would happen if these objects were created. The API
-server checks them, if you may create them, and makes nothing; its refusal is an
-answer. Then 0 means that all is served by itself as far as can be told, and 2
-that something is in the way or that a user has to do something first.
+With --dry-run -f FILE: what would happen if these objects were created. If you
+may create them, the API server validates them without creating them; a refusal
+is an answer. Exit code 0 then means that, as far as can be known, everything
+will be served without further action, and 2 that something prevents it or a
+user has to act first.
 
-With --fix: the commands that would free the object, with what each risks. None
-is run.
+With --fix: the commands that would free the object, with the risk of each. They
+are not run.
 
-Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
+Exit codes: 0 all is well, 1 error, 2 something waits or has a problem.`,
 		Example: `  volplane why -A
   volplane why pvc/data
   volplane why pod reader -n web -o json
@@ -55,14 +56,14 @@ Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 		},
 	}
 	f := c.Flags()
-	f.BoolVarP(&q.all, "all-namespaces", "A", false, "the causes of all namespaces")
-	f.StringVarP(&q.output, "output", "o", "", "form of the output: json or yaml")
+	f.BoolVarP(&q.all, "all-namespaces", "A", false, "list the causes in all namespaces")
+	f.StringVarP(&q.output, "output", "o", "", "output format: json or yaml")
 	f.StringVarP(&q.file, "filename", "f", "",
-		"with --dry-run: YAML or JSON file of objects, directory of such files, or - for standard input")
-	f.BoolVar(&q.dryRun, "dry-run", false, "tell what would happen if the objects of -f were created, and create nothing")
-	f.BoolVar(&q.fix, "fix", false, "print the commands that would free the object, with what each risks; run none")
+		"with --dry-run: YAML or JSON file, directory of such files, or - for standard input")
+	f.BoolVar(&q.dryRun, "dry-run", false, "explain what would happen if the objects of -f were created; create nothing")
+	f.BoolVar(&q.fix, "fix", false, "print the commands that would free the object, with the risk of each; run none")
 	f.BoolVarP(&q.watch, "watch", "w", false, "print the answer again whenever it changes, until interrupted")
-	f.StringVar(&q.from, "from", "", "file of 'volplane snapshot-state' to answer from, or - for standard input")
+	f.StringVar(&q.from, "from", "", "answer from this file of 'volplane snapshot-state', or from - (standard input)")
 	for _, two := range [][]string{
 		{"watch", "dry-run"},
 		{"watch", "from"},
@@ -76,33 +77,35 @@ Exit codes: 0 all is well, 1 error, 2 something waits or is broken.`,
 	return c
 }
 
-// question is what is asked of why.
+// question holds the flags of why.
 type question struct {
 	all    bool
 	output string
-	// from is the file to answer from; empty for the API.
+	// from is the file of snapshot-state to answer from; empty for the API.
 	from string
-	// file holds objects that are not there; dryRun says that they are not to be made.
-	file   string
+	// file is the file with the objects of a dry run.
+	file string
+	// dryRun asks what would happen if the objects of file were created.
 	dryRun bool
-	// fix asks for the commands that would free the object, watch for the answers to
-	// come.
-	fix, watch bool
+	// fix asks for the commands that would free the object.
+	fix bool
+	// watch asks for each new answer.
+	watch bool
 }
 
-// check refuses what does not go together.
+// check refuses invalid combinations of flags and arguments.
 func (q question) check(args []string) error {
 	switch {
 	case q.output != "" && q.output != "json" && q.output != "yaml":
 		return fmt.Errorf("unknown output %q: use json or yaml", q.output)
 	case q.all && len(args) > 0:
-		return errors.New("--all-namespaces asks for all causes: leave out " + strings.Join(args, " "))
+		return errors.New("--all-namespaces lists all causes: leave out " + strings.Join(args, " "))
 	case q.dryRun != (q.file != ""):
 		return errDryRun
 	case q.fix && len(args) == 0:
 		return errors.New("--fix is about one object: name it, for example: volplane why --fix pvc/data")
 	case q.dryRun && len(args) > 0:
-		return errors.New("--dry-run explains the objects of -f: leave out what is asked beside it")
+		return errors.New("--dry-run explains the objects of -f: leave out the object in the arguments")
 	}
 	return nil
 }
@@ -120,7 +123,7 @@ func (s *shell) why(ctx context.Context, q question, args []string) error {
 	return s.whyOnce(ctx, q, args)
 }
 
-// whyOnce answers one time.
+// whyOnce prints one answer.
 func (s *shell) whyOnce(ctx context.Context, q question, args []string) error {
 	switch {
 	case q.from != "":
@@ -131,7 +134,7 @@ func (s *shell) whyOnce(ctx context.Context, q question, args []string) error {
 	return s.whyOne(ctx, q, args)
 }
 
-// whyOne tells about one object.
+// whyOne explains one object.
 func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 	k, name, err := oneObject(args)
 	if err != nil {
@@ -146,13 +149,13 @@ func (s *shell) whyOne(ctx context.Context, q question, args []string) error {
 	case err != nil:
 		return err
 	case !found:
-		return absent(ctx, client, k, ns, name)
+		return notFoundError(ctx, client, k, ns, name)
 	}
-	return s.tellChain(told, o, ns, q)
+	return s.reportChain(told, o, ns, q)
 }
 
-// tellChain prints an answer, and ends with an error unless all is well.
-func (s *shell) tellChain(told chain.Chain, o state.Objects, ns string, q question) error {
+// reportChain prints an answer, and returns errProblem unless all is well.
+func (s *shell) reportChain(told chain.Chain, o state.Objects, ns string, q question) error {
 	e := explanationOf(since.TimesOf(o), ns, told)
 	var err error
 	switch {
@@ -175,27 +178,29 @@ func (s *shell) tellChain(told chain.Chain, o state.Objects, ns string, q questi
 	return nil
 }
 
-// absent says of an object that it is not there, and where it may be.
-func absent(ctx context.Context, client kubernetes.Interface, k kind, ns, name string) error {
-	if !k.spaced {
-		return fmt.Errorf("there is no %s/%s; those that are there: volplane get %s", k.name, name, k.name)
+// notFoundError returns the error for an object that does not exist, with the command
+// that lists the existing ones.
+func notFoundError(ctx context.Context, client kubernetes.Interface, k kind, ns, name string) error {
+	if !k.namespaced {
+		return fmt.Errorf("%s/%s does not exist; to list all: volplane get %s", k.name, name, k.name)
 	}
-	if err := mustExist(ctx, client, ns); err != nil {
+	if err := requireNamespace(ctx, client, ns); err != nil {
 		return err
 	}
-	return fmt.Errorf("there is no %s/%s in namespace %s; for those of all namespaces: volplane get %s -A", k.name, name,
+	return fmt.Errorf("%s/%s does not exist in namespace %s; to list all namespaces: volplane get %s -A", k.name, name,
 		ns, k.name)
 }
 
-// mustExist refuses a namespace that does not exist. Who may not read it is believed.
-func mustExist(ctx context.Context, client kubernetes.Interface, ns string) error {
+// requireNamespace returns an error if a namespace does not exist. Without the right to
+// read it, its existence is assumed.
+func requireNamespace(ctx context.Context, client kubernetes.Interface, ns string) error {
 	if _, err := client.CoreV1().Namespaces().Get(ctx, ns, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		return fmt.Errorf("there is no namespace %s; those that are there: volplane get ns", ns)
+		return fmt.Errorf("namespace %s does not exist; to list all: volplane get ns", ns)
 	}
 	return nil
 }
 
-// oneObject reads the type and the name of an object that can be explained.
+// oneObject parses the type and the name of an object that can be explained.
 func oneObject(args []string) (kind, string, error) {
 	word, name, ok := strings.Cut(strings.Join(args, "/"), "/")
 	if !ok || name == "" || strings.Contains(name, "/") {
@@ -205,8 +210,8 @@ func oneObject(args []string) (kind, string, error) {
 	return k, name, err
 }
 
-// explain reads what concerns an object and explains it by that; found is false when
-// there is no such object.
+// explain reads what concerns an object and explains it; found is false if the object
+// does not exist.
 func (k kind) explain(ctx context.Context, client kubernetes.Interface, ns, name string) (
 	c chain.Chain, o state.Objects, found bool, err error,
 ) {
@@ -218,7 +223,7 @@ func (k kind) explain(ctx context.Context, client kubernetes.Interface, ns, name
 	return c, r.Objects, found, nil
 }
 
-// whyAnything tells every cause of waiting.
+// whyAnything lists every cause of waiting.
 func (s *shell) whyAnything(ctx context.Context, q question) error {
 	client, ns, err := s.client()
 	if err != nil {
@@ -226,18 +231,18 @@ func (s *shell) whyAnything(ctx context.Context, q question) error {
 	}
 	if q.all {
 		ns = metav1.NamespaceAll
-	} else if err := mustExist(ctx, client, ns); err != nil {
+	} else if err := requireNamespace(ctx, client, ns); err != nil {
 		return err
 	}
 	r := newReading(client)
 	if err := r.together(ctx, r.room, func(ctx context.Context) error { return r.all(ctx, ns) }); err != nil {
 		return err
 	}
-	return s.tellCauses(r.Objects, q)
+	return s.reportCauses(r.Objects, q)
 }
 
-// tellCauses prints every cause of waiting, and ends with an error if there is one.
-func (s *shell) tellCauses(o state.Objects, q question) error {
+// reportCauses prints every cause of waiting, and returns errProblem if there is one.
+func (s *shell) reportCauses(o state.Objects, q question) error {
 	causes := survey.Causes(why.Of(o))
 	if err := s.printCauses(causes, o, q); err != nil {
 		return err
@@ -248,7 +253,7 @@ func (s *shell) tellCauses(o state.Objects, q question) error {
 	return nil
 }
 
-// explanation is a chain as programs read it.
+// explanation is the JSON output for one object.
 type explanation struct {
 	Subject string `json:"subject"`
 	Healthy bool   `json:"healthy"`
@@ -258,7 +263,7 @@ type explanation struct {
 	Next   string       `json:"next,omitempty"`
 	Answer linkOut      `json:"answer"`
 	Links  []linkOut    `json:"links"`
-	// Fixes are what --fix asks for.
+	// Fixes are the commands that --fix asks for.
 	Fixes []fix.Remedy `json:"fixes,omitempty"`
 }
 
@@ -268,11 +273,11 @@ type linkOut struct {
 	Reason  volume.Reason `json:"reason"`
 	Message string        `json:"message"`
 	Next    string        `json:"next,omitempty"`
-	// Since is when it began, as far as that is known.
+	// Since is the time since when the link has this state; nil if it is not known.
 	Since *metav1.Time `json:"since,omitempty"`
 }
 
-// causeOut is a cause of waiting as programs read it.
+// causeOut is the JSON output for a cause of waiting.
 type causeOut struct {
 	linkOut `json:",inline"`
 	Waits   []waitOut `json:"waits"`
@@ -317,7 +322,7 @@ func (s *shell) printCauses(causes []survey.Cause, o state.Objects, q question) 
 		}
 		return s.printValue(map[string]any{"causes": out}, q.output)
 	case len(causes) == 0:
-		_, err := fmt.Fprintf(s.Out, "Nothing waits: %d claims, %d pods, %d volumes and %d nodes are as they should be.\n",
+		_, err := fmt.Fprintf(s.Out, "Nothing waits: %d claims, %d pods, %d volumes and %d nodes are healthy.\n",
 			len(o.Claims), len(o.Pods), len(o.Volumes), len(o.Nodes))
 		return err
 	}
@@ -337,8 +342,8 @@ func (s *shell) printValue(v any, output string) error {
 	return err
 }
 
-// answer returns one line about a Pod and its claims; what cannot be found out
-// is not told.
+// answer returns one line about a Pod and its claims, or "" if that cannot be
+// determined.
 func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, pod string) string {
 	if told, found := s.chainOf(ctx, client, "pod", ns, pod); found {
 		return chain.Headline(told)
@@ -346,9 +351,8 @@ func (s *shell) answer(ctx context.Context, client kubernetes.Interface, ns, pod
 	return ""
 }
 
-// reason returns one line about what an object that is being deleted waits
-// for.
-func (s *shell) reason(ctx context.Context, v doomed) string {
+// reason returns one line about what the deletion of an object waits for.
+func (s *shell) reason(ctx context.Context, v deletion) string {
 	if client, _, err := s.client(); err == nil {
 		if told, found := s.chainOf(ctx, client, v.mapping.GroupVersionKind.Kind, v.ns, v.name); found {
 			return chain.Headline(told)
@@ -357,8 +361,8 @@ func (s *shell) reason(ctx context.Context, v doomed) string {
 	return "it is being deleted"
 }
 
-// chainOf explains an object for a command that does something else; false when
-// that is not possible.
+// chainOf explains an object for another command than why. It returns false if that
+// is not possible.
 func (s *shell) chainOf(ctx context.Context, client kubernetes.Interface, word, ns, name string) (chain.Chain, bool) {
 	k, known := kindNamed(word)
 	if !known {

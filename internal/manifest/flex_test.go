@@ -19,8 +19,9 @@ func flexPrinted(t *testing.T, flags ...string) (out, err string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	args := append([]string{"flex", "manifest", "example.com/lofs", "--image", "registry.example.com/lofs:1"}, flags...)
-	if code := cli.Main(t.Context(), args, cli.Streams{Out: &o, Err: &e}, "test",
-		cli.Programs{Beside: app.Beside(), Rights: app.RightsBeside}); (code == 0) != (e.Len() == 0) {
+	programs := cli.Programs{DriverControllers: app.DriverControllers(), Rights: app.DriverControllerRights}
+	code := cli.Main(t.Context(), args, cli.Streams{Out: &o, Err: &e}, "test", programs)
+	if (code == 0) != (e.Len() == 0) {
 		t.Errorf("it ended with %d and says %s", code, &e)
 	}
 	return o.String(), e.String()

@@ -31,7 +31,8 @@ func printed(t *testing.T, flags ...string) (out, err string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	code := cli.Main(t.Context(), append(append([]string{"manifests"}, usual()...), flags...),
-		cli.Streams{Out: &o, Err: &e}, "test", cli.Programs{Beside: app.Beside(), Rights: app.RightsBeside})
+		cli.Streams{Out: &o, Err: &e}, "test",
+		cli.Programs{DriverControllers: app.DriverControllers(), Rights: app.DriverControllerRights})
 	if (code == 0) != (e.Len() == 0) {
 		t.Errorf("it ended with %d and says %s", code, &e)
 	}
@@ -79,11 +80,11 @@ func TestRefusals(t *testing.T) {
 		{[]string{"--shape=daemonset", "--node-args=a"}, "one container of the driver"},
 		{[]string{"--kubelet-dir=kubelet"}, "not an absolute path"},
 		{[]string{"--host-path=/dev/"}, "not an absolute path"},
-		{[]string{"--controllers=binder"}, "there are provisioner"},
-		{[]string{"--controllers="}, "names none"},
+		{[]string{"--controllers=binder"}, "use provisioner"},
+		{[]string{"--controllers="}, "--controllers is empty"},
 		{[]string{"--toleration=a:Never"}, "with the effect"},
-		{[]string{"--secrets=login"}, "is not NAMESPACE/NAME"},
-		{[]string{"--secrets=*,a/b"}, "not * alone"},
+		{[]string{"--secrets=login"}, "use NAMESPACE/NAME"},
+		{[]string{"--secrets=*,a/b"}, "or * alone"},
 	} {
 		if out, err := printed(t, c.flags...); out != "" || !strings.Contains(err, c.want) {
 			t.Errorf("%v: says %q, want %q; printed %d bytes", c.flags, err, c.want, len(out))

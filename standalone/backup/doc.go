@@ -1,12 +1,12 @@
-// Package backup saves what a control plane cannot make again, its objects and
-// its keys, to one file, and makes a data directory of such a file.
+// Package backup saves the objects and keys of a control plane to one file, and
+// restores a data directory from such a file.
 //
-// The file is a compressed tar archive: the files of the data directory as they
-// were, a snapshot of etcd, and at the end a manifest with the sum of each. It
-// holds every Secret and the keys of everybody, and is for its owner only.
+// The file is a compressed tar archive: files of the data directory, a snapshot of
+// etcd, and a manifest with the checksums of all of them at the end. It contains
+// every Secret and all keys, so only its owner may read it.
 //
-// Life cycle: a file is written beside its name and gets it when it is whole and
-// on the disk. A restore makes everything in a folder of its own first and then
-// exchanges whole folders; what was there before is kept. A crash at any moment
-// leaves something that the next backup or restore begins anew.
+// Life cycle: a backup is written under a temporary name and renamed when it is
+// complete and synced. A restore first creates everything in a directory of its own,
+// and then exchanges whole directories and keeps the replaced ones. After a crash at
+// any moment, the next backup or restore starts anew.
 package backup

@@ -14,15 +14,14 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// Format is the version of the directory's layout that this program writes.
-// It reads all older ones.
+// Format is the version of the directory's layout that this program writes. It
+// reads all older versions.
 const Format = 1
 
-// minFree is the free space below which a start is refused: etcd allots 64 MiB
-// at once and cannot go on without.
+// minFree is the free space that a start needs: etcd preallocates 64 MiB at once.
 const minFree = 128 << 20
 
-// Reserve is the file that holds room for a start on a full disk.
+// Reserve is the name of the file that reserves space for a start on a full disk.
 const Reserve = "reserve"
 
 // Reasons why a data directory is refused.
@@ -40,22 +39,22 @@ type Dir struct {
 	lock *os.File
 }
 
-// Open makes the directory when it does not exist and takes it for this
-// process until Close or the process's end.
+// Open creates the directory if it does not exist and locks it for this process until
+// Close or the end of the process.
 func Open(path string) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("data directory: %w; give another one with --data-dir, or start as root", err)
+		return nil, fmt.Errorf("data directory: %w; choose another one with --data-dir, or start as root", err)
 	}
 	if err := private(path); err != nil {
 		return nil, err
 	}
 	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("data directory: %w; give another one with --data-dir, or start as root", err)
+		return nil, fmt.Errorf("data directory: %w; choose another one with --data-dir, or start as root", err)
 	}
 	d := &Dir{Path: path, lock: lock}
 	if err := d.take(); err != nil {
@@ -65,16 +64,16 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
-// private refuses a directory in which others could put their own certificate
-// authority in the place of ours. It does not change the mode: the directory
-// may be /tmp by mistake.
+// private refuses a directory in which other users could replace the certificate
+// authority. It does not change the mode, because the path may be a mistake such as
+// /tmp.
 func private(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%w: others may write to %s (mode %04o); run chmod go-w on it, or give another directory with "+
+		return fmt.Errorf("%w: others may write to %s (mode %04o); run chmod go-w on it, or choose another directory with "+
 			"--data-dir", ErrOpen, path, info.Mode().Perm())
 	}
 	return nil
@@ -83,10 +82,10 @@ func private(path string) error {
 func (d *Dir) take() error {
 	err := unix.Flock(int(d.lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
-		return fmt.Errorf("lock data directory %s: %w; give one on a local filesystem with --data-dir", d.Path, err)
+		return fmt.Errorf("lock data directory %s: %w; choose one on a local filesystem with --data-dir", d.Path, err)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %s is held by %s; stop it, or give another directory with --data-dir", ErrInUse,
+		return fmt.Errorf("%w: %s is held by %s; stop it, or choose another directory with --data-dir", ErrInUse,
 			d.Path, d.holder())
 	}
 	if err := d.checkFormat(); err != nil {

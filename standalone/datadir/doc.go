@@ -1,4 +1,4 @@
-// Package datadir is the directory that holds everything of a control plane
-// that lasts. One process at a time has it open; it is refused, with the cause
-// and the next step, when it cannot be used safely.
+// Package datadir manages the directory with all persistent data of a control plane.
+// One process at a time may open it. A directory that cannot be used safely is
+// refused with the cause and the next step.
 package datadir

@@ -16,21 +16,20 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 )
 
-// ErrDamaged says that what etcd has kept is not whole: it would not start, or
-// start without what it has confirmed.
+// ErrDamaged is the error of damaged data of etcd: etcd would not start, or would start
+// without data that it has confirmed.
 var ErrDamaged = errors.New("damaged")
 
-// lockLimit is how long the check waits for another process that has the
-// database open.
+// lockLimit is how long the check waits while another process has the database open.
 const lockLimit = 5 * time.Second
 
-// Check says whether there is an etcd in a directory, and whether it would
-// start and know all that it has confirmed; if not, the error is ErrDamaged and
-// names the file. It changes nothing. etcd itself finds out too late: it waits
-// for ever behind a log that is too short, and dies of a database that is.
+// Check says whether a directory has data of etcd. It returns ErrDamaged with the name
+// of the file if etcd would not start with them, or would miss data that it has
+// confirmed. Check changes nothing. etcd itself does not report such damage: with a
+// truncated log it waits forever, and with a truncated database it crashes.
 func Check(dir string) (exists bool, err error) {
-	// A page of the mapped database that cannot be read is told like any other
-	// damage, it does not end the process.
+	// A page of the mapped database that cannot be read is reported as damage instead
+	// of a crash.
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
@@ -48,7 +47,7 @@ func Check(dir string) (exists bool, err error) {
 	case errors.Is(err, fs.ErrNotExist) && !l.exists:
 		return false, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return true, fmt.Errorf("%w: the database %s is missing, its log is there", ErrDamaged, data)
+		return true, fmt.Errorf("%w: the database %s is missing, but its log exists", ErrDamaged, data)
 	case err != nil:
 		return true, fmt.Errorf("check etcd: %w", err)
 	case info.Size() == 0 && !l.exists:
@@ -64,19 +63,19 @@ func Check(dir string) (exists bool, err error) {
 	return true, l.check(data, log, applied)
 }
 
-// checkNoLog knows a first start that was killed: the database is made before
+// checkNoLog recognizes a first start that was killed: the database is created before
 // its log.
 func checkNoLog(log string, applied uint64) (exists bool, err error) {
 	if applied == 0 {
 		return false, nil
 	}
-	return true, fmt.Errorf("%w: the log %s is missing, its database is there", ErrDamaged, log)
+	return true, fmt.Errorf("%w: the log %s is missing, but its database exists", ErrDamaged, log)
 }
 
 func memberDir(dir string) string { return filepath.Join(dir, "member") }
 
-// readDatabase returns the last entry of the log that the database knows of,
-// after a look at every page that is in use.
+// readDatabase returns the last entry of the log that is in the database, after reading
+// every page that is in use.
 func readDatabase(path string, size int64) (applied uint64, err error) {
 	if size == 0 {
 		return 0, fmt.Errorf("%w: %s is empty", ErrDamaged, path)
@@ -106,7 +105,7 @@ func readDatabase(path string, size int64) (applied uint64, err error) {
 	return applied, err
 }
 
-// walk visits every entry, so that a page that is none is met here.
+// walk reads every entry, in order to detect damaged pages.
 func walk(b *bolt.Bucket) error {
 	return b.ForEach(func(k, _ []byte) error {
 		if len(k) == 0 {

@@ -166,10 +166,10 @@ func TestCheck(t *testing.T) {
 		}, ".wal at byte", true},
 		"no log": {
 			stopped, func(t *testing.T, dir string) { remove(t, filepath.Join(dir, "member/member/wal")) },
-			"is missing, its database", true,
+			"is missing, but its database", true,
 		},
 		"no database": {
-			stopped, func(t *testing.T, dir string) { remove(t, filepath.Join(dir, db)) }, "is missing, its log", true,
+			stopped, func(t *testing.T, dir string) { remove(t, filepath.Join(dir, db)) }, "is missing, but its log", true,
 		},
 		"an empty one": {
 			stopped, func(t *testing.T, dir string) { truncate(t, filepath.Join(dir, db), 0) }, "is empty", true,

@@ -5,8 +5,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 )
 
-// Client returns a way to the member without a connection.
+// Client returns a client of the member that uses no connection.
 func (s *Server) Client() *clientv3.Client { return v3client.New(s.etcd.Server) }
 
-// Defragment writes the data base anew, without what has been deleted in it.
+// Defragment rewrites the database without deleted data.
 func (s *Server) Defragment() error { return s.etcd.Server.Backend().Defrag() }

@@ -1,4 +1,4 @@
-// Package etcd runs the one etcd member that a standalone control plane keeps
-// its objects in: in this process, reached over a unix socket that only its
-// owner may open, with no network listener at all.
+// Package etcd runs the single etcd member of a standalone control plane in this
+// process. Clients reach it through a unix socket that only its owner may open; it
+// has no network listener.
 package etcd

@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	// tick is far shorter than a cluster's: a single member has no rival whose
-	// election it must wait for, and the start waits for its own.
+	// tick is far shorter than in a cluster: the start waits for the election, and a
+	// single member has no competitor.
 	tick = 20 * time.Millisecond
-	// stallLimit is how long a start in which nothing moves is waited for.
+	// stallLimit is how long a start may make no progress.
 	stallLimit = 2 * time.Minute
-	// closeLimit bounds the stop; what was confirmed is on the disk before it.
+	// closeLimit limits the stop; confirmed data are on disk before it.
 	closeLimit = 15 * time.Second
-	// brokenLimit is the same for a member that never became ready, whose stop
-	// hangs, and for one that has said why it cannot go on.
+	// brokenLimit limits the stop of a member that never became ready, whose stop
+	// hangs, and of a member that has failed.
 	brokenLimit = time.Second
 	quota       = 2 << 30
-	// socketNameLimit is what the kernel takes as the name of a unix socket.
+	// socketNameLimit is the kernel's limit for the name of a unix socket.
 	socketNameLimit = 107
 	name            = "volplane"
 )
 
-// ErrTooLong says that the directory's path leaves no room for the socket's
-// name. Another attempt with the same path ends the same way.
+// ErrTooLong is the error of a directory whose path is too long for the socket's name. A
+// retry with the same path is useless.
 var ErrTooLong = errors.New("path too long")
 
-// Options says where etcd keeps its data.
+// Options configure etcd.
 type Options struct {
 	Dir string
-	// NoSync leaves out fsync, for tests only.
+	// NoSync omits fsync; for tests only.
 	NoSync bool
 	// Reserve is the path of the file that holds room in reserve; empty for
 	// none. It is on the disk of Dir.
@@ -58,11 +58,11 @@ type Server struct {
 	keeper *keeper
 }
 
-// Start runs etcd over a directory and returns when it serves. It waits as long
-// as anything moves; the end of ctx ends it at any moment.
+// Start starts etcd with a directory and returns when it serves. It waits as long as the
+// start makes progress, or until ctx ends.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if n := len(o.socket()); n > socketNameLimit {
-		return nil, fmt.Errorf("%w: the socket %s has a name of %d bytes, %d are possible; give a shorter --data-dir",
+		return nil, fmt.Errorf("%w: the name of the socket %s has %d bytes, %d are possible; use a shorter --data-dir",
 			ErrTooLong, o.socket(), n, socketNameLimit)
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
@@ -158,8 +158,8 @@ func (o Options) config(log *zap.Logger) *embed.Config {
 	c.TickMs, c.ElectionMs = uint(tick.Milliseconds()), uint(5*tick.Milliseconds())
 	c.AutoCompactionMode, c.AutoCompactionRetention = "periodic", "5m"
 	c.QuotaBackendBytes = o.quota()
-	// etcd reports an ordinary stop and a fresh start as errors; what really
-	// stops it comes out of Err.
+	// etcd logs an ordinary stop and a first start as errors; Err returns the errors
+	// that stop it.
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(log)
 	c.UnsafeNoFsync = o.NoSync
 	return c
@@ -170,8 +170,8 @@ func (s *Server) Endpoint() string {
 	return "unix://" + s.etcd.Config().ListenClientUrls[0].Path
 }
 
-// Err tells of a failure while running, such as a full disk. It may be read by
-// one only.
+// Err returns a channel that receives a failure of the running member, such as a full
+// disk. Only one goroutine may read it.
 func (s *Server) Err() <-chan error { return s.ending.why }
 
 // listen tells what ends etcd's listener, until etcd is closed.
@@ -181,8 +181,8 @@ func (s *Server) listen() {
 	}
 }
 
-// Stop ends the member after everything it confirmed is on disk. One that hangs
-// is left to the end of the process.
+// Stop ends the member after everything it confirmed is on disk. A member that hangs
+// ends with the process.
 func (s *Server) Stop() {
 	limit := closeLimit
 	if s.ending.told.Load() {

@@ -10,8 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// ending tells why etcd cannot go on: the first reason, those that follow from
-// it are nobody's business.
+// ending records the first error that stops etcd; later errors are its consequences.
 type ending struct {
 	why  chan error
 	told atomic.Bool
@@ -23,9 +22,8 @@ func (e *ending) tell(err error) {
 	}
 }
 
-// OnWrite ends a goroutine of etcd that has met what etcd cannot survive. etcd
-// itself ends the process then, or panics where nobody could catch it; so the
-// process says why it ends, and ends as always.
+// OnWrite ends the goroutine of etcd that logs a fatal error. etcd itself would exit the
+// process or panic; instead, the process reports the error and stops in order.
 func (e *ending) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(entry.Message)
 	for _, f := range fields {
@@ -37,7 +35,7 @@ func (e *ending) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	runtime.Goexit()
 }
 
-// logger returns a log that keeps nothing.
+// logger returns a logger that discards everything.
 func (e *ending) logger() *zap.Logger {
 	return zap.New(zapcore.NewNopCore(), zap.WithFatalHook(e), zap.WithPanicHook(e))
 }

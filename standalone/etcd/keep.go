@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// keepEvery is the pause between two looks at the room that is left. A
-	// writer can fill a disk in less: what etcd needs meanwhile is allotted.
+	// keepEvery is the interval at which the free space is checked. A writer can fill a
+	// disk in less time, so the space that etcd needs meanwhile is preallocated.
 	keepEvery = time.Second
-	// ahead is how much of the disk is allotted to the database before it
-	// grows: etcd itself would only find out when it writes.
+	// ahead is how much space is preallocated for the growth of the database: etcd
+	// itself would notice a full disk only when it writes.
 	ahead = 32 << 20
 )
 
-// keeper looks after the room that a member needs.
+// keeper maintains the disk space that a member needs.
 type keeper struct {
 	etcd *embed.Etcd
 	// reserve is the path of the file that holds room in reserve; "" for none.
@@ -38,14 +38,14 @@ type keeper struct {
 	plan  room.Plan
 }
 
-// Room returns what room there is and what follows from it.
+// Room returns the available space and the resulting plan.
 func (s *Server) Room() (room.Facts, room.Plan) {
 	s.keeper.mu.Lock()
 	defer s.keeper.mu.Unlock()
 	return s.keeper.facts, s.keeper.plan
 }
 
-// run looks after the room until etcd stops.
+// run maintains the space until etcd stops.
 func (k *keeper) run(ctx context.Context) {
 	ticker := time.NewTicker(keepEvery)
 	defer ticker.Stop()
@@ -59,8 +59,8 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// keep does what has to be done now. What fails is done again at the next turn,
-// and Room says that there is no room.
+// keep executes the current plan. After a failure it is repeated at the next interval,
+// and Room reports no space.
 func (k *keeper) keep(ctx context.Context) error {
 	f, err := k.gather()
 	if err != nil {
@@ -115,13 +115,13 @@ func (k *keeper) apply(ctx context.Context, f room.Facts, p room.Plan) error {
 	return errors.Join(failed...)
 }
 
-// compact forgets what objects were before.
+// compact removes old revisions of objects.
 func (k *keeper) compact(ctx context.Context) error {
 	_, err := k.etcd.Server.Compact(ctx, &pb.CompactionRequest{Revision: k.etcd.Server.KV().Rev(), Physical: true})
 	return err
 }
 
-// disk returns the room of the disk that holds a directory.
+// disk returns free and total space of the disk of a directory.
 func disk(dir string) (free, total int64, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
@@ -130,7 +130,7 @@ func disk(dir string) (free, total int64, err error) {
 	return int64(s.Bavail) * s.Bsize, int64(s.Blocks) * s.Bsize, nil
 }
 
-// hold makes the reserve that large.
+// hold resizes the reserve.
 func hold(path string, has, want int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -143,14 +143,14 @@ func hold(path string, has, want int64) error {
 		err = f.Truncate(want)
 	}
 	if err != nil {
-		// One that could not be made whole would count for more than it is.
+		// An incomplete reserve would be counted with its full size.
 		return errors.Join(fmt.Errorf("reserve: %w", err), os.Remove(path))
 	}
 	return nil
 }
 
-// allot has the disk give the database the blocks of what it has and of what it
-// may soon grow by. Where a filesystem cannot, nothing is allotted.
+// allot preallocates the blocks of the database and of its next growth. It does nothing
+// on filesystems that do not support this.
 func allot(path string) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -179,7 +179,7 @@ func (o Options) quota() int64 {
 	return room.Quota(total, size)
 }
 
-// tidy deletes the copies of the database that were being made at a kill.
+// tidy deletes incomplete copies of the database after a crash.
 func (o Options) tidy() {
 	left, _ := filepath.Glob(filepath.Join(datadir.ToSnapDir(memberDir(o.Dir)), "db.tmp.*"))
 	for _, path := range left {

@@ -1,4 +1,4 @@
-// Package garbage collects what belongs to objects that are gone, and sees to
-// deletions in the foreground and to what is to be orphaned: it runs Kubernetes'
-// own garbage collector over everything that the API server serves.
+// Package garbage runs Kubernetes' own garbage collector for all resources of the API
+// server: it deletes the dependents of deleted objects and completes foreground and
+// orphaning deletions.
 package garbage

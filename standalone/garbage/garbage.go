@@ -27,15 +27,15 @@ import (
 const User = "system:volplane:garbage"
 
 const (
-	// workers is how many objects are looked at at once.
+	// workers is how many objects are processed at the same time.
 	workers = 4
-	// discoveryPause is the pause between two looks for new kinds of objects, and
-	// how long the collector waits at its start until all are known: Kubernetes'
-	// own.
+	// discoveryPause is the interval at which new kinds of objects are discovered, and
+	// the longest wait at the start until all are known; both as in Kubernetes.
 	discoveryPause = 30 * time.Second
 )
 
-// RBAC returns what the collector may do: whatever has an owner may have to go.
+// RBAC returns the rights of the collector, which may have to delete any object with an
+// owner.
 func RBAC() []runtime.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: User}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{
@@ -51,7 +51,7 @@ func RBAC() []runtime.Object {
 	}}
 }
 
-// Run collects until ctx ends; config is the way to the API server.
+// Run collects garbage until ctx ends.
 func Run(ctx context.Context, config *rest.Config) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -82,8 +82,8 @@ func Run(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
-// owners shows of all objects only whose they are: the objects themselves are in
-// other caches.
+// owners caches only the owner references of objects, because other caches hold the
+// objects themselves.
 type owners struct {
 	metadatainformer.SharedInformerFactory
 }
@@ -93,9 +93,9 @@ func (o owners) ForResource(r schema.GroupVersionResource) (informers.GenericInf
 	return o.SharedInformerFactory.ForResource(r), nil
 }
 
-var errKind = errors.New("this is no metadata")
+var errKind = errors.New("not object metadata")
 
-// owned takes from an object's metadata what does not tell whose it is.
+// owned removes the metadata that does not concern owners.
 func owned(o any) (any, error) {
 	m, ok := o.(*metav1.PartialObjectMetadata)
 	if !ok {

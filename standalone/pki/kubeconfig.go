@@ -10,21 +10,19 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig returns the file with which the user of the identity reaches the
-// server (https://host:port). It holds a private key.
+// Kubeconfig returns a kubeconfig for a server (https://host:port) and an identity. It
+// contains a private key.
 func (a *Authority) Kubeconfig(server, user string, identity Leaf) ([]byte, error) {
 	return kubeconfig(server, a.certPEM, user,
 		&clientcmdapi.AuthInfo{ClientCertificateData: identity.Cert, ClientKeyData: identity.Key})
 }
 
-// Invitation returns the file with which an invited user reaches the server of
-// an authority.
+// Invitation returns a kubeconfig for a server and the token of an invited user.
 func Invitation(server string, authority []byte, user, token string) ([]byte, error) {
 	return kubeconfig(server, authority, user, &clientcmdapi.AuthInfo{Token: token})
 }
 
-// kubeconfig returns the file with which a user reaches the server of an
-// authority by what the user shows there.
+// kubeconfig returns a kubeconfig for a server and a user's credentials.
 func kubeconfig(server string, authority []byte, user string, shows *clientcmdapi.AuthInfo) ([]byte, error) {
 	c := clientcmdapi.NewConfig()
 	c.Clusters["volplane"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: authority}

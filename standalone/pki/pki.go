@@ -22,19 +22,18 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// The clock of a host may be wrong when it starts, by decades where it has no
-// battery, and jump when the network tells the time. So nothing is invalid
-// before some time, and what never leaves the host holds for as long as anybody
-// could want.
+// The clock of a host may be wrong at its start, by decades if it has no battery, and
+// may jump when it is synchronized. So no certificate has a start of validity that
+// matters, and certificates that never leave the host are valid for a very long time.
 const (
 	authorityLife = 100 * 365 * 24 * time.Hour
-	// FileLife is how long an identity is valid that is made for a file.
+	// FileLife is the validity of an identity that is stored in a file.
 	FileLife = 365 * 24 * time.Hour
-	// NodeLife is how long a node's certificate is valid, which it renews itself.
-	// A node that was off for longer needs a new invitation.
+	// NodeLife is the validity of a node's certificate, which the node renews. A node
+	// that was off for longer needs a new invitation.
 	NodeLife = 7 * 24 * time.Hour
-	// memoryLife is how long one is valid that never leaves the process: a
-	// control plane must not end because it has run for long.
+	// memoryLife is the validity of an identity that never leaves the process, which
+	// must outlive any run of the control plane.
 	memoryLife = authorityLife
 )
 
@@ -50,7 +49,7 @@ type Authority struct {
 // Leaf is a certificate and its key, PEM encoded.
 type Leaf struct{ Cert, Key []byte }
 
-// Open returns the authority that lives in dir, and makes it when dir is new.
+// Open returns the authority in dir, and creates it if dir does not exist.
 func Open(dir string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of the certificate authority: %w", err)
@@ -75,7 +74,7 @@ func Open(dir string) (*Authority, error) {
 	}
 	block, _ := pem.Decode(a.certPEM)
 	if block == nil {
-		return nil, fmt.Errorf("certificate of the authority: %s holds no certificate; restore it from a backup", path)
+		return nil, fmt.Errorf("certificate of the authority: %s contains no certificate; restore it from a backup", path)
 	}
 	if a.cert, err = x509.ParseCertificate(block.Bytes); err != nil {
 		return nil, fmt.Errorf("certificate of the authority: %s: %w", path, err)
@@ -95,8 +94,8 @@ func (a *Authority) Client(user string, groups ...string) (Leaf, error) {
 	return a.issue(t, FileLife)
 }
 
-// Node issues a node's certificate for a key that the node has made and keeps.
-// What was given to the node counts until its epoch is over.
+// Node issues a certificate for a key that the node has created. The certificate is
+// valid until the epoch of the node ends.
 func (a *Authority) Node(name string, epoch identity.Epoch, key *ecdsa.PublicKey) ([]byte, error) {
 	t := &x509.Certificate{
 		Subject: pkix.Name{
@@ -109,8 +108,8 @@ func (a *Authority) Node(name string, epoch identity.Epoch, key *ecdsa.PublicKey
 	return sign(t, min(NodeLife, time.Until(a.cert.NotAfter)), a.cert, key, a.key)
 }
 
-// EpochOf returns the epoch that a node's certificate was given in: the first
-// one for a certificate that does not say.
+// EpochOf returns the epoch in a node's certificate: the first one if the certificate
+// has none.
 func EpochOf(c *x509.Certificate) (identity.Epoch, error) {
 	if c.Subject.SerialNumber == "" {
 		return 0, nil
@@ -186,7 +185,7 @@ func openKey(path string) (*ecdsa.PrivateKey, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, fmt.Errorf("%s holds no key; restore it from a backup", path)
+		return nil, fmt.Errorf("%s contains no key; restore it from a backup", path)
 	}
 	key, err := x509.ParseECPrivateKey(block.Bytes)
 	if err != nil {

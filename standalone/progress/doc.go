@@ -1,3 +1,3 @@
-// Package progress waits for what may take long on a slow host: as long as
-// anything moves, and no longer.
+// Package progress waits for work that may take long on a slow host, and gives up when
+// the work makes no progress.
 package progress

@@ -9,22 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tick is the pause between two looks; there is nothing that could be watched.
+// tick is the polling interval; there is no event to wait for.
 const tick = 10 * time.Millisecond
 
-// looks is the number of ticks between two looks at what moves.
+// looks is the number of ticks between two checks of the progress.
 const looks = 50
 
-// ErrStalled says that nothing moved for the whole limit.
-var ErrStalled = errors.New("nothing moves any more")
+// ErrStalled is the error of work that made no progress for the whole limit.
+var ErrStalled = errors.New("no progress")
 
-// idle is what a process that only waits needs less of in a limit of minutes.
+// idle is the processor time below which a process counts as waiting.
 const idle = 10 * time.Second
 
-// Wait returns when done does or fails, when ctx ends, or with ErrStalled when
-// state has stayed the same for the limit, and this process has neither read
-// nor written nor computed. The limit is counted in turns that this process really got: on a host
-// that is too busy to let it run, it has not waited.
+// Wait waits until done returns true or an error, or ctx ends. It returns ErrStalled
+// when state was constant for the limit and this process has neither read nor written
+// nor computed meanwhile. The limit is counted in polls, so that a host that is too
+// busy to run this process does not use it up.
 func Wait(ctx context.Context, limit time.Duration, state func() string, done func() (bool, error)) error {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -49,7 +49,7 @@ func Wait(ctx context.Context, limit time.Duration, state func() string, done fu
 	}
 }
 
-// work says what this process has done so far.
+// work describes what this process has done so far.
 func work() string {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

@@ -12,15 +12,15 @@ import (
 	"volplane.dev/volplane/standalone/backup"
 )
 
-// Backups says which backups are made by themselves.
+// Backups configure the automatic backups.
 type Backups struct {
-	// Every is the pause between two; 0 makes none.
+	// Every is the interval of the backups; 0 disables them.
 	Every time.Duration
-	// Keep is how many of them are kept.
+	// Keep is the number of backups that are kept.
 	Keep int
 }
 
-// daily is the reason of a backup that is made by itself.
+// daily is the reason of an automatic backup.
 const daily = "daily"
 
 // backUp makes backups until ctx ends.
@@ -33,8 +33,8 @@ func (o Options) backUp(ctx context.Context) error {
 	return nil
 }
 
-// Accept says that what a restored API does not know of may be taken away. The
-// control plane over the data directory must be running. It may be repeated.
+// Accept allows a restored control plane to unmount, detach and delete again. The
+// control plane with the data directory must be running. Accept may be repeated.
 func Accept(ctx context.Context, dataDir string) error {
 	_, client, err := administrator(dataDir)
 	if err != nil {
@@ -42,7 +42,7 @@ func Accept(ctx context.Context, dataDir string) error {
 	}
 	err = client.CoreV1().ConfigMaps(volume.NamespaceSystem).Delete(ctx, volume.ConfigRestored, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("%w; the control plane has to run for that: start it with volplane up", err)
+		return fmt.Errorf("%w; the control plane must be running: start it with volplane up", err)
 	}
 	return nil
 }

@@ -15,9 +15,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ensureBundled makes the objects that describe the bundled driver, once: a
-// user who changes or deletes them keeps what they did until the next start
-// finds them missing.
+// ensureBundled creates the objects of the bundled driver if they do not exist. It
+// keeps the changes of users; a deleted object is created again at the next start.
 func ensureBundled(ctx context.Context, client kubernetes.Interface) error {
 	if _, err := client.StorageV1().CSIDrivers().Create(ctx, bundledDriver(), metav1.CreateOptions{}); err != nil &&
 		!apierrors.IsAlreadyExists(err) {
@@ -43,8 +42,8 @@ func bundledDriver() *storagev1.CSIDriver {
 	}
 }
 
-// bundledClass binds late: on more than one node the consumer decides where
-// the volume has to be reachable.
+// bundledClass binds late, because with several nodes the Pod decides where the volume
+// must be reachable.
 func bundledClass() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{

@@ -23,10 +23,10 @@ import (
 	"volplane.dev/volplane/standalone/pki"
 )
 
-// Invite returns the kubeconfig with which the node agent of that name joins
-// the control plane over a data directory, at server: a host, perhaps with a
-// port, by which the node reaches it; empty is the way from this host. It counts
-// once, for so long. The control plane must be running.
+// Invite returns a kubeconfig with which the node agent of that name can join the
+// control plane with the data directory. server is the host, optionally with a port,
+// by which the node reaches it; empty means the address used on this host. The
+// invitation works once, during life. The control plane must be running.
 func Invite(ctx context.Context, dataDir, node, server string, life time.Duration) ([]byte, error) {
 	admin, client, err := administrator(dataDir)
 	if err != nil {
@@ -47,8 +47,8 @@ func Invite(ctx context.Context, dataDir, node, server string, life time.Duratio
 	return pki.Invitation(address, admin.CAData, identity.InvitedPrefix+node, invited.Token)
 }
 
-// Revoke takes back every certificate and invitation of a node. The control
-// plane over the data directory must be running. It may be repeated.
+// Revoke revokes every certificate and invitation of a node. The control plane with the
+// data directory must be running. Revoke may be repeated.
 func Revoke(ctx context.Context, dataDir, node string) error {
 	_, client, err := administrator(dataDir)
 	if err != nil {
@@ -60,12 +60,12 @@ func Revoke(ctx context.Context, dataDir, node string) error {
 	return nil
 }
 
-// administrator returns the way to the control plane over a data directory.
+// administrator returns a client of the control plane with a data directory.
 func administrator(dataDir string) (*rest.Config, kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "admin.kubeconfig"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("no control plane has run over %s: %w; start it with volplane up, or name its "+
-			"directory with --data-dir", dataDir, err)
+		return nil, nil, fmt.Errorf("no control plane was ever started with data directory %s: %w; start it with volplane up, or "+
+			"set its directory with --data-dir", dataDir, err)
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -74,7 +74,7 @@ func administrator(dataDir string) (*rest.Config, kubernetes.Interface, error) {
 	return config, client, nil
 }
 
-// ask has the control plane do something.
+// ask sends a request to the control plane.
 func ask(ctx context.Context, client kubernetes.Interface, path string, what any) ([]byte, error) {
 	body, err := json.Marshal(what)
 	if err != nil {
@@ -89,10 +89,10 @@ func ask(ctx context.Context, client kubernetes.Interface, path string, what any
 	case errors.As(err, &answered):
 		return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(said))
 	}
-	return nil, fmt.Errorf("%w; the control plane has to run for that: start it with volplane up", err)
+	return nil, fmt.Errorf("%w; the control plane must be running: start it with volplane up", err)
 }
 
-// serverURL returns the address of the API server as another host sees it.
+// serverURL returns the URL of the API server for another host.
 func serverURL(local, server string) (string, error) {
 	if server == "" {
 		return local, nil
@@ -106,7 +106,7 @@ func serverURL(local, server string) (string, error) {
 		host, port = strings.Trim(server, "[]"), u.Port()
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", fmt.Errorf("server %.80q: %q is no port", server, port)
+		return "", fmt.Errorf("server %.80q: %q is not a port", server, port)
 	}
 	if !isHost(host) {
 		return "", fmt.Errorf("server %.80q is neither an address nor a host name", server)

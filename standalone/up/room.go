@@ -9,8 +9,8 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 )
 
-// keep returns how much of the pool's disk volumes leave to the control plane:
-// nothing when it is a disk of their own.
+// keep returns how many bytes of the pool's disk are reserved for the control plane: 0
+// if the pool is on another disk than the data directory.
 func (o Options) keep() int64 {
 	var data, pool unix.Stat_t
 	if err := unix.Stat(o.DataDir, &data); err != nil {

@@ -24,49 +24,52 @@ import (
 	"volplane.dev/volplane/internal/parts"
 )
 
-// Options says where and how the control plane runs.
+// Options configure the control plane.
 type Options struct {
-	// DataDir holds everything that lasts.
+	// DataDir is the directory of all persistent data.
 	DataDir string
-	// Listen is the API server's address, host:port; port 0 takes a free one.
+	// Listen is the API server's address, host:port; port 0 chooses a free port.
 	Listen string
-	// Names are further names and addresses of this host for nodes that join.
+	// Names are additional host names and addresses by which nodes reach this host.
 	Names []string
 	// Node is the name of this host's Node.
 	Node string
-	// PluginDir is where FlexVolume drivers are; empty is volumeplugins in
-	// DataDir. FlexConfig is the file that says who may use them; empty is none.
-	PluginDir, FlexConfig string
-	// EncryptionConfig is a file in Kubernetes' form that says how Secrets are
-	// encrypted; empty is by a key in DataDir. ForgetUnreadable deletes those
-	// whose key is gone.
+	// PluginDir is the directory of FlexVolume drivers; empty means volumeplugins in
+	// DataDir.
+	PluginDir string
+	// FlexConfig is the path of the configuration of FlexVolume drivers; empty for none.
+	FlexConfig string
+	// EncryptionConfig is the path of Kubernetes' EncryptionConfiguration for Secrets;
+	// empty means a key in DataDir.
 	EncryptionConfig string
+	// ForgetUnreadable deletes the Secrets whose key is lost.
 	ForgetUnreadable bool
-	// DisableForceDetachOnTimeout keeps volumes from being detached by force
-	// only because their node has not been ready for six minutes.
+	// DisableForceDetachOnTimeout says that a volume is not detached by force after its
+	// node has not been ready for six minutes.
 	DisableForceDetachOnTimeout bool
-	Backups                     Backups
-	// Out receives the one screen that says what runs; Log the rest.
+	// Backups configure the automatic backups.
+	Backups Backups
+	// Out receives the summary that is printed when the control plane is ready.
 	Out io.Writer
 	Log *slog.Logger
-	// Version is shown on the screen.
+	// Version is the version of the program.
 	Version string
 }
 
-// Validate names what is wrong with the options.
+// Validate returns an error for invalid options.
 func (o Options) Validate() error {
 	if !filepath.IsAbs(o.DataDir) {
-		return fmt.Errorf("data directory %q is not an absolute path: give one with --data-dir", o.DataDir)
+		return fmt.Errorf("data directory %q is not an absolute path: set one with --data-dir", o.DataDir)
 	}
 	if o.Node == "" {
-		return fmt.Errorf("the node has no name: give one with --name")
+		return fmt.Errorf("the node has no name: set one with --name")
 	}
 	if o.PluginDir != "" && !filepath.IsAbs(o.PluginDir) {
 		return fmt.Errorf("--volume-plugin-dir %q is not an absolute path", o.PluginDir)
 	}
 	if o.EncryptionConfig != "" && o.ForgetUnreadable {
-		return fmt.Errorf("--forget-unreadable-secrets is for volplane's own key only: where the key is elsewhere, it may " +
-			"come back; give it without --encryption-provider-config")
+		return fmt.Errorf("--forget-unreadable-secrets works only with volplane's own key, because another key may still " +
+			"be found: use it without --encryption-provider-config")
 	}
 	for _, n := range o.Names {
 		if !isHost(n) {
@@ -91,7 +94,7 @@ func Run(ctx context.Context, o Options) error {
 	go extend(starting, notify)
 	server, err := apiserver.Start(ctx, o.server())
 	if err != nil && ctx.Err() != nil {
-		return nil //nolint:nilerr // it was asked to end before it was up
+		return nil //nolint:nilerr // the start was interrupted
 	}
 	if err != nil {
 		return err
@@ -106,25 +109,25 @@ func Run(ctx context.Context, o Options) error {
 	}
 	ready := func() {
 		started()
-		// The start has read far more than idling needs.
+		// The start has allocated far more memory than the idle process needs.
 		rtdebug.FreeOSMemory()
 		notify(daemon.SdNotifyReady)
 		screen(o, server, time.Since(begin))
 	}
-	// The supervisor hears of the stop when it begins, not when it is over.
+	// The supervisor is notified at the beginning of the stop.
 	defer context.AfterFunc(ctx, func() { notify(daemon.SdNotifyStopping) })()
 	return parts.Run(ctx, o.Log, o.parts(server, admin, ready))
 }
 
-// extendEvery is the pause between two requests for more time to start; each
-// asks for extension.
+// extendEvery is the interval of the requests for more time to start; each request is
+// for extension.
 const (
 	extendEvery = 20 * time.Second
 	extension   = 3 * extendEvery
 )
 
-// extend asks the supervisor to wait for as long as the start goes on: it ends
-// by itself when nothing moves any more.
+// extend asks the supervisor for more time until the start has ended. A start without
+// progress ends by itself.
 func extend(ctx context.Context, notify func(state string)) {
 	ticker := time.NewTicker(extendEvery)
 	defer ticker.Stop()
@@ -146,9 +149,9 @@ func (o Options) server() apiserver.Options {
 	}
 }
 
-// supervisor returns the way to tell systemd, or whoever started us, how far
-// we are. The API server's library would say that all is ready as soon as it
-// listens: the socket's name is hidden from it.
+// supervisor returns a function that notifies systemd, or another supervisor, of the
+// state. It hides the name of the socket from the API server's library, which would
+// report readiness as soon as it listens.
 func supervisor() (notify func(state string)) {
 	const key = "NOTIFY_SOCKET"
 	socket := os.Getenv(key)
@@ -161,11 +164,11 @@ func supervisor() (notify func(state string)) {
 		mu.Lock()
 		defer mu.Unlock()
 		_ = os.Setenv(key, socket)
-		_, _ = daemon.SdNotify(true, state) // and hides the name again
+		_, _ = daemon.SdNotify(true, state) // this also unsets the variable
 	}
 }
 
-// parts are what runs on top of the API server, in start order.
+// parts returns the parts of the control plane, in start order.
 func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, ready func()) []parts.Part {
 	drivers, works := csi.NewSet(), make(chan struct{})
 	return []parts.Part{
@@ -180,7 +183,7 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 			})
 		}},
 		{Name: "garbage collector", Run: func(ctx context.Context) error {
-			// It reads everything at its start, which nobody waits for.
+			// It reads all objects at its start, which must not delay the other parts.
 			select {
 			case <-ctx.Done():
 				return nil
@@ -188,8 +191,8 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 				return garbage.Run(ctx, server.ClientConfig(garbage.User))
 			}
 		}},
-		// The driver before the agent: on the way down the agent goes first and
-		// does not see the driver go away.
+		// The driver starts before the agent and stops after it, so that the agent
+		// never loses the driver.
 		{Name: "bundled driver", Run: func(ctx context.Context) error {
 			return app.LocalDriver(ctx, app.DriverOptions{
 				NodeID: o.Node, RootDir: o.nodeRoot(), PoolDir: o.pool(), Keep: o.keep(), Log: o.Log,
@@ -207,11 +210,11 @@ func (o Options) parts(server *apiserver.Server, admin kubernetes.Interface, rea
 	}
 }
 
-// screen says what runs, where it is, and how to go on.
+// screen prints the summary: addresses, directories, parts and next steps.
 func screen(o Options, server *apiserver.Server, took time.Duration) {
 	root := ""
 	if os.Geteuid() != 0 {
-		root = "\n  not root:   the API works, but nothing can be mounted; start it as root for that\n"
+		root = "\n  not root:   the API works, but nothing can be mounted; start as root to mount volumes\n"
 	}
 	fmt.Fprintf(o.Out, `volplane %s is up (%.1f s)
 
@@ -224,11 +227,11 @@ func screen(o Options, server *apiserver.Server, took time.Duration) {
               placement, protection, garbage collector, node agent, local driver,
               FlexVolume drivers of %s
 %s
-Go on with
+Next steps:
   export KUBECONFIG=%s
   volplane apply -f claim.yaml        # or kubectl
-  volplane mount CLAIM DIR            # a claim's data at a path of this host
-  volplane why pvc/CLAIM              # who waits for whom
+  volplane mount CLAIM DIR            # mount a claim at a path of this host
+  volplane why pvc/CLAIM              # explain what the claim waits for
   volplane invite NODE > NODE.kubeconfig; volplane node --join NODE.kubeconfig
 `, o.Version, took.Seconds(), server.Addr(), server.AdminKubeconfig(), o.DataDir, o.Node, o.nodeRoot(), o.pluginDir(),
 		root, server.AdminKubeconfig())

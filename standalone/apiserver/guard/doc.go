@@ -1,7 +1,6 @@
-// Package guard has two admission plugins of volplane's own. One asks for more
-// than the right to make Pods where a Pod could otherwise reach out of its
-// namespace: for the annotation with which it asks to be mounted at a path of the
-// host, which could cover any directory of any node, and for FlexVolume drivers
-// that it names itself, which get its options as root. The other refuses what
-// would give a user other data than asked for.
+// Package guard has two admission plugins of volplane's own. One requires additional
+// rights for a Pod that affects more than its namespace: with the annotation that
+// requests a mount at a path of the host, which could cover any directory of any
+// node, or with a FlexVolume driver, which runs as root with the Pod's options. The
+// other refuses objects that would give a user other data than requested.
 package guard

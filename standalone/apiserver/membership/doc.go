@@ -1,5 +1,5 @@
-// Package membership is who the API server takes for a node: invitations, the
-// certificates that nodes get for keys of their own, and that both are taken
-// back. Invitations are Secrets, what was taken back is a ConfigMap; both are in
-// the API, so that they outlive restarts and are in backups.
+// Package membership issues and revokes the identities of nodes: invitations, and
+// certificates for keys that nodes create themselves. Invitations are stored in
+// Secrets and revocations in a ConfigMap, so that they survive restarts and are part
+// of backups.
 package membership

@@ -1,5 +1,5 @@
-// Package seal keeps Secrets encrypted in etcd: it makes the key, encrypts what
-// lies in clear or under an older key before the API server serves, and refuses a
-// start that could not read all Secrets. What encrypts is Kubernetes' own, and so is
-// the form of the file that says how.
+// Package seal keeps Secrets encrypted in etcd with Kubernetes' own providers and
+// configuration format. It creates the key, rewrites Secrets that are unencrypted or
+// encrypted with an older key before the API server serves, and refuses a start if
+// some Secrets cannot be decrypted.
 package seal

@@ -15,16 +15,17 @@ import (
 	"volplane.dev/volplane/standalone/up"
 )
 
-const dataDirUsage = "data directory of the control plane (default from $VOLPLANE_DATA_DIR)"
+const dataDirUsage = "data directory of the control plane; set $VOLPLANE_DATA_DIR to change the default"
 
 func backupCommand() *cobra.Command {
 	var dir, output string
 	c := &cobra.Command{
 		Use:   "backup [FILE]",
-		Short: "Save the control plane's objects and keys to a file, while it runs or not",
-		Long: `Save the control plane's objects and keys to a file, while it runs or not. Without
-FILE it goes to the folder backup of the data directory. The data of volumes are
-not in it. It holds every Secret and the keys of everybody: keep it from others.`,
+		Short: "Save the objects and keys of the control plane to a file",
+		Long: `Save the objects and keys of the control plane to a file, whether it is running
+or not. Without FILE, the backup goes to the directory backup in the data
+directory. It does not contain the data of volumes. It contains every Secret and
+all keys: keep it secret.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := backup.Name(dir, "manual", time.Now())
@@ -37,11 +38,11 @@ not in it. It holds every Secret and the keys of everybody: keep it from others.
 			if err != nil {
 				return err
 			}
-			return tellBackup(cmd.OutOrStdout(), output, file, m)
+			return printBackup(cmd.OutOrStdout(), output, file, m)
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
-	c.Flags().StringVarP(&output, "output", "o", "", "json prints what the backup says of itself")
+	c.Flags().StringVarP(&output, "output", "o", "", "output format: json")
 	return c
 }
 
@@ -50,17 +51,18 @@ func restoreCommand() *cobra.Command {
 	var accept bool
 	c := &cobra.Command{
 		Use:   "restore FILE",
-		Short: "Make an empty or damaged data directory of a backup",
-		Long: `Make an empty or damaged data directory of a backup. No control plane may run over
-it. What is replaced is kept beside it; volumes and mounts stay as they are.
+		Short: "Restore an empty or damaged data directory from a backup",
+		Long: `Restore an empty or damaged data directory from a backup. The control plane must
+not be running. Replaced files are kept beside the data directory; volumes and
+mounts stay as they are.
 
-When the control plane runs again it unmounts, detaches and deletes nothing,
-because it may not know of what was made since the backup. 'volplane orphans' and
-the events at volumes and nodes name that. When you have looked,
-'volplane restore --accept' lets it go on.`,
+When the control plane runs again, it unmounts, detaches and deletes nothing,
+because it does not know the objects that were created after the backup.
+'volplane orphans' lists their volumes, and events report what would have been
+removed. Check them, and then run 'volplane restore --accept'.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if accept == (len(args) == 1) || len(args) > 1 {
-				return errors.New("give either one FILE or --accept")
+				return errors.New("specify either one FILE or --accept")
 			}
 			return nil
 		},
@@ -72,13 +74,13 @@ the events at volumes and nodes name that. When you have looked,
 			if err != nil {
 				return err
 			}
-			tellRestored(cmd.OutOrStdout(), dir, r)
+			printRestored(cmd.OutOrStdout(), dir, r)
 			return nil
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
 	c.Flags().BoolVar(&accept, "accept", false,
-		"say that what the restored control plane does not know of may be taken away")
+		"allow the restored control plane to unmount, detach and delete again")
 	return c
 }
 
@@ -86,9 +88,9 @@ func checkCommand() *cobra.Command {
 	var dir, output string
 	c := &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Check a backup, or what the control plane keeps",
-		Long: "Check a backup, or without FILE what the control plane keeps, while it runs or not.\nNothing of that " +
-			"is changed.",
+		Short: "Verify a backup, or the data of the control plane",
+		Long: "Verify a backup or, without FILE, the data of the control plane, whether it is running or not.\n" +
+			"Nothing is changed.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -96,25 +98,25 @@ func checkCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return tellBackup(cmd.OutOrStdout(), output, args[0], m)
+				return printBackup(cmd.OutOrStdout(), output, args[0], m)
 			}
 			m, err := backup.Examine(cmd.Context(), backup.Options{DataDir: dir, Version: version, Reason: "check"})
 			if err != nil {
 				return err
 			}
-			return tellBackup(cmd.OutOrStdout(), output, dir, m)
+			return printBackup(cmd.OutOrStdout(), output, dir, m)
 		},
 	}
 	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
-	c.Flags().StringVarP(&output, "output", "o", "", "json prints what was found")
+	c.Flags().StringVarP(&output, "output", "o", "", "output format: json")
 	return c
 }
 
-// tellBackup prints what is in a backup or data directory that is whole.
-func tellBackup(w io.Writer, output, name string, m backup.Manifest) error {
+// printBackup describes an intact backup or data directory.
+func printBackup(w io.Writer, output, name string, m backup.Manifest) error {
 	switch output {
 	case "":
-		_, err := fmt.Fprintf(w, "%s is whole: %d objects as of %s, made by volplane %s\n", name, m.Keys,
+		_, err := fmt.Fprintf(w, "%s is intact: %d objects as of %s, created by volplane %s\n", name, m.Keys,
 			m.Made.Format(time.RFC3339), m.Version)
 		return err
 	case "json":
@@ -122,18 +124,18 @@ func tellBackup(w io.Writer, output, name string, m backup.Manifest) error {
 		e.SetIndent("", "  ")
 		return e.Encode(m)
 	}
-	return fmt.Errorf("output %q: only json is known", output)
+	return fmt.Errorf("unknown output %q: use json", output)
 }
 
-func tellRestored(w io.Writer, dir string, r backup.Restored) {
+func printRestored(w io.Writer, dir string, r backup.Restored) {
 	fmt.Fprintf(w, "%s has the %d objects of %s, as of %s\n", dir, r.Keys, r.From, r.Made.Format(time.RFC3339))
 	if r.Replaced != "" {
-		fmt.Fprintf(w, "what was there before is in %s\n", r.Replaced)
+		fmt.Fprintf(w, "the replaced files are in %s\n", r.Replaced)
 	}
 	fmt.Fprintf(w, `
-Go on with
+Next steps:
   volplane up --data-dir %s
-  volplane orphans --data-dir %s    # what drivers have and the control plane has not, and the reverse
-  volplane restore --accept         # when you have looked: nothing is unmounted, detached or deleted before
+  volplane orphans --data-dir %s    # lists volumes without a PersistentVolume, and vice versa
+  volplane restore --accept         # allows unmounting, detaching and deleting again
 `, dir, dir)
 }

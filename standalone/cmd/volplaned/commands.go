@@ -17,13 +17,13 @@ import (
 	"volplane.dev/volplane/standalone/up"
 )
 
-// defaultDataDir holds everything unless --data-dir says otherwise.
+// defaultDataDir is the default of --data-dir.
 const defaultDataDir = "/var/lib/volplane"
 
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use: "volplaned",
-		Short: "The standalone storage control plane: API server, controllers, node agent and local driver in " +
+		Short: "Standalone storage control plane: API server, controllers, node agent and local driver in " +
 			"one process",
 		Version:       version,
 		SilenceErrors: true,
@@ -48,25 +48,25 @@ func upCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&o.DataDir, "data-dir", dataDir(),
-		"directory that holds everything that lasts (default from $VOLPLANE_DATA_DIR)")
-	f.StringVar(&o.Listen, "listen", "127.0.0.1:6771", "address of the API server; port 0 takes a free one")
-	f.StringSliceVar(&o.Names, "tls-san", nil, "further names or addresses by which joining nodes reach this host")
+		"directory for all persistent data; set $VOLPLANE_DATA_DIR to change the default")
+	f.StringVar(&o.Listen, "listen", "127.0.0.1:6771", "address of the API server; port 0 chooses a free port")
+	f.StringSliceVar(&o.Names, "tls-san", nil, "additional host names or addresses by which nodes reach this host")
 	f.StringVar(&o.Node, "name", hostName(), "name of this host's node")
 	f.StringVar(&o.PluginDir, "volume-plugin-dir", "",
 		"directory of FlexVolume drivers (default volumeplugins in the data directory)")
-	f.StringVar(&o.FlexConfig, "flex-config", "", "file that says which FlexVolume drivers Pods may use, and how")
+	f.StringVar(&o.FlexConfig, "flex-config", "", "configuration file with the FlexVolume drivers that Pods may use")
 	f.BoolVar(&o.DisableForceDetachOnTimeout, "disable-force-detach-on-timeout", false,
-		"never detach a volume by force only because its node has not been ready for six minutes; the taint "+
-			corev1.TaintNodeOutOfService+" still does")
+		"do not detach volumes by force after a node has not been ready for six minutes; the taint "+
+			corev1.TaintNodeOutOfService+" still detaches them")
 	f.DurationVar(&o.Backups.Every, "backup-every", 24*time.Hour,
-		"pause between the backups that are made by themselves in the data directory; 0 makes none")
-	f.IntVar(&o.Backups.Keep, "backup-keep", 7, "how many of them are kept")
+		"interval of the automatic backups in the data directory; 0 disables them")
+	f.IntVar(&o.Backups.Keep, "backup-keep", 7, "number of automatic backups to keep")
 	f.StringVar(&o.EncryptionConfig, "encryption-provider-config", "",
-		"EncryptionConfiguration that says how Secrets are encrypted in the data directory, as for kube-apiserver (default "+
-			"a key made there)")
+		"path of the EncryptionConfiguration for Secrets, as for kube-apiserver (default a generated key in the data "+
+			"directory)")
 	f.BoolVar(&o.ForgetUnreadable, "forget-unreadable-secrets", false,
-		"delete the Secrets whose key is gone for good; give it for one start only")
-	f.IntVarP(&verbosity, "verbosity", "v", 0, "how much to log: 0 warnings and changes, 4 everything")
+		"delete the Secrets whose key is lost; use it for one start only")
+	f.IntVarP(&verbosity, "verbosity", "v", 0, "log verbosity: from 0 (warnings and important events) to 4 (everything)")
 	return c
 }
 
@@ -75,10 +75,11 @@ func inviteCommand() *cobra.Command {
 	var life time.Duration
 	c := &cobra.Command{
 		Use:   "invite NODE",
-		Short: "Print a kubeconfig with which the node agent of that name may join",
-		Long: `Print a kubeconfig with which the node agent of that name may join, once and within
-an hour (--ttl): the node makes a key and gets a certificate, which it renews from
-then on. Until then keep it from others (umask 077). The control plane must run.`,
+		Short: "Print an invitation for a node agent",
+		Long: `Print a kubeconfig with which the node agent of that name can join, once and
+within an hour (--ttl). The agent creates a key and gets a certificate, which it
+renews from then on. Keep the file secret until the agent has joined (umask 077).
+The control plane must be running.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			config, err := up.Invite(cmd.Context(), dir, args[0], server, life)
@@ -91,8 +92,8 @@ then on. Until then keep it from others (umask 077). The control plane must run.
 	}
 	c.Flags().StringVar(&dir, "data-dir", dataDir(), dataDirUsage)
 	c.Flags().StringVar(&server, "server", "",
-		"HOST or HOST:PORT by which the node reaches this control plane (default the way from this host)")
-	c.Flags().DurationVar(&life, "ttl", time.Hour, "how long the node may take to join")
+		"HOST or HOST:PORT by which the node reaches this control plane (default the address used on this host)")
+	c.Flags().DurationVar(&life, "ttl", time.Hour, "lifetime of the invitation")
 	return c
 }
 
@@ -100,17 +101,18 @@ func revokeCommand() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "revoke NODE",
-		Short: "Take back a node's certificates and invitations",
-		Long: `Take back every certificate and invitation of a node: nothing that it shows counts
-from now on, and what it has under way ends. Its Node and what is mounted there
-stay. A new invitation lets it in again. The control plane must run.`,
+		Short: "Revoke a node's certificates and invitations",
+		Long: `Revoke every certificate and invitation of a node: the API server refuses them
+from now on, and ends the node's requests in flight. The Node object and the
+mounts of the host stay. To admit the node again, invite it. The control plane
+must be running.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := up.Revoke(cmd.Context(), dir, args[0]); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(),
-				"node %s has no identity any more; 'volplane invite %s' gives it a new one\n", args[0], args[0])
+				"all identities of node %s are revoked; to admit it again, run 'volplane invite %s'\n", args[0], args[0])
 			return err
 		},
 	}
@@ -134,8 +136,8 @@ func hostName() string {
 	return strings.ToLower(name)
 }
 
-// newLog returns the process's log and makes the libraries use it too: they
-// only speak up about errors unless asked for more.
+// newLog returns the process's log and makes the libraries use it too. They log
+// only errors unless -v asks for more.
 func newLog(ctx context.Context, w io.Writer, verbosity int) *slog.Logger {
 	level, libraries := slog.LevelInfo, slog.LevelError
 	if verbosity > 0 {
@@ -144,7 +146,7 @@ func newLog(ctx context.Context, w io.Writer, verbosity int) *slog.Logger {
 	handler := func(l slog.Level) slog.Handler { return slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}) }
 	theirs := handler(libraries)
 	if verbosity == 0 {
-		theirs = calm{theirs, ctx}
+		theirs = shutdownFilter{theirs, ctx}
 	}
 	klog.SetLogger(logr.FromSlogHandler(theirs))
 	log := slog.New(handler(level))

@@ -15,18 +15,18 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// gcPercent trades some CPU time under load for a smaller process: most of the
-// heap is caches that live long.
+// gcPercent trades processor time for memory: most of the heap is long-lived
+// caches.
 const gcPercent = 60
 
 func main() {
 	debug.SetGCPercent(gcPercent)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// Whoever asks a second time does not want to wait for an orderly end.
+	// A second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
-	// The API server's library ends the process when it is stopped while it
-	// starts: that is what was asked for.
+	// The API server's library exits with an error if it is stopped during its
+	// start. An exit that was requested is no error.
 	klog.OsExit = func(code int) {
 		if ctx.Err() != nil {
 			code = 0

@@ -8,8 +8,8 @@ import (
 	"volplane.dev/volplane/internal/node"
 )
 
-// TestTrimmedObjectsAreNotUpdated: caches hold a part of each Pod and Node, and
-// whoever updated one whole would take the rest from it. Nobody may.
+// TestTrimmedObjectsAreNotUpdated: caches hold only some fields of each Pod and Node, so
+// an update of a cached object would remove the other fields. No role may update them.
 func TestTrimmedObjectsAreNotUpdated(t *testing.T) {
 	rights := node.Rights()
 	for _, d := range Declarations() {

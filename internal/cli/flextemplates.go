@@ -16,9 +16,9 @@ func (s *shell) flexInitCommand() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "init NAME",
-		Short: "Write a driver to begin with, and its test",
-		Long: `Write a driver to begin with, which works, and its test into a directory. Then
-make it mount your storage, and try it with 'sh test.sh'.`,
+		Short: "Write a driver to start from, and its test",
+		Long: `Write a working driver and its test into a directory. Change the driver so that
+it mounts your storage, and test it with 'sh test.sh'.`,
 		Example: `  volplane flex init example.com/files`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -30,7 +30,7 @@ make it mount your storage, and try it with 'sh test.sh'.`,
 			return nil
 		},
 	}
-	c.Flags().StringVar(&dir, "dir", "", "where to (default a directory of the driver's name)")
+	c.Flags().StringVar(&dir, "dir", "", "directory to write to (default the name of the driver)")
 	_ = c.MarkFlagDirname("dir")
 	return c
 }
@@ -41,19 +41,19 @@ func (s *shell) flexManifestCommand() *cobra.Command {
 		Use:   "manifest NAME --image IMAGE",
 		Short: "Print a DaemonSet that installs a driver on each node of a cluster",
 		Long: `Print a DaemonSet that installs a driver on each node of a Kubernetes cluster
-and keeps it there. The image holds the driver, and this program in its PATH; the
-plugin directory is the one in which the kubelets of the nodes look.`,
+and keeps it installed. The image contains the driver, and this program in its
+PATH; the plugin directory is that of the kubelets.`,
 		Example: `  volplane flex manifest example.com/lofs --image registry.example.com/lofs:1 | kubectl apply -f -
   volplane flex manifest example.com/lofs --image lofs:1 --dir /etc/kubernetes/volumeplugins -n storage`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return s.flexManifest(args[0], m) },
 	}
 	f := c.Flags()
-	f.StringVar(&m.Image, "image", "", "image that holds the driver, and this program in its PATH")
-	f.StringVar(&m.Source, "source", "", "driver in the image (default /DRIVER)")
-	f.StringVar(&m.Dir, "dir", flex.Dir, "plugin directory of the nodes")
-	f.StringVar(&m.PayloadDir, "payload-dir", "", "directory of the nodes for drivers of several files")
-	f.StringVar(&m.SELinuxType, "selinux-type", "", "type that the container runs as where SELinux is enforced, as spc_t")
+	f.StringVar(&m.Image, "image", "", "image with the driver, and with this program in its PATH")
+	f.StringVar(&m.Source, "source", "", "path of the driver in the image (default /DRIVER)")
+	f.StringVar(&m.Dir, "dir", flex.Dir, "plugin directory on the nodes")
+	f.StringVar(&m.PayloadDir, "payload-dir", "", "directory on the nodes for drivers of several files")
+	f.StringVar(&m.SELinuxType, "selinux-type", "", "SELinux type of the container, such as spc_t")
 	_ = c.MarkFlagRequired("image")
 	return c
 }
@@ -67,7 +67,7 @@ func (s *shell) flexManifest(driver string, m manifest.Flex) error {
 		return err
 	}
 	m.Driver, m.Source = name.String(), cmp.Or(m.Source, "/"+name.Driver)
-	// The namespace of claims is none for what runs as root on nodes.
+	// A DaemonSet that runs as root on nodes does not belong in a user's namespace.
 	m.Namespace = cmp.Or(s.flags.namespace, "kube-system")
 	objects, err := manifest.FlexObjects(m)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// TestCalm: libraries' errors are told until the process is asked to end; our
-// own always are, and those who ask for more get all.
-func TestCalm(t *testing.T) {
+// TestShutdownFilter: errors of libraries are logged until the process is asked to end.
+// volplane's own errors are always logged, and with -v so are all others.
+func TestShutdownFilter(t *testing.T) {
 	for verbosity, after := range map[int]bool{0: false, 1: true} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var out bytes.Buffer

@@ -17,42 +17,42 @@ import (
 // stopTime is how long a process may take to end before it is killed.
 const stopTime = 30 * time.Second
 
-var errEnded = errors.New("the process ended")
+var errExited = errors.New("the process ended")
 
-// child is a process that the demo runs. A nil child has never run.
-type child struct {
+// process is a process that the demo runs. A nil process was never started.
+type process struct {
 	name   string
 	cmd    *exec.Cmd
-	ended  chan struct{}
+	exited chan struct{}
 	failed error
 }
 
 // start runs a program in a process group of its own, so that an interrupt
-// from the terminal reaches only the demo, which then stops it in order. It
-// ends with the demo when that is killed.
-func start(dir, log string, env []string, program string, args ...string) (*child, error) {
+// from the terminal reaches only the demo, which then stops the program in order.
+// The kernel kills the program when the demo is killed.
+func start(dir, log string, env []string, program string, args ...string) (*process, error) {
 	out, err := os.OpenFile(filepath.Join(dir, log), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
 	defer out.Close()
-	c := &child{
-		name: filepath.Base(program) + " " + args[0], cmd: exec.Command(program, args...), ended: make(chan struct{}),
+	c := &process{
+		name: filepath.Base(program) + " " + args[0], cmd: exec.Command(program, args...), exited: make(chan struct{}),
 	}
 	c.cmd.Stdout, c.cmd.Stderr = out, out
 	c.cmd.Env = append(os.Environ(), env...)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
 	go func() {
-		// The kernel sends the signal when the thread that started the
-		// process ends, not when the demo does; so the thread is kept.
+		// The kernel sends the signal when the thread that started the process
+		// ends, not when the demo ends; so this thread must not end earlier.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := c.cmd.Start()
 		started <- err
 		if err == nil {
 			c.failed = c.cmd.Wait()
-			close(c.ended)
+			close(c.exited)
 		}
 	}()
 	if err := <-started; err != nil {
@@ -61,10 +61,10 @@ func start(dir, log string, env []string, program string, args ...string) (*chil
 	return c, nil
 }
 
-// startReady starts a program and returns when it says that it is ready, in
-// the way that services say it to systemd. The child is returned with an error
-// too when it runs.
-func startReady(ctx context.Context, dir, log, program string, args ...string) (*child, error) {
+// startAndWait starts a program and returns when it reports that it is ready, as
+// services do to systemd. If the program runs but does not become ready, the
+// process is returned together with the error.
+func startAndWait(ctx context.Context, dir, log, program string, args ...string) (*process, error) {
 	address := filepath.Join(dir, "notify")
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: address, Net: "unixgram"})
 	if err != nil {
@@ -94,43 +94,43 @@ func startReady(ctx context.Context, dir, log, program string, args ...string) (
 	}
 }
 
-// with returns a context that ends with the process as well.
-func (c *child) with(ctx context.Context) (context.Context, context.CancelFunc) {
+// with returns a context that also ends when the process ends.
+func (c *process) with(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
 		select {
 		case <-ctx.Done():
-		case <-c.ended:
-			cancel(fmt.Errorf("%s: %w", c.name, errEnded))
+		case <-c.exited:
+			cancel(fmt.Errorf("%s: %w", c.name, errExited))
 		}
 	}()
 	return ctx, func() { cancel(nil) }
 }
 
-func (c *child) running() bool {
+func (c *process) running() bool {
 	if c == nil {
 		return false
 	}
 	select {
-	case <-c.ended:
+	case <-c.exited:
 		return false
 	default:
 		return true
 	}
 }
 
-// stop ends the process as systemd would. It may be repeated.
-func (c *child) stop() error {
+// stop ends the process as systemd does. It may be called repeatedly.
+func (c *process) stop() error {
 	if !c.running() {
 		return nil
 	}
 	_ = c.cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-c.ended:
+	case <-c.exited:
 	case <-time.After(stopTime):
 		_ = c.cmd.Process.Kill()
-		<-c.ended
-		return fmt.Errorf("stop %s: it had to be killed after %s", c.name, stopTime)
+		<-c.exited
+		return fmt.Errorf("stop %s: it did not end within %s and was killed", c.name, stopTime)
 	}
 	if c.failed != nil {
 		return fmt.Errorf("stop %s: %w", c.name, c.failed)

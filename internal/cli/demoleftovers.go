@@ -14,15 +14,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// nothingLeft waits a moment until no object, file, mount or loop device of a
-// volume is left, and fails when some stay.
-func (d *demo) nothingLeft(ctx context.Context) (string, error) {
+// checkLeftovers waits until no object, file, mount or loop device of a volume
+// exists, and fails after ten seconds.
+func (d *demo) checkLeftovers(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		left, err := d.left(ctx)
+		left, err := d.leftovers(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -37,9 +37,10 @@ func (d *demo) nothingLeft(ctx context.Context) (string, error) {
 	}
 }
 
-// left names everything of volumes that exists.
-func (d *demo) left(ctx context.Context) ([]string, error) {
-	left, err := d.objectsLeft(ctx)
+// leftovers returns the names of all objects, files, mounts and loop devices of
+// volumes.
+func (d *demo) leftovers(ctx context.Context) ([]string, error) {
+	left, err := d.leftoverObjects(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,7 @@ func (d *demo) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-func (d *demo) objectsLeft(ctx context.Context) ([]string, error) {
+func (d *demo) leftoverObjects(ctx context.Context) ([]string, error) {
 	var left []string
 	pods, err := d.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -99,12 +100,13 @@ func (d *demo) stop() error {
 	return errors.Join(d.node.stop(), d.plane.stop())
 }
 
-// cleanUp undoes whatever a run has done. After an interruption it first asks
-// the control plane to undo it; what is left then is undone by force.
+// cleanUp undoes a run. After an interruption it first deletes the objects, so
+// that the control plane unmounts and deletes the volumes; then it stops the
+// processes and removes leftover mounts and loop devices itself.
 func (d *demo) cleanUp(ctx context.Context, interrupted bool) error {
 	if interrupted && d.client != nil && d.plane.running() {
 		limited, cancel := context.WithTimeout(ctx, cleanupTime)
-		// What fails here is undone below.
+		// An error is ignored, because the code below removes leftovers.
 		_, _ = d.remove(limited)
 		cancel()
 	}
@@ -134,7 +136,7 @@ func detachLoop(device string) error {
 	return nil
 }
 
-// mountsBelow returns the mount points below dir in the order they were made.
+// mountsBelow returns the mount points below dir in the order of mounting.
 func mountsBelow(dir string) []string {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
