@@ -12,26 +12,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Draft ends the name of a file that is being written. What a crash leaves of
-// one means nothing; the next write of the same file takes its place.
+// Draft is the suffix of a file that is being written. A draft that a crash has left is
+// meaningless; the next write of the same file replaces it.
 const Draft = ".tmp"
 
-// WriteFile replaces a file, which only its owner may read. After a crash at any
-// moment either the old or the new content is there; when it returns without an
-// error, the new one is. Writes of the same file must not overlap.
+// WriteFile replaces a file; only its owner may read it. After a crash at any moment the file has
+// either the old or the new content; after a return without an error it has the new one. Writes of
+// the same file must not overlap. It may be repeated.
 func WriteFile(path string, data []byte) error { return disk{}.writeFile(path, data) }
 
-// disk is what writes; before, if any, is asked before each step, and its error is the step's: tests let a disk fail,
-// and a process end, wherever they can.
+// disk writes files. before, if set, is called before each step, and its error is that of the step:
+// tests simulate errors of the disk and the end of the process with it.
 type disk struct{ before func(step, path string) error }
 
-func (d disk) do(step, path string, deed func(string) error) error {
+func (d disk) do(step, path string, f func(string) error) error {
 	if d.before != nil {
 		if err := d.before(step, path); err != nil {
 			return err
 		}
 	}
-	return deed(path)
+	return f(path)
 }
 
 func (d disk) writeFile(path string, data []byte) error {
@@ -40,7 +40,7 @@ func (d disk) writeFile(path string, data []byte) error {
 		err = d.rename(path+Draft, path)
 	}
 	if err != nil {
-		// Half a file is in the way of others.
+		// An incomplete draft takes space that others may need.
 		return errors.Join(fmt.Errorf("write %s: %w", path, err), d.remove(path+Draft))
 	}
 	return d.sync(filepath.Dir(path))
@@ -65,7 +65,7 @@ func (d disk) rename(from, to string) error {
 }
 
 func (d disk) remove(path string) error {
-	return d.do("remove", path, func(path string) error { return gone(os.Remove(path)) })
+	return d.do("remove", path, func(path string) error { return ignoreNotExist(os.Remove(path)) })
 }
 
 func (d disk) sync(path string) error { return d.do("sync", path, Sync) }
@@ -79,8 +79,8 @@ func WriteJSON(path string, from any) error {
 	return WriteFile(path, data)
 }
 
-// ReadFile reads a plain file that WriteFile has written, at most so many bytes
-// of it. It follows no link and waits for nobody.
+// ReadFile reads at most so many bytes of a regular file that WriteFile has written. It follows no
+// symbolic link and does not block.
 func ReadFile(path string, most int64) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -102,24 +102,24 @@ func ReadJSON(path string, most int64, into any) error {
 	return nil
 }
 
-// Remove deletes a file for good; one that is not there is no error.
+// Remove deletes a file durably. It may be repeated.
 func Remove(path string) error {
-	if err := gone(os.Remove(path)); err != nil {
+	if err := ignoreNotExist(os.Remove(path)); err != nil {
 		return err
 	}
-	// Also of one that is not there: the last removal may not be on the disk.
-	return gone(Sync(filepath.Dir(path)))
+	// This is also done if there was no file: an earlier removal may not be on the disk yet.
+	return ignoreNotExist(Sync(filepath.Dir(path)))
 }
 
-// gone forgives that a file is not there.
-func gone(err error) error {
+// ignoreNotExist returns err, or nil if err says that the file does not exist.
+func ignoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// Sync waits until what a file or directory is now is on the disk.
+// Sync waits until the content of a file or directory is on the disk. It may be repeated.
 func Sync(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

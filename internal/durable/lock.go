@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked says that somebody else holds a lock.
+// ErrLocked says that another process holds the lock.
 var ErrLocked = errors.New("it is locked by another process")
 
-// lockPause is the pause between two attempts to take a lock.
+// lockPause is the interval of attempts to lock.
 const lockPause = 10 * time.Millisecond
 
-// TryLock takes the lock of a file, which it makes if need be, or returns ErrLocked. Closing the file gives the lock
-// back; the kernel does so when the process ends.
+// TryLock locks a file, which it creates if needed, or returns ErrLocked. Closing the file unlocks
+// it; the kernel does so when the process ends.
 func TryLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -26,7 +26,7 @@ func TryLock(path string) (*os.File, error) {
 	}
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || err == nil && !at(f, path) {
-		// Who held the lock may have removed the file: then the next one locks another.
+		// The previous holder may have removed the file: then others lock a new file of that name.
 		err = ErrLocked
 	}
 	if err != nil {
@@ -35,8 +35,8 @@ func TryLock(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Lock is TryLock that waits until the context ends. The lock of a process that was killed is held by the programs that
-// the process was just starting, for a moment.
+// Lock is TryLock that retries until the context ends. The lock of a killed process is held a
+// moment longer by programs that the process was just starting.
 func Lock(ctx context.Context, path string) (*os.File, error) {
 	pause := time.NewTicker(lockPause)
 	defer pause.Stop()
@@ -63,7 +63,7 @@ func at(f *os.File, path string) bool {
 	return err == nil && os.SameFile(own, now)
 }
 
-// Boot returns the id of this boot of the host: mounts and processes do not outlive it.
+// Boot returns the id of the host's current boot: mounts and processes do not survive a reboot.
 func Boot() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -13,42 +13,43 @@ import (
 )
 
 const (
-	ending = ".json"
-	// doubtEnding ends the name of a record that says less than was done.
-	doubtEnding = ".doubt" + ending
-	// Quarantine is the directory that damaged files are moved to, below that of the records.
+	suffix = ".json"
+	// doubtSuffix is the suffix of a record in doubt: more may have been done than it says.
+	doubtSuffix = ".doubt" + suffix
+	// Quarantine is the directory of damaged files, below that of the records.
 	Quarantine = "quarantine"
-	// maxAside bounds the files of one name in quarantine.
-	maxAside = 1000
+	// maxQuarantined is how many files of one name are kept in quarantine.
+	maxQuarantined = 1000
 )
 
-// ErrNewer says that a newer program wrote a record. What this program would do without it could unmount what is in
-// use.
+// ErrNewer says that a newer program has written a record. Without understanding it, this program
+// could unmount volumes that are in use.
 var ErrNewer = errors.New("it was written by a newer version of volplane")
 
 var errTorn = errors.New("not a record")
 
-// Kind says what the records of one directory are. The functions change nothing but what they return.
+// Kind describes the records of one directory. Its functions must not change their arguments.
 type Kind[T any] struct {
-	// Format is the version of the records that are written, in their JSON field "format". Earlier ones are read, a
-	// newer one refuses to be opened.
+	// Format is the format version of records, in their JSON field "format". Records of older
+	// formats are read; a newer one makes OpenRecords fail.
 	Format int
-	// Most bounds the size of a file.
+	// Most is the size limit of a file, in bytes.
 	Most int64
-	// Path returns the file of a record below the directory, without its ending. The error says that it is no record.
+	// Path returns the path of a record's file, relative to the directory and without suffix. It
+	// fails for a value that is not a valid record.
 	Path func(*T) (string, error)
-	// Clone returns a copy that shares nothing that is changed in place.
+	// Clone returns a copy that shares no data that is changed in place.
 	Clone func(*T) *T
-	// Doubtful returns a copy in which all is unknown that was reached.
+	// Doubtful returns a copy that says of nothing that it was reached.
 	Doubtful func(*T) *T
-	// Boot returns where a record names the boot of the host that it is of.
+	// Boot returns a pointer to the record's field for the boot id of the host.
 	Boot func(*T) *string
-	// BeforeAside, if any, is called before a file is moved to quarantine, after which nothing tells of its record.
+	// BeforeAside, if set, is called before a file is moved to quarantine and its record is lost.
 	BeforeAside func()
 }
 
-// Records are values in a directory, one file each, that survive a crash at any moment. They are safe for concurrent
-// use; one goroutine at a time changes one record.
+// Records holds values in a directory, one file each, that survive a crash at any moment. It is
+// safe for concurrent use; but each record must be changed by one goroutine at a time.
 type Records[T any] struct {
 	Kind[T]
 	dir, boot string
@@ -56,12 +57,13 @@ type Records[T any] struct {
 
 	mu  sync.Mutex
 	all map[string]*T
-	// doubtful are the records whose file has the doubtEnding.
+	// doubtful holds the records whose file has the doubtSuffix.
 	doubtful map[string]bool
 }
 
-// OpenRecords reads a directory, which it makes if need be. It returns the paths to which damaged files were moved: no
-// file is deleted but those whose writing was not finished. Records of an earlier boot are read as Doubtful.
+// OpenRecords reads a directory, which it creates if needed. It returns the paths to which damaged
+// files were moved; only drafts are deleted. Records of an earlier boot are read as Doubtful. It
+// may be repeated.
 func OpenRecords[T any](dir, boot string, kind Kind[T]) (*Records[T], []string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, nil, fmt.Errorf("make directory of records: %w", err)
@@ -71,7 +73,7 @@ func OpenRecords[T any](dir, boot string, kind Kind[T]) (*Records[T], []string, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("read records: %w", err)
 	}
-	// All are looked at before any is touched.
+	// All files are read before any is changed.
 	values := map[string]*T{}
 	for _, name := range found {
 		if values[name], err = r.read(name); err != nil && !errors.Is(err, errTorn) {
@@ -79,7 +81,8 @@ func OpenRecords[T any](dir, boot string, kind Kind[T]) (*Records[T], []string, 
 		}
 	}
 	for _, name := range drafts {
-		// What it was to replace is still there, and the deed that it was to precede was not done.
+		// The record that the draft was to replace still exists, and the action that should follow
+		// was not done.
 		if err := os.Remove(filepath.Join(dir, name)); err != nil {
 			return nil, nil, fmt.Errorf("remove unfinished record: %w", err)
 		}
@@ -97,7 +100,7 @@ func OpenRecords[T any](dir, boot string, kind Kind[T]) (*Records[T], []string, 
 	return r, aside, nil
 }
 
-// files returns the names of records and of drafts; records that are in doubt come last.
+// files returns the names of records and of drafts; records in doubt are last.
 func (r *Records[T]) files() (found, drafts []string, err error) {
 	var doubtful []string
 	err = fs.WalkDir(os.DirFS(r.dir), ".", func(name string, d fs.DirEntry, err error) error {
@@ -108,9 +111,9 @@ func (r *Records[T]) files() (found, drafts []string, err error) {
 			return fs.SkipDir
 		case strings.HasSuffix(name, Draft):
 			drafts = append(drafts, name)
-		case strings.HasSuffix(name, doubtEnding):
+		case strings.HasSuffix(name, doubtSuffix):
 			doubtful = append(doubtful, name)
-		case strings.HasSuffix(name, ending):
+		case strings.HasSuffix(name, suffix):
 			found = append(found, name)
 		}
 		return nil
@@ -118,14 +121,15 @@ func (r *Records[T]) files() (found, drafts []string, err error) {
 	return append(found, doubtful...), drafts, err
 }
 
-// read returns errTorn, or no record at all, for a file that is no record, and ErrNewer for one that is unknown.
+// read returns errTorn, or nil, for a file that is not a record, and ErrNewer for a record of an
+// unknown format.
 func (r *Records[T]) read(name string) (*T, error) {
 	path := filepath.Join(r.dir, name)
 	data, err := ReadFile(path, r.Most+1)
 	if err != nil {
 		return nil, err
 	}
-	// What else is in a newer record is not known here.
+	// Only the format is decoded first: the other fields of a newer record are unknown.
 	var version struct{ Format int }
 	if json.Unmarshal(data, &version) == nil && version.Format > r.Format {
 		return nil, fmt.Errorf("%s has format %d, this program knows %d: %w", path, version.Format, r.Format, ErrNewer)
@@ -137,18 +141,19 @@ func (r *Records[T]) read(name string) (*T, error) {
 	return v, nil
 }
 
-// load takes what was read from a file, if it is the record of that name. It returns where another file was moved to.
+// load stores a record that was read from a file, if the file has the record's name. Other files
+// are moved to quarantine; it returns where.
 func (r *Records[T]) load(name string, v *T) (string, error) {
 	own := ""
 	if v != nil {
 		own, _ = r.Path(v)
 	}
 	switch {
-	case own == "" || name != own+ending && name != own+doubtEnding:
-		return r.setAside(name)
-	case name == own+ending:
+	case own == "" || name != own+suffix && name != own+doubtSuffix:
+		return r.quarantine(name)
+	case name == own+suffix:
 	case r.all[own] != nil:
-		return "", gone(os.Remove(filepath.Join(r.dir, name))) // the other file was written after this one
+		return "", ignoreNotExist(os.Remove(filepath.Join(r.dir, name))) // the other file was written after this one
 	default:
 		v, r.doubtful[own] = r.Doubtful(v), true
 	}
@@ -160,13 +165,13 @@ func (r *Records[T]) load(name string, v *T) (string, error) {
 	return "", nil
 }
 
-func (r *Records[T]) setAside(name string) (string, error) {
-	aside := filepath.Join(r.dir, Quarantine)
-	if err := os.MkdirAll(aside, 0o700); err != nil {
+func (r *Records[T]) quarantine(name string) (string, error) {
+	dir := filepath.Join(r.dir, Quarantine)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("move damaged record aside: %w", err)
 	}
-	for n := range maxAside {
-		to := filepath.Join(aside, fmt.Sprintf("%s.%d", filepath.Base(name), n))
+	for n := range maxQuarantined {
+		to := filepath.Join(dir, fmt.Sprintf("%s.%d", filepath.Base(name), n))
 		if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -178,10 +183,10 @@ func (r *Records[T]) setAside(name string) (string, error) {
 		}
 		return to, nil
 	}
-	return "", fmt.Errorf("move %s aside: %s is full", name, aside)
+	return "", fmt.Errorf("move %s aside: %s is full", name, dir)
 }
 
-// Get returns a copy of the record of a path, or nil.
+// Get returns a copy of the record with a path, or nil.
 func (r *Records[T]) Get(path string) *T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +196,7 @@ func (r *Records[T]) Get(path string) *T {
 	return nil
 }
 
-// List returns copies of the records that match, in no order.
+// List returns copies of the records that match, in no particular order.
 func (r *Records[T]) List(match func(*T) bool) []*T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -204,8 +209,8 @@ func (r *Records[T]) List(match func(*T) bool) []*T {
 	return out
 }
 
-// Put writes a record, as one of this boot, and returns when it will be found after a crash. After an error the record
-// on the disk is the old or the new one.
+// Put writes a record, with the current boot id, and returns when it is on the disk. After an error
+// the disk has the old or the new record. It may be repeated.
 func (r *Records[T]) Put(v *T) error {
 	path, data, err := r.encode(v)
 	if err != nil {
@@ -214,15 +219,15 @@ func (r *Records[T]) Put(v *T) error {
 	if err := r.makeDirs(filepath.Dir(filepath.Join(r.dir, path))); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
-	if err := r.disk.writeFile(filepath.Join(r.dir, path+ending), data); err != nil {
+	if err := r.disk.writeFile(filepath.Join(r.dir, path+suffix), data); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all[path] = r.Clone(v)
 	if r.doubtful[path] {
-		// One that stays is older than what was written now, and is not believed.
-		_ = r.disk.remove(filepath.Join(r.dir, path+doubtEnding))
+		// If this fails, the file in doubt is ignored, because it is older than the new one.
+		_ = r.disk.remove(filepath.Join(r.dir, path+doubtSuffix))
 		delete(r.doubtful, path)
 	}
 	return nil
@@ -247,8 +252,8 @@ func (r *Records[T]) encode(v *T) (string, []byte, error) {
 	return path, data, nil
 }
 
-// makeDirs makes the directory of a record, for good. That of all records was there: it is not made anew under a
-// process that works with it.
+// makeDirs creates the directory of a record durably. It does not create the directory of all
+// records: if somebody has removed that while it is in use, writes fail.
 func (r *Records[T]) makeDirs(dir string) error {
 	if _, err := os.Lstat(dir); err == nil || dir == r.dir {
 		return nil
@@ -264,10 +269,10 @@ func (r *Records[T]) makeDirs(dir string) error {
 	return nil
 }
 
-// Settle is Put for a record of which nothing needs to be known that the last one does not say: something was taken
-// away or is about to be, or what was under way is done. When there is no room for it, the last one is put in doubt
-// instead, which takes none: after a crash nothing that it says to be done is believed, and all of it is repeated or
-// undone.
+// Settle is Put for a record whose loss would only make work be repeated: something was undone or
+// is about to be, or a step is done. If the disk has no space for it, the existing record is put in
+// doubt instead, which needs no space: after a crash nothing counts as done that it says, and all
+// of it is repeated or undone.
 func (r *Records[T]) Settle(v *T) error {
 	err := r.Put(v)
 	if err == nil {
@@ -280,9 +285,9 @@ func (r *Records[T]) Settle(v *T) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at := filepath.Join(r.dir, path)
-	if r.disk.rename(at+ending, at+doubtEnding) == nil {
+	if r.disk.rename(at+suffix, at+doubtSuffix) == nil {
 		r.doubtful[path] = true
-	} else if _, missing := os.Lstat(at + doubtEnding); missing != nil || !r.doubtful[path] {
+	} else if _, missing := os.Lstat(at + doubtSuffix); missing != nil || !r.doubtful[path] {
 		return err
 	}
 	if r.disk.sync(filepath.Dir(at)) != nil {
@@ -292,12 +297,12 @@ func (r *Records[T]) Settle(v *T) error {
 	return nil
 }
 
-// Drop deletes the record of a path. It may be repeated.
+// Drop deletes the record with a path. It may be repeated.
 func (r *Records[T]) Drop(path string) error {
 	at := filepath.Join(r.dir, path)
-	err := errors.Join(r.disk.remove(at+doubtEnding), r.disk.remove(at+ending))
+	err := errors.Join(r.disk.remove(at+doubtSuffix), r.disk.remove(at+suffix))
 	if err == nil {
-		// Also of one that is not there: the last removal may not be on the disk.
+		// This is also done if there was no file: an earlier removal may not be on the disk yet.
 		if err = r.disk.sync(filepath.Dir(at)); errors.Is(err, fs.ErrNotExist) {
 			err = r.disk.sync(r.dir) // there was never a record in that directory
 		}

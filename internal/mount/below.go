@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MakeBelow makes a directory, and those above it, below root, which exists.
-// What is made is the owner's and the group's only. It follows no symbolic link
-// on the way, whoever puts one there meanwhile, and may be repeated.
+// MakeBelow creates a directory and its missing parents below root, which must exist, with access
+// for owner and group only. It does not follow symbolic links, even if one is created meanwhile. It
+// may be repeated.
 func MakeBelow(root, path string) error {
 	rel, err := filepath.Rel(root, path)
 	if err != nil || !filepath.IsLocal(rel) {
@@ -24,10 +24,10 @@ func MakeBelow(root, path string) error {
 		return fail("open", root, err)
 	}
 	for name := range strings.SplitSeq(rel, "/") {
-		next, err := enter(at, name)
+		next, err := openOrCreate(at, name)
 		if errors.Is(err, unix.ENOENT) {
 			if err = unix.Mkdirat(at, name, 0o750); err == nil || errors.Is(err, unix.EEXIST) {
-				next, err = enter(at, name)
+				next, err = openOrCreate(at, name)
 			}
 		}
 		_ = unix.Close(at)
@@ -42,15 +42,15 @@ func MakeBelow(root, path string) error {
 	return unix.Close(at)
 }
 
-func enter(dir int, name string) (int, error) {
+func openOrCreate(dir int, name string) (int, error) {
 	return unix.Openat2(dir, name, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH,
 	})
 }
 
-// Free refuses a path where anything is but an empty directory, or an empty file
-// for a device, which a driver may have left.
-func (t *Table) Free(path string, device bool) error {
+// CheckFree fails with ErrOccupied or ErrNotFree unless there is nothing at a path but an empty
+// directory or, for a device, an empty file, which a driver may have left.
+func (t *Table) CheckFree(path string, device bool) error {
 	if err := t.unmounted(path); err != nil {
 		return err
 	}
@@ -96,8 +96,7 @@ func kind(info fs.FileInfo) string {
 	}
 }
 
-// Link makes a symbolic link at path, or leaves the one that points to target
-// already. Anything else that is there stays and is an error.
+// Link creates a symbolic link, unless it exists already. Anything else at the path is an error.
 func Link(target, path string) error {
 	dir, err := parent(path)
 	if err != nil {
@@ -120,8 +119,7 @@ func pointsTo(dir int, name, target string) bool {
 	return err == nil && string(b[:n]) == target
 }
 
-// Unlink deletes a symbolic link and nothing else. A path that does not exist
-// is no error.
+// Unlink deletes a symbolic link. Anything else at the path is an error. It may be repeated.
 func Unlink(path string) error {
 	return removeIn(path, func(dir int, name string, st unix.Stat_t) error {
 		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
@@ -131,9 +129,8 @@ func Unlink(path string) error {
 	})
 }
 
-// Remove deletes one empty directory, one empty file or one device node, and
-// nothing else: what is a mount, or holds anything, stays and is an error. A
-// path that does not exist is no error.
+// Remove deletes one empty directory, empty file or device node. A mount point, or anything with
+// content, is an error. It may be repeated.
 func Remove(path string) error {
 	if err := plain(path); err != nil {
 		return err
@@ -154,8 +151,8 @@ func Remove(path string) error {
 	})
 }
 
-// removeIn looks at a path, and removes it, in one and the same directory,
-// wherever its name leads by then (CVE-2017-1002102).
+// removeIn checks and removes the file at a path by a descriptor of its directory, so that both
+// concern the same file (CVE-2017-1002102).
 func removeIn(path string, remove func(dir int, name string, st unix.Stat_t) error) error {
 	dir, err := parent(path)
 	switch {
@@ -176,9 +173,8 @@ func removeIn(path string, remove func(dir int, name string, st unix.Stat_t) err
 	return nil
 }
 
-// CheckPath refuses a path that does not mean one place: nothing is made, and
-// nothing unmounted, by way of a symbolic link (CVE-2021-25741). What does not
-// exist yet passes.
+// CheckPath refuses a path that could lead to several places: nothing may be created or unmounted
+// through a symbolic link (CVE-2021-25741). A path that does not exist passes.
 func CheckPath(what, path string) error {
 	switch {
 	case path == "":
@@ -198,6 +194,6 @@ func CheckPath(what, path string) error {
 	case errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.ENOTDIR):
 		return fmt.Errorf("%s %.128q: %w", what, path, err)
 	}
-	// What is wrong otherwise shows when the path is used.
+	// Other errors appear when the path is used.
 	return nil
 }

@@ -73,7 +73,7 @@ func TestFree(t *testing.T) {
 		{"link", false, ErrNotPlain},
 		{"link/x", false, ErrNotPlain},
 	} {
-		if err := table.Free(at(c.name), c.device); !errors.Is(err, c.want) {
+		if err := table.CheckFree(at(c.name), c.device); !errors.Is(err, c.want) {
 			t.Errorf("%s, device %v: %v, wanted %v", c.name, c.device, err, c.want)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Attr is what a bind forbids beyond what its source does.
+// Attr is a set of attributes that a bind mount has in addition to those of its source.
 type Attr uint64
 
 // Attributes of binds.
@@ -21,7 +21,7 @@ const (
 	NoDev    Attr = unix.MOUNT_ATTR_NODEV
 )
 
-// ReadOnlyIf is ReadOnly, or nothing.
+// ReadOnlyIf returns ReadOnly if the condition holds, otherwise no attribute.
 func ReadOnlyIf(is bool) Attr {
 	if is {
 		return ReadOnly
@@ -29,12 +29,10 @@ func ReadOnlyIf(is bool) Attr {
 	return 0
 }
 
-// Bind shows source at target as well, with all that is mounted below it; both
-// are directories or both are not. It comes with everything or not at all, and
-// each of its mounts forbids what attr says. What becomes of the bind is no
-// matter of the source. What is mounted below the source later is seen through
-// the bind, too, if the source is shared, and the bind is not read-only: nothing
-// that can be written to is seen through that.
+// Bind mounts source, with all mounts below it, at target; both must be directories, or neither.
+// Either the whole tree is mounted or nothing, and each mount of it gets the attributes. Mounts at
+// the target do not propagate to the source. Later mounts below a shared source propagate to the
+// bind mount unless that is read-only, so that nothing writable appears in it. It may be repeated.
 func Bind(source, target string, attr Attr) error {
 	if err := bind(source, target, attr); err != nil {
 		return fail("bind "+source+" to", target, err)
@@ -58,9 +56,9 @@ func bind(source, target string, attr Attr) error {
 		return err
 	}
 	if top, mounted, err := reachedIn(infos, target); err != nil || mounted {
-		return errors.Join(err, shows(from, at, top, attr))
+		return errors.Join(err, checkMounted(from, at, top, attr))
 	}
-	if err := bindable(infos, source); err != nil {
+	if err := checkBindable(infos, source); err != nil {
 		return err
 	}
 	tree, err := unix.OpenTree(from, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
@@ -74,11 +72,11 @@ func bind(source, target string, attr Attr) error {
 	if err := unix.MoveMount(tree, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
 		return err
 	}
-	return landed(tree, target)
+	return undoIfMoved(tree, target)
 }
 
-// openSource opens what is to be bound. Its last part may be a symbolic link:
-// FlexVolume drivers make one where a directory was.
+// openSource opens the source. Its last component may be a symbolic link, because FlexVolume
+// drivers replace a directory by one.
 func openSource(path string) (int, error) {
 	dir, err := parent(path)
 	if err != nil {
@@ -88,8 +86,8 @@ func openSource(path string) (int, error) {
 	return unix.Openat(dir, filepath.Base(path), unix.O_PATH|unix.O_CLOEXEC, 0)
 }
 
-// restrict has a tree of mounts, before anybody sees it, forbid what attr says,
-// and tell its source nothing.
+// restrict sets the attributes of a tree of mounts before it is attached, and stops propagation to
+// its source.
 func restrict(tree int, attr Attr) error {
 	how := &unix.MountAttr{Attr_set: uint64(attr), Propagation: unix.MS_SLAVE}
 	if attr&ReadOnly != 0 {
@@ -98,9 +96,9 @@ func restrict(tree int, attr Attr) error {
 	return unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, how)
 }
 
-// landed takes a bind away again that is not at its path: somebody has moved the
+// undoIfMoved unmounts a new bind mount if it is not at its path, because somebody has moved the
 // directory meanwhile.
-func landed(tree int, target string) error {
+func undoIfMoved(tree int, target string) error {
 	own, _, err := mountAt(tree, "")
 	if err != nil {
 		return err
@@ -113,11 +111,11 @@ func landed(tree int, target string) error {
 			return nil
 		}
 	}
-	return errors.Join(ErrMoved, err, unix.Unmount(self(tree), unix.MNT_DETACH))
+	return errors.Join(ErrMoved, err, unix.Unmount(fdPath(tree), unix.MNT_DETACH))
 }
 
-// shows refuses a target where something else than the source is mounted.
-func shows(from, at int, top Point, attr Attr) error {
+// checkMounted fails if something else than the source is mounted at the target.
+func checkMounted(from, at int, top Point, attr Attr) error {
 	var a, b unix.Stat_t
 	if err := errors.Join(unix.Fstat(from, &a), unix.Fstat(at, &b)); err != nil {
 		return err
@@ -134,9 +132,9 @@ func shows(from, at int, top Point, attr Attr) error {
 	return unix.MountSetattr(at, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: uint64(attr)})
 }
 
-// bindable refuses a source with something below it that the kernel leaves out
-// of binds without a word: data would be written beside it.
-func bindable(infos []*mountinfo.Info, source string) error {
+// checkBindable refuses a source with an unbindable mount below it, which the kernel would silently
+// leave out: data would be written to the directory below it.
+func checkBindable(infos []*mountinfo.Info, source string) error {
 	c := newCovers(infos)
 	for _, i := range infos {
 		if isBelow(i.Mountpoint, source) && slices.Contains(strings.Fields(i.Optional), "unbindable") && !c.hidden(i) {

@@ -19,10 +19,9 @@ const (
 	fsckCancelled   = 32
 )
 
-// check mends what a filesystem can mend by itself before it is mounted to be
-// written to, and refuses one that needs a person (ErrNeedsPerson). xfs and
-// btrfs mend themselves when they are mounted, and their fsck does nothing
-// (fsck.xfs(8), fsck.btrfs(8)).
+// check repairs a filesystem, as far as that needs no decision, before it is mounted read-write,
+// and refuses one that needs a person (ErrNeedsPerson). xfs and btrfs repair themselves when they
+// are mounted, and their fsck does nothing (fsck.xfs(8), fsck.btrfs(8)).
 func check(ctx context.Context, device, fsType string) error {
 	if !slices.Contains([]string{"ext2", "ext3", "ext4"}, fsType) || !unmounted(device) {
 		return nil
@@ -30,11 +29,11 @@ func check(ctx context.Context, device, fsType string) error {
 	return fsck(ctx, device, "-p")
 }
 
-// fsck runs e2fsck, which holds the device so that nobody mounts it meanwhile.
-// What it cannot look at, and what there is no e2fsck for, the kernel decides.
+// fsck runs e2fsck, which opens the device exclusively, so that nobody can mount it meanwhile. If
+// e2fsck cannot read the device, or is not installed, mounting it is left to the kernel.
 func fsck(ctx context.Context, device string, options ...string) error {
-	// Who asks may have less time than a large filesystem takes. Ended early,
-	// the next one would begin anew, for ever.
+	// The caller's deadline is not used: a check of a large filesystem that is interrupted would
+	// start anew each time, forever.
 	err := tool(context.WithoutCancel(ctx), "e2fsck", append(options, device)...)
 	var exit *exec.ExitError
 	switch {
@@ -48,14 +47,14 @@ func fsck(ctx context.Context, device string, options ...string) error {
 	case exit.ExitCode()&fsckUncorrected != 0:
 		return fmt.Errorf("the filesystem on %s %w: run e2fsck -f %s", device, ErrNeedsPerson, device)
 	case strings.Contains(err.Error(), device+" is in use."):
-		// As by a check that outlived the process that began it.
+		// For example a check that has outlived the process that started it.
 		return fmt.Errorf("check the filesystem on %s: %w", device, ErrHeld)
 	}
 	return nil
 }
 
-// unmounted says whether something is a block device whose filesystem the
-// kernel does not serve, at whatever path and in whatever mount namespace.
+// unmounted says whether something is a block device whose filesystem is not mounted anywhere, in
+// any mount namespace.
 func unmounted(device string) bool {
 	var st unix.Stat_t
 	if err := unix.Stat(device, &st); err != nil {
@@ -63,7 +62,7 @@ func unmounted(device string) bool {
 	}
 	name, err := os.Readlink(fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(st.Rdev), unix.Minor(st.Rdev)))
 	if err != nil {
-		// It is no block device: what to do with it, mount will say.
+		// It is not a block device: mount will report the error.
 		return false
 	}
 	_, err = os.Stat(filepath.Join("/sys/fs/ext4", filepath.Base(name)))

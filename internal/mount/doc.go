@@ -1,10 +1,10 @@
-// Package mount is what the kernel knows and does: the mount table, binds,
-// filesystems on block devices, loop devices, sizes. The mount table, not an
-// exit code or a note of ours, is the truth about what is mounted.
+// Package mount does everything that concerns mounts in the kernel: the mount table, bind mounts,
+// filesystems on block devices, loop devices, sizes. Whether something is mounted is read from the
+// mount table, never derived from an exit code or a record.
 //
-// What is mounted, unmounted, made or removed goes by descriptors: a path that
-// somebody changes meanwhile leads nowhere else.
+// All changes use file descriptors, so that they affect the checked place even if somebody changes
+// the path meanwhile.
 //
-// Every function may be repeated: mounting what is mounted and unmounting what
-// is not succeed. Nothing here deletes more than one empty directory.
+// Every function may be repeated: mounting what is mounted, and unmounting what is not, succeed. No
+// function deletes more than one empty directory.
 package mount

@@ -11,22 +11,22 @@ import (
 	"strings"
 )
 
-// filesystem is how one type is made and grown.
+// filesystem describes how filesystems of one type are made and expanded.
 type filesystem struct {
 	// pkg is the Debian package of the tools.
 	pkg string
-	// mkfs are the program and its arguments before the device.
+	// mkfs is the program that makes the filesystem, with its arguments before the device.
 	mkfs []string
-	// grow returns the program that fits the filesystem to its device while
-	// it is mounted.
+	// grow returns the program that expands the mounted filesystem to the size of its device, with
+	// its arguments.
 	grow func(device, target string) []string
-	// smallest is the least size in bytes that the program accepts.
+	// smallest is the smallest size in bytes that the program accepts.
 	smallest int64
 }
 
 func filesystems() map[string]filesystem {
 	return map[string]filesystem{
-		// The inode tables of a sparse, new file are zero already.
+		// The inode tables of a new, sparse file are zero already.
 		"ext4": {
 			pkg: "e2fsprogs", smallest: 1 << 20,
 			mkfs: []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard"},
@@ -45,8 +45,7 @@ func filesystems() map[string]filesystem {
 	}
 }
 
-// SmallestFS returns the least size in bytes of a filesystem of that type, or
-// ErrUnknownFS.
+// SmallestFS returns the smallest size in bytes of a filesystem of a type, or ErrUnknownFS.
 func SmallestFS(fsType string) (int64, error) {
 	f, err := lookFS(fsType)
 	return f.smallest, err
@@ -60,9 +59,8 @@ func lookFS(fsType string) (filesystem, error) {
 	return f, nil
 }
 
-// Format makes a filesystem on a device that is blank. A device that already
-// holds the same type is left as it is; one that holds anything else is
-// refused.
+// Format makes a filesystem on a blank device. If the device has a filesystem of the same type
+// already, it is left as it is; other content is ErrNotBlank. It may be repeated.
 func Format(ctx context.Context, device, fsType string) error {
 	f, err := lookFS(fsType)
 	if err != nil {
@@ -84,13 +82,13 @@ func Format(ctx context.Context, device, fsType string) error {
 	return tool(ctx, f.mkfs[0], append(f.mkfs[1:], device)...)
 }
 
-// Probe names what a device holds: a filesystem's type, "partitions", or ""
-// when it is blank.
+// Probe returns the content of a device: the type of its filesystem, "partitions", or "" if it is
+// blank.
 func Probe(ctx context.Context, device string) (string, error) {
 	out, err := toolOutput(ctx, "blkid", "-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", device)
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 2 {
-		// blkid's word for "nothing found", and for "cannot be read".
+		// blkid has the same exit code for "nothing found" and "cannot be read".
 		return "", readable(device)
 	}
 	if err != nil {
@@ -108,12 +106,12 @@ func Probe(ctx context.Context, device string) (string, error) {
 	return found, nil
 }
 
-// headSize is how many bytes of a device have to be readable before it is called
-// blank. All that names a filesystem is there.
+// headSize is how many bytes at the beginning of a device must be readable before the device counts
+// as blank. All signatures of filesystems are there.
 const headSize = 1 << 20
 
-// readable refuses a device whose beginning cannot be read: nobody knows what it
-// holds, and what makes a filesystem would overwrite it.
+// readable fails if the beginning of a device cannot be read: its content is unknown then, and mkfs
+// would overwrite it.
 func readable(device string) error {
 	f, err := os.Open(device)
 	if err != nil {
@@ -130,7 +128,7 @@ func readable(device string) error {
 	return nil
 }
 
-// Grow fits the mounted filesystem at target to the size of its device.
+// Grow expands the mounted filesystem at target to the size of its device. It may be repeated.
 func Grow(ctx context.Context, device, target, fsType string) error {
 	f, err := lookFS(fsType)
 	if err != nil {
@@ -144,9 +142,9 @@ func Grow(ctx context.Context, device, target, fsType string) error {
 	return err
 }
 
-// GrowUnmounted fits a filesystem that is not mounted to the size of its
-// device, if it is smaller and of a type that grows so. Grow does the rest.
-// ErrNeedsPerson and ErrHeld are as for Device.
+// GrowUnmounted expands a filesystem that is not mounted to the size of its device, if its type can
+// be expanded so; for others it does nothing, and Grow expands them later. ErrNeedsPerson and
+// ErrHeld are as for Device. It may be repeated.
 func GrowUnmounted(ctx context.Context, device, fsType string) error {
 	if fsType != "ext4" {
 		return nil
@@ -159,14 +157,14 @@ func GrowUnmounted(ctx context.Context, device, fsType string) error {
 	if err != nil || has+ext4Slack > size {
 		return err
 	}
-	// resize2fs wants to see a check that is newer than the last mount.
+	// resize2fs requires a check that is newer than the last mount.
 	if err := fsck(ctx, device, "-f", "-p"); err != nil {
 		return err
 	}
 	return tool(ctx, "resize2fs", device)
 }
 
-// ext4Slack is what of a device ext4 may leave unused: less than any growth.
+// ext4Slack is how many bytes of a device ext4 may leave unused: less than any expansion.
 const ext4Slack = 64 << 10
 
 // ext4Size reads the size of a filesystem from its superblock, at byte 1024:

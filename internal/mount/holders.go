@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// searchLimit bounds the time of one search, maxHolders what it finds.
+	// searchLimit is the time limit of one search, maxHolders the number of its results.
 	searchLimit = 2 * time.Second
 	maxHolders  = 5
 )
@@ -26,28 +26,28 @@ const (
 // Holder is a process that keeps a mount in use.
 type Holder struct {
 	PID int
-	// Command is the name of its program. The arguments may hold secrets and are
-	// never read.
+	// Command is the name of the process's program. The arguments are never read, because they may
+	// hold secrets.
 	Command string
-	// Use says what the process has of the mount.
+	// Use says how the process uses the mount.
 	Use string
-	// Namespace is the process's mount namespace, empty when that is the caller's.
+	// Namespace is the process's mount namespace; empty if it is the caller's.
 	Namespace string
 }
 
 var errSearching = errors.New("another search for processes has not ended yet")
 
-// Search finds the processes that keep mounts in use. Callers take turns; while a search
-// hangs, in the memory map of a process that hangs itself, no other is begun. The zero
-// Search is ready.
+// Search finds the processes that keep mounts in use. One search runs at a time. While a search
+// hangs, because a process hangs whose memory map it reads, no other is started. The zero value is
+// ready for use.
 type Search struct {
 	mu    sync.Mutex
 	hangs <-chan []Holder
 }
 
-// Holders returns processes that use one of the mounts, or have a copy of it in a mount
-// namespace of their own: a few of them, and those found in the time that there is. It
-// needs root, and sees the processes of its own PID namespace.
+// Holders returns processes that use one of the mounts, or have a copy of it in their own mount
+// namespace: at most maxHolders, and only those that were found in time. It needs root, and sees
+// the processes of its own PID namespace.
 func (s *Search) Holders(ctx context.Context, points []Point) ([]Holder, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *Search) Holders(ctx context.Context, points []Point) ([]Holder, error) 
 		defer cancel()
 		found <- newScan(points).holders(ctx)
 	}()
-	// A search ends with its context, for which it is given a moment.
+	// A search ends a moment after its context.
 	late := time.NewTimer(searchLimit + searchLimit/4)
 	defer late.Stop()
 	select {
@@ -77,20 +77,20 @@ func (s *Search) Holders(ctx context.Context, points []Point) ([]Holder, error) 
 	}
 }
 
-// scan is one walk over the processes.
+// scan is one search over all processes.
 type scan struct {
 	points []Point
 	pids   []int
-	// own is the caller's mount namespace, held are those that have a copy.
-	own  string
-	held map[string]bool
-	// mounts are the numbers of the mounts that are looked for, and of their copies:
-	// no two mounts of a kernel have the same.
+	// own is the caller's mount namespace. held holds those that have a copy of a mount.
+	own    string
+	copies map[string]bool
+	// mounts holds the ids of the mounts that are looked for, and of their copies: mount ids are
+	// unique in the kernel.
 	mounts map[uint64]bool
 }
 
 func newScan(points []Point) *scan {
-	s := &scan{points: points, held: map[string]bool{}, mounts: map[uint64]bool{}}
+	s := &scan{points: points, copies: map[string]bool{}, mounts: map[uint64]bool{}}
 	s.own = namespaceOf("self")
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -107,8 +107,8 @@ func namespaceOf(process string) string {
 	return name
 }
 
-// holders returns first those that use a mount, which keeps it from being unmounted,
-// and then one process of each namespace that has a copy of it.
+// holders returns first the processes that use a mount, which keeps it from being unmounted, and
+// then one process of each namespace that has a copy.
 func (s *scan) holders(ctx context.Context) []Holder {
 	seen := map[string]bool{}
 	for _, pid := range s.pids {
@@ -131,19 +131,19 @@ func (s *scan) holders(ctx context.Context) []Holder {
 		case h.Use != "":
 			h.Command = command(dir)
 			users = append(users, h)
-			delete(s.held, ns)
-		case s.held[ns]:
+			delete(s.copies, ns)
+		case s.copies[ns]:
 			h.Command, h.Use = command(dir), "a copy"
 			copies = append(copies, h)
-			delete(s.held, ns)
+			delete(s.copies, ns)
 		}
 	}
 	all := append(users, copies...)
 	return all[:min(len(all), maxHolders)]
 }
 
-// readMounts notes the mounts of a namespace that are looked for: in the caller's own
-// those at the places themselves, in another one whatever shows the same.
+// readMounts adds the mounts of a namespace that are looked for: in the caller's namespace those at
+// the given paths, in others all that show the same filesystem.
 func (s *scan) readMounts(pid int, ns string) {
 	f, err := os.Open(fmt.Sprint("/proc/", pid, "/mountinfo"))
 	if err != nil {
@@ -160,13 +160,13 @@ func (s *scan) readMounts(pid int, ns string) {
 		}
 		if slices.ContainsFunc(s.points, is) {
 			s.mounts[uint64(i.ID)] = true
-			s.held[ns] = s.held[ns] || ns != s.own
+			s.copies[ns] = s.copies[ns] || ns != s.own
 		}
 	}
 }
 
-// useOf returns what a process has of the mounts, empty when that is nothing. The
-// filesystem itself is not asked: its server may be gone.
+// useOf returns how a process uses the mounts, or "". It does not access the filesystem itself,
+// because its server may have ended.
 func (s *scan) useOf(ctx context.Context, dir string) string {
 	switch {
 	case s.at(dir + "/cwd"):
@@ -199,15 +199,14 @@ func (s *scan) anyOf(ctx context.Context, dir string, is func(path string) bool)
 	return false
 }
 
-// at says whether what a link of /proc leads to is on one of the mounts.
+// at says whether the target of a link in /proc is on one of the mounts.
 func (s *scan) at(link string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
 	return err == nil && st.Mask&unix.STATX_MNT_ID != 0 && s.mounts[st.Mnt_id]
 }
 
-// opened says whether an open file, by what the kernel tells of its descriptor, is on
-// one of the mounts.
+// opened says whether an open file is on one of the mounts, according to its fdinfo.
 func (s *scan) opened(info string) bool {
 	text, err := os.ReadFile(info)
 	if err != nil {
@@ -219,8 +218,7 @@ func (s *scan) opened(info string) bool {
 	return ok && err == nil && s.mounts[id]
 }
 
-// command returns the name of a process's program, which the process may have chosen
-// itself.
+// command returns the name of a process's program. The process may have set the name itself.
 func command(dir string) string {
 	text, _ := os.ReadFile(dir + "/comm")
 	return strings.Map(func(r rune) rune {

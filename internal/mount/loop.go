@@ -10,12 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loopTries bounds how often a free loop device may be snatched away by
-// another process before we give up.
+// loopTries is how often attaching is retried after another process has taken the free loop device.
 const loopTries = 100
 
-// LoopAttach returns a loop device over the file, an existing one if there is
-// one already.
+// LoopAttach returns the loop device of a file, and creates it if there is none. It may be
+// repeated.
 func LoopAttach(file string, readOnly bool) (string, error) {
 	if found, err := LoopFind(file); err != nil || found != "" {
 		return found, err
@@ -46,8 +45,8 @@ func LoopAttach(file string, readOnly bool) (string, error) {
 	return "", fmt.Errorf("loop device over %s: %w", file, ErrNoLoop)
 }
 
-// loopTake tries the device that the kernel calls free; EBUSY says that
-// somebody was faster.
+// loopTake attaches the file to the device that the kernel reports as free; the error is EBUSY if
+// another process was faster.
 func loopTake(control, backing *os.File, file string, readOnly bool) (string, error) {
 	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 	if err != nil {
@@ -73,7 +72,7 @@ func loopTake(control, backing *os.File, file string, readOnly bool) (string, er
 	return path, nil
 }
 
-// loopNode makes the device's node where no udev does, as in containers.
+// loopNode creates the device node if there is no udev, as in containers.
 func loopNode(path string, n int) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -85,7 +84,7 @@ func loopNode(path string, n int) error {
 	return nil
 }
 
-// LoopFind returns the loop device over the file, or "".
+// LoopFind returns the loop device of a file, or "".
 func LoopFind(file string) (string, error) {
 	want, err := os.Stat(file)
 	if err != nil {
@@ -98,9 +97,9 @@ func LoopFind(file string) (string, error) {
 	for _, b := range backing {
 		name, err := os.ReadFile(b)
 		if err != nil {
-			continue // detached in between
+			continue // it was detached meanwhile
 		}
-		// A file of the same name may have taken the place of a deleted one.
+		// A new file may have the name of a deleted one.
 		path := strings.TrimSuffix(string(name), "\n")
 		got, err := os.Stat(path)
 		if err != nil || !os.SameFile(got, want) {
@@ -111,8 +110,8 @@ func LoopFind(file string) (string, error) {
 	return "", nil
 }
 
-// LoopDetach gives back the loop device over the file; the kernel does so as
-// soon as its last user has closed it.
+// LoopDetach releases the loop device of a file; the kernel does so when its last user has closed
+// it. It may be repeated.
 func LoopDetach(file string) error {
 	path, err := LoopFind(file)
 	if err != nil || path == "" {
@@ -129,7 +128,7 @@ func LoopDetach(file string) error {
 	return nil
 }
 
-// LoopResize fits a loop device to the size of its file.
+// LoopResize sets the size of a loop device to that of its file. It may be repeated.
 func LoopResize(path string) error {
 	device, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -142,14 +141,14 @@ func LoopResize(path string) error {
 	return nil
 }
 
-// The ioctls FIFREEZE and FITHAW, which x/sys does not name.
+// The ioctls FIFREEZE and FITHAW, which x/sys does not define.
 const (
 	ioctlFreeze = 0xC0045877
 	ioctlThaw   = 0xC0045878
 )
 
-// Freeze holds all writes to the filesystem at target until the returned
-// function is called. It outlives the process: Thaw after a restart.
+// Freeze blocks all writes to the filesystem at target until the returned function is called. The
+// freeze survives the process: call Thaw after a restart.
 func Freeze(target string) (thaw func() error, err error) {
 	if err := freezeControl(target, ioctlFreeze); err != nil {
 		return nil, fail("freeze", target, err)
@@ -162,7 +161,7 @@ func Freeze(target string) (thaw func() error, err error) {
 	}, nil
 }
 
-// Thaw lets the filesystem at target go if it was left frozen.
+// Thaw ends a freeze of the filesystem at target, if there is one. It may be repeated.
 func Thaw(target string) { _ = freezeControl(target, ioctlThaw) }
 
 func freezeControl(target string, request uint) error {
@@ -171,7 +170,7 @@ func freezeControl(target string, request uint) error {
 		return err
 	}
 	defer unix.Close(dir)
-	// Else it would be the filesystem of a directory above it.
+	// Otherwise the filesystem of a directory above would be frozen.
 	if _, top, err := mountAt(dir, ""); err != nil || !top {
 		return errors.Join(ErrMoved, err)
 	}

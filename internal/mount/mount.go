@@ -12,15 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// toolLimit bounds mount, mkfs and the like; it is generous because a slow
-// disk is no reason to kill a mkfs.
+// toolLimit is the time limit of mount, mkfs and other tools. It is long, because mkfs on a slow
+// disk must not be killed.
 const toolLimit = 5 * time.Minute
 
-// Device mounts the filesystem on a block device at target, an existing
-// directory. Options are those of mount(8). A filesystem of ext2, ext3 or ext4
-// that is mounted nowhere, and is not to be mounted read-only, is checked
-// before; one that e2fsck cannot mend by itself is refused with ErrNeedsPerson,
-// one that somebody else works on with ErrHeld.
+// Device mounts the filesystem of a block device at target, an existing directory. Options are
+// those of mount(8). An ext2, ext3 or ext4 filesystem that is not mounted anywhere yet, and is not
+// to be mounted read-only, is checked before; the error is ErrNeedsPerson if e2fsck cannot repair
+// it by itself, and ErrHeld if another process uses the device. It may be repeated.
 func Device(ctx context.Context, device, target, fsType string, options []string) error {
 	dir, err := open(target, unix.O_PATH)
 	if err != nil {
@@ -43,16 +42,16 @@ func Device(ctx context.Context, device, target, fsType string, options []string
 			return err
 		}
 	}
-	return mountAtPlace(ctx, device, place, fsType, options)
+	return mountAtDir(ctx, device, place, fsType, options)
 }
 
-// inherited is the path of the first file that a program inherits, and what is
-// mounted there: without the dot mount(8) would not follow the link.
+// inherited is the path by which a program reaches the first file it inherits, and what is mounted
+// there. Without the dot, mount(8) would not follow the link.
 const inherited = "/proc/self/fd/3/."
 
-// mountAtPlace mounts at a directory that is open, wherever its path leads by
-// now, and takes that away if it is elsewhere.
-func mountAtPlace(ctx context.Context, device string, place *os.File, fsType string, options []string) error {
+// mountAtDir mounts at an open directory, wherever its path leads by now, and unmounts that if it
+// is not at the path any more.
+func mountAtDir(ctx context.Context, device string, place *os.File, fsType string, options []string) error {
 	args := []string{"--no-canonicalize", "-t", fsType}
 	if len(options) > 0 {
 		args = append(args, "-o", strings.Join(options, ","))
@@ -63,29 +62,29 @@ func mountAtPlace(ctx context.Context, device string, place *os.File, fsType str
 	}
 	if at, mounted, err := At(target); err != nil || !mounted || at.Source != device {
 		return fail("mount "+device+" at", target,
-			errors.Join(ErrMoved, err, unix.Unmount(self(int(place.Fd()))+"/.", unix.MNT_DETACH)))
+			errors.Join(ErrMoved, err, unix.Unmount(fdPath(int(place.Fd()))+"/.", unix.MNT_DETACH)))
 	}
 	return nil
 }
 
-// tool runs a program of the host with bounded time and output.
+// tool runs a program of the host with a limit of time and output.
 func tool(ctx context.Context, name string, args ...string) error {
 	return toolAt(ctx, nil, name, args...)
 }
 
-// toolAt has the program inherit a place, which the program's words are shown
-// with the name of; nil is none.
+// toolAt runs a program that inherits an open directory, or nil. In errors, the directory's path
+// stands for the inherited one.
 func toolAt(ctx context.Context, place *os.File, name string, args ...string) error {
 	_, err := output(ctx, place, name, args...)
 	if errors.Is(err, exec.ErrWaitDelay) {
-		// It has ended well, and somebody still has its output open: a daemon that
-		// it started, or what another part of ours is starting just now.
+		// The program has succeeded, but its output is still open: in a daemon that it has started,
+		// or in another child that this process is just starting.
 		return nil
 	}
 	return err
 }
 
-// maxOutput bounds what of a program's output is kept.
+// maxOutput is how many bytes of a program's output are kept.
 const maxOutput = 4 << 10
 
 func toolOutput(ctx context.Context, name string, args ...string) (string, error) {
@@ -101,22 +100,22 @@ func output(ctx context.Context, place *os.File, name string, args ...string) (s
 	out := &head{}
 	cmd.Stdout, cmd.Stderr = out, out
 	call := name + " " + strings.Join(args, " ")
-	named := func(text string) string { return text }
+	withPath := func(text string) string { return text }
 	if place != nil {
 		cmd.ExtraFiles = []*os.File{place}
-		named = func(text string) string { return strings.ReplaceAll(text, inherited, place.Name()) }
+		withPath = func(text string) string { return strings.ReplaceAll(text, inherited, place.Name()) }
 	}
 	if err := cmd.Run(); err != nil {
-		said := strings.Join(strings.Fields(string(out.kept)), " ")
-		if strings.Contains(said, "must be superuser") || strings.Contains(said, "ermission denied") {
+		text := strings.Join(strings.Fields(string(out.kept)), " ")
+		if strings.Contains(text, "must be superuser") || strings.Contains(text, "ermission denied") {
 			err = fmt.Errorf("%w: %w", ErrNotPermitted, err)
 		}
-		return string(out.kept), fmt.Errorf("%s: %w: %s", named(call), err, named(said))
+		return string(out.kept), fmt.Errorf("%s: %w: %s", withPath(call), err, withPath(text))
 	}
 	return string(out.kept), nil
 }
 
-// head keeps the first bytes written to it and swallows the rest.
+// head keeps the first bytes that are written to it and drops the rest.
 type head struct{ kept []byte }
 
 // Write never fails.

@@ -9,12 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whoever owns a directory of a path can put a symbolic link in its place at any
-// moment. So what is looked at and what is done meet in a descriptor: of the
-// place itself, or, where something is mounted there, of the directory that it
-// is in.
+// The owner of a directory in a path can replace it by a symbolic link at any moment. So checks and
+// changes use the same descriptor: of the place itself or, for a mount point, of its parent
+// directory.
 
-// clean refuses paths that are not written as the mount table writes them.
+// clean refuses paths in another form than that of the mount table.
 func clean(path string) error {
 	if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 		return fmt.Errorf("%s: %w: it is not absolute and clean", path, ErrNotPlain)
@@ -22,7 +21,7 @@ func clean(path string) error {
 	return nil
 }
 
-// open opens what is at a path, by way of no symbolic link.
+// open opens a path without following symbolic links.
 func open(path string, flags uint64) (int, error) {
 	if err := clean(path); err != nil {
 		return -1, err
@@ -35,7 +34,7 @@ func open(path string, flags uint64) (int, error) {
 	return fd, err
 }
 
-// parent opens the directory that a path is in, by way of no symbolic link.
+// parent opens the directory of a path without following symbolic links.
 func parent(path string) (int, error) {
 	if err := clean(path); err != nil {
 		return -1, err
@@ -43,10 +42,9 @@ func parent(path string) (int, error) {
 	return open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// plain refuses relative paths and paths through symbolic links, which could
-// lead elsewhere (CVE-2021-25741). What does not exist passes: what is wrong
-// otherwise shows when the path is used. It asks nothing of what is mounted at
-// the path.
+// plain refuses relative paths and paths through symbolic links, which could lead elsewhere
+// (CVE-2021-25741). A path that does not exist passes; other errors appear when the path is used.
+// It does not access what is mounted at the path.
 func plain(path string) error {
 	dir, err := parent(path)
 	if errors.Is(err, ErrNotPlain) {
@@ -63,12 +61,11 @@ func plain(path string) error {
 	return nil
 }
 
-// self is a path that leads to what a descriptor is of, and to nothing else.
-func self(fd int) string { return fmt.Sprint("/proc/self/fd/", fd) }
+// fdPath returns a path that leads to the file of a descriptor.
+func fdPath(fd int) string { return fmt.Sprint("/proc/self/fd/", fd) }
 
-// mountAt returns the kernel's number of the mount that a name in a directory
-// leads to, or the directory itself when there is no name, and whether that is
-// the top of the mount.
+// mountAt returns the mount id of a name in a directory, or of the directory itself if the name is
+// empty, and whether it is the root of the mount.
 func mountAt(dir int, name string) (id int, top bool, err error) {
 	flags := unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
 	if name == "" {
@@ -81,14 +78,14 @@ func mountAt(dir int, name string) (id int, top bool, err error) {
 	return int(st.Mnt_id), st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// MakeDir makes a directory, but none above it, and says whether it did. What is
-// made is the owner's and the group's only.
+// MakeDir creates a directory, but not its parents, with access for owner and group only, and says
+// whether it did not exist. It may be repeated.
 func MakeDir(path string) (made bool, err error) {
 	return makeIn(path, func(dir int, name string) error { return unix.Mkdirat(dir, name, 0o750) })
 }
 
-// MakeFile makes an empty file, which a device can be bound to, and says whether
-// it did.
+// MakeFile creates an empty file, at which a device can be bind-mounted, and says whether it did
+// not exist. It may be repeated.
 func MakeFile(path string) (made bool, err error) {
 	return makeIn(path, func(dir int, name string) error {
 		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -115,9 +112,8 @@ func makeIn(path string, in func(dir int, name string) error) (made bool, err er
 	return true, nil
 }
 
-// Within says whether a path leads to one of some directories, into one or to
-// one above it, also by way of what is bound elsewhere: what is mounted there
-// would cover the directory, or a part of it.
+// Within says whether a path leads to one of the directories, or to a place in or above one, also
+// through bind mounts: a mount there would cover the directory or a part of it.
 func Within(path string, dirs ...string) (bool, error) {
 	infos, err := readTable()
 	if err != nil {
@@ -134,7 +130,7 @@ func Within(path string, dirs ...string) (bool, error) {
 	return false, nil
 }
 
-// isBelow says whether a path is a directory or in it.
+// isBelow says whether a path is dir or below it.
 func isBelow(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Usage is how full a filesystem is, in bytes and inodes.
+// Usage is the space of a filesystem, in bytes and inodes.
 type Usage struct {
 	Total, Used, Available              int64
 	Inodes, InodesUsed, InodesAvailable int64
 }
 
-// Stat returns how full the filesystem at path is.
+// Stat returns the space of the filesystem at a path. It blocks if the filesystem does not answer.
 func Stat(path string) (Usage, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
@@ -40,7 +40,7 @@ func DeviceSize(device string) (int64, error) {
 	return size, nil
 }
 
-// IsDevice says whether a block device is at a path, a mounted one or a node.
+// IsDevice says whether there is a block device at a path, as a bind mount or a node.
 func IsDevice(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode()&os.ModeDevice != 0 && info.Mode()&os.ModeCharDevice == 0

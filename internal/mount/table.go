@@ -17,25 +17,24 @@ import (
 
 // Point is one line of the mount table.
 type Point struct {
-	// ID is the kernel's number of this mount. One that is gone may lend its
-	// number to a later one.
+	// ID is the mount id of the kernel, which may reuse it after an unmount.
 	ID int
-	// Path is where it is mounted; Root is the part of the filesystem that
-	// shows there ("/" is all of it).
+	// Path is the mount point. Root is the directory of the filesystem that is visible there ("/"
+	// is all of it).
 	Path, Root string
 	// Device is "major:minor" of the filesystem.
 	Device string
-	// Source and Type are what mount was called with.
+	// Source and Type are those that mount was called with.
 	Source, Type string
-	// ReadOnly is the mount's own flag, NoWrites its filesystem's: one that the
-	// kernel has found an error in takes no writes, whatever its mounts say.
+	// ReadOnly is the flag of the mount, NoWrites that of its filesystem: the kernel sets it after
+	// an error in the filesystem, and then no mount of it is writable.
 	ReadOnly, NoWrites bool
-	// Hidden says that the path leads elsewhere: something was mounted above it
-	// later. It is mounted nevertheless, and in use perhaps.
+	// Hidden says that the path does not lead to the mount, because something was mounted above it
+	// later. The mount still exists and may be in use.
 	Hidden bool
 }
 
-// reached returns it if the path leads to it, and ErrHidden if not.
+// reached returns the mount if its path leads to it, and ErrHidden otherwise.
 func (p Point) reached() (Point, bool, error) {
 	if p.Hidden {
 		return p, true, fmt.Errorf("%s: %w", p.Path, ErrHidden)
@@ -43,8 +42,8 @@ func (p Point) reached() (Point, bool, error) {
 	return p, true, nil
 }
 
-// Table is the mount table, which is read anew only when the kernel says that
-// it has changed. The zero Table is ready, and it is safe for concurrent use.
+// Table is the mount table, which is read only after the kernel has reported a change. The zero
+// value is ready for use. It is safe for concurrent use.
 type Table struct {
 	mu    sync.Mutex
 	file  *os.File
@@ -52,21 +51,21 @@ type Table struct {
 	paths []string
 }
 
-// Points returns the topmost mount of each path; it is a hidden one where there
-// are no others. The map must not be changed.
+// Points returns the topmost mount at each path; a hidden one only if there is no other. The map
+// must not be changed.
 func (t *Table) Points() (map[string]Point, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	err := t.fresh()
+	err := t.refresh()
 	return t.at, err
 }
 
-// Below returns the topmost mount of each path at dir and below it, the hidden
-// ones left out, in the order of their paths.
+// Below returns the topmost mount at each path at and below dir, without hidden ones, ordered by
+// path.
 func (t *Table) Below(dir string) ([]Point, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.fresh(); err != nil {
+	if err := t.refresh(); err != nil {
 		return nil, err
 	}
 	dir = filepath.Clean(dir)
@@ -77,7 +76,7 @@ func (t *Table) Below(dir string) ([]Point, error) {
 		}
 	}
 	add(dir)
-	// Between dir and what is below it there can be others: "/a", "/a-b", "/a/b".
+	// In the order of paths, others can be between dir and those below it: "/a", "/a-b", "/a/b".
 	first, _ := slices.BinarySearch(t.paths, dir+"/")
 	for _, path := range t.paths[first:] {
 		if !strings.HasPrefix(path, dir+"/") {
@@ -88,8 +87,8 @@ func (t *Table) Below(dir string) ([]Point, error) {
 	return out, nil
 }
 
-// Mounted says whether anything is mounted at a path or below it, and ErrHidden
-// when the path does not lead to it.
+// Mounted says whether anything is mounted at a path or below it. The error is ErrHidden if the
+// path does not lead to the mount.
 func (t *Table) Mounted(path string) (bool, error) {
 	if _, mounted, err := t.At(path); err != nil || mounted {
 		return mounted, err
@@ -98,8 +97,8 @@ func (t *Table) Mounted(path string) (bool, error) {
 	return len(points) > 0, err
 }
 
-// fresh reads the table if it has changed.
-func (t *Table) fresh() error {
+// refresh reads the table if it has changed.
+func (t *Table) refresh() error {
 	changed, err := t.changed()
 	if err == nil && changed {
 		err = t.read()
@@ -111,8 +110,7 @@ func (t *Table) fresh() error {
 	return nil
 }
 
-// At returns the topmost mount at a path, and ErrHidden when the path does not
-// lead to it. Many at once read the table once.
+// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it.
 func (t *Table) At(path string) (Point, bool, error) {
 	points, err := t.Points()
 	p, mounted := points[filepath.Clean(path)]
@@ -122,10 +120,10 @@ func (t *Table) At(path string) (Point, bool, error) {
 	return p.reached()
 }
 
-// changed says whether there was any mount or unmount since it said so last.
+// changed says whether there was a mount or unmount since its last call.
 func (t *Table) changed() (bool, error) {
 	if t.file == nil {
-		// os.Open would let Go's own poller have the kernel's word.
+		// With os.Open, Go's own poller would receive the kernel's notification.
 		fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return false, err
@@ -152,8 +150,7 @@ func (t *Table) read() error {
 	return nil
 }
 
-// topmost returns what of some mounts is the topmost at each path; all are the
-// table.
+// topmost returns which of some mounts is the topmost at each path; all is the whole table.
 func topmost(all, some []*mountinfo.Info) map[string]Point {
 	if len(some) == 0 {
 		return nil
@@ -170,8 +167,8 @@ func topmost(all, some []*mountinfo.Info) map[string]Point {
 	return at
 }
 
-// covers finds what is mounted where, by the mount that it was mounted on: of two
-// mounts on one, that which is nearer to its top hides the other.
+// covers finds the mounts that hide others. Of two mounts on one parent, the one nearer to its root
+// hides the other.
 type covers struct {
 	byID map[int]*mountinfo.Info
 	on   map[spot]bool
@@ -193,9 +190,9 @@ func newCovers(infos []*mountinfo.Info) covers {
 	return c
 }
 
-// hidden looks at all that lies between a mount's path and the root.
+// hidden says whether a mount is hidden, by checking every directory between it and the root.
 func (c covers) hidden(i *mountinfo.Info) bool {
-	// No table is deeper than it is long.
+	// The depth is at most the number of mounts.
 	for range c.byID {
 		parent := c.byID[i.Parent]
 		if parent == nil || parent == i {
@@ -211,7 +208,7 @@ func (c covers) hidden(i *mountinfo.Info) bool {
 	return false
 }
 
-// Close gives back what a Table holds; it is used no more.
+// Close releases the resources of a Table, which must not be used any more.
 func (t *Table) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,8 +218,7 @@ func (t *Table) Close() error {
 	return t.file.Close()
 }
 
-// Below returns the mounts at dir and below it, in the order in which they
-// were made.
+// Below returns the mounts at and below dir, in the order in which they were made.
 func Below(dir string) ([]Point, error) {
 	infos, err := mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Clean(dir)))
 	if err != nil {
@@ -235,8 +231,8 @@ func Below(dir string) ([]Point, error) {
 	return out, nil
 }
 
-// At returns the topmost mount at a path, and ErrHidden when the path does not
-// lead to it.
+// At returns the topmost mount at a path. The error is ErrHidden if the path does not lead to it. It
+// reads the whole mount table.
 func At(path string) (Point, bool, error) {
 	infos, err := readTable()
 	if err != nil {
@@ -253,7 +249,7 @@ func readTable() ([]*mountinfo.Info, error) {
 	return infos, nil
 }
 
-// reachedIn is At, in a table.
+// reachedIn is At for a table that was read.
 func reachedIn(infos []*mountinfo.Info, path string) (Point, bool, error) {
 	path = filepath.Clean(path)
 	here := slices.DeleteFunc(slices.Clone(infos), func(i *mountinfo.Info) bool { return i.Mountpoint != path })
@@ -264,10 +260,10 @@ func reachedIn(infos []*mountinfo.Info, path string) (Point, bool, error) {
 	return p.reached()
 }
 
-// site is a place in a filesystem, by whatever path it is reached.
+// site is a place in a filesystem, independent of the path by which it is reached.
 type site struct{ device, path string }
 
-// siteOf returns where a path leads to, if nothing of it is a symbolic link.
+// siteOf returns the place that a path without symbolic links leads to.
 func siteOf(infos []*mountinfo.Info, path string) site {
 	above := slices.DeleteFunc(slices.Clone(infos), func(i *mountinfo.Info) bool { return !isBelow(path, i.Mountpoint) })
 	var on Point

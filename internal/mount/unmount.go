@@ -10,27 +10,24 @@ import (
 )
 
 const (
-	// busyTries and busyPause are how often, and how far apart, something that is
-	// in use is tried to be unmounted.
+	// busyTries is how often, and busyPause at which interval, the unmount of a busy mount is
+	// tried.
 	busyTries = 5
 	busyPause = 20 * time.Millisecond
-	// lostTries is how often a mount is looked for anew that was not where the
-	// table has it.
-	lostTries = 10
+	// moveTries is how often a mount is looked up anew that was not at the path in the table.
+	moveTries = 10
 )
 
-// Unmount takes away every mount at target with what is mounted below, the
-// innermost first. It fails while somebody uses one, or hides it. Nothing is
-// taken away elsewhere for it, and nothing at all where nothing is mounted at
-// target itself.
-func Unmount(target string) error { return takeAll("unmount", target, 0) }
+// Unmount unmounts everything at target and below it, the innermost mount first. It fails if one is
+// in use or hidden. Mounts elsewhere are not affected, and nothing is unmounted if there is no
+// mount at target itself. It may be repeated.
+func Unmount(target string) error { return unmountAll("unmount", target, 0) }
 
-// Detach does so at once, whoever uses it: it is for what is dead, which nobody
-// can use.
-func Detach(target string) error { return takeAll("detach", target, unix.MNT_DETACH) }
+// Detach is a lazy Unmount, which succeeds although a mount is in use: it is for filesystems whose
+// server has ended. It may be repeated.
+func Detach(target string) error { return unmountAll("detach", target, unix.MNT_DETACH) }
 
-// UnmountTop takes one mount away, the topmost at a path, or nothing when there
-// is none. Detach says that its users are not asked.
+// UnmountTop unmounts the topmost mount at a path, if there is one; with detach, lazily.
 func UnmountTop(path string, detach bool) error {
 	p, mounted, err := At(path)
 	if err != nil || !mounted {
@@ -40,18 +37,18 @@ func UnmountTop(path string, detach bool) error {
 	if detach {
 		flags = unix.MNT_DETACH
 	}
-	if err := take(p, flags); err != nil {
+	if err := unmountOne(p, flags); err != nil {
 		return fail("unmount", path, err)
 	}
 	return nil
 }
 
-// takeAll takes away what is mounted at and below a path, one after the other.
-func takeAll(deed, target string, flags int) error {
+// unmountAll unmounts everything at and below a path, one after the other.
+func unmountAll(operation, target string, flags int) error {
 	if err := plain(target); err != nil {
 		return err
 	}
-	for lost := map[int]int{}; ; {
+	for moved := map[int]int{}; ; {
 		infos, err := readTable()
 		if err != nil {
 			return err
@@ -63,29 +60,28 @@ func takeAll(deed, target string, flags int) error {
 		if _, _, err := next.reached(); err != nil {
 			return err
 		}
-		// What is dead cannot be entered, and nor can what it was bound from.
-		if err = apartBelow(infos, target); err == nil || flags != 0 {
-			err = take(next, flags)
+		// A filesystem without a server cannot be accessed, and neither can the source of its bind mount.
+		if err = stopBelow(infos, target); err == nil || flags != 0 {
+			err = unmountOne(next, flags)
 		}
-		if gone(err) && lost[next.ID] < lostTries {
-			lost[next.ID]++
+		if isRace(err) && moved[next.ID] < moveTries {
+			moved[next.ID]++
 			continue
 		}
 		if err != nil {
-			return fail(deed, next.Path, err)
+			return fail(operation, next.Path, err)
 		}
 	}
 }
 
-// gone says whether somebody else was quicker, or moves directories.
-func gone(err error) bool {
+// isRace says whether an error means that somebody else has unmounted, or moves directories.
+func isRace(err error) bool {
 	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, ErrMoved)
 }
 
-// nextOf returns what is to be taken away first of all that is mounted at and
-// below a path, a hidden mount only if there is nothing else: the innermost, on
-// which nothing is mounted; or to be detached the outermost, for which nothing
-// that is dead need be entered.
+// nextOf returns the mount at or below a path that is unmounted next, a hidden one only if there is
+// no other: the innermost, which has no mounts on it; or for a lazy unmount the outermost, so that
+// no filesystem without a server has to be accessed.
 func nextOf(infos []*mountinfo.Info, target string, flags int) Point {
 	c := newCovers(infos)
 	holds := map[int]bool{}
@@ -110,9 +106,9 @@ func nextOf(infos []*mountinfo.Info, target string, flags int) Point {
 	return next
 }
 
-// apartBelow sees to it that what is unmounted below a path is not gone
-// elsewhere, too.
-func apartBelow(infos []*mountinfo.Info, target string) error {
+// stopBelow stops propagation below a path, so that an unmount there does not unmount anything
+// elsewhere.
+func stopBelow(infos []*mountinfo.Info, target string) error {
 	var paths []string
 	for _, i := range infos {
 		if isBelow(i.Mountpoint, target) {
@@ -122,21 +118,20 @@ func apartBelow(infos []*mountinfo.Info, target string) error {
 	if len(paths) < 2 {
 		return nil
 	}
-	return keepApart(infos, paths)
+	return stopPropagation(infos, paths)
 }
 
-// take takes one mount away, where the table has it and nowhere else. A process
-// that is being started shares the open files of the one that starts it for a
-// moment, also those that it closes: so who is busy is asked a few times.
-func take(p Point, flags int) error {
+// unmountOne unmounts one mount, only at the path that the table has. A busy one is tried several
+// times: a process that is just being started shares the open files of its parent for a moment,
+// including those that will be closed.
+func unmountOne(p Point, flags int) error {
 	dir, err := parent(p.Path)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
 	name := filepath.Base(p.Path)
-	// As long as it is mounted, nobody can put anything else in its place in this
-	// directory.
+	// While it is mounted, nobody can replace it by something else in this directory.
 	id, _, err := mountAt(dir, name)
 	if err != nil {
 		return err
@@ -147,7 +142,7 @@ func take(p Point, flags int) error {
 	pause := time.NewTicker(busyPause)
 	defer pause.Stop()
 	for try := 1; ; try++ {
-		err := unix.Unmount(self(dir)+"/"+name, flags|unix.UMOUNT_NOFOLLOW)
+		err := unix.Unmount(fdPath(dir)+"/"+name, flags|unix.UMOUNT_NOFOLLOW)
 		if !errors.Is(err, unix.EBUSY) || try == busyTries {
 			return err
 		}

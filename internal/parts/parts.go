@@ -1,5 +1,5 @@
-// Package parts runs what has to live together: parts start in order, and end in the reverse order when one of them
-// ends or all are asked to.
+// Package parts runs components that live together: they start in order, and stop in the reverse
+// order when one of them ends or all are asked to.
 package parts
 
 import (
@@ -9,17 +9,16 @@ import (
 	"slices"
 )
 
-// Part is one thing that runs until its context ends.
+// Part is a component that runs until its context ends.
 type Part struct {
 	Name string
-	// Run returns when ctx has ended and nothing of the part runs any more. A
-	// return before that, with or without an error, ends the whole role.
+	// Run runs the part. It must return after ctx has ended, when nothing of the part runs any
+	// more. An earlier return, with or without an error, stops all other parts.
 	Run func(ctx context.Context) error
 }
 
-// Run starts the parts in order, waits until ctx ends or one of them
-// returns, and stops them in the reverse order. It returns the error of the
-// part that ended first by itself.
+// Run starts the parts in order, waits until ctx ends or one of them returns, and stops them in the
+// reverse order. If a part has returned by itself, Run returns its error.
 func Run(ctx context.Context, log *slog.Logger, parts []Part) error {
 	type ended struct {
 		name string
@@ -33,8 +32,8 @@ func Run(ctx context.Context, log *slog.Logger, parts []Part) error {
 	}
 	var started []running
 	for _, p := range parts {
-		// A part must go on while those that were started after it stop, so
-		// its context does not end with ctx but by stop.
+		// A part continues while those that were started after it stop, so its context ends by stop
+		// and not with ctx.
 		own, stop := context.WithCancel(context.WithoutCancel(ctx))
 		r := running{name: p.Name, stop: stop, done: make(chan struct{})}
 		started = append(started, r)

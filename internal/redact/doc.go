@@ -1,12 +1,10 @@
-// Package redact takes secrets out of what a driver says, before anybody
-// repeats it.
+// Package redact removes secrets from what a driver says, before it is logged or shown.
 //
-// A driver quotes what it was given: as it is, in JSON, in a URL, in base64 or
-// hex, in the trace of a shell, cut off in the middle, and also in a later call
-// in which it was not given the secret again. So Secrets remembers what drivers
-// were given, by hashes only, and Hide undoes every spelling and looks for
-// parts of secrets in what is left.
+// A driver may quote a secret as it is, in JSON, in a URL, in base64 or hex, in the trace of a
+// shell, truncated, and also in a later call that did not carry the secret. So Secrets keeps hashes
+// of all secrets that drivers have received, and Hide decodes every encoding and looks for parts of
+// secrets in the results.
 //
-// A driver that means to tell a secret can always tell it, in a spelling of its
-// own; nothing here is a defence against that.
+// A driver that wants to reveal a secret can always do so in an encoding of its own; this is not a
+// defence against that.
 package redact

@@ -9,36 +9,34 @@ import (
 	"sync"
 )
 
-// Hidden stands where a secret stood.
+// Hidden replaces a secret in a text.
 const Hidden = "***"
 
 const (
-	// MaxText bounds, in bytes, what of a text is searched and returned.
+	// MaxText is how many bytes of a text are searched and returned.
 	MaxText = 4 << 10
-	// partSize is the length, in bytes, of the parts by which a secret is found:
-	// of a text that was cut off, fewer bytes than these may be left. A shorter
-	// secret is found as a whole.
+	// partSize is the length, in bytes, of the parts by which a secret is found. A truncated text
+	// can show fewer bytes of a secret than that. A secret shorter than a part is found as a whole.
 	partSize = 8
-	// shortestLine is the length of the shortest line of a secret of many lines
-	// that is a secret by itself; "}" is none.
+	// shortestLine is the length of the shortest line of a multi-line secret that counts as a
+	// secret by itself; "}" does not.
 	shortestLine = 4
-	// maxParts bounds a generation of hashes: of some 256 KiB of secrets.
+	// maxParts is how many hashes a generation has: enough for about 256 KiB of secrets.
 	maxParts = 256 << 10
 )
 
-// Secrets is what must not be repeated. Its zero value hides nothing but
-// tokens; it is safe for concurrent use.
+// Secrets is a set of secrets that must not be shown. The zero value hides nothing but tokens. It
+// is safe for concurrent use.
 type Secrets struct {
 	mu sync.RWMutex
-	// seed makes the hashes worthless outside of this process.
+	// seed makes the hashes useless outside of this process.
 	seed maphash.Seed
-	// When now is full it becomes before, so that what was given long ago is
-	// forgotten, and memory has a bound.
-	now, before generation
+	// When current is full, it becomes previous, so that old secrets are forgotten and memory is bounded.
+	current, previous generation
 }
 
-// generation is the hashes of parts, of whole values, and the lengths of those
-// values that are shorter than a part.
+// generation holds the hashes of parts and of whole values, and the lengths of values shorter than
+// a part.
 type generation struct {
 	parts, values map[uint64]struct{}
 	short         [partSize]bool
@@ -51,10 +49,10 @@ func Of(data map[string]string) *Secrets {
 	return s
 }
 
-// AddData remembers the values of a Secret.
+// AddData adds the values of a Secret. It may be repeated.
 func (s *Secrets) AddData(data map[string]string) { s.Add(slices.Collect(maps.Values(data))...) }
 
-// Add remembers values. What was given before costs next to nothing.
+// Add adds values. It may be repeated; adding known values is cheap.
 func (s *Secrets) Add(values ...string) {
 	if len(values) == 0 {
 		return
@@ -71,45 +69,45 @@ func (s *Secrets) Add(values ...string) {
 
 func (s *Secrets) add(value string) {
 	whole := maphash.String(s.seed, value)
-	if _, known := s.now.values[whole]; known {
+	if _, known := s.current.values[whole]; known {
 		return
 	}
-	if s.now.values == nil || len(s.now.parts) > maxParts {
-		s.before, s.now = s.now, generation{parts: map[uint64]struct{}{}, values: map[uint64]struct{}{}}
+	if s.current.values == nil || len(s.current.parts) > maxParts {
+		s.previous, s.current = s.current, generation{parts: map[uint64]struct{}{}, values: map[uint64]struct{}{}}
 	}
-	s.now.values[whole] = struct{}{}
+	s.current.values[whole] = struct{}{}
 	s.addPart(value, 1)
 	if trimmed := strings.TrimSpace(value); trimmed != value {
 		s.addPart(trimmed, 1)
 	}
 	if strings.Contains(value, "\n") {
-		// A shell shows the lines of a value one by one.
+		// The trace of a shell shows the lines of a value one by one.
 		for line := range strings.Lines(value) {
 			s.addPart(strings.TrimSpace(line), shortestLine)
 		}
 	}
 }
 
-// addPart adds every part of a text, or the text when it is shorter than one
-// and not shorter than least.
+// addPart adds every part of a text; if the text is shorter than a part, the text itself unless it
+// is shorter than least.
 func (s *Secrets) addPart(text string, least int) {
 	if len(text) < partSize {
 		if len(text) >= least {
-			s.now.short[len(text)] = true
-			s.now.parts[maphash.String(s.seed, text)] = struct{}{}
+			s.current.short[len(text)] = true
+			s.current.parts[maphash.String(s.seed, text)] = struct{}{}
 		}
 		return
 	}
 	for i := range len(text) - partSize + 1 {
-		s.now.parts[maphash.String(s.seed, text[i:i+partSize])] = struct{}{}
+		s.current.parts[maphash.String(s.seed, text[i:i+partSize])] = struct{}{}
 	}
 }
 
-// bearer is the form of a JSON Web Token, which is a secret wherever it stands.
+// bearer matches a JSON Web Token, which is always a secret.
 const bearer = `eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]*)?`
 
-// Hide returns a text without the secrets, and not longer than MaxText and a few
-// bytes. A nil s hides tokens only.
+// Hide returns a text without the secrets, truncated to about MaxText bytes. A nil s hides tokens
+// only.
 func (s *Secrets) Hide(text string) string {
 	if len(text) > MaxText {
 		text = strings.ToValidUTF8(text[:MaxText], "") + "..."
@@ -133,11 +131,11 @@ func (s *Secrets) Hide(text string) string {
 	return strings.ToValidUTF8(out.String(), "?")
 }
 
-// findAll marks what a text shows of secrets.
+// findAll marks the bytes of a text that show a part of a secret.
 func (s *Secrets) findAll(text string, secret []bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if s.now.parts == nil {
+	if s.current.parts == nil {
 		return
 	}
 	for _, v := range viewsOf(text) {
@@ -145,15 +143,15 @@ func (s *Secrets) findAll(text string, secret []bool) {
 	}
 }
 
-// find marks in a text what a view of it shows of secrets.
+// find marks the bytes of the original text that show a part of a secret in a view of it.
 func (s *Secrets) find(v view, secret []bool) {
-	least := 1
+	minLen := 1
 	if v.decoded {
-		// Any text is full of shorter ones when it is read as base64.
-		least = shortestLine
+		// Any text decoded as base64 contains many shorter strings by chance.
+		minLen = shortestLine
 	}
-	for n := least; n <= partSize; n++ {
-		if n < partSize && !s.now.short[n] && !s.before.short[n] {
+	for n := minLen; n <= partSize; n++ {
+		if n < partSize && !s.current.short[n] && !s.previous.short[n] {
 			continue
 		}
 		for i := 0; i+n <= len(v.text); i++ {
@@ -166,10 +164,10 @@ func (s *Secrets) find(v view, secret []bool) {
 
 func (s *Secrets) has(part []byte) bool {
 	h := maphash.Bytes(s.seed, part)
-	if _, is := s.now.parts[h]; is {
+	if _, is := s.current.parts[h]; is {
 		return true
 	}
-	_, is := s.before.parts[h]
+	_, is := s.previous.parts[h]
 	return is
 }
 

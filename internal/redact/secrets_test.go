@@ -191,7 +191,7 @@ func TestBounds(t *testing.T) {
 	for i := range 40_000 {
 		s.Add(fmt.Sprintf("secret number %07d", i))
 	}
-	if n := len(s.now.parts) + len(s.before.parts); n > 3*maxParts {
+	if n := len(s.current.parts) + len(s.previous.parts); n > 3*maxParts {
 		t.Errorf("%d hashes are kept", n)
 	}
 	if got := s.Hide("secret number 0039999, secret number 0039000"); got != "***, ***" {

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// maxDepth is how many spellings are undone one after the other: of base64
-	// in lines in JSON in JSON, four.
+	// maxDepth is how many encodings are undone one after the other: base64 in lines in JSON in
+	// JSON has four.
 	maxDepth = 4
-	// maxViews bounds the work that one text makes.
+	// maxViews limits the work for one text.
 	maxViews = 200
 )
 
-// view is a text after some spelling was undone, and for each byte the place in
-// the original text that it was made of.
+// view is a text after some encodings were undone, with the range in the original text from which
+// each byte was made.
 type view struct {
 	text     []byte
 	from, to []int
-	// decoded says that the view is of bytes that were not written as text.
+	// decoded says that the bytes of the view were decoded from digits or letters.
 	decoded bool
 }
 
@@ -36,9 +36,8 @@ func (v *view) add(from, to int, made ...byte) {
 	}
 }
 
-// key is equal for views that show the same bytes, made of the same places: one secret
-// that is written twice, in two spellings, looks the same in two views. It is empty for
-// an empty view.
+// key is equal for views that show the same bytes from the same places: a secret that a text has in
+// two encodings gives two views with the same bytes. It is empty for an empty view.
 func (v view) key() string {
 	key := slices.Clone(v.text)
 	for i := range v.text {
@@ -47,7 +46,7 @@ func (v view) key() string {
 	return string(key)
 }
 
-// viewsOf returns the text as it is and with every spelling undone, the nearest
+// viewsOf returns the text itself and with every encoding undone, those with the fewest steps
 // first.
 func viewsOf(text string) []view {
 	var first view
@@ -78,8 +77,8 @@ func undoers() []func(view) view {
 	}
 }
 
-// replace undoes a spelling that stands for some bytes by others: undo returns
-// what the beginning of a text stands for and how long that is, or 0.
+// replace returns a function that undoes an encoding in which some bytes stand for others: undo
+// returns what the beginning of a text stands for and its length, or 0.
 func replace(undo func(s []byte) (string, int)) func(view) view {
 	return func(v view) view {
 		next := view{decoded: v.decoded}
@@ -95,7 +94,7 @@ func replace(undo func(s []byte) (string, int)) func(view) view {
 	}
 }
 
-// unescape undoes the backslashes of JSON, Go, C and shells.
+// unescape undoes backslash escapes of JSON, Go, C and shells.
 func unescape(s []byte) (string, int) {
 	if len(s) < 2 || s[0] != '\\' {
 		return "", 0
@@ -122,8 +121,7 @@ func unescape(s []byte) (string, int) {
 	return string(s[1]), 2
 }
 
-// number reads digits of a base that begin at an offset, as a byte or as a
-// character.
+// number parses digits of a base at an offset, as a byte or as a character.
 func number(s []byte, at, digits, base int, char bool) (string, int) {
 	if len(s) < at+digits {
 		return "", 0
@@ -138,7 +136,7 @@ func number(s []byte, at, digits, base int, char bool) (string, int) {
 	return string([]byte{byte(n)}), at + digits
 }
 
-// surrogates reads the two halves by which JSON writes a character.
+// surrogates parses the two halves in which JSON writes some characters.
 func surrogates(s []byte) (string, int) {
 	const both = len(`\ud83d\ude00`)
 	if len(s) < both || s[6] != '\\' || s[7] != 'u' {
@@ -153,7 +151,7 @@ func surrogates(s []byte) (string, int) {
 	return string(char), both
 }
 
-// unpercent undoes the escapes of URLs.
+// unpercent undoes percent escapes of URLs.
 func unpercent(s []byte) (string, int) {
 	if s[0] != '%' {
 		return "", 0
@@ -161,7 +159,7 @@ func unpercent(s []byte) (string, int) {
 	return number(s, 1, 2, 16, false)
 }
 
-// unform undoes the escapes of forms and queries, where a blank is a plus.
+// unform undoes the escapes of forms and queries, in which a plus stands for a space.
 func unform(s []byte) (string, int) {
 	if s[0] == '+' {
 		return " ", 1
@@ -169,7 +167,7 @@ func unform(s []byte) (string, int) {
 	return unpercent(s)
 }
 
-// unentity undoes the entities of HTML and XML.
+// unentity undoes character references of HTML and XML.
 func unentity(s []byte) (string, int) {
 	const longest = 10
 	if s[0] != '&' {
@@ -186,7 +184,7 @@ func unentity(s []byte) (string, int) {
 	return "", 0
 }
 
-// unquote undoes what a shell makes of a quote in quotes.
+// unquote undoes a shell's encoding of a quote within quotes.
 func unquote(s []byte) (string, int) {
 	for _, quote := range []string{`'\''`, `'"'"'`} {
 		if strings.HasPrefix(string(s[:min(len(s), len(quote))]), quote) {
@@ -196,7 +194,7 @@ func unquote(s []byte) (string, int) {
 	return "", 0
 }
 
-// unwrap takes out blanks and the ends of lines, at which encoders break.
+// unwrap removes blanks and line breaks, which encoders insert.
 func unwrap(s []byte) (string, int) {
 	if strings.IndexByte(" \t\r\n", s[0]) >= 0 {
 		return "", 1
@@ -204,8 +202,8 @@ func unwrap(s []byte) (string, int) {
 	return "", 0
 }
 
-// unbase64 reads every word as base64 of either alphabet, from its letter skip
-// on: a word may have a beginning that is none.
+// unbase64 decodes every word as base64 of either alphabet, without its first skip letters: other
+// letters may precede the encoded text.
 func unbase64(skip int) func(view) view {
 	form := regexp.MustCompile(`[A-Za-z0-9+/_-]{6,}={0,2}`)
 	return func(v view) view {
@@ -221,7 +219,7 @@ func unbase64(skip int) func(view) view {
 				continue
 			}
 			for i, b := range made {
-				// Four letters are three bytes.
+				// Four letters encode three bytes.
 				first := at[0] + skip + i*4/3
 				last := first + 1
 				if i == len(made)-1 {
@@ -235,8 +233,8 @@ func unbase64(skip int) func(view) view {
 	}
 }
 
-// readable says whether bytes have some characters in a row: words that are no
-// base64 have none.
+// readable says whether there are several printable characters in a row: a word that is not base64
+// decodes to none.
 func readable(made []byte) bool {
 	run := 0
 	for len(made) > 0 {
@@ -252,7 +250,7 @@ func readable(made []byte) bool {
 	return false
 }
 
-// unhex reads bytes in hex, also with blanks, colons, commas or 0x between them.
+// unhex decodes hexadecimal digits, also with blanks, colons, commas or 0x between them.
 func unhex(skip int) func(view) view {
 	form := regexp.MustCompile(`(0x)?[0-9A-Fa-f]{2}([ :,-]{0,2}(0x[0-9A-Fa-f]{1,2}|[0-9A-Fa-f]{2})){3,}[0-9A-Fa-f]?`)
 	pair := regexp.MustCompile(`[0-9A-Fa-f]{1,2}`)
@@ -271,7 +269,7 @@ func unhex(skip int) func(view) view {
 	}
 }
 
-// undecimal reads bytes as Go prints a slice of them.
+// undecimal decodes bytes in the form in which Go prints a slice of them.
 func undecimal(v view) view {
 	next := view{decoded: true}
 	digits := regexp.MustCompile(`[0-9]+`)
@@ -287,7 +285,7 @@ func undecimal(v view) view {
 	return next
 }
 
-// gap keeps what was decoded of one word apart from that of the next.
+// gap separates what was decoded from one word from the next one.
 func (v *view) gap(of view, end int) {
 	v.add(of.from[end-1], of.from[end-1], 0)
 }

@@ -1,4 +1,4 @@
-// Package durabletest holds what every kind of durable.Records is tested by.
+// Package durabletest has the tests that every kind of durable.Records must pass.
 package durabletest
 
 import (
@@ -20,7 +20,8 @@ import (
 
 const boot = "this boot"
 
-// Records tests a kind of records by two of different paths. What the first one says is done: in doubt, it differs.
+// Records tests a kind of records with two records of different paths. The first one must describe
+// something that is done, so that it differs from its Doubtful copy.
 func Records[T any](t *testing.T, kind durable.Kind[T], first, second *T) {
 	s := func(t *testing.T) *suite[T] {
 		w := &suite[T]{
@@ -66,7 +67,7 @@ func (s *suite[T]) must(err error) {
 	}
 }
 
-// open reads the directory as a new process does, and returns what was moved aside.
+// open opens the directory as a new process does, and returns the quarantined files.
 func (s *suite[T]) open(boot string) []string {
 	s.Helper()
 	all, aside, err := durable.OpenRecords(s.dir, boot, s.kind)
@@ -84,7 +85,7 @@ func (s *suite[T]) path(v *T) string {
 
 func (s *suite[T]) file(v *T) string { return filepath.Join(s.dir, s.path(v)+".json") }
 
-// names returns the files that are there, without those in quarantine.
+// names returns the files in the directory, without those in quarantine.
 func (s *suite[T]) names() []string {
 	s.Helper()
 	var out []string
@@ -97,7 +98,7 @@ func (s *suite[T]) names() []string {
 	return out
 }
 
-// has compares what is there with these, now and for a new process of this boot.
+// has requires that there are exactly these records, now and for a new process of this boot.
 func (s *suite[T]) has(want ...*T) {
 	s.Helper()
 	for _, v := range want {
@@ -131,7 +132,7 @@ func (s *suite[T]) kept() {
 	}
 }
 
-// copies: what a caller does with a record is not done to the kept one.
+// copies: a change of a returned record does not change the stored one.
 func (s *suite[T]) copies() {
 	want := s.kind.Clone(s.one)
 	*s.kind.Boot(s.one) = "changed"
@@ -152,7 +153,7 @@ func (s *suite[T]) forTheirOwnerOnly() {
 	}
 }
 
-// torn: a file of any other length is moved aside as it is, and nothing else suffers.
+// torn: a truncated file is moved to quarantine, and other records are not affected.
 func (s *suite[T]) torn() {
 	s.must(s.all.Put(s.two))
 	whole, err := os.ReadFile(s.file(s.one))
@@ -171,7 +172,8 @@ func (s *suite[T]) torn() {
 	}
 }
 
-// noRecord is moved aside; what is only long is read. No file in quarantine takes the place of another.
+// noRecord: a file that is not a record is moved to quarantine; one that is only long is read.
+// Files in quarantine do not replace each other.
 func (s *suite[T]) noRecord() {
 	path := s.file(s.one)
 	whole, err := os.ReadFile(path)
@@ -229,7 +231,8 @@ func (s *suite[T]) unknownFields() {
 	s.has(s.one)
 }
 
-// newer refuses the start, whatever the record looks like, and nothing is touched on the way.
+// newer: a record of a newer format prevents the start, whatever else is in it, and no file is
+// changed.
 func (s *suite[T]) newer() {
 	other := filepath.Join(filepath.Dir(s.file(s.one)), "zz")
 	for _, rest := range []string{``, `,"record":"of another kind"`, `,"kind":[1]`} {
@@ -253,7 +256,8 @@ func (s *suite[T]) newer() {
 	}
 }
 
-// notToBeRead is another thing than damaged: it may say what is mounted.
+// notToBeRead: a file that cannot be read is not treated as damaged, because it may say what is
+// mounted.
 func (s *suite[T]) notToBeRead() {
 	path := s.file(s.one)
 	for argues, prepare := range map[string]func(){
@@ -282,7 +286,7 @@ func (s *suite[T]) notToBeRead() {
 	}
 }
 
-// unfinished is a write of which only the draft is there: the old record counts.
+// unfinished: if there is only a draft of a new record, the old record counts.
 func (s *suite[T]) unfinished() {
 	draft := s.file(s.one) + durable.Draft
 	s.must(os.WriteFile(draft, []byte(`{"format":1,"rec`), 0o600))
@@ -308,7 +312,7 @@ func (s *suite[T]) anotherBoot() {
 	s.has(s.one)
 }
 
-// block keeps a record from being written, as a full disk does, until free.
+// block makes writes of a record fail, as a full disk does, until free is called.
 func (s *suite[T]) block(v *T) (free func()) {
 	s.Helper()
 	draft := s.file(v) + durable.Draft
@@ -329,7 +333,7 @@ func (s *suite[T]) noRoom() {
 	free()
 	s.open(boot)
 	s.has(s.one)
-	// What was never written cannot be put in doubt.
+	// A record that was never written cannot be put in doubt.
 	s.block(s.two)
 	if err := s.all.Settle(s.two); err == nil {
 		s.Error("no error")
@@ -337,7 +341,7 @@ func (s *suite[T]) noRoom() {
 	s.has(s.one)
 }
 
-// settled: nothing new is written, and what is there is not believed after a crash.
+// settled: nothing is written, and the existing record is not trusted after a crash.
 func (s *suite[T]) settled() {
 	s.must(s.all.Settle(s.one))
 	s.open(boot)
@@ -363,7 +367,7 @@ func (s *suite[T]) settled() {
 	}
 }
 
-// newerThanTheDoubt: a crash can leave a record in doubt beside the one that took its place.
+// newerThanTheDoubt: a crash can leave a record in doubt beside the one that has replaced it.
 func (s *suite[T]) newerThanTheDoubt() {
 	data, err := os.ReadFile(s.file(s.one))
 	s.must(err)

@@ -130,7 +130,7 @@ func (d *driver) isMounted(r *record) (bool, error) {
 // by another target. The latter only happens to callers that do not use a kubelet's paths.
 func (d *driver) checkTarget(has, want *record) error {
 	if has == nil {
-		if err := d.b.table.Free(want.Place, false); err != nil {
+		if err := d.b.table.CheckFree(want.Place, false); err != nil {
 			return status.Errorf(codes.FailedPrecondition, "volume %s: %v", want.Volume, err)
 		}
 	}

@@ -127,7 +127,7 @@ func (x *exam) unmountBelow(dir string) error {
 		for _, p := range left {
 			paths = append(paths, p.path)
 		}
-		if err := mount.KeepApart(paths); err != nil {
+		if err := mount.StopPropagation(paths); err != nil {
 			return err
 		}
 		path := left[len(left)-1].path

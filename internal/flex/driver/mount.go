@@ -320,7 +320,7 @@ func undo(dir string, before []decide.Mount, paths []string) error {
 	}
 	var errs []error
 	for i, path := range paths {
-		if err := mount.KeepApart(paths[i:]); err != nil {
+		if err := mount.StopPropagation(paths[i:]); err != nil {
 			return err
 		}
 		if err := unmount(path); err != nil {

@@ -1,5 +1,5 @@
-// Package fsgroup gives the files of a volume to a group.
+// Package fsgroup changes the group of a volume's files.
 //
-// Life cycle: Apply walks one filesystem from its top, holding every directory
-// open, so that no symbolic link and no exchange of names leads it outside.
+// Life cycle: Apply walks one filesystem from its root. It uses descriptors of open directories, so
+// that no symbolic link and no renamed directory can lead it outside.
 package fsgroup

@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDepth bounds the directories held open at once.
+// maxDepth is how many directories are open at once at most.
 const maxDepth = 200
 
 var errDepth = errors.New("directories are nested too deeply")
 
-// Apply gives everything below dir, on dir's filesystem, to the group, with
-// read and write rights; directories hand the group on. Unless always is set
-// it does nothing when dir has the group and the rights already. It may be
-// repeated.
+// Apply sets the group of dir and of everything below it on the same filesystem, with read and
+// write permission for the group; new files in the directories inherit the group. Unless always is
+// true, it does nothing if dir has the group and the permissions already. It may be repeated.
 func Apply(ctx context.Context, dir string, group int, always bool) error {
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_RDONLY, 0)
 	if err != nil {
@@ -51,8 +50,8 @@ type walk struct {
 	device uint64
 }
 
-// dir takes over fd. The directory itself is changed last: it tells that all
-// below it is done.
+// dir changes a directory and its content, and closes fd. The directory itself is changed last: its
+// group says that everything below is done.
 func (w *walk) dir(ctx context.Context, fd int, name string, st unix.Stat_t, depth int) error {
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
@@ -104,7 +103,7 @@ func (w *walk) entry(ctx context.Context, parent int, name string, depth int) er
 	}
 }
 
-// file changes what is open, whatever the name stands for by then.
+// file changes a file by its descriptor, wherever its name leads by then.
 func (w *walk) file(parent int, name string) error {
 	fd, err := unix.Openat(parent, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -27,7 +27,7 @@ func (d *deed) publish(ctx context.Context, path string) error {
 	}
 	// What is there must be this agent's: a driver could write to it, or hide it.
 	if d.rec.Target(path) == nil {
-		if err := d.table.Free(path, d.f.Block); err != nil {
+		if err := d.table.CheckFree(path, d.f.Block); err != nil {
 			return fmt.Errorf("target of volume %s: %w", d.f.Volume, err)
 		}
 	}

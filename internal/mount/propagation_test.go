@@ -34,7 +34,7 @@ func TestKeepApart(t *testing.T) {
 	// Nobody else is a peer of these.
 	all := []string{host, host + "/sub", bound, bound + "/sub"}
 	for _, paths := range [][]string{nil, all, {bound, bound + "/sub"}, {bound, bound + "/sub"}} {
-		if err := mount.KeepApart(paths); err != nil {
+		if err := mount.StopPropagation(paths); err != nil {
 			t.Error(err)
 		}
 		below(bound, 2)

@@ -9,20 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KeepApart prepares the unmounting of what somebody else has mounted at some
-// paths: of these mounts it makes those private that are peers of others, as
-// mount --rbind makes them of a shared tree. Else what is unmounted in one would
-// be gone in the other, too. It may be repeated, and is to be as soon as one is
-// unmounted that another one was hidden by.
-func KeepApart(paths []string) error {
+// StopPropagation prepares the unmounting of mounts that others have made at some paths: it makes
+// those of them private that propagate to peers outside of these paths, as after mount --rbind of a
+// shared tree. Otherwise an unmount would unmount the peers, too. It may be repeated, and must be
+// after each unmount, which can uncover a hidden mount.
+func StopPropagation(paths []string) error {
 	infos, err := readTable()
 	if err != nil {
 		return err
 	}
-	return keepApart(infos, paths)
+	return stopPropagation(infos, paths)
 }
 
-func keepApart(infos []*mountinfo.Info, paths []string) error {
+func stopPropagation(infos []*mountinfo.Info, paths []string) error {
 	c := newCovers(infos)
 	outside := map[string][]*mountinfo.Info{}
 	for _, i := range infos {
@@ -34,7 +33,7 @@ func keepApart(infos []*mountinfo.Info, paths []string) error {
 		if !slices.Contains(paths, i.Mountpoint) || c.hidden(i) {
 			continue
 		}
-		if !slices.ContainsFunc(outside[peersOf(i)], func(o *mountinfo.Info) bool { return !c.copied(i, o) }) {
+		if !slices.ContainsFunc(outside[peersOf(i)], func(o *mountinfo.Info) bool { return !c.isPropagated(i, o) }) {
 			continue
 		}
 		if err := makePrivate(point(i)); err != nil {
@@ -44,22 +43,21 @@ func keepApart(infos []*mountinfo.Info, paths []string) error {
 	return nil
 }
 
-// copied says whether of two peers one is there only because a directory above
-// is shared, as by a mount namespace or a container: it comes and goes with the
-// other.
-func (c covers) copied(a, b *mountinfo.Info) bool {
+// isPropagated says whether one of two peers exists only because a directory above it is shared,
+// for example with a mount namespace or a container: it appears and disappears with the other.
+func (c covers) isPropagated(a, b *mountinfo.Info) bool {
 	x, y := c.byID[a.Parent], c.byID[b.Parent]
 	return x != nil && y != nil && x != y && peersOf(x) != "" && peersOf(x) == peersOf(y) &&
 		filepath.Join(x.Root, offset(a, x)) == filepath.Join(y.Root, offset(b, y))
 }
 
-// offset is where on its parent something is mounted.
+// offset returns the path of a mount point relative to its parent mount.
 func offset(i, parent *mountinfo.Info) string {
 	return strings.TrimPrefix(i.Mountpoint, strings.TrimSuffix(parent.Mountpoint, "/"))
 }
 
-// makePrivate does so with what the table has at a path, and leaves alone what
-// somebody has mounted over it or put in its place meanwhile.
+// makePrivate makes the mount private that the table has at a path, but not one that was mounted
+// over it or in its place meanwhile.
 func makePrivate(p Point) error {
 	at, err := open(p.Path, unix.O_PATH)
 	if err != nil {
@@ -73,8 +71,7 @@ func makePrivate(p Point) error {
 	return unix.MountSetattr(at, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Propagation: unix.MS_PRIVATE})
 }
 
-// peersOf returns the number of those with which a mount shares what is mounted
-// in it; "" says that it shares nothing.
+// peersOf returns the peer group of a shared mount, and "" for others.
 func peersOf(i *mountinfo.Info) string {
 	for f := range strings.FieldsSeq(i.Optional) {
 		if number, found := strings.CutPrefix(f, "shared:"); found {

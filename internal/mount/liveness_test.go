@@ -42,7 +42,7 @@ func TestDead(t *testing.T) {
 			t.Error("what does not answer is taken for dead")
 		}
 	}
-	if n := len(l.asked); n != 1 {
+	if n := len(l.pending); n != 1 {
 		t.Errorf("%d questions are open", n)
 	}
 	die()
