@@ -60,8 +60,9 @@ func (b *bench) calls(n int) func() bool {
 	return func() bool { return len(b.driver.Calls()) >= n }
 }
 
-// TestAfterEachAnswer: a code of each kind decides whether the intent stays; whatever it is, the same is asked again only
-// after a pause, and then nothing is made twice. All codes are in the table of internal/decide/provision.
+// TestAfterEachAnswer: a code of each kind decides whether the intent stays; whatever
+// it is, the same is asked again only after a pause, and then nothing is made twice.
+// All codes are in the table of internal/decide/provision.
 func TestAfterEachAnswer(t *testing.T) {
 	t.Parallel()
 	for code, stays := range map[codes.Code]bool{
