@@ -37,6 +37,31 @@ func TestEveryReasonIsDecided(t *testing.T) {
 	}
 }
 
+// TestControllersGiveNoReasons: a controller tells what a decision has given, so that all who ask hear the
+// same words. What all controllers share, their lanes, is no controller.
+func TestControllersGiveNoReasons(t *testing.T) {
+	looked := 0
+	for _, f := range goFiles(t) {
+		if f.test || !strings.HasPrefix(filepath.ToSlash(filepath.Dir(f.path)), "internal/controller/") {
+			continue
+		}
+		looked++
+		ast.Inspect(f.syntax, func(n ast.Node) bool {
+			made, ok := n.(*ast.CompositeLit)
+			if !ok || len(made.Elts) == 0 {
+				return true
+			}
+			if kind, ok := made.Type.(*ast.SelectorExpr); ok && kind.Sel.Name == "Because" {
+				t.Errorf("%s: a controller gives a reason of its own: have a decision in internal/decide give it", f.at(n))
+			}
+			return true
+		})
+	}
+	if looked == 0 {
+		t.Fatal("found no controllers")
+	}
+}
+
 // reasons returns the constants of type volume.Reason by name.
 func reasons(t *testing.T) map[string]string {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"google.golang.org/grpc/codes"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,29 +17,50 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// expand calls the driver, then writes the volume's size before the claim's:
-// the node trusts the volume.
-func (r *resizer) expand(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, f resize.Facts, size resource.Quantity,
-) (controller.Result, error) {
-	node := f.NodeExpands
-	if f.Expands {
-		got, err := r.call(ctx, f.Volume, size)
-		if err != nil {
-			return r.failed(ctx, claim, f.Volume.Spec.CSI.Driver, size, err)
-		}
-		node = got.GetNodeExpansionRequired()
-		if bytes := got.GetCapacityBytes(); bytes > size.Value() {
-			size = *resource.NewQuantity(bytes, resource.BinarySI)
+// expand calls the driver, unless its volume has grown already or only the node
+// takes part, and does what is decided about the answer.
+func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (controller.Result, error) {
+	claim, a := f.Claim, resize.Answer{Outcome: volume.Done, NodeExpands: f.NodeExpands}
+	var cause error
+	if p.Step != resize.Hand && f.Expands {
+		var got *csipb.ControllerExpandVolumeResponse
+		got, cause = r.call(ctx, f.Volume, p.Size)
+		a = resize.Answer{
+			Outcome: csi.OutcomeOf(cause), Code: csi.Code(cause).String(), Text: csi.Describe(cause),
+			Bytes: got.GetCapacityBytes(), NodeExpands: got.GetNodeExpansionRequired(),
 		}
 	}
-	r.forget(claim.UID)
-	v := f.Volume.DeepCopy()
-	v.Spec.Capacity[corev1.ResourceStorage] = size
-	if _, err := r.volumes.Update(ctx, v); err != nil {
+	r.note(claim, a.Outcome)
+	v := resize.After(f, p.Size, a, metav1.Now())
+	if v.Warn {
+		r.Events.Warn(claim, v.Because)
+	}
+	claim, err := r.write(ctx, claim, v)
+	if err != nil {
 		return controller.Result{}, err
 	}
-	return controller.Result{}, r.hand(ctx, claim, node, size)
+	if !v.Warn {
+		r.Events.Note(claim, v.Because)
+	}
+	if v.Repeat {
+		return controller.Result{}, fmt.Errorf("grow volume of claim %s/%s: %w", claim.Namespace, claim.Name, cause)
+	}
+	return r.rest(claim), nil
+}
+
+// write writes what was decided, and returns the claim as it is then.
+func (r *resizer) write(
+	ctx context.Context, claim *corev1.PersistentVolumeClaim, v resize.Verdict,
+) (*corev1.PersistentVolumeClaim, error) {
+	if v.Volume != nil {
+		if _, err := r.volumes.Update(ctx, v.Volume); err != nil {
+			return nil, err
+		}
+	}
+	if v.Claim == nil {
+		return claim, nil
+	}
+	return r.claims.UpdateStatus(ctx, v.Claim)
 }
 
 func (r *resizer) call(
@@ -62,47 +82,4 @@ func (r *resizer) call(
 		VolumeId: v.Spec.CSI.VolumeHandle, Secrets: secret, CapacityRange: &csipb.CapacityRange{RequiredBytes: size.Value()},
 		VolumeCapability: csi.Capability(mode, cluster.IsBlock(v.Spec.VolumeMode), v.Spec.CSI.FSType, v.Spec.MountOptions),
 	})
-}
-
-// hand ends the controller's half: the node goes on, or all is done.
-func (r *resizer) hand(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, node bool, size resource.Quantity,
-) error {
-	write, why := resize.Finished(claim, size), resize.Grown(claim)
-	if node {
-		write, why = resize.Handed(claim, size, metav1.Now()), resize.Pending(resize.Facts{Claim: claim})
-	}
-	if _, err := r.claims.UpdateStatus(ctx, write); err != nil {
-		return err
-	}
-	r.Events.Note(claim, why)
-	return nil
-}
-
-// failed tells a size that the driver will never give from a call that may
-// work next time.
-func (r *resizer) failed(
-	ctx context.Context, claim *corev1.PersistentVolumeClaim, driver string, size resource.Quantity, cause error,
-) (controller.Result, error) {
-	text := csi.Describe(cause)
-	r.Events.Warn(claim, resize.Failed(claim, driver, text))
-	switch csi.Code(cause) {
-	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
-		got, err := r.claims.UpdateStatus(ctx, resize.Impossible(claim, size, text, metav1.Now()))
-		if err != nil {
-			return controller.Result{}, err
-		}
-		return controller.Result{After: r.pause(got)}, nil
-	}
-	if csi.OutcomeOf(cause) == volume.Failed {
-		r.refuse(claim)
-	} else {
-		r.uncertain(claim)
-	}
-	if told := resize.Refused(claim, text, metav1.Now()); told != nil {
-		if _, err := r.claims.UpdateStatus(ctx, told); err != nil {
-			return controller.Result{}, err
-		}
-	}
-	return controller.Result{}, fmt.Errorf("grow volume of claim %s/%s: %w", claim.Namespace, claim.Name, cause)
 }

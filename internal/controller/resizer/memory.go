@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"volplane.dev/volplane/internal/volume"
 )
 
 // memory is what is known of calls that went wrong, which nobody writes to an object.
@@ -32,17 +34,19 @@ func allocated(c *corev1.PersistentVolumeClaim) string {
 	return c.Status.AllocatedResources.Storage().String()
 }
 
-func (m *memory) refuse(c *corev1.PersistentVolumeClaim) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.refused[c.UID] = allocated(c)
-}
-
-// uncertain takes back a refusal: a later call may have done it.
-func (m *memory) uncertain(c *corev1.PersistentVolumeClaim) {
+// note remembers what became of a call for a claim. Whatever comes after a refusal
+// takes it back: that call may have done it.
+func (m *memory) note(c *corev1.PersistentVolumeClaim, o volume.Outcome) {
+	if o == volume.Done {
+		m.forget(c.UID)
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.refused, c.UID)
+	if o == volume.Failed {
+		m.refused[c.UID] = allocated(c)
+	}
 }
 
 func (m *memory) wasRefused(c *corev1.PersistentVolumeClaim) bool {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/resize"
+	"volplane.dev/volplane/internal/volume"
 )
 
 func began(size string) *corev1.PersistentVolumeClaim {
@@ -26,17 +27,17 @@ func TestRefusal(t *testing.T) {
 	if m.wasRefused(began("2Gi")) {
 		t.Error("nothing was refused yet")
 	}
-	m.refuse(began("2Gi"))
+	m.note(began("2Gi"), volume.Failed)
 	if !m.wasRefused(began("2Gi")) || m.wasRefused(began("3Gi")) || m.wasRefused(another) {
 		t.Error("2Gi of one claim was refused")
 	}
-	m.uncertain(began("2Gi"))
+	m.note(began("2Gi"), volume.Unknown)
 	if m.wasRefused(began("2Gi")) {
 		t.Error("the refusal is not certain any more")
 	}
-	m.refuse(began("2Gi"))
-	m.refuse(another)
-	m.forget("c")
+	m.note(began("2Gi"), volume.Failed)
+	m.note(another, volume.Failed)
+	m.note(began("2Gi"), volume.Done)
 	if m.wasRefused(began("2Gi")) || !m.wasRefused(another) {
 		t.Error("one claim was to be forgotten")
 	}

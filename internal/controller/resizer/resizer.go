@@ -142,19 +142,22 @@ func (r *resizer) apply(ctx context.Context, f resize.Facts, p resize.Plan) (con
 		}
 		r.forget(claim.UID)
 		r.Events.Note(claim, p.Because)
-		return r.expand(ctx, got, f, p.Size)
-	case resize.Expand:
-		return r.expand(ctx, claim, f, p.Size)
-	case resize.Hand:
-		r.forget(claim.UID)
-		return controller.Result{}, r.hand(ctx, claim, f.NodeExpands, p.Size)
+		f.Claim = got
+		return r.expand(ctx, f, p)
+	case resize.Expand, resize.Hand:
+		return r.expand(ctx, f, p)
 	case resize.Nothing:
 		if p.Tell {
 			r.Events.Warn(claim, p.Because)
 		}
 	}
+	return r.rest(claim), nil
+}
+
+// rest leaves a claim alone for a while whose size can never be.
+func (r *resizer) rest(claim *corev1.PersistentVolumeClaim) controller.Result {
 	if resize.Infeasible(claim) {
-		return controller.Result{After: r.pause(claim)}, nil
+		return controller.Result{After: r.pause(claim)}
 	}
-	return controller.Result{}, nil
+	return controller.Result{}
 }

@@ -120,22 +120,18 @@ func TestSecretIsMissing(t *testing.T) {
 // TestImpossibleSize is left alone for a while, and the claim says why; the volume
 // keeps its size.
 func TestImpossibleSize(t *testing.T) {
-	for _, code := range []codes.Code{codes.InvalidArgument, codes.OutOfRange, codes.NotFound} {
-		t.Run(code.String(), func(t *testing.T) {
-			claim, pv := bound()
-			w := newWorld(t, func() csitest.Action { return csitest.Action{Err: status.Error(code, "never")} },
-				claim, pv, secret())
-			for range 2 {
-				if after, err := w.reconcile(); err != nil || after <= 0 || after > infeasiblePause {
-					t.Fatal(after, err)
-				}
-				w.sees(resize.Infeasible)
-			}
-			w.called(request(2 * gib))
-			size := resource.MustParse("2Gi")
-			w.are(resize.Impossible(resize.Begun(claim, size, metav1.Now()), size, code.String()+": never", metav1.Now()), pv)
-		})
+	claim, pv := bound()
+	w := newWorld(t, func() csitest.Action { return csitest.Action{Err: status.Error(codes.OutOfRange, "never")} },
+		claim, pv, secret())
+	for range 2 {
+		if after, err := w.reconcile(); err != nil || after <= 0 || after > infeasiblePause {
+			t.Fatal(after, err)
+		}
+		w.sees(resize.Infeasible)
 	}
+	w.called(request(2 * gib))
+	size := resource.MustParse("2Gi")
+	w.are(resize.Impossible(resize.Begun(claim, size, metav1.Now()), size, "OutOfRange: never", metav1.Now()), pv)
 }
 
 // TestSmallerAfterARefusal: after a final no the volume is what it was, so a

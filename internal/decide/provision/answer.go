@@ -120,8 +120,7 @@ func After(in *Intent, c Creation) Verdict {
 		Problem: c.Text,
 	}
 	switch {
-	case c.Outcome == volume.Unknown:
-		v.Next = Await
+	case c.Outcome == volume.Unknown: // Await
 	case !c.nothingMade():
 		v.Next = Doubt
 	case c.Code == "ResourceExhausted" && len(in.Requisite) > 0 && c.Claim != nil &&

@@ -171,6 +171,10 @@ func refusals() []verdictCase {
 			AfterUndo(intent(), Creation{Call: no(codes.Unavailable)}),
 		},
 		{
+			"a no that is not believed proves nothing", "CreateVolume, to undo: an unknown outcome with NotFound",
+			AfterUndo(intent(), Creation{Call: Call{Code: codes.NotFound.String(), Text: "not understood"}}),
+		},
+		{
 			"the driver may have said no because of the Secret", "CreateVolume, to undo, without its Secret: InvalidArgument",
 			AfterUndo(intent(), Creation{Call: bare}),
 		},

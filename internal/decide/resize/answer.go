@@ -1,0 +1,64 @@
+package resize
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Answer is what became of a ControllerExpandVolume call.
+type Answer struct {
+	// Outcome says whether the volume may have grown, Code is the name of the
+	// gRPC code, and Text is the error as events tell it.
+	Outcome    volume.Outcome
+	Code, Text string
+	// Bytes is the size that the driver says the volume has; 0 is that it does
+	// not say. NodeExpands says that the node has to take part.
+	Bytes       int64
+	NodeExpands bool
+}
+
+// Verdict is what an answer means for a claim.
+type Verdict struct {
+	// Volume and Claim are to be written, in this order, as the node trusts the
+	// volume's size; nil is that the object stays as it is.
+	Volume *corev1.PersistentVolume
+	Claim  *corev1.PersistentVolumeClaim
+	// Because is told to the claim's owner: as a warning at once, or else when
+	// all is written.
+	Because volume.Because
+	Warn    bool
+	// Repeat says that the call is made again after a back-off.
+	Repeat bool
+}
+
+// After decides what follows from a call that was to have a claim's volume grow
+// to size. It tells a size that the driver will never give from a call that may
+// work next time.
+func After(f Facts, size resource.Quantity, a Answer, now metav1.Time) Verdict {
+	c := f.Claim
+	if a.Outcome != volume.Done {
+		v := Verdict{Because: Failed(c, f.Volume.Spec.CSI.Driver, a.Text), Warn: true}
+		switch a.Code {
+		case "InvalidArgument", "OutOfRange", "NotFound":
+			v.Claim = Impossible(c, size, a.Text, now)
+		default:
+			v.Claim, v.Repeat = Refused(c, a.Text, now), true
+		}
+		return v
+	}
+	if a.Bytes > size.Value() {
+		size = *resource.NewQuantity(a.Bytes, resource.BinarySI)
+	}
+	v := Verdict{Claim: Finished(c, size), Because: Grown(c)}
+	if a.NodeExpands {
+		v.Claim, v.Because = Handed(c, size, now), Pending(Facts{Claim: c})
+	}
+	if f.Volume.Spec.Capacity.Storage().Cmp(size) != 0 {
+		v.Volume = f.Volume.DeepCopy()
+		v.Volume.Spec.Capacity[corev1.ResourceStorage] = size
+	}
+	return v
+}
