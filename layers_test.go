@@ -65,6 +65,8 @@ func lowerLayers() []layer {
 		{"internal/manifest", nil, append(deeds, "sync", "time"), "manifests are functions of their arguments"},
 		{"internal/durable/durabletest", []string{"internal/durable"}, append(heavy, clientGo, grpc), "for tests only"},
 		{"internal/durable", nil, append(heavy, clientGo, grpc), "speaks to the disk only"},
+		{"internal/queue", nil, append(heavy, clientGo, grpc, "k8s.io/api", "k8s.io/apimachinery"), "decides when keys are " +
+			"processed, whatever they name"},
 		{"internal/mount", []string{
 			"internal/volume", "internal/mount/",
 		}, append(heavy, clientGo, grpc), "speaks to the kernel only"},
@@ -85,14 +87,16 @@ func upperLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
 		{"internal/controller/", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/controller",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/queue",
+			"internal/controller",
 		}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
 		{"internal/controller", []string{
-			"internal/volume", "internal/kube",
+			"internal/volume", "internal/kube", "internal/queue",
 		}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
-		{"internal/node/registration", []string{"internal/csi", "internal/kube"}, heavy, "finds drivers by their sockets"},
+		{"internal/node/registration", []string{"internal/csi", "internal/queue"}, heavy, "finds drivers by their sockets"},
 		{"internal/node/identity", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/node/registration",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/queue",
+			"internal/node/registration",
 		}, heavy, "what the cluster knows of the node, whatever is mounted there"},
 		{"internal/node/health", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube",
@@ -104,11 +108,11 @@ func upperLayers() []layer {
 		}, heavy, "finds what is mounted and not recorded, before anybody mounts"},
 		{"internal/node/volumes", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/mount/",
-			"internal/kube", "internal/node/journal", "internal/node/uses", "internal/node/identity",
+			"internal/kube", "internal/queue", "internal/node/journal", "internal/node/uses", "internal/node/identity",
 		}, heavy, "tells Pods what becomes of their volumes through a face of its own"},
 		{"internal/node/pods", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/node/journal", "internal/node/uses",
-			"internal/node/volumes", "internal/node/health",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/queue", "internal/node/journal",
+			"internal/node/uses", "internal/node/volumes", "internal/node/health",
 		}, heavy, "tells Pods what other rooms know, and mounts nothing"},
 		{"internal/node", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/durable", "internal/mount",
@@ -135,7 +139,7 @@ func upperLayers() []layer {
 			"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
 		}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
 		{"internal/flex/migrate", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/kube",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/queue",
 		}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
 		{"internal/flex", []string{
 			"internal/volume", decidePrefix, "internal/kube", "internal/parts", "internal/flex/",
