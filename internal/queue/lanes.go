@@ -126,11 +126,11 @@ func (l *lanes[K]) processed(k K) (waits bool) {
 	if t == nil {
 		return false
 	}
-	if t.state == holding || t.state == waiting && !t.entered {
+	if t.state == holding || !t.entered {
 		l.drop(t)
 		return false
 	}
-	return t.entered
+	return true
 }
 
 // drop takes a ticket back, and grants its place to the next key.

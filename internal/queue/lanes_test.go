@@ -154,36 +154,61 @@ func TestEveryKeyHasItsTurn(t *testing.T) {
 	})
 }
 
-// TestWaitingForgetsNoFailure: a key that has failed, and waits before it is
-// tried again, comes back later and later nevertheless.
+// TestWaitingForgetsNoFailure: a key that has failed, or polls, and waits before it
+// is processed again, comes back later and later nevertheless.
 func TestWaitingForgetsNoFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
-		var tries []time.Duration
-		q := queueOf(Options[key]{
-			Workers: 5, Lanes: Limit{Places: 1}, Retry: Backoff{time.Second, time.Hour},
-		}, func(_ context.Context, q *Queue[key], k key) (Result, error) {
-			if !enters(q, k, Lane{"d", "create", "ns"}) {
-				return Result{}, nil
-			}
-			if k.name == "blocks" {
-				pass(time.Second)
-				return Result{After: time.Millisecond}, nil
-			}
-			tries = append(tries, time.Since(begin))
-			return Result{}, errNo
+	growing := Backoff{time.Second, time.Hour}
+	for name, o := range map[string]outcome{"error": {err: errNo}, "poll": {result: Result{Poll: true}}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				var tries []time.Duration
+				q := queueOf(Options[key]{
+					Workers: 5, Retry: growing, Poll: growing,
+				}, func(_ context.Context, q *Queue[key], k key) (Result, error) {
+					if !enters(q, k, Lane{"d", "create", "ns"}) {
+						return Result{}, nil
+					}
+					if k.name == "blocks" {
+						pass(time.Second)
+						return Result{After: time.Millisecond}, nil
+					}
+					tries = append(tries, time.Since(begin))
+					return o.result, o.err
+				})
+				run(t, q)
+				q.Add(key{name: "blocks"})
+				q.Add(key{name: "waits"})
+				settle(40 * time.Second)
+				for i := 2; i < len(tries); i++ {
+					if pause, before := tries[i]-tries[i-1], tries[i-1]-tries[i-2]; pause < before {
+						t.Errorf("tries at %v: the pauses do not grow", tries)
+					}
+				}
+				if len(tries) < 4 || len(tries) > 7 {
+					t.Errorf("tries at %v", tries)
+				}
+			})
 		})
+	}
+}
+
+// TestEnterAtRest: a key that is not processed can hold a place, and no worker is
+// started for it.
+func TestEnterAtRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := queueOf(Options[key]{Workers: 3, Lanes: Limit{Places: 10}}, nil)
 		run(t, q)
-		q.Add(key{name: "blocks"})
-		q.Add(key{name: "fails"})
-		settle(40 * time.Second)
-		for i := 2; i < len(tries); i++ {
-			if pause, before := tries[i]-tries[i-1], tries[i-1]-tries[i-2]; pause < before {
-				t.Errorf("tries at %v: the pauses do not grow", tries)
+		synctest.Wait()
+		waits := key{name: "waits"}
+		q.AddAfter(waits, time.Hour)
+		for _, k := range []key{{name: "new"}, waits} {
+			if !enters(q, k, Lane{"d", "create", "ns"}) {
+				t.Errorf("%s has no place", k)
 			}
 		}
-		if len(tries) < 4 || len(tries) > 7 {
-			t.Errorf("tries at %v", tries)
+		if q.free != 3 {
+			t.Errorf("%d workers are free, want 3", q.free)
 		}
 	})
 }
