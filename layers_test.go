@@ -136,6 +136,8 @@ func lowerLayers() []layer {
 		{"internal/manifest", nil, append(deeds, "sync", "time"), "manifests are functions of their arguments"},
 		{"internal/durable/durabletest", []string{"internal/durable"}, append(heavy, clientGo, grpc), forTests},
 		{"internal/durable", nil, append(heavy, clientGo, grpc), "speaks to the disk only"},
+		{"internal/queue", nil, append(heavy, clientGo, grpc, "k8s.io/api", "k8s.io/apimachinery"), "decides when keys are " +
+			"processed, whatever they name"},
 		{"internal/mount", nil, append(heavy, clientGo, grpc), "speaks to the kernel only"},
 		{"internal/kube/kubetest", []string{
 			"internal/volume", "internal/cluster", "internal/kube", "internal/controller", "internal/testkit",
@@ -183,14 +185,16 @@ func upperLayers() []layer {
 	heavy := []string{apiServer, kubernetes, etcdServer}
 	return []layer{
 		{"internal/controller/", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/controller",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/queue",
+			"internal/controller",
 		}, append(heavy, "os/exec"), "a controller never imports another controller and touches no host"},
 		{"internal/controller", []string{
-			"internal/volume", "internal/kube",
+			"internal/volume", "internal/kube", "internal/queue",
 		}, append(heavy, "os/exec"), "what all controllers share knows none of them"},
-		{"internal/node/registration", []string{"internal/csi", "internal/kube"}, heavy, "finds drivers by their sockets"},
+		{"internal/node/registration", []string{"internal/csi", "internal/queue"}, heavy, "finds drivers by their sockets"},
 		{"internal/node/identity", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/node/registration",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/kube", "internal/queue",
+			"internal/node/registration",
 		}, heavy, "what the cluster knows of the node, whatever is mounted there"},
 		{"internal/node/health", []string{
 			"internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/kube", "internal/node/journal",
@@ -204,11 +208,11 @@ func upperLayers() []layer {
 		}, append(heavy, clientGo, grpc), "keeps what must survive, and acts on nothing"},
 		{"internal/node/volumes", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/mount", "internal/mount/",
-			"internal/kube", "internal/node/journal", "internal/node/uses", "internal/node/identity",
+			"internal/kube", "internal/queue", "internal/node/journal", "internal/node/uses", "internal/node/identity",
 		}, heavy, "tells Pods what becomes of their volumes through a face of its own"},
 		{"internal/node/pods", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/node/journal", "internal/node/uses",
-			"internal/node/volumes", "internal/node/health",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/queue", "internal/node/journal",
+			"internal/node/uses", "internal/node/volumes", "internal/node/health",
 		}, heavy, "tells Pods what other rooms know, and mounts nothing"},
 		{"internal/node", []string{
 			"internal/volume", "internal/cluster", decidePrefix, "internal/csi", "internal/durable", "internal/mount",

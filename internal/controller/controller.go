@@ -1,12 +1,8 @@
 package controller
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -14,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -63,8 +60,12 @@ func (d Declaration) Rights() []kube.Access {
 	return append(out, d.Outputs...)
 }
 
-// Result says when to look at a key again without an event; zero is never.
-type Result struct{ After time.Duration }
+// Result says when to look at a key again without an event.
+type Result = queue.Result
+
+// Lane is what calls share whose number is limited, and on whose behalf one is
+// made.
+type Lane = queue.Lane
 
 // Controller is one running declaration.
 type Controller struct {
@@ -87,21 +88,25 @@ type Controller struct {
 	Log *slog.Logger
 
 	once  sync.Once
-	queue *queue
-	lanes *lanes
+	queue *queue.Queue[Key]
 }
 
 // Add asks for a key to be reconciled soon. It may be called before Run and
 // from any goroutine.
-func (c *Controller) Add(k Key) { c.init(); c.queue.add(k) }
+func (c *Controller) Add(k Key) { c.init(); c.queue.Add(k) }
 
 // AddAfter asks for a key to be reconciled after a pause.
-func (c *Controller) AddAfter(k Key, d time.Duration) { c.init(); c.queue.addAfter(k, d) }
+func (c *Controller) AddAfter(k Key, d time.Duration) { c.init(); c.queue.AddAfter(k, d) }
 
 func (c *Controller) init() {
 	c.once.Do(func() {
-		c.queue = &queue{shortest: cmp.Or(c.RetryMin, 50*time.Millisecond), longest: cmp.Or(c.RetryMax, 5*time.Minute)}
-		c.lanes = &lanes{places: max(c.Places, 1), wake: c.queue.add}
+		c.queue = queue.New(queue.Options[Key]{
+			Process: func(ctx context.Context, k Key) (Result, error) { return c.Reconcile(ctx, k) },
+			Workers: c.Workers, Lanes: queue.Limit{Places: c.Places},
+			Retry: queue.Backoff{Min: c.RetryMin, Max: c.RetryMax}, Log: c.Log,
+			// A conflict only says that the facts were old, which is no news to anybody.
+			Silent: apierrors.IsConflict,
+		})
 	})
 }
 
@@ -112,15 +117,14 @@ func (c *Controller) init() {
 // has failed go on growing when it has waited in between.
 func (c *Controller) Turn(k Key, lane Lane, tell func(volume.Because)) (pause time.Duration) {
 	c.init()
-	ok, waited := c.lanes.enter(k, lane)
+	ok, waited := c.queue.Enter(k, lane)
 	switch {
 	case ok:
-		c.queue.apart(k)
 		return 0
 	case waited < turnPatience:
 		return turnPatience - waited
 	}
-	tell(lane.busy())
+	tell(busy(lane))
 	return turnPause
 }
 
@@ -128,9 +132,7 @@ func (c *Controller) Turn(k Key, lane Lane, tell func(volume.Because)) (pause ti
 // The caches must have been started.
 func (c *Controller) Run(ctx context.Context) error {
 	c.init()
-	c.queue.start(max(c.Workers, 1), func(key Key) { c.work(ctx, key) })
-	<-ctx.Done()
-	c.queue.stop()
+	c.queue.Run(ctx)
 	if c.Closing == nil {
 		return nil
 	}
@@ -139,49 +141,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	return c.Closing(closing)
 }
 
-func (c *Controller) work(ctx context.Context, key Key) {
-	c.lanes.begin(key)
-	result, err := c.safely(ctx, key)
-	waits := c.lanes.end(key)
-	switch {
-	case err == nil:
-		if !waits {
-			c.queue.went(key)
-		}
-		c.later(key, result.After, waits)
-	case ctx.Err() != nil:
-	default:
-		attempt := c.queue.failed(key)
-		// A conflict only says that the facts were old; it is no news to
-		// anybody.
-		if !apierrors.IsConflict(err) {
-			c.Log.Warn("reconcile failed, will be repeated", "key", key.String(), "attempt", attempt, "err", err)
-		}
+// busy explains why a call is not made yet, in the same words to all that wait.
+func busy(l Lane) volume.Because {
+	return volume.Because{
+		Reason: volume.ReasonDriverBusy, Next: l.Driver,
+		Message: "driver " + l.Driver + " works on as many calls to " + l.Call +
+			" volumes as may be under way at once; this one waits for its turn",
 	}
-}
-
-// later has a key come back after a pause; waits says that it is only for its
-// turn.
-func (c *Controller) later(key Key, pause time.Duration, waits bool) {
-	switch {
-	case pause <= 0:
-	case waits:
-		c.queue.addPatience(key, pause)
-	default:
-		c.queue.addAfter(key, pause)
-	}
-}
-
-var errPanic = errors.New("panic in reconcile")
-
-// safely keeps one poisonous object from taking all others down with it
-// (CVE-2020-8569).
-func (c *Controller) safely(ctx context.Context, key Key) (result Result, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			c.Log.Error("panic", "key", key.String(), "panic", r, "stack", string(debug.Stack()))
-			err = fmt.Errorf("%w of %s: %v", errPanic, key, r)
-		}
-	}()
-	return c.Reconcile(ctx, key)
 }

@@ -9,9 +9,14 @@ import (
 	"time"
 )
 
+// pass lets time pass, which only the clock of a test does.
+func pass(d time.Duration) { <-time.After(d) }
+
 func run(t *testing.T, c *Controller) {
 	t.Helper()
-	c.Log = slog.New(slog.DiscardHandler)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Run(ctx) }()
@@ -46,24 +51,6 @@ func TestFailedKeyComesBackLaterAndLater(t *testing.T) {
 				t.Fatalf("tries at %v, want seconds %v", at, want)
 			}
 		}
-	})
-}
-
-func TestPanicOfOneKeyDoesNotStopOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		done := make(chan struct{})
-		c := &Controller{RetryMin: time.Hour}
-		c.Reconcile = func(_ context.Context, k Key) (Result, error) {
-			if k.Name == "poison" {
-				panic("nil map")
-			}
-			close(done)
-			return Result{}, nil
-		}
-		run(t, c)
-		c.Add(Key{Name: "poison"})
-		c.Add(Key{Name: "good"})
-		<-done
 	})
 }
 

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -51,17 +50,4 @@ func clip(s string) string {
 		return s
 	}
 	return s[:maxNote-3] + "..."
-}
-
-// Backoff returns the delay before retry number n, counted from 0: shortest, doubled for each
-// retry, but at most longest.
-func Backoff(n int, shortest, longest time.Duration) time.Duration {
-	d := shortest
-	for range n {
-		if d >= longest/2 {
-			return longest
-		}
-		d *= 2
-	}
-	return min(d, longest)
 }

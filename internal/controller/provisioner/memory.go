@@ -6,7 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/queue"
 )
 
 // lastPause is the longest pause before the same is asked of a driver that said
@@ -38,7 +38,7 @@ func (r *refusals) add(claim types.UID, question string, now time.Time) {
 		one = &refused{until: map[string]time.Time{}}
 		r.all[claim] = one
 	}
-	one.until[question] = now.Add(kube.Backoff(one.times, firstPause, lastPause))
+	one.until[question] = now.Add(queue.Backoff{Min: firstPause, Max: lastPause}.Pause(one.times))
 	one.times++
 }
 

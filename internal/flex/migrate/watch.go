@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"volplane.dev/volplane/internal/decide/migrate"
-	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/queue"
 )
 
 // watch returns a channel that receives whenever an object that the decision depends on may have
@@ -57,7 +57,7 @@ func follow(ctx context.Context, open func() (watch.Interface, error), changed c
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(kube.Backoff(n, 100*time.Millisecond, 10*time.Second)):
+		case <-time.After(queue.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second}.Pause(n)):
 		}
 		select {
 		case changed <- struct{}{}:

@@ -19,6 +19,7 @@ import (
 	"volplane.dev/volplane/internal/decide/nodelife"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/node/registration"
+	"volplane.dev/volplane/internal/queue"
 )
 
 // Options says what a node's identity works with.
@@ -151,7 +152,7 @@ func (n *Node) ensure(ctx context.Context) (*corev1.Node, error) {
 			return nil, ctx.Err()
 		}
 		n.Log.Warn("node cannot be written, will be tried again", "attempt", attempt+1, "err", err)
-		pause(ctx, kube.Backoff(attempt, n.RetryMin, n.RetryMax))
+		pause(ctx, queue.Backoff{Min: n.RetryMin, Max: n.RetryMax}.Pause(attempt))
 	}
 }
 
@@ -193,7 +194,7 @@ func (n *Node) register(ctx context.Context) {
 			return
 		}
 		n.Log.Error("drivers cannot register, will be tried again", "attempt", attempt+1, "err", err)
-		pause(ctx, kube.Backoff(attempt, n.RetryMin, n.RetryMax))
+		pause(ctx, queue.Backoff{Min: n.RetryMin, Max: n.RetryMax}.Pause(attempt))
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/queue"
 )
 
 // A node says that it lives as a kubelet does: whoever watches gives it the time
@@ -28,7 +28,7 @@ func (o *object) heartbeat(ctx context.Context, retryMin time.Duration) {
 		if err := o.renew(ctx); err == nil {
 			failed = 0
 		} else {
-			wait = kube.Backoff(failed, retryMin, heartbeatEvery)
+			wait = queue.Backoff{Min: retryMin, Max: heartbeatEvery}.Pause(failed)
 			// A cluster that is just being started has no place for leases yet.
 			if failed++; failed > 3 && ctx.Err() == nil {
 				o.log.Warn("the node cannot say that it lives, will be tried again", "attempt", failed, "err", err)

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/cluster"
@@ -22,6 +21,7 @@ import (
 	"volplane.dev/volplane/internal/node/journal"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/node/volumes"
+	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -53,7 +53,7 @@ type Pods struct {
 	Options
 	volumes *volumes.Volumes
 	health  *health.Monitor
-	queue   workqueue.TypedRateLimitingInterface[string]
+	queue   *queue.Queue[string]
 
 	mu sync.Mutex
 	// seen is when each Pod, by its UID, was looked at first.
@@ -62,8 +62,12 @@ type Pods struct {
 
 // New returns Pods that nothing was told yet.
 func New(o Options) *Pods {
-	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, o.RetryMax)
-	return &Pods{Options: o, queue: workqueue.NewTypedRateLimitingQueue(limiter), seen: map[string]time.Time{}}
+	p := &Pods{Options: o, seen: map[string]time.Time{}}
+	p.queue = queue.New(queue.Options[string]{
+		Process: p.syncPod, Workers: podWorkers, Retry: queue.Backoff{Max: o.RetryMax}, Silent: apierrors.IsConflict,
+		Noun: "consumer", Log: o.Log,
+	})
+	return p
 }
 
 // Add has a Pod looked at, by its key.
@@ -80,59 +84,31 @@ func (p *Pods) Begun(pod *corev1.Pod) {
 // Run tells Pods what is known of their volumes until ctx ends.
 func (p *Pods) Run(ctx context.Context, v *volumes.Volumes, h *health.Monitor) {
 	p.volumes, p.health = v, h
-	stop := context.AfterFunc(ctx, p.queue.ShutDown)
-	defer stop()
-	var workers sync.WaitGroup
-	for range podWorkers {
-		workers.Go(func() {
-			for p.next(ctx) {
-			}
-		})
-	}
-	workers.Wait()
-}
-
-func (p *Pods) next(ctx context.Context) bool {
-	key, closed := p.queue.Get()
-	if closed {
-		return false
-	}
-	defer p.queue.Done(key)
-	switch err := p.syncPod(ctx, key); {
-	case err == nil:
-		p.queue.Forget(key)
-	case ctx.Err() == nil:
-		if !apierrors.IsConflict(err) {
-			p.Log.Warn("pod cannot be written, will be tried again", "consumer", key, "err", err)
-		}
-		p.queue.AddRateLimited(key)
-	}
-	return true
+	p.queue.Run(ctx)
 }
 
 // syncPod tells a Pod what became of its volumes, or deletes it when it is to
 // go and has none any more.
-func (p *Pods) syncPod(ctx context.Context, key string) error {
+func (p *Pods) syncPod(ctx context.Context, key string) (queue.Result, error) {
 	pod, ok := p.Cache.Get(key)
 	if !ok {
-		return nil
+		return queue.Result{}, nil
 	}
 	if pod.DeletionTimestamp != nil {
-		return p.deletePod(ctx, pod)
+		return queue.Result{}, p.deletePod(ctx, pod)
 	}
 	if !uses.Alive(pod) {
-		return nil
+		return queue.Result{}, nil
 	}
 	ready, b, own := p.podState(pod)
 	if wait := p.patienceLeft(pod, ready, b.Reason); wait > 0 {
-		p.queue.AddAfter(key, wait)
-		return nil
+		return queue.Result{After: wait}, nil
 	}
 	changed, err := p.writeCondition(ctx, pod, ready, b)
 	if changed && own && b.Next == "user" {
 		p.Events.Warn(pod, b)
 	}
-	return err
+	return queue.Result{}, err
 }
 
 // podState returns whether all volumes of the Pod are mounted, and where, or

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"volplane.dev/volplane/internal/csi"
-	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/queue"
 )
 
 // Limits of the calls of one registration. A driver may need long to know its
@@ -74,21 +75,15 @@ func (s *session) run(ctx context.Context) {
 			continue
 		}
 		if err := s.register(ctx); err != nil && ctx.Err() == nil {
-			pause := kube.Backoff(s.failed, orDefault(s.w.RetryMin, 500*time.Millisecond),
-				orDefault(s.w.RetryMax, 2*time.Minute))
+			pause := queue.Backoff{
+				Min: cmp.Or(s.w.RetryMin, 500*time.Millisecond), Max: cmp.Or(s.w.RetryMax, 2*time.Minute),
+			}.Pause(s.failed)
 			s.failed++
 			s.w.Refused(s.path, err)
 			s.log.Warn("driver is not registered, will be tried again", "attempt", s.failed, "pause", pause, "err", err)
 			retry = time.After(pause)
 		}
 	}
-}
-
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return d
 }
 
 // close ends the connection when the agent stops. The driver stays in the

@@ -14,6 +14,7 @@ import (
 	"volplane.dev/volplane/internal/cluster"
 	decide "volplane.dev/volplane/internal/decide/mount"
 	"volplane.dev/volplane/internal/node/uses"
+	"volplane.dev/volplane/internal/queue"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -24,7 +25,7 @@ const rounds = 4
 // Volumes brings volumes to the Pods of a node, and takes them away.
 type Volumes struct {
 	*parts
-	work *dispatcher
+	queue *queue.Queue[string]
 
 	mu sync.Mutex
 	// told is the last plan's reason for each volume.
@@ -40,25 +41,29 @@ func New(o Options) *Volumes {
 	v.republishes = &republishes{every: o.RepublishEvery, last: map[string]time.Time{}, wants: func(driver string) bool {
 		return ptr.Deref(o.Node.Spec(driver).RequiresRepublish, false)
 	}}
-	v.work = newDispatcher(o.RetryMin, o.RetryMax, v.reconcile, o.Log)
+	v.queue = v.newQueue()
 	return v
 }
 
 // Run works on the volumes that are added until ctx ends.
 func (v *Volumes) Run(ctx context.Context) {
-	v.work.run(ctx)
+	v.queue.Run(ctx)
 	_ = v.table.Close()
 }
 
 // Add has a volume looked at, by its key.
-func (v *Volumes) Add(key string) { v.work.add(key) }
+func (v *Volumes) Add(key string) {
+	if key != "" {
+		v.queue.Add(key)
+	}
+}
 
 // AddAll asks for all volumes of a driver, or of every driver, to be looked
 // at.
 func (v *Volumes) AddAll(driver string) {
 	for _, k := range v.keys() {
 		if driver == "" || uses.DriverOf(k) == driver {
-			v.work.add(k)
+			v.queue.Add(k)
 		}
 	}
 }
@@ -104,12 +109,12 @@ func (v *Volumes) reconcile(ctx context.Context, key string) error {
 		plan := decide.Volume(f.Facts)
 		err = reporter{v.parts}.after(ctx, f, &plan, v.apply(ctx, f, plan))
 		if plan.Because.Reason == volume.ReasonWaitForAttach {
-			v.work.addAfter(key, v.LookEvery)
+			v.queue.AddAfter(key, v.LookEvery)
 			err = errors.Join(err, v.awaitAttach(ctx, f, v.Because(key)))
 		}
 		v.tell(f, plan.Because)
 		if wait := v.republishes.next(f.Driver); wait > 0 && len(f.Wanted) > 0 {
-			v.work.addAfter(key, wait)
+			v.queue.AddAfter(key, wait)
 		}
 		if err != nil || len(plan.Actions) == 0 {
 			return err
@@ -186,7 +191,7 @@ func (v *Volumes) stillUnmounted(f *facts) []string {
 // condition says something older is told when the driver has had some time.
 func (v *Volumes) begun(f *facts, b volume.Because) {
 	key := volume.Key(f.Driver, f.Handle)
-	if b.Reason == "" || v.work.queue.NumRequeues(key) > 0 && strings.HasPrefix(string(v.Because(key).Reason), "Failed") {
+	if b.Reason == "" || v.queue.Failures(key) > 0 && strings.HasPrefix(string(v.Because(key).Reason), "Failed") {
 		return
 	}
 	v.mu.Lock()
