@@ -172,7 +172,7 @@ func flexLayers() []layer {
 			"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
 		}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
 		{"internal/flex/migrate", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/kube",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/queue",
 		}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
 		{"internal/flex", []string{
 			"internal/volume", decidePrefix, "internal/kube", "internal/parts", "internal/flex/",

@@ -13,9 +13,9 @@ import (
 
 // OutcomeOf says whether a call that ended with err took effect. After Canceled, DeadlineExceeded,
 // Unavailable, Aborted, an answer that cannot be used, a code that gRPC does not define, and an error
-// that is not a gRPC status, that is Unknown; any other code is a final error of the driver. Upstream's sidecars have the same rule
-// for DeleteVolume and expansion. After CreateVolume not every final error proves that no volume
-// exists: see internal/decide/provision.
+// that is not a gRPC status, that is Unknown; any other code is a final error of the driver.
+// Upstream's sidecars have the same rule for DeleteVolume and expansion. After CreateVolume not every
+// final error proves that no volume exists: see internal/decide/provision.
 func OutcomeOf(err error) volume.Outcome {
 	if err == nil {
 		return volume.Done

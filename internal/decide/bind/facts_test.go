@@ -122,3 +122,34 @@ func TestCondition(t *testing.T) {
 		}
 	}
 }
+
+// TestFactsWithFree: the best free volume is a candidate of a claim that takes one, and of no other.
+func TestFactsWithFree(t *testing.T) {
+	kept, fits := pv("kept", "5Gi", refers("ns", "data", "")), pv("fits", "5Gi")
+	fits.Spec.StorageClassName = ""
+	view := cluster.Lists{Volumes: []*corev1.PersistentVolume{
+		pv("taken", "5Gi", refers("ns", "other", "")), kept,
+		fits,
+	}}.View()
+	free := func() *Free { return FreeOf(view) }
+	for _, c := range []struct {
+		name  string
+		claim *corev1.PersistentVolumeClaim
+		want  int
+	}{
+		{"it takes one", claim(noClass), 2}, {"it names one", claim(wantsPV), len(ClaimFactsOf(view,
+			claim(wantsPV)).Candidates)},
+	} {
+		got := FactsWithFree(view, c.claim, free).Candidates
+		if len(got) != c.want {
+			t.Errorf("%s: candidates are %v, want %d", c.name, names(got), c.want)
+		}
+	}
+}
+
+func names(all []*corev1.PersistentVolume) (out []string) {
+	for _, v := range all {
+		out = append(out, v.Name)
+	}
+	return out
+}

@@ -14,8 +14,10 @@ func foretoldRows() []row {
 	return []row{
 		{"a volume made by hand fits", "pvc/data", (*scene).Available},
 		{"a volume made by hand is too small", "pvc/data", func(s *scene) { s.Available(); s.Wants("2Gi") }},
-		{"a volume made by hand is named", "pvc/data",
-			func(s *scene) { s.Available(); s.Claim.Spec.VolumeName = "v1" }},
+		{
+			"a volume made by hand is named", "pvc/data",
+			func(s *scene) { s.Available(); s.Claim.Spec.VolumeName = "v1" },
+		},
 		{"the default class is taken, and its driver asked", "pvc/data", func(s *scene) {
 			s.Unbound()
 			s.Claim.Spec.StorageClassName, s.Class.Annotations = nil, map[string]string{volume.AnnDefaultClass: "true"}

@@ -44,8 +44,10 @@ func forceRows() []row {
 		{"the first of two taints counts", "pod/other", func(s *scene) {
 			evicts(s, 300)
 			s.N1.Spec.Taints = append(s.N1.Spec.Taints,
-				corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute,
-					TimeAdded: ptr.To(whytest.At(1))})
+				corev1.Taint{
+					Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute,
+					TimeAdded: ptr.To(whytest.At(1)),
+				})
 		}},
 		{"nobody ends its Pod", "pod/other", func(s *scene) { s.Pod.DeletionTimestamp = ptr.To(whytest.At(8)) }},
 		{"its Pod has gone, nobody knows when", "pod/other", func(s *scene) { s.PodGone() }},

@@ -29,8 +29,10 @@ func kubeletRows() []row {
 			s.Warn("uid-web", volume.ReasonFailedMount, failed+"Internal desc = bad superblock")
 			s.Runs()
 		}},
-		{"its sandbox is there, its containers are not", "pvc/data",
-			func(s *scene) { s.Sandbox(corev1.ConditionTrue) }},
+		{
+			"its sandbox is there, its containers are not", "pvc/data",
+			func(s *scene) { s.Sandbox(corev1.ConditionTrue) },
+		},
 		{"the same, and nothing else is told", "pod/web", func(s *scene) {
 			s.Sandbox(corev1.ConditionTrue)
 			s.Pod.Status.Conditions = s.Pod.Status.Conditions[1:]

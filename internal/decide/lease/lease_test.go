@@ -31,13 +31,17 @@ func leaseRows() []row {
 		{"there is no lease", "pvc/data", func(s *scene) {
 			s.Attachment.CreationTimestamp = metav1.Time{Time: whytest.At(9).Add(time.Second)}
 		}},
-		{"and no attacher has taken it up", "pvc/data",
-			func(s *scene) { s.Attachment.CreationTimestamp = whytest.At(9) }},
+		{
+			"and no attacher has taken it up", "pvc/data",
+			func(s *scene) { s.Attachment.CreationTimestamp = whytest.At(9) },
+		},
 		{"it is that of a control plane in one process", "pvc/data", func(s *scene) {
 			s.N1.Annotations = map[string]string{volume.AnnControlPlane: "yes"}
 		}},
-		{"one has", "pvc/data",
-			func(s *scene) { s.Attachment.Finalizers = []string{volume.AttacherFinalizer(whytest.Driver)} }},
+		{
+			"one has", "pvc/data",
+			func(s *scene) { s.Attachment.Finalizers = []string{volume.AttacherFinalizer(whytest.Driver)} },
+		},
 		{"the attacher lives", "pvc/data", func(s *scene) { s.Lease("storage", attachers, "csi-0", 15, 15*time.Second) }},
 		{"the attacher is dead", "pvc/data", func(s *scene) { s.Lease("storage", attachers, "csi-0", 15, 16*time.Second) }},
 		{"a longer lease lasts longer", "pvc/data", func(s *scene) { s.Lease("storage", attachers, "csi-0", 137, 2*minute) }},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,4 +74,71 @@ func TestDeadPods(t *testing.T) {
 			p.Because.Reason, p.Because.Message, p.Because.Next)
 	}
 	golden.Equal(t, "testdata/dead.txt", out.String())
+}
+
+// TestEvictedAt: when the taints of a node drive a Pod away, if ever.
+func TestEvictedAt(t *testing.T) {
+	at := func(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
+	evict := func(key string, second int) corev1.Taint {
+		added := metav1.NewTime(at(second))
+		return corev1.Taint{Key: key, Effect: corev1.TaintEffectNoExecute, TimeAdded: &added}
+	}
+	stays := func(key string, seconds ...int64) corev1.Toleration {
+		o := corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists}
+		for _, n := range seconds {
+			o.TolerationSeconds = &n
+		}
+		return o
+	}
+	for _, c := range []struct {
+		name        string
+		taints      []corev1.Taint
+		tolerations []corev1.Toleration
+		at          time.Time
+		going       bool
+	}{
+		{"no taint", nil, nil, time.Time{}, false},
+		{
+			"a taint that evicts nobody",
+			[]corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}},
+			nil,
+			time.Time{},
+			false,
+		},
+		{"at once", []corev1.Taint{evict("a", 1)}, nil, time.Time{}, true},
+		{"never", []corev1.Taint{evict("a", 1)}, []corev1.Toleration{stays("a")}, time.Time{}, false},
+		{"after a time", []corev1.Taint{evict("a", 1)}, []corev1.Toleration{stays("a", 5)}, at(6), true},
+		{
+			"after the shortest of them",
+			[]corev1.Taint{evict("a", 1)},
+			[]corev1.Toleration{stays("a", 9), stays("a"), stays("a", 5), stays("b", 1)},
+			at(6), true,
+		},
+		{
+			"of two taints the first counts",
+			[]corev1.Taint{evict("a", 4), evict("b", 1), evict("c", 9)},
+			[]corev1.Toleration{stays("a", 9), stays("b", 8), stays("c", 7)},
+			at(9), true,
+		},
+		{
+			"one of two is not tolerated",
+			[]corev1.Taint{evict("a", 4), evict("b", 1)},
+			[]corev1.Toleration{stays("a", 9)},
+			time.Time{},
+			true,
+		},
+		{
+			"nobody knows since when",
+			[]corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoExecute}},
+			[]corev1.Toleration{stays("a", 9)},
+			time.Time{},
+			false,
+		},
+	} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: c.tolerations}}
+		got, going := nodelife.EvictedAt(pod, &corev1.Node{Spec: corev1.NodeSpec{Taints: c.taints}})
+		if !got.Equal(c.at) || going != c.going {
+			t.Errorf("%s: %v, %t; want %v, %t", c.name, got, going, c.at, c.going)
+		}
+	}
 }

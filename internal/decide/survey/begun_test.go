@@ -56,8 +56,10 @@ func TestBegun(t *testing.T) {
 	} {
 		s := whytest.New()
 		in := &provision.Intent{
-			Driver: whytest.Driver, Name: "pvc-uid-gone", Claim: corev1.ObjectReference{Namespace: "ns", Name: "gone",
-				UID: "uid-gone"},
+			Driver: whytest.Driver, Name: "pvc-uid-gone", Claim: corev1.ObjectReference{
+				Namespace: "ns", Name: "gone",
+				UID: "uid-gone",
+			},
 			Reclaim: corev1.PersistentVolumeReclaimDelete, Begun: metav1.NewTime(start),
 		}
 		s.All.Begun, s.All.Now = []*provision.Intent{in}, start.Add(time.Minute)

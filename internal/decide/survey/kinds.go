@@ -30,7 +30,7 @@ func Class(w why.Walk, name string) (chain.Chain, bool) {
 	c.Links = append(c.Links, ofClass(w, class))
 	for _, claim := range w.Claims {
 		if n, _ := bind.ClassOf(claim); n == name && claim.Spec.VolumeName == "" {
-			c.Links = append(c.Links, held(w, "pvc/", claim.Namespace, claimChain(w, claim),
+			c.Links = append(c.Links, held("pvc/", claim.Namespace, claimChain(w, claim),
 				c.Links[0])...)
 		}
 	}
@@ -63,7 +63,7 @@ func ofClass(w why.Walk, class *storagev1.StorageClass) chain.Link {
 
 // held returns the answer about an object that a question about another one
 // concerns, if the object waits, and not for what is told already.
-func held(w why.Walk, kind, namespace string, c chain.Chain, told chain.Link) []chain.Link {
+func held(kind, namespace string, c chain.Chain, told chain.Link) []chain.Link {
 	a := c.Answer()
 	if a.State == chain.OK || a.Because == told.Because {
 		return nil
@@ -164,13 +164,13 @@ func Namespace(w why.Walk, name string) (chain.Chain, bool) {
 	for _, claim := range w.Claims {
 		if claim.Namespace == name {
 			claims++
-			waits = append(waits, held(w, "pvc/", "", claimChain(w, claim), chain.Link{})...)
+			waits = append(waits, held("pvc/", "", claimChain(w, claim), chain.Link{})...)
 		}
 	}
 	for _, p := range w.Pods {
 		if p.Namespace == name && !cluster.Finished(p) {
 			pods++
-			waits = append(waits, held(w, "pod/", "", w.AboutPod(p), chain.Link{})...)
+			waits = append(waits, held("pod/", "", w.AboutPod(p), chain.Link{})...)
 		}
 	}
 	l := chain.New(c.Subject, chain.OK, volume.ReasonNothingToDo, fmt.Sprintf("claims: %d, pods: %d", claims, pods), "")

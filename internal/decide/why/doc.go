@@ -1,9 +1,6 @@
-// Package why explains the state of a claim, a volume, a consumer or a node:
-// which link of the chain from the claim to the mounted path is the first that
-// does not hold, and who acts next; or all causes of waiting in a cluster.
+// Package why walks from a claim, a volume, an attachment, a snapshot or a Pod along the chain that ends at a mounted
+// path, and asks the decisions that act about each link: whether it holds, why not, and who acts next.
 //
-// Life cycle: the caller reads Objects; Claim, Volume, Attachment, Pod or Node
-// turns them into a Chain, Causes into a list; Render and RenderCauses write
-// them for people. Nothing here reads or changes anything, so an explanation
-// may be repeated at will.
+// Life cycle: Of makes a Walk of what was read, and each of its methods explains one object. Nothing here reads a
+// cluster or changes anything, so an explanation may be repeated at will.
 package why
