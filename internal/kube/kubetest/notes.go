@@ -102,7 +102,9 @@ type Notes struct {
 
 // Instead has a controller only note which keys it is to look at, and returns what it
 // would do.
-func (n *Notes) Instead(c *controller.Controller) (do func(context.Context, controller.Key) (controller.Result, error)) {
+func (n *Notes) Instead(
+	c *controller.Controller,
+) (do func(context.Context, controller.Key) (controller.Result, error)) {
 	do, c.Workers = c.Reconcile, 1
 	c.Reconcile = func(_ context.Context, key controller.Key) (controller.Result, error) {
 		n.mu.Lock()
