@@ -31,23 +31,23 @@ func TestPatience(t *testing.T) {
 		heard []string
 	}{
 		"it lives":             {func(*world) {}, 0, nil},
-		"it is silent":         {func(w *world) { change(w, w.nodes(), "n1", down) }, patience, forced},
-		"it is out of service": {func(w *world) { change(w, w.nodes(), "n1", outOfService) }, soon, forced},
-		"its object is gone":   {func(w *world) { gone(w, w.nodes(), "n1") }, soon, nil},
-		"it was silent":        {func(w *world) { change(w, w.nodes(), "n1", down); change(w, w.nodes(), "n1", up) }, 0, nil},
+		"it is silent":         {func(w *world) { change(w, w.Nodes(), "n1", down) }, patience, forced},
+		"it is out of service": {func(w *world) { change(w, w.Nodes(), "n1", outOfService) }, soon, forced},
+		"its object is gone":   {func(w *world) { gone(w, w.Nodes(), "n1") }, soon, nil},
+		"it was silent":        {func(w *world) { change(w, w.Nodes(), "n1", down); change(w, w.Nodes(), "n1", up) }, 0, nil},
 		"it is wanted again": {
-			func(w *world) { change(w, w.nodes(), "n1", down); w.add(pod("q", "n1", "a")) }, 0, []string{again},
+			func(w *world) { change(w, w.Nodes(), "n1", down); w.Users.Put(pod("q", "n1", "a")) }, 0, []string{again},
 		},
 		"it was, and is silent": {func(w *world) {
-			change(w, w.nodes(), "n1", down)
+			change(w, w.Nodes(), "n1", down)
 			w.pass(5 * time.Minute)
-			w.add(pod("q", "n1", "a"))
+			w.Users.Put(pod("q", "n1", "a"))
 			w.pass(soon)
 			gone(w, w.pods(), "q")
 		}, 5*time.Minute + patience, append([]string{again}, forced...)},
-		"we restart": {func(w *world) { change(w, w.nodes(), "n1", down); w.pass(5 * time.Minute); w.restart() }, 5*
+		"we restart": {func(w *world) { change(w, w.Nodes(), "n1", down); w.pass(5 * time.Minute); w.Restart() }, 5*
 			time.Minute + patience, forced},
-		"it dies late": {func(w *world) { w.pass(2 * patience); change(w, w.nodes(), "n1", down) }, 2 * patience, forced},
+		"it dies late": {func(w *world) { w.pass(2 * patience); change(w, w.Nodes(), "n1", down) }, 2 * patience, forced},
 		"it unmounts":  {func(w *world) { w.pass(time.Minute); w.uses("n1") }, time.Minute, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,20 +78,20 @@ func TestForceIsForbidden(t *testing.T) {
 		w.attacher()
 		w.uses("n1", "a")
 		gone(w, w.pods(), "p")
-		change(w, w.nodes(), "n1", down)
+		change(w, w.Nodes(), "n1", down)
 		const stuck = ` Warning: StillMounted "volume a is still mounted on node n1, which is not ready, and --disable-force-detach-on-timeout keeps it from being detached by force: ` +
 			`it waits until the node is back, or is deleted, or has the taint node.kubernetes.io/out-of-service", next user (1)`
 		heard := []string{`Pod p Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`}
 		w.pass(patience - 5*soon)
 		w.heard(heard...)
 		w.pass(24 * time.Hour)
-		change(w, w.nodes(), "n1", func(n *corev1.Node) {
+		change(w, w.Nodes(), "n1", func(n *corev1.Node) {
 			n.Status.VolumesInUse = append(n.Status.VolumesInUse, unique("b"))
 		})
 		heard = append(heard, "Node n1"+stuck, "VolumeAttachment a>n1"+stuck)
 		w.heard(heard...)
 		w.are(attachment("a", "n1", attached))
-		change(w, w.nodes(), "n1", outOfService)
+		change(w, w.Nodes(), "n1", outOfService)
 		const byForce = ` Warning: Detaching "node n1 is out of service, volume a is detached by force", next d.example (1)`
 		w.heard(append(heard, "Node n1"+byForce, "VolumeAttachment a>n1"+byForce)...)
 		w.attacher()
@@ -104,8 +104,8 @@ func TestForceIsForbidden(t *testing.T) {
 func TestPodOnANodeThatIsGone(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		w.attacher()
-		gone(w, w.nodes(), "n1")
-		w.add(pod("q", "n1", "b"))
+		gone(w, w.Nodes(), "n1")
+		w.Users.Put(pod("q", "n1", "b"))
 		w.pass(patience)
 		w.are(attachment("a", "n1", attached))
 		gone(w, w.pods(), "p")

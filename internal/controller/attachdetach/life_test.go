@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
@@ -22,7 +21,7 @@ import (
 // steps.
 func life(w *world, step func(func())) {
 	w.Helper()
-	step(func() { w.add(pod("p", "n1", "a")); w.pass(soon) })
+	step(func() { w.Users.Put(pod("p", "n1", "a")); w.pass(soon) })
 	w.are(attachment("a", "n1"))
 	w.knows("n1")
 	step(w.attacher)
@@ -51,7 +50,7 @@ func TestLife(t *testing.T) {
 			inWorld(t, attachdetach.Options{}, func(w *world) {
 				life(w, func(do func()) {
 					if do(); restarts {
-						w.restart()
+						w.Restart()
 					}
 				})
 				w.writes("create volumeattachments a>n1", tells("n1", "a"), tells("n1"), "delete volumeattachments a>n1 uid")
@@ -72,26 +71,17 @@ type fate struct {
 // asked last.
 func (w *world) meets(number int, f fate) (killed func() bool) {
 	n, dead := 0, false
-	w.onClient = func(c *fake.Clientset) {
-		dead = false
-		c.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-			if a.GetResource().Resource == "events" || !slices.Contains([]string{"create", "patch", "delete"}, a.GetVerb()) {
-				return false, nil, nil
-			}
-			n++
-			if n != number && !dead {
-				return false, nil, nil
-			}
-			if n == number && f.done {
-				if _, err := w.users.Invokes(a, nil); err != nil {
-					w.Error(err)
-				}
-			}
-			dead = f.killed
-			return true, nil, apierrors.NewInternalError(errors.New("nobody knows"))
-		})
+	w.OnStart = func() { dead = false }
+	w.Restart()
+	w.Users.Lock()
+	defer w.Users.Unlock()
+	w.Users.Fate = func(int, string) (bool, error) {
+		if n++; n != number && !dead {
+			return true, nil
+		}
+		dead = f.killed
+		return n == number && f.done, apierrors.NewInternalError(errors.New("nobody knows"))
 	}
-	w.restart()
 	return func() bool { return dead }
 }
 
@@ -108,7 +98,7 @@ func TestInterrupted(t *testing.T) {
 					killed := w.meets(number+1, f)
 					life(w, func(do func()) {
 						if do(); killed() {
-							w.restart()
+							w.Restart()
 						}
 					})
 				}, alone()...)
@@ -121,11 +111,11 @@ func TestInterrupted(t *testing.T) {
 // be told that it must not: the answer to that tells, and nothing is detached.
 func TestUseThatIsNotSeenYet(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
-		w.add(pod("p", "n1", "a"))
+		w.Users.Put(pod("p", "n1", "a"))
 		w.pass(soon)
 		w.attacher()
-		w.own.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
-			kubetest.Quietly(w.users, w.nodes(), "n1", using("a"))
+		w.Own.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			kubetest.Quietly(w.Users, w.Nodes(), "n1", using("a"))
 			return false, nil, nil
 		})
 		gone(w, w.pods(), "p")
@@ -139,13 +129,13 @@ func TestUseThatIsNotSeenYet(t *testing.T) {
 // to be deleted: it goes through its hands then (kubernetes/kubernetes#77988).
 func TestAttacherIsQuicker(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
-		w.add(pod("p", "n1", "a"))
+		w.Users.Put(pod("p", "n1", "a"))
 		w.pass(soon)
 		first := true
-		w.own.PrependReactor("delete", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
+		w.Own.PrependReactor("delete", "volumeattachments", func(clienttesting.Action) (bool, runtime.Object, error) {
 			if first {
 				first = false
-				kubetest.Quietly(w.users, w.attachments(), attachment("a", "n1").Name, attached)
+				kubetest.Quietly(w.Users, w.Attachments(), attachment("a", "n1").Name, attached)
 			}
 			return false, nil, nil
 		})
@@ -161,14 +151,14 @@ func TestAttacherIsQuicker(t *testing.T) {
 // TestTakenAway: what a Pod still uses comes back when somebody takes it away.
 func TestTakenAway(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
-		w.add(pod("p", "n1", "a"))
+		w.Users.Put(pod("p", "n1", "a"))
 		w.pass(soon)
 		w.attacher()
-		change(w, w.nodes(), "n1", knowing())
+		change(w, w.Nodes(), "n1", knowing())
 		w.knows("n1", "a")
-		change(w, w.nodes(), "n1", knowing("a", "b"))
+		change(w, w.Nodes(), "n1", knowing("a", "b"))
 		w.knows("n1", "a")
-		gone(w, w.attachments(), attachment("a", "n1").Name)
+		gone(w, w.Attachments(), attachment("a", "n1").Name)
 		w.knows("n1")
 		w.attacher()
 		w.are(attachment("a", "n1"))
@@ -184,9 +174,9 @@ func TestNotOurs(t *testing.T) {
 	hand.Name, inline.Name, orphan.Name = "by-hand", "inline", "orphan"
 	inline.Spec.Source = storagev1.VolumeAttachmentSource{InlineVolumeSpec: &volumeOf("b").Spec}
 	inWorld(t, attachdetach.Options{}, func(w *world) {
-		change(w, w.nodes(), "n1", using("a"))
+		change(w, w.Nodes(), "n1", using("a"))
 		w.are(hand, inline, orphan)
-		w.add(pod("p", "n1", "a"))
+		w.Users.Put(pod("p", "n1", "a"))
 		w.pass(soon)
 		w.knows("n1", "a")
 		gone(w, w.pods(), "p")
@@ -201,18 +191,18 @@ func TestNotOurs(t *testing.T) {
 func TestGoneBeforeTheAnswer(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		n := 0
-		w.own.PrependReactor("create", "volumeattachments", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		w.Own.PrependReactor("create", "volumeattachments", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			if n++; n == 3 {
 				return false, nil, nil
 			}
-			o, err := w.users.Invokes(a, nil)
+			o, err := w.Users.Invokes(a, nil)
 			if err == nil {
-				err = w.users.StorageV1().VolumeAttachments().Delete(w.Context(), attachment("a", "n1").Name,
+				err = w.Users.StorageV1().VolumeAttachments().Delete(w.Context(), attachment("a", "n1").Name,
 					metav1.DeleteOptions{})
 			}
 			return true, o, err
 		})
-		w.add(pod("p", "n1", "a"))
+		w.Users.Put(pod("p", "n1", "a"))
 		w.pass(soon)
 		w.are(attachment("a", "n1"))
 		w.writes(slices.Repeat([]string{"create volumeattachments a>n1"}, 3)...)
@@ -229,7 +219,7 @@ func TestFewPatches(t *testing.T) {
 	}
 	inWorld(t, attachdetach.Options{}, func(w *world) {
 		for i, v := range names {
-			kubetest.Quietly(w.users, w.attachments(), attachment(v, "n1").Name, attached)
+			kubetest.Quietly(w.Users, w.Attachments(), attachment(v, "n1").Name, attached)
 			if i < 5 {
 				w.pass(rest / 10)
 			}
@@ -247,12 +237,12 @@ func TestLimit(t *testing.T) {
 	limited.Spec.Drivers[1].Allocatable = &storagev1.VolumeNodeResources{Count: ptr.To[int32](1)}
 	for name, ends := range map[string]func(*world){
 		"the limit is higher": func(w *world) {
-			change(w, w.users.StorageV1().CSINodes(), "n1",
+			change(w, w.Users.StorageV1().CSINodes(), "n1",
 				func(n *storagev1.CSINode) { n.Spec.Drivers[1].Allocatable.Count = ptr.To[int32](2) })
 			w.are(attachment("a", "n1", attached), attachment("b", "n1"))
 		},
 		"there is none": func(w *world) {
-			gone(w, w.users.StorageV1().CSINodes(), "n1")
+			gone(w, w.Users.StorageV1().CSINodes(), "n1")
 			w.are(attachment("a", "n1", attached), attachment("b", "n1"))
 		},
 		"one is gone": func(w *world) { gone(w, w.pods(), "p"); w.attacher(); w.are(attachment("b", "n1")) },
@@ -260,7 +250,7 @@ func TestLimit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, attachdetach.Options{}, func(w *world) {
 				w.attacher()
-				w.add(pod("q", "n1", "b"))
+				w.Users.Put(pod("q", "n1", "b"))
 				w.pass(soon)
 				w.are(attachment("a", "n1", attached))
 				w.heard(`Pod p Normal: SuccessfulAttachVolume "volume a is attached to node n1", next node n1 (1)`,

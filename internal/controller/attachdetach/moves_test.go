@@ -34,14 +34,14 @@ func TestMove(t *testing.T) {
 			inWorld(t, attachdetach.Options{}, func(w *world) {
 				step := func(do func()) {
 					if do(); restarts {
-						w.restart()
+						w.Restart()
 					}
 				}
-				w.add(pod("p", "n1", "a"))
+				w.Users.Put(pod("p", "n1", "a"))
 				w.pass(soon)
 				step(w.attacher)
 				step(func() { w.uses("n1", "a") })
-				w.add(pod("q", "n2", "a"))
+				w.Users.Put(pod("q", "n2", "a"))
 				w.pass(soon)
 				for _, do := range []func(){
 					func() { w.uses("n2", "a") }, func() { gone(w, w.pods(), "p") }, func() { w.uses("n1") }, func() {},
@@ -77,9 +77,9 @@ func TestMove(t *testing.T) {
 func TestComesBackWithIt(t *testing.T) {
 	for name, ends := range map[string]func(*world){
 		"it unmounts":          func(w *world) { w.uses("n1") },
-		"it dies again":        func(w *world) { change(w, w.nodes(), "n1", down) },
-		"people call it off":   func(w *world) { change(w, w.nodes(), "n1", outOfService) },
-		"its object is gone":   func(w *world) { gone(w, w.nodes(), "n1") },
+		"it dies again":        func(w *world) { change(w, w.Nodes(), "n1", down) },
+		"people call it off":   func(w *world) { change(w, w.Nodes(), "n1", outOfService) },
+		"its object is gone":   func(w *world) { gone(w, w.Nodes(), "n1") },
 		"it waits for another": func(w *world) { w.uses("n1", "b") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,13 +87,13 @@ func TestComesBackWithIt(t *testing.T) {
 				w.attacher()
 				w.uses("n1", "a")
 				gone(w, w.pods(), "p")
-				change(w, w.nodes(), "n1", down)
-				w.add(pod("q", "n2", "a"))
+				change(w, w.Nodes(), "n1", down)
+				w.Users.Put(pod("q", "n2", "a"))
 				w.pass(patience)
-				change(w, w.nodes(), "n1", up)
+				change(w, w.Nodes(), "n1", up)
 				w.attacher()
 				w.are()
-				change(w, w.nodes(), "n1", knowing("b"))
+				change(w, w.Nodes(), "n1", knowing("b"))
 				w.are()
 				ends(w)
 				w.are(attachment("a", "n2"))
@@ -106,12 +106,12 @@ func TestComesBackWithIt(t *testing.T) {
 // before its volume was seen, is remembered as well.
 func TestUsedElsewhereAfterAStart(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
-		w.add(bound("a")...)
-		w.add(csiNode("n1"))
+		w.Users.Put(bound("a")...)
+		w.Users.Put(csiNode("n1"))
 		w.pass(soon)
-		change(w, w.attachments(), attachment("a", "n1").Name, func(a *storagev1.VolumeAttachment) { a.Finalizers = nil })
-		gone(w, w.attachments(), attachment("a", "n1").Name)
-		w.add(pod("q", "n2", "a"))
+		change(w, w.Attachments(), attachment("a", "n1").Name, func(a *storagev1.VolumeAttachment) { a.Finalizers = nil })
+		gone(w, w.Attachments(), attachment("a", "n1").Name)
+		w.Users.Put(pod("q", "n2", "a"))
 		w.pass(soon)
 		w.are()
 		w.uses("n1")
@@ -123,7 +123,7 @@ func TestUsedElsewhereAfterAStart(t *testing.T) {
 // the other when that one does not want it any more, though it was never attached.
 func TestOneOfTwo(t *testing.T) {
 	inWorld(t, attachdetach.Options{}, func(w *world) {
-		w.add(pod("p", "n1", "a"), pod("q", "n2", "a"))
+		w.Users.Put(pod("p", "n1", "a"), pod("q", "n2", "a"))
 		w.pass(soon)
 		first, second, loser := "p", "n2", attachment("a", "n2")
 		if !w.gets("a", "n1") {
@@ -170,14 +170,14 @@ func TestTwoNamesOfOneVolume(t *testing.T) {
 	for name, goes := range map[string]func(*world){
 		"its object stays": func(*world) {},
 		"its object is gone": func(w *world) {
-			change(w, w.attachments(), attachment("a", "n1").Name, recorded)
-			gone(w, w.volumes(), "a")
+			change(w, w.Attachments(), attachment("a", "n1").Name, recorded)
+			gone(w, w.Volumes(), "a")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, attachdetach.Options{}, func(w *world) {
 				w.attacher()
-				w.add(pod("q", "n2", "b"))
+				w.Users.Put(pod("q", "n2", "b"))
 				w.pass(soon)
 				w.are(attachment("a", "n1", attached))
 				gone(w, w.pods(), "p")
@@ -210,16 +210,16 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, attachdetach.Options{}, func(w *world) {
 				failing, tries := true, []time.Time{}
-				w.own.PrependReactor("create", "volumeattachments", func(a clienttesting.Action) (bool, runtime.Object, error) {
+				w.Own.PrependReactor("create", "volumeattachments", func(a clienttesting.Action) (bool, runtime.Object, error) {
 					if strings.HasSuffix(readable(nameOf(a)), "n2") || !failing {
 						return false, nil, nil
 					}
 					tries = append(tries, time.Now())
 					return true, nil, c.err
 				})
-				w.add(pod("p", "n1", "a"))
+				w.Users.Put(pod("p", "n1", "a"))
 				w.pass(soon)
-				w.add(pod("q", "n2", "a"))
+				w.Users.Put(pod("q", "n2", "a"))
 				w.pass(time.Minute)
 				if w.are(); len(tries) < 5 {
 					w.Errorf("tried at %v", tries)

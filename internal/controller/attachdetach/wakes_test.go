@@ -25,14 +25,14 @@ func TestWhateverComesLast(t *testing.T) {
 		before func(o objects) []runtime.Object
 		last   func(*world)
 	}{
-		"the volume": {func(o objects) []runtime.Object { return o[1:] }, func(w *world) { w.add(bound("a")[0]) }},
+		"the volume": {func(o objects) []runtime.Object { return o[1:] }, func(w *world) { w.Users.Put(bound("a")[0]) }},
 		"the claim": {
-			func(o objects) []runtime.Object { return slices.Delete(o, 1, 2) }, func(w *world) { w.add(bound("a")[1]) },
+			func(o objects) []runtime.Object { return slices.Delete(o, 1, 2) }, func(w *world) { w.Users.Put(bound("a")[1]) },
 		},
 		"the node": {
-			func(o objects) []runtime.Object { return slices.Delete(o, 2, 3) }, func(w *world) { w.add(node("n1")) },
+			func(o objects) []runtime.Object { return slices.Delete(o, 2, 3) }, func(w *world) { w.Users.Put(node("n1")) },
 		},
-		"the Pod": {func(o objects) []runtime.Object { return o[:3] }, func(w *world) { w.add(pod("p", "n1", "a")) }},
+		"the Pod": {func(o objects) []runtime.Object { return o[:3] }, func(w *world) { w.Users.Put(pod("p", "n1", "a")) }},
 		"the Pod's node": {func(o objects) []runtime.Object { return append(o[:3], pod("p", "", "a")) }, func(w *world) {
 			change(w, w.pods(), "p", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
 		}},
@@ -46,19 +46,19 @@ func TestWhateverComesLast(t *testing.T) {
 			o[0].(*corev1.PersistentVolume).Spec.ClaimRef = nil
 			return o
 		}, func(w *world) {
-			change(w, w.volumes(), "a", func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = volumeOf("a").Spec.ClaimRef })
+			change(w, w.Volumes(), "a", func(v *corev1.PersistentVolume) { v.Spec.ClaimRef = volumeOf("a").Spec.ClaimRef })
 		}},
 		"that the driver needs it": {func(o objects) []runtime.Object { return append(o, needless) }, func(w *world) {
-			change(w, w.users.StorageV1().CSIDrivers(), driver,
+			change(w, w.Users.StorageV1().CSIDrivers(), driver,
 				func(d *storagev1.CSIDriver) { d.Spec.AttachRequired = ptr.To(true) })
 		}},
 		"that nobody says it does not": {func(o objects) []runtime.Object { return append(o, needless) }, func(w *world) {
-			gone(w, w.users.StorageV1().CSIDrivers(), driver)
+			gone(w, w.Users.StorageV1().CSIDrivers(), driver)
 		}},
 		"that a Pod of its name is gone": {func(o objects) []runtime.Object {
 			o[3].(*corev1.Pod).Status.Phase = corev1.PodFailed
 			return o
-		}, func(w *world) { gone(w, w.pods(), "p"); w.add(pod("p", "n1", "a")) }},
+		}, func(w *world) { gone(w, w.pods(), "p"); w.Users.Put(pod("p", "n1", "a")) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, attachdetach.Options{}, func(w *world) {
@@ -85,19 +85,19 @@ func TestWhateverEndsIt(t *testing.T) {
 			change(w, w.pods(), "p", func(p *corev1.Pod) { p.Finalizers = []string{"a/b"} })
 			gone(w, w.pods(), "p")
 		}, true},
-		"another Pod has come": {func(w *world) { w.add(pod("q", "n1", "a")); gone(w, w.pods(), "p") }, true},
+		"another Pod has come": {func(w *world) { w.Users.Put(pod("q", "n1", "a")); gone(w, w.pods(), "p") }, true},
 		"the claim is lost": {func(w *world) {
 			change(w, w.claims(), "a", func(c *corev1.PersistentVolumeClaim) { c.Status.Phase = corev1.ClaimLost })
 		}, false},
 		"the claim is gone":  {func(w *world) { gone(w, w.claims(), "a") }, false},
-		"the volume is gone": {func(w *world) { gone(w, w.volumes(), "a") }, false},
+		"the volume is gone": {func(w *world) { gone(w, w.Volumes(), "a") }, false},
 		"the driver changes its mind": {func(w *world) {
-			w.add(&storagev1.CSIDriver{
+			w.Users.Put(&storagev1.CSIDriver{
 				ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{AttachRequired: ptr.To(false)},
 			})
 		}, true},
 		"the node looks otherwise": {func(w *world) {
-			change(w, w.nodes(), "n1", func(n *corev1.Node) { n.Labels = map[string]string{"a": "b"} })
+			change(w, w.Nodes(), "n1", func(n *corev1.Node) { n.Labels = map[string]string{"a": "b"} })
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func (k *walk) step() {
 		do   func(n, v string)
 	}
 	attacher := step{"attacher", func(string, string) { k.attacher() }}
-	restart := step{"restart", func(string, string) { clear(k.seen); k.restart() }}
+	restart := step{"restart", func(string, string) { clear(k.seen); k.Restart() }}
 	time := step{"time", func(string, string) { k.pass(patience) }}
 	comes, agent, revives := step{"comes", k.comes}, step{"agent", k.agent}, step{"revives", k.revives}
 	steps := []step{comes, comes, {
@@ -89,7 +89,7 @@ func (k *walk) pod(n, v string) *corev1.Pod {
 
 func (k *walk) comes(n, v string) {
 	if k.pod(n, v) == nil {
-		k.add(pod(v+"-"+n, n, v))
+		k.Users.Put(pod(v+"-"+n, n, v))
 	}
 }
 
@@ -109,8 +109,8 @@ func (k *walk) lost(n, v string) {
 	}
 }
 
-func (k *walk) dies(n, _ string)    { k.silent[n] = true; change(k.world, k.nodes(), n, down) }
-func (k *walk) revives(n, _ string) { k.silent[n] = false; change(k.world, k.nodes(), n, up) }
+func (k *walk) dies(n, _ string)    { k.silent[n] = true; change(k.world, k.Nodes(), n, down) }
+func (k *walk) revives(n, _ string) { k.silent[n] = false; change(k.world, k.Nodes(), n, up) }
 
 // agent has a node do all that it can do: it says what it is going to use before it
 // looks whether it may, and that it does not use it after it has unmounted.
@@ -128,7 +128,7 @@ func (k *walk) agent(n, _ string) {
 		delete(k.mounted, v+">"+n)
 	}
 	k.uses(n, use...)
-	told, err := k.nodes().Get(k.Context(), n, metav1.GetOptions{})
+	told, err := k.Nodes().Get(k.Context(), n, metav1.GetOptions{})
 	if err != nil {
 		k.Fatal(err)
 	}

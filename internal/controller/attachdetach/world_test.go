@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/ptr"
 
 	"volplane.dev/volplane/internal/controller"
@@ -35,97 +33,47 @@ const (
 	patience = 6 * time.Minute
 )
 
-// world is an API in which the controller works by itself, while the test plays
-// users, the attacher and the nodes. It is to be used in a bubble of synctest.
-type world struct {
-	*testing.T
-	options attachdetach.Options
-	// users is the client of everybody else, own the controller's.
-	users *kubetest.API
-	own   *fake.Clientset
-	// onClient prepares each client of the controller.
-	onClient func(*fake.Clientset)
-	stop     func()
-	wrote    []string
-}
+// world is one in which the controller works, while the test plays the attacher and the
+// nodes, too.
+type world struct{ *kubetest.World }
 
 // inWorld plays in a world that has objects at its start.
 func inWorld(t *testing.T, o attachdetach.Options, play func(*world), objects ...runtime.Object) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, options: o, users: kubetest.NewAPI(t, objects...), onClient: func(*fake.Clientset) {}}
-		w.options.Now = time.Now
-		w.start()
-		play(w)
-		w.stop()
-	})
-}
-
-// start starts a controller that remembers nothing.
-func (w *world) start() {
-	w.Helper()
-	p := w.users.Begin(func(env controller.Env) *controller.Controller { return attachdetach.New(env, w.options) })
-	w.own = p.Client
-	w.onClient(w.own)
-	p.Work()
-	kubetest.Pass(soon)
-	w.stop = func() {
-		p.Kill()
-		w.wrote = append(w.wrote, kubetest.Writes(p.Client)...)
-	}
-}
-
-// restart has the controller forget all that it remembers.
-func (w *world) restart() {
-	w.stop()
-	w.start()
+	o.Now = time.Now
+	kubetest.InWorld(t, func(env controller.Env) *controller.Controller { return attachdetach.New(env, o) },
+		func(w *kubetest.World) { play(&world{w}) }, objects...)
 }
 
 func (w *world) pass(d time.Duration) { kubetest.Pass(d) }
 
-func (w *world) add(objects ...runtime.Object) {
-	w.Helper()
-	w.users.Put(objects...)
-}
-
 // change has somebody change an object, and the controller hear of it.
 func change[T runtime.Object](w *world, of kubetest.Objects[T], name string, f func(T)) {
 	w.Helper()
-	kubetest.Change(w.users, of, name, f)
+	kubetest.Change(w.Users, of, name, f)
 }
 
 // gone has somebody delete an object without asking anybody, and the controller
 // hear of it.
 func gone[T runtime.Object](w *world, of kubetest.Objects[T], name string) {
 	w.Helper()
-	kubetest.Remove(w.users, of, name)
+	kubetest.Remove(w.Users, of, name)
 }
 
-func (w *world) pods() kubetest.Objects[*corev1.Pod]   { return w.users.CoreV1().Pods("ns") }
-func (w *world) nodes() kubetest.Objects[*corev1.Node] { return w.users.CoreV1().Nodes() }
+func (w *world) pods() kubetest.Objects[*corev1.Pod] { return w.Pods("ns") }
 
-func (w *world) claims() kubetest.Objects[*corev1.PersistentVolumeClaim] {
-	return w.users.CoreV1().PersistentVolumeClaims("ns")
-}
-
-func (w *world) volumes() kubetest.Objects[*corev1.PersistentVolume] {
-	return w.users.CoreV1().PersistentVolumes()
-}
-
-func (w *world) attachments() kubetest.Objects[*storagev1.VolumeAttachment] {
-	return w.users.StorageV1().VolumeAttachments()
-}
+func (w *world) claims() kubetest.Objects[*corev1.PersistentVolumeClaim] { return w.Claims("ns") }
 
 // uses has a node say which volumes it uses.
 func (w *world) uses(node string, volumes ...string) {
 	w.Helper()
-	change(w, w.nodes(), node, using(volumes...))
+	change(w, w.Nodes(), node, using(volumes...))
 }
 
 // all returns all attachments.
 func (w *world) all() []storagev1.VolumeAttachment {
 	w.Helper()
-	list, err := w.users.StorageV1().VolumeAttachments().List(w.Context(), metav1.ListOptions{})
+	list, err := w.Users.StorageV1().VolumeAttachments().List(w.Context(), metav1.ListOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -139,9 +87,9 @@ func (w *world) attacher() {
 	for _, a := range w.all() {
 		switch {
 		case a.DeletionTimestamp != nil && attach.Kept(&a):
-			change(w, w.attachments(), a.Name, func(a *storagev1.VolumeAttachment) { a.Finalizers = nil })
+			change(w, w.Attachments(), a.Name, func(a *storagev1.VolumeAttachment) { a.Finalizers = nil })
 		case a.DeletionTimestamp == nil && !a.Status.Attached:
-			change(w, w.attachments(), a.Name, attached)
+			change(w, w.Attachments(), a.Name, attached)
 		}
 	}
 }
@@ -162,7 +110,7 @@ func (w *world) are(want ...*storagev1.VolumeAttachment) {
 // knows compares all that a node was told, whole, with the volumes wanted.
 func (w *world) knows(name string, volumes ...string) {
 	w.Helper()
-	n, err := w.users.CoreV1().Nodes().Get(w.Context(), name, metav1.GetOptions{})
+	n, err := w.Users.CoreV1().Nodes().Get(w.Context(), name, metav1.GetOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -178,27 +126,14 @@ func (w *world) knows(name string, volumes ...string) {
 // heard compares all events so far with what is wanted.
 func (w *world) heard(want ...string) {
 	w.Helper()
-	list, err := w.users.CoreV1().Events("").List(w.Context(), metav1.ListOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	got := []string{}
-	for _, e := range list.Items {
-		got = append(got, fmt.Sprintf("%s %s %s: %s %q, next %s (%d)", e.InvolvedObject.Kind, readable(e.InvolvedObject.Name),
-			e.Type, e.Reason, e.Message, e.Annotations[volume.AnnNext], e.Count))
-	}
-	slices.Sort(got)
-	slices.Sort(want)
-	if diff := cmp.Diff(want, got, kubetest.Whole()); diff != "" {
-		w.Errorf("events (-want +got):\n%s", diff)
-	}
+	w.Heard(readable, want...)
 }
 
 // writes compares all that the controller has written with what is wanted.
 func (w *world) writes(want ...string) {
 	w.Helper()
 	got := []string{}
-	for _, line := range slices.Concat(w.wrote, kubetest.Writes(w.own)) {
+	for _, line := range w.Writes() {
 		got = append(got, readable(line))
 	}
 	if diff := cmp.Diff(want, got, kubetest.Whole()); diff != "" {
@@ -335,7 +270,7 @@ func tells(node string, volumes ...string) string {
 // patches compares what the nodes were told, in its order, with what is wanted.
 func (w *world) patches(want ...string) {
 	w.Helper()
-	got := slices.DeleteFunc(kubetest.Writes(w.own), func(line string) bool { return !strings.HasPrefix(line, "patch ") })
+	got := slices.DeleteFunc(kubetest.Writes(w.Own), func(line string) bool { return !strings.HasPrefix(line, "patch ") })
 	if diff := cmp.Diff(want, got, kubetest.Whole()); diff != "" {
 		w.Errorf("nodes were told (-want +got):\n%s", diff)
 	}

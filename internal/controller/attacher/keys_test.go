@@ -1,7 +1,6 @@
 package attacher
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,10 +30,7 @@ func newLooks(t *testing.T, drivers []string, objects ...runtime.Object) *looks 
 		l.drivers.Put(&csi.Driver{Name: name})
 	}
 	p := l.client.Begin(func(env controller.Env) *controller.Controller { return New(env, Options{Drivers: l.drivers}) })
-	p.Reconcile = func(_ context.Context, key controller.Key) (controller.Result, error) {
-		l.keys.Add(key.String())
-		return controller.Result{}, nil
-	}
+	l.keys.Instead(p.Controller)
 	p.Work()
 	return l
 }

@@ -60,13 +60,8 @@ func serving(t *testing.T, answer func(r *csipb.ControllerPublishVolumeRequest))
 		answer(req.(*csipb.ControllerPublishVolumeRequest))
 		return csitest.Action{Answer: &csipb.ControllerPublishVolumeResponse{}}
 	})
-	conn, err := csi.Dial(t.Context(), d.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
 	drivers := csi.NewSet()
-	drivers.Put(conn)
+	drivers.Put(d.Dial())
 	return drivers, d
 }
 
@@ -224,13 +219,8 @@ func TestDifferences(t *testing.T) {
 		}
 		return csitest.Action{Answer: &csipb.ControllerUnpublishVolumeResponse{}}
 	})
-	conn, err := csi.Dial(t.Context(), d.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
 	drivers := csi.NewSet()
-	drivers.Put(conn)
+	drivers.Put(d.Dial())
 	forgotten := attachmentOf("forgotten", "n1")
 	forgotten.Finalizers = []string{volume.AttacherFinalizer(loopDriver)}
 	forgotten.Annotations = map[string]string{volume.AnnNodeID: "id-n1", volume.AnnDetach: `{"handle":"h-forgotten"}`}

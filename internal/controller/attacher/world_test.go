@@ -6,10 +6,8 @@ import (
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,11 +58,7 @@ func newWorldWith(t *testing.T, config csitest.Config, o Options, objects ...run
 	w.driver.OnCall("ControllerUnpublishVolume", func(int, any) csitest.Action {
 		return csitest.Action{Answer: &csipb.ControllerUnpublishVolumeResponse{}}
 	})
-	var err error
-	if w.served, err = csi.Dial(t.Context(), w.driver.Socket); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = w.served.Close() })
+	w.served = w.driver.Dial()
 	w.drivers.Put(w.served)
 	w.start(o)
 	return w
@@ -112,13 +106,7 @@ func (w *world) works(kind, name string) time.Duration {
 // called compares all calls that the driver got.
 func (w *world) called(want ...proto.Message) {
 	w.t.Helper()
-	var got []proto.Message
-	for _, c := range w.driver.Calls() {
-		got = append(got, c.Request)
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
-		w.t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	w.driver.Called(want...)
 }
 
 // attachment compares the whole attachment with what is wanted.

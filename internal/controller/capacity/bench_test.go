@@ -3,10 +3,8 @@ package capacity
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -48,8 +45,7 @@ type bench struct {
 	c       *controller.Controller
 	step    func(context.Context, controller.Key) (controller.Result, error)
 
-	mu    sync.Mutex
-	woken []string
+	woken kubetest.Notes
 }
 
 // setup is what differs between benches: late says that the driver has not
@@ -68,50 +64,24 @@ func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *ben
 		change(&s)
 	}
 	b := &bench{t: t, client: kubetest.NewAPI(t, objects...), driver: csitest.Start(t, s.config), drivers: s.Drivers}
-	d, err := csi.Dial(t.Context(), b.driver.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.dialed = d
+	b.dialed = b.driver.Dial()
 	if !s.late {
-		b.drivers.Put(d)
+		b.drivers.Put(b.dialed)
 	}
-	t.Cleanup(func() { _ = d.Close() })
 	if s.deaf {
 		b.client.Silence()
 	}
 	p := b.client.Begin(func(env controller.Env) *controller.Controller {
 		b.c = New(env, s.Options)
-		b.step, b.c.Reconcile, b.c.Workers = b.c.Reconcile, b.note, 1
+		b.step = b.woken.Instead(b.c)
 		return b.c
 	})
 	p.Work()
 	return b
 }
 
-func (b *bench) note(_ context.Context, k controller.Key) (controller.Result, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.woken = append(b.woken, k.String())
-	return controller.Result{}, nil
-}
-
 // wakes waits until all that is wanted is looked at, and nothing else.
-func (b *bench) wakes(want ...string) {
-	b.t.Helper()
-	slices.Sort(want)
-	kubetest.Eventually(b.t, func() string {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		got := slices.Clone(b.woken)
-		slices.Sort(got)
-		if got = slices.Compact(got); !slices.Equal(got, want) {
-			return fmt.Sprintf("what is woken: want %v, got %v", want, got)
-		}
-		b.woken = nil
-		return ""
-	})
-}
+func (b *bench) wakes(want ...string) { b.t.Helper(); b.woken.Await(b.t, want...) }
 
 // idle waits until what has been asked for is looked at, and forgets it: a driver
 // that nobody knows comes last.
@@ -119,15 +89,7 @@ func (b *bench) idle() {
 	b.t.Helper()
 	last := "driver/last-" + strconv.Itoa(len(b.client.Actions()))
 	b.c.Add(controller.Key{Kind: kindDriver, Name: strings.TrimPrefix(last, "driver/")})
-	kubetest.Eventually(b.t, func() string {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if !slices.Contains(b.woken, last) {
-			return last
-		}
-		b.woken = nil
-		return ""
-	})
+	b.woken.AwaitLast(b.t, last)
 }
 
 func (b *bench) reconcile(k controller.Key) (time.Duration, error) {
@@ -186,13 +148,7 @@ func asks(class, zone string) *csipb.GetCapacityRequest {
 
 func (b *bench) called(want ...proto.Message) {
 	b.t.Helper()
-	var got []proto.Message
-	for _, c := range b.driver.Calls() {
-		got = append(got, c.Request)
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
-		b.t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	b.driver.Called(want...)
 }
 
 // objectsAre compares all objects, in the order of their names.

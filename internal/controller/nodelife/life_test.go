@@ -17,7 +17,7 @@ import (
 
 const (
 	silent   = "the agent of node n1 has sent no heartbeat for 40s; what is mounted there stays, nothing new is"
-	isMarked = `Node n1 Warning: NodeNotReady "` + silent + `" (1)`
+	isMarked = `Node n1 Warning: NodeNotReady "` + silent + `", next node n1 (1)`
 	isGone   = `Warning: NodeGone "node n1 has been gone for 40s, its pods are deleted" (1)`
 )
 
@@ -43,8 +43,7 @@ func TestHeartbeats(t *testing.T) {
 		w.beats("n1")
 		last := time.Now().Add(-soon)
 		kubetest.Pass(grace - 2*soon)
-		w.stop()
-		w.start()
+		w.Restart()
 		restarted := time.Now().Add(-soon)
 		kubetest.Pass(grace - 2*soon)
 		if w.is(node("n1")); restarted.Sub(last) < grace-2*soon {
@@ -54,14 +53,14 @@ func TestHeartbeats(t *testing.T) {
 		w.is(node("n1", marked(restarted.Add(grace).Local())))
 		kubetest.Pass(time.Hour)
 		w.heard(isMarked)
-		kubetest.Change(w.users, w.nodes(), "n1", ready(corev1.ConditionTrue))
+		kubetest.Change(w.Users, w.Nodes(), "n1", ready(corev1.ConditionTrue))
 		w.beats("n1")
 		kubetest.Pass(grace - 2*soon)
-		if got := kubetest.Writes(w.own); len(got) != 1 {
+		if got := kubetest.Writes(w.Own); len(got) != 1 {
 			w.Errorf("writes: %q", got)
 		}
 		kubetest.Pass(2 * soon)
-		if got := kubetest.Writes(w.own); len(got) != 2 {
+		if got := kubetest.Writes(w.Own); len(got) != 2 {
 			w.Errorf("writes: %q", got)
 		}
 	}, node("n1"), lease("n1"), node("never"), lease("nobody"))
@@ -72,19 +71,19 @@ func TestHeartbeats(t *testing.T) {
 func TestNodeMadeAnew(t *testing.T) {
 	inWorld(t, func(w *world) {
 		kubetest.Pass(grace - 5*soon)
-		kubetest.Remove(w.users, w.nodes(), "n1")
-		w.add(node("n1"))
+		kubetest.Remove(w.Users, w.Nodes(), "n1")
+		w.Users.Put(node("n1"))
 		kubetest.Pass(grace - 3*soon)
 		w.is(node("n1"))
 		kubetest.Pass(5 * soon)
 		w.heard(isMarked)
-		w.add(lease("n2"))
+		w.Users.Put(lease("n2"))
 		kubetest.Pass(grace - soon)
-		if got := kubetest.Writes(w.own); len(got) != 1 {
+		if got := kubetest.Writes(w.Own); len(got) != 1 {
 			w.Errorf("writes: %q", got)
 		}
 		kubetest.Pass(2 * soon)
-		if got := kubetest.Writes(w.own); len(got) != 2 {
+		if got := kubetest.Writes(w.Own); len(got) != 2 {
 			w.Errorf("writes: %q", got)
 		}
 	}, node("n1"), lease("n1"), node("n2"))
@@ -102,7 +101,7 @@ func TestMarkIsRepeated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				n := 0
-				w.own.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				w.Own.PrependReactor("patch", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 					n++
 					return n == 1, nil, c.err
 				})
@@ -123,13 +122,13 @@ func TestPodsOfAMissingNode(t *testing.T) {
 		last   func(*world)
 	}{
 		"the end of the Node": {
-			[]runtime.Object{node("n1"), pod("ns", "p", "n1")}, func(w *world) { kubetest.Remove(w.users, w.nodes(), "n1") },
+			[]runtime.Object{node("n1"), pod("ns", "p", "n1")}, func(w *world) { kubetest.Remove(w.Users, w.Nodes(), "n1") },
 		},
-		"the Pod": {nil, func(w *world) { w.add(pod("ns", "p", "n1")); kubetest.Pass(soon) }},
+		"the Pod": {nil, func(w *world) { w.Users.Put(pod("ns", "p", "n1")); kubetest.Pass(soon) }},
 		"a new Pod": {[]runtime.Object{pod("ns", "p", "")}, func(w *world) {
-			kubetest.Change(w.users, w.pods("ns"), "p", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
+			kubetest.Change(w.Users, w.Pods("ns"), "p", func(p *corev1.Pod) { p.Spec.NodeName = "n1" })
 		}},
-		"we": {[]runtime.Object{pod("ns", "p", "n1")}, func(w *world) { w.stop(); w.start() }},
+		"we": {[]runtime.Object{pod("ns", "p", "n1")}, func(w *world) { w.Restart() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
@@ -137,11 +136,11 @@ func TestPodsOfAMissingNode(t *testing.T) {
 				kubetest.Pass(grace - 3*soon)
 				w.left("ns/here", "ns/p", "ns/waits")
 				// What changes on the Pod begins nothing anew.
-				kubetest.Change(w.users, w.pods("ns"), "p", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
+				kubetest.Change(w.Users, w.Pods("ns"), "p", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
 				kubetest.Pass(3 * soon)
 				w.left("ns/here", "ns/waits")
 				w.heard("Pod p " + isGone)
-				if got := kubetest.Writes(w.own); !slices.Equal(got, []string{"delete pods p uid grace 0"}) {
+				if got := kubetest.Writes(w.Own); !slices.Equal(got, []string{"delete pods p uid grace 0"}) {
 					w.Errorf("writes: %q", got)
 				}
 			}, append(c.before, node("n2"), pod("ns", "here", "n2"), pod("ns", "waits", ""))...)
@@ -153,17 +152,17 @@ func TestPodsOfAMissingNode(t *testing.T) {
 // cache has heard of it or only the API server, and a later end begins a new grace.
 func TestNodeComesBack(t *testing.T) {
 	inWorld(t, func(w *world) {
-		kubetest.Remove(w.users, w.nodes(), "n1")
+		kubetest.Remove(w.Users, w.Nodes(), "n1")
 		kubetest.Pass(grace - 3*soon)
-		w.add(node("n1"))
+		w.Users.Put(node("n1"))
 		kubetest.Pass(time.Hour)
 		w.left("ns/p")
-		kubetest.Remove(w.users, w.nodes(), "n1")
+		kubetest.Remove(w.Users, w.Nodes(), "n1")
 		kubetest.Pass(grace - 3*soon)
 		w.left("ns/p")
 		// Of this one the cache does not hear.
 		back := true
-		w.own.PrependReactor("get", "nodes",
+		w.Own.PrependReactor("get", "nodes",
 			func(clienttesting.Action) (bool, runtime.Object, error) { return back, node("n1"), nil })
 		kubetest.Pass(2 * grace)
 		w.left("ns/p")
@@ -178,13 +177,13 @@ func TestNodeComesBack(t *testing.T) {
 func TestDeletionsAreRepeated(t *testing.T) {
 	inWorld(t, func(w *world) {
 		fails := map[string]int{"get": 1, "delete": 2}
-		w.own.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		w.Own.PrependReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			if fails[a.GetVerb()]--; fails[a.GetVerb()] < 0 {
 				return false, nil, nil
 			}
 			return true, nil, errors.New("connection reset")
 		})
-		kubetest.Remove(w.users, w.nodes(), "n1")
+		kubetest.Remove(w.Users, w.Nodes(), "n1")
 		kubetest.Pass(grace + 10*time.Minute)
 		w.left()
 	}, node("n1"), pod("ns", "p", "n1"), pod("other", "q", "n1"), pod("other", "r", "n1"))
@@ -202,10 +201,10 @@ func TestOffIsHeard(t *testing.T) {
 		before []runtime.Object
 		last   func(*world)
 	}{
-		"the taint":   {is(unknown), func(w *world) { kubetest.Change(w.users, w.nodes(), "n1", off) }},
-		"the silence": {is(off), func(w *world) { kubetest.Change(w.users, w.nodes(), "n1", unknown) }},
-		"the node":    {is()[1:], func(w *world) { w.add(node("n1", off, unknown)); kubetest.Pass(soon) }},
-		"the Pod":     {is(off, unknown)[:1], func(w *world) { w.add(pod("ns", "p", "n1")); kubetest.Pass(soon) }},
+		"the taint":   {is(unknown), func(w *world) { kubetest.Change(w.Users, w.Nodes(), "n1", off) }},
+		"the silence": {is(off), func(w *world) { kubetest.Change(w.Users, w.Nodes(), "n1", unknown) }},
+		"the node":    {is()[1:], func(w *world) { w.Users.Put(node("n1", off, unknown)); kubetest.Pass(soon) }},
+		"the Pod":     {is(off, unknown)[:1], func(w *world) { w.Users.Put(pod("ns", "p", "n1")); kubetest.Pass(soon) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
@@ -214,7 +213,7 @@ func TestOffIsHeard(t *testing.T) {
 				}
 				c.last(w)
 				w.left("ns/alive", "ns/silent")
-				if got := kubetest.Writes(w.own); !slices.Equal(got, []string{"delete pods p uid grace 0"}) {
+				if got := kubetest.Writes(w.Own); !slices.Equal(got, []string{"delete pods p uid grace 0"}) {
 					w.Errorf("writes: %q", got)
 				}
 			}, append(c.before, node("n2", off), pod("ns", "alive", "n2"), node("n3", unknown), pod("ns", "silent", "n3"))...)
@@ -237,11 +236,11 @@ func TestOffAndBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				n := 0
-				w.own.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+				w.Own.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 					n++
 					return n == 1, c.answer, c.err
 				})
-				kubetest.Change(w.users, w.nodes(), "n1", off)
+				kubetest.Change(w.Users, w.Nodes(), "n1", off)
 				kubetest.Pass(soon)
 				w.left(c.left...)
 			}, node("n1", ready(corev1.ConditionUnknown)), pod("ns", "p", "n1"))

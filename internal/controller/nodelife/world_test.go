@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/controller/nodelife"
@@ -25,47 +23,20 @@ const (
 	soon  = time.Second
 )
 
-// world is an API in which the controller works by itself. It is to be used in a
-// bubble of synctest.
-type world struct {
-	*testing.T
-	// users is the client of everybody else, own the controller's.
-	users *kubetest.API
-	own   *fake.Clientset
-	stop  func()
-}
+// world is one in which the controller works.
+type world struct{ *kubetest.World }
 
 func inWorld(t *testing.T, play func(*world), objects ...runtime.Object) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, users: kubetest.NewAPI(t, objects...)}
-		w.start()
-		play(w)
-		w.stop()
-	})
+	kubetest.InWorld(t, func(env controller.Env) *controller.Controller { return nodelife.New(env, time.Now) },
+		func(w *kubetest.World) { play(&world{w}) }, objects...)
 }
-
-func (w *world) start() {
-	w.Helper()
-	p := w.users.Begin(func(env controller.Env) *controller.Controller { return nodelife.New(env, time.Now) })
-	w.own, w.stop = p.Client, p.Kill
-	p.Work()
-	kubetest.Pass(soon)
-}
-
-func (w *world) add(objects ...runtime.Object) {
-	w.Helper()
-	w.users.Put(objects...)
-}
-
-func (w *world) nodes() kubetest.Objects[*corev1.Node]        { return w.users.CoreV1().Nodes() }
-func (w *world) pods(ns string) kubetest.Objects[*corev1.Pod] { return w.users.CoreV1().Pods(ns) }
 
 // beats has the agent of a node renew its Lease.
 func (w *world) beats(node string) {
 	w.Helper()
-	leases := w.users.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	kubetest.Change(w.users, leases, node, func(l *coordinationv1.Lease) {
+	leases := w.Users.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	kubetest.Change(w.Users, leases, node, func(l *coordinationv1.Lease) {
 		l.Labels = map[string]string{"at": fmt.Sprint(time.Now().Unix())}
 	})
 }
@@ -73,7 +44,7 @@ func (w *world) beats(node string) {
 // left compares the Pods that are there with what is wanted.
 func (w *world) left(want ...string) {
 	w.Helper()
-	list, err := w.users.CoreV1().Pods("").List(w.Context(), metav1.ListOptions{})
+	list, err := w.Users.CoreV1().Pods("").List(w.Context(), metav1.ListOptions{})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -90,26 +61,13 @@ func (w *world) left(want ...string) {
 // is compares a whole node with what is wanted.
 func (w *world) is(want *corev1.Node) {
 	w.Helper()
-	w.users.Is(want)
+	w.Users.Is(want)
 }
 
 // heard compares all events so far with what is wanted.
 func (w *world) heard(want ...string) {
 	w.Helper()
-	list, err := w.users.CoreV1().Events("").List(w.Context(), metav1.ListOptions{})
-	if err != nil {
-		w.Fatal(err)
-	}
-	got := []string{}
-	for _, e := range list.Items {
-		got = append(got, fmt.Sprintf("%s %s %s: %s %q (%d)", e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Type, e.Reason,
-			e.Message, e.Count))
-	}
-	slices.Sort(got)
-	slices.Sort(want)
-	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		w.Errorf("events (-want +got):\n%s", diff)
-	}
+	w.Heard(func(name string) string { return name }, want...)
 }
 
 func node(name string, change ...func(*corev1.Node)) *corev1.Node {

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
@@ -23,51 +21,24 @@ import (
 
 const foreign = "example.org/foreign"
 
-// world is an API in which the controller works by itself. It is to be used in a
-// bubble of synctest.
-type world struct {
-	*testing.T
-	// users is the client of everybody else, own the controller's.
-	users *kubetest.API
-	own   *fake.Clientset
-}
+// world is one in which the controller works.
+type world struct{ *kubetest.World }
 
 func inWorld(t *testing.T, play func(*world), objects ...runtime.Object) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, users: kubetest.NewAPI(t, objects...)}
-		p := w.users.Begin(protection.New)
-		w.own = p.Client
-		p.Work()
-		kubetest.Pass(time.Second)
-		play(w)
-		p.Kill()
-	})
-}
-
-func (w *world) add(objects ...runtime.Object) {
-	w.Helper()
-	w.users.Put(objects...)
-}
-
-func (w *world) claims(namespace string) kubetest.Objects[*corev1.PersistentVolumeClaim] {
-	return w.users.CoreV1().PersistentVolumeClaims(namespace)
-}
-
-func (w *world) volumes() kubetest.Objects[*corev1.PersistentVolume] {
-	return w.users.CoreV1().PersistentVolumes()
+	kubetest.InWorld(t, protection.New, func(w *kubetest.World) { play(&world{w}) }, objects...)
 }
 
 // claim compares a whole claim with what is wanted.
 func (w *world) claim(want *corev1.PersistentVolumeClaim) {
 	w.Helper()
-	w.users.Is(want, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "DeletionTimestamp"))
+	w.Users.Is(want, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "DeletionTimestamp"))
 }
 
 // volume compares a whole volume object with what is wanted.
 func (w *world) volume(want *corev1.PersistentVolume) {
 	w.Helper()
-	w.users.Is(want, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "DeletionTimestamp"))
+	w.Users.Is(want, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "DeletionTimestamp"))
 }
 
 func claim(namespace, name string, finalizers ...string) *corev1.PersistentVolumeClaim {
@@ -99,14 +70,14 @@ func TestGetsIt(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.claim(claim("ns", "old", foreign, volume.FinalizerClaimProtection))
 		w.volume(pv(corev1.VolumeAvailable, foreign, volume.FinalizerVolumeProtection))
-		w.add(claim("ns", "new"))
+		w.Users.Put(claim("ns", "new"))
 		kubetest.Pass(time.Second)
 		w.claim(claim("ns", "new", volume.FinalizerClaimProtection))
-		kubetest.Change(w.users, w.claims("ns"), "old", func(c *corev1.PersistentVolumeClaim) {
+		kubetest.Change(w.Users, w.Claims("ns"), "old", func(c *corev1.PersistentVolumeClaim) {
 			c.Finalizers = []string{foreign}
 		})
 		w.claim(claim("ns", "old", foreign, volume.FinalizerClaimProtection))
-		kubetest.Change(w.users, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Finalizers = nil })
+		kubetest.Change(w.Users, w.Volumes(), "pv", func(v *corev1.PersistentVolume) { v.Finalizers = nil })
 		w.volume(pv(corev1.VolumeAvailable, volume.FinalizerVolumeProtection))
 	}, claim("ns", "old", foreign), pv(corev1.VolumeAvailable, foreign))
 }
@@ -117,15 +88,15 @@ func TestGetsIt(t *testing.T) {
 func TestClaimInUse(t *testing.T) {
 	kept := claim("ns", "a", foreign, volume.FinalizerClaimProtection)
 	inWorld(t, func(w *world) {
-		kubetest.Remove(w.users, w.claims("ns"), "a")
+		kubetest.Remove(w.Users, w.Claims("ns"), "a")
 		w.claim(kept)
-		kubetest.Remove(w.users, w.users.CoreV1().Pods("ns"), "p")
+		kubetest.Remove(w.Users, w.Users.CoreV1().Pods("ns"), "p")
 		w.claim(kept)
-		kubetest.Remove(w.users, w.users.CoreV1().Pods("ns"), "q")
+		kubetest.Remove(w.Users, w.Users.CoreV1().Pods("ns"), "q")
 		w.claim(claim("ns", "a", foreign))
-		kubetest.Remove(w.users, w.claims("other"), "a")
+		kubetest.Remove(w.Users, w.Claims("other"), "a")
 		w.claim(claim("other", "a", volume.FinalizerClaimProtection))
-		if got := kubetest.Writes(w.own); !slices.Equal(got, []string{"update persistentvolumeclaims a"}) {
+		if got := kubetest.Writes(w.Own); !slices.Equal(got, []string{"update persistentvolumeclaims a"}) {
 			w.Errorf("writes: %q", got)
 		}
 	}, kept, claim("other", "a", volume.FinalizerClaimProtection), pod("ns", "p", "n1", "a"), pod("ns", "q", "n2", "a"),
@@ -138,18 +109,18 @@ func TestClaimInUse(t *testing.T) {
 func TestPodThatIsNotSeenYet(t *testing.T) {
 	inWorld(t, func(w *world) {
 		late := []*corev1.Pod{pod("ns", "p", "n1", "a"), pod("ns", "q", "n1", "other")}
-		w.own.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		w.Own.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
 			for _, p := range late {
-				w.add(p)
+				w.Users.Put(p)
 			}
 			late = nil
 			return false, nil, nil
 		})
-		kubetest.Remove(w.users, w.claims("ns"), "a")
+		kubetest.Remove(w.Users, w.Claims("ns"), "a")
 		w.claim(claim("ns", "a", foreign, volume.FinalizerClaimProtection))
-		kubetest.Remove(w.users, w.claims("elsewhere"), "a")
+		kubetest.Remove(w.Users, w.Claims("elsewhere"), "a")
 		w.claim(claim("elsewhere", "a", foreign))
-		kubetest.Remove(w.users, w.users.CoreV1().Pods("ns"), "p")
+		kubetest.Remove(w.Users, w.Users.CoreV1().Pods("ns"), "p")
 		w.claim(claim("ns", "a", foreign))
 	}, claim("ns", "a", foreign, volume.FinalizerClaimProtection),
 		claim("elsewhere", "a", foreign, volume.FinalizerClaimProtection))
@@ -165,12 +136,12 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	inWorld(t, func(w *world) {
 		for i := range many {
-			if err := w.claims("ns").Delete(w.Context(), fmt.Sprint(i), metav1.DeleteOptions{}); err != nil {
+			if err := w.Claims("ns").Delete(w.Context(), fmt.Sprint(i), metav1.DeleteOptions{}); err != nil {
 				w.Fatal(err)
 			}
 		}
-		kubetest.Remove(w.users, w.claims("ns"), "used")
-		if left, err := w.users.CoreV1().PersistentVolumeClaims("ns").List(w.Context(), metav1.ListOptions{}); err != nil ||
+		kubetest.Remove(w.Users, w.Claims("ns"), "used")
+		if left, err := w.Users.CoreV1().PersistentVolumeClaims("ns").List(w.Context(), metav1.ListOptions{}); err != nil ||
 			len(left.Items) != 1 {
 			w.Errorf("%d claims are left, %v", len(left.Items), err)
 		}
@@ -183,15 +154,15 @@ func TestManyAtOnce(t *testing.T) {
 func TestVolumeInUse(t *testing.T) {
 	kept := []string{foreign, volume.FinalizerVolumeProtection, volume.FinalizerProvisioner}
 	inWorld(t, func(w *world) {
-		kubetest.Remove(w.users, w.volumes(), "pv")
+		kubetest.Remove(w.Users, w.Volumes(), "pv")
 		w.volume(pv(corev1.VolumeBound, kept...))
-		kubetest.Change(w.users, w.volumes(), "pv", func(v *corev1.PersistentVolume) {
+		kubetest.Change(w.Users, w.Volumes(), "pv", func(v *corev1.PersistentVolume) {
 			v.Status.Phase = corev1.VolumeReleased
 		})
 		w.volume(pv(corev1.VolumeReleased, kept...))
-		kubetest.Change(w.users, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Finalizers = v.Finalizers[:2] })
+		kubetest.Change(w.Users, w.Volumes(), "pv", func(v *corev1.PersistentVolume) { v.Finalizers = v.Finalizers[:2] })
 		w.volume(pv(corev1.VolumeReleased, foreign))
-		if got := kubetest.Writes(w.own); !slices.Equal(got, []string{"update persistentvolumes pv"}) {
+		if got := kubetest.Writes(w.Own); !slices.Equal(got, []string{"update persistentvolumes pv"}) {
 			w.Errorf("writes: %q", got)
 		}
 	}, pv(corev1.VolumeBound, kept...))
@@ -211,19 +182,19 @@ func TestIsRepeated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, func(w *world) {
 				n := 0
-				w.own.PrependReactor(c.verb, c.resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+				w.Own.PrependReactor(c.verb, c.resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 					switch n++; n {
 					case 1:
 						return true, nil, errors.New("connection reset")
 					case 2:
-						kubetest.Quietly(w.users, w.claims("ns"), "a", func(c *corev1.PersistentVolumeClaim) { c.Labels["a"] = "c" })
-						kubetest.Quietly(w.users, w.volumes(), "pv", func(v *corev1.PersistentVolume) { v.Labels["a"] = "c" })
+						kubetest.Quietly(w.Users, w.Claims("ns"), "a", func(c *corev1.PersistentVolumeClaim) { c.Labels["a"] = "c" })
+						kubetest.Quietly(w.Users, w.Volumes(), "pv", func(v *corev1.PersistentVolume) { v.Labels["a"] = "c" })
 					}
 					return false, nil, nil
 				})
 				for _, err := range []error{
-					w.claims("ns").Delete(w.Context(), "a", metav1.DeleteOptions{}),
-					w.volumes().Delete(w.Context(), "pv", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}),
+					w.Claims("ns").Delete(w.Context(), "a", metav1.DeleteOptions{}),
+					w.Volumes().Delete(w.Context(), "pv", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}),
 				} {
 					if err != nil {
 						w.Fatal(err)
@@ -242,18 +213,18 @@ func TestIsRepeated(t *testing.T) {
 // TestIsTheLast: what nothing else keeps is gone, and nothing of it comes back.
 func TestIsTheLast(t *testing.T) {
 	inWorld(t, func(w *world) {
-		kubetest.Remove(w.users, w.claims("ns"), "a")
-		kubetest.Remove(w.users, w.volumes(), "pv")
-		claims, err := w.users.CoreV1().PersistentVolumeClaims("").List(w.Context(), metav1.ListOptions{})
+		kubetest.Remove(w.Users, w.Claims("ns"), "a")
+		kubetest.Remove(w.Users, w.Volumes(), "pv")
+		claims, err := w.Users.CoreV1().PersistentVolumeClaims("").List(w.Context(), metav1.ListOptions{})
 		if err != nil || len(claims.Items) > 0 {
 			w.Errorf("claims: %v, %v", claims.Items, err)
 		}
-		volumes, err := w.users.CoreV1().PersistentVolumes().List(w.Context(), metav1.ListOptions{})
+		volumes, err := w.Users.CoreV1().PersistentVolumes().List(w.Context(), metav1.ListOptions{})
 		if err != nil || len(volumes.Items) > 0 {
 			w.Errorf("volumes: %v, %v", volumes.Items, err)
 		}
 		kubetest.Pass(time.Hour)
-		if got := kubetest.Writes(w.own); !slices.Equal(got,
+		if got := kubetest.Writes(w.Own); !slices.Equal(got,
 			[]string{"update persistentvolumeclaims a", "update persistentvolumes pv"}) {
 			w.Errorf("writes: %q", got)
 		}

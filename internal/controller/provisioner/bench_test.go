@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,8 +48,7 @@ type bench struct {
 	closing func(context.Context) error
 	stop    func()
 
-	mu    sync.Mutex
-	woken []string
+	woken kubetest.Notes
 }
 
 // setup is what differs between benches.
@@ -73,12 +70,7 @@ func newBench(t *testing.T, change func(*setup), objects ...runtime.Object) *ben
 		change(&s)
 	}
 	b := &bench{t: t, setup: s, api: newAPI(t, !s.hears, objects...), driver: csitest.Start(t, s.config)}
-	d, err := csi.Dial(t.Context(), b.driver.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = d.Close() })
-	b.dialed = d
+	b.dialed = b.driver.Dial()
 	b.start()
 	return b
 }
@@ -95,8 +87,7 @@ func (b *bench) start() {
 		b.claims, b.volumes = env.Caches.Claims(), env.Caches.Volumes()
 		env.Client = b.api.with(env.Client)
 		c := New(env, b.setup.Options)
-		b.step, b.closing = c.Reconcile, c.Closing
-		c.Reconcile, c.Closing, c.Workers = b.note, nil, 1
+		b.step, b.closing, c.Closing = b.woken.Instead(c), c.Closing, nil
 		return c
 	})
 	p.Work()
@@ -110,43 +101,11 @@ func (b *bench) restart() {
 	b.start()
 }
 
-func (b *bench) note(_ context.Context, k controller.Key) (controller.Result, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.woken = append(b.woken, k.String())
-	return controller.Result{}, nil
-}
-
 // wakes compares what it wants to look at since the last time.
-func (b *bench) wakes(want ...string) {
-	b.t.Helper()
-	slices.Sort(want)
-	kubetest.Eventually(b.t, func() string {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		got := slices.Clone(b.woken)
-		slices.Sort(got)
-		if got = slices.Compact(got); !slices.Equal(got, want) {
-			return fmt.Sprintf("what is woken: want %v, got %v", want, got)
-		}
-		b.woken = nil
-		return ""
-	})
-}
+func (b *bench) wakes(want ...string) { b.t.Helper(); b.woken.Await(b.t, want...) }
 
 // forgetsWakes waits for what New and the start wake.
-func (b *bench) forgetsWakes(until string) {
-	b.t.Helper()
-	kubetest.Eventually(b.t, func() string {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if !slices.Contains(b.woken, until) {
-			return until + " is woken"
-		}
-		b.woken = nil
-		return ""
-	})
-}
+func (b *bench) forgetsWakes(until string) { b.t.Helper(); b.woken.AwaitLast(b.t, until) }
 
 func (b *bench) reconcile(kind, name string) (time.Duration, error) {
 	b.t.Helper()
@@ -185,13 +144,7 @@ func (b *bench) paused(kind, name string, most time.Duration) {
 // called compares all calls that the driver got.
 func (b *bench) called(want ...proto.Message) {
 	b.t.Helper()
-	var got []proto.Message
-	for _, c := range b.driver.Calls() {
-		got = append(got, c.Request)
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
-		b.t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	b.driver.Called(want...)
 }
 
 // wrote compares all that was written.

@@ -1,7 +1,6 @@
 package resizer
 
 import (
-	"context"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -39,10 +38,7 @@ func (w *bubble) put() {
 
 // looks has it only note which claims it is to look at.
 func (w *bubble) looks() {
-	w.c.Reconcile = func(_ context.Context, key controller.Key) (controller.Result, error) {
-		w.keys.Add(key.String())
-		return controller.Result{}, nil
-	}
+	w.keys.Instead(w.c)
 	w.run()
 }
 

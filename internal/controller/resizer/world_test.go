@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/testing/protocmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,12 +54,8 @@ func newWorldWith(t *testing.T, config csitest.Config, answer func() csitest.Act
 	config.Name = driverName
 	w := &world{t: t, client: kubetest.NewAPI(t, objects...), driver: csitest.Start(t, config), drivers: csi.NewSet()}
 	w.driver.OnCall("ControllerExpandVolume", func(int, any) csitest.Action { return answer() })
-	d, err := csi.Dial(t.Context(), w.driver.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = d.Close() })
-	w.served, w.register = d, func() { w.drivers.Put(d) }
+	w.served = w.driver.Dial()
+	w.register = func() { w.drivers.Put(w.served) }
 	w.start()
 	return w
 }
@@ -161,13 +156,7 @@ func grown(bytes int64, node bool) func() csitest.Action {
 // called compares all calls that the driver got.
 func (w *world) called(want ...proto.Message) {
 	w.t.Helper()
-	var got []proto.Message
-	for _, c := range w.driver.Calls() {
-		got = append(got, c.Request)
-	}
-	if diff := cmp.Diff(want, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
-		w.t.Errorf("calls (-want +got):\n%s", diff)
-	}
+	w.driver.Called(want...)
 }
 
 func whole() cmp.Options {

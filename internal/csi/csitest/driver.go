@@ -154,6 +154,17 @@ func (d *Driver) Restart() {
 	d.serve()
 }
 
+// Dial returns the driver as those know it who call it, until the test ends.
+func (d *Driver) Dial() *csi.Driver {
+	d.t.Helper()
+	dialed, err := csi.Dial(d.t.Context(), d.Socket)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { _ = dialed.Close() })
+	return dialed
+}
+
 // Rename changes the name that the driver returns from now on.
 func (d *Driver) Rename(name string) {
 	d.mu.Lock()

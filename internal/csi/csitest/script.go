@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -16,6 +18,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
 )
 
 // Action says how one call fails. The zero Action lets it succeed.
@@ -74,6 +77,18 @@ func (d *Driver) Calls() []Call {
 	d.script.mu.Lock()
 	defer d.script.mu.Unlock()
 	return slices.Clone(d.script.calls)
+}
+
+// Called compares Calls, whole, with the requests wanted.
+func (d *Driver) Called(want ...proto.Message) {
+	d.t.Helper()
+	var got []proto.Message
+	for _, c := range d.Calls() {
+		got = append(got, c.Request)
+	}
+	if diff := cmp.Diff(want, got, protocmp.Transform(), cmpopts.EquateEmpty()); diff != "" {
+		d.t.Errorf("calls (-want +got):\n%s", diff)
+	}
 }
 
 // Methods returns the names of Calls.

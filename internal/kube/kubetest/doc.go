@@ -1,5 +1,6 @@
 // Package kubetest is what the tests of controllers share. API keeps objects as the
-// API server does, and a Process is one life of a controller over it.
+// API server does, a Process is one life of a controller over it, and a World is a
+// bubble in which lives follow each other while the test plays everybody else.
 //
 // How things go wrong is said in few ways. Fate decides about each write: it is
 // refused, or done without an answer, from some write on as when the process has died

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"volplane.dev/volplane/internal/controller"
 )
 
 // Writes returns what a client has written, one line for each, without events: with
@@ -92,17 +94,25 @@ func Told(t testing.TB, client *fake.Clientset, want ...string) {
 	})
 }
 
-// Notes is what was seen. It is safe for concurrent use.
+// Notes are the keys that a controller was to look at. They are safe for concurrent use.
 type Notes struct {
 	mu  sync.Mutex
 	all []string
 }
 
-// Add notes one thing.
-func (n *Notes) Add(what string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.all = append(n.all, what)
+// Instead has a controller only note which keys it is to look at, and returns what it
+// would do.
+func (n *Notes) Instead(
+	c *controller.Controller,
+) (do func(context.Context, controller.Key) (controller.Result, error)) {
+	do, c.Workers = c.Reconcile, 1
+	c.Reconcile = func(_ context.Context, key controller.Key) (controller.Result, error) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.all = append(n.all, key.String())
+		return controller.Result{}, nil
+	}
+	return do
 }
 
 // Since waits until all is quiet in a bubble, and compares what was noted, in any
@@ -110,12 +120,46 @@ func (n *Notes) Add(what string) {
 func (n *Notes) Since(t testing.TB, want ...string) {
 	t.Helper()
 	synctest.Wait()
+	if diff := n.take(just(want)); diff != "" {
+		t.Errorf("noted (-want +got):\n%s", diff)
+		n.take(func([]string) string { return "" })
+	}
+}
+
+// Await waits, outside of a bubble, until just this is noted, in any order and however
+// often, since the last time.
+func (n *Notes) Await(t testing.TB, want ...string) {
+	t.Helper()
+	Eventually(t, func() string { return n.take(just(want)) })
+}
+
+// AwaitLast waits until a key is noted, and forgets all.
+func (n *Notes) AwaitLast(t testing.TB, key string) {
+	t.Helper()
+	Eventually(t, func() string {
+		return n.take(func(all []string) string {
+			if slices.Contains(all, key) {
+				return ""
+			}
+			return key + " is not noted"
+		})
+	})
+}
+
+func just(want []string) (differs func(got []string) string) {
+	slices.Sort(want)
+	return func(got []string) string { return cmp.Diff(want, got, cmpopts.EquateEmpty()) }
+}
+
+// take forgets what was noted if nothing of it is missing.
+func (n *Notes) take(missing func(all []string) string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	slices.Sort(n.all)
-	slices.Sort(want)
-	if diff := cmp.Diff(want, slices.Compact(n.all), cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("noted (-want +got):\n%s", diff)
+	n.all = slices.Compact(n.all)
+	what := missing(n.all)
+	if what == "" {
+		n.all = nil
 	}
-	n.all = nil
+	return what
 }

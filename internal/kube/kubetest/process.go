@@ -156,8 +156,12 @@ func Quietly[T runtime.Object](a *API, of Objects[T], name string, f func(T)) {
 // hear of it.
 func Remove[T runtime.Object](a *API, of Objects[T], name string) {
 	a.t.Helper()
-	var now int64
-	if err := of.Delete(a.t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &now}); err != nil {
+	o, err := of.Get(a.t.Context(), name, metav1.GetOptions{})
+	if err == nil {
+		var now int64
+		err = a.end(resourceOf(o), o, metav1.DeleteOptions{GracePeriodSeconds: &now})
+	}
+	if err != nil {
 		a.t.Fatal(err)
 	}
 	Pass(soon)

@@ -149,24 +149,29 @@ func (a *API) remove(action clienttesting.Action) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	return now, a.end(action.GetResource(), now, d.DeleteOptions)
+}
+
+// end has an object go, as soon as it may.
+func (a *API) end(r schema.GroupVersionResource, now runtime.Object, d metav1.DeleteOptions) error {
 	m := metaOf(now)
-	if p := d.DeleteOptions.Preconditions; p != nil {
-		if err := conflict(action.GetResource(), m, &metav1.ObjectMeta{
+	if p := d.Preconditions; p != nil {
+		if err := conflict(r, m, &metav1.ObjectMeta{
 			UID: ptr.Deref(p.UID, ""), ResourceVersion: ptr.Deref(p.ResourceVersion, ""),
 		}); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if pod, ok := now.(*corev1.Pod); ok {
-		pod.DeletionGracePeriodSeconds = graceOf(pod, d.DeleteOptions)
+		pod.DeletionGracePeriodSeconds = graceOf(pod, d)
 	}
 	if m.GetDeletionTimestamp() == nil {
 		m.SetDeletionTimestamp(&metav1.Time{Time: time.Now()})
 	}
 	if stays(m) {
-		return a.keep(action, now)
+		return a.objects.Update(r, now, m.GetNamespace())
 	}
-	return now, a.objects.Delete(action.GetResource(), action.GetNamespace(), d.Name)
+	return a.objects.Delete(r, m.GetNamespace(), m.GetName())
 }
 
 // graceOf returns how long the node of a Pod has for its end; nil is that it is not
