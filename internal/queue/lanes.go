@@ -67,7 +67,8 @@ type turn uint8
 const (
 	// waiting is in a line.
 	waiting turn = iota
-	// granted has a place, and the key is queued.
+	// granted has a place that the key does not know of yet: it is queued, or is
+	// being processed for another reason.
 	granted
 	// holding has a place until the key has been processed.
 	holding
@@ -77,9 +78,6 @@ const (
 func (l *lanes[K]) processing(k K) {
 	if t := l.tickets[k]; t != nil {
 		t.entered = false
-		if t.state == granted {
-			t.state = holding
-		}
 	}
 }
 
@@ -95,7 +93,6 @@ func (l *lanes[K]) enter(k K, in Lane) (ok bool, waited time.Duration) {
 		t = l.ticket(k, in)
 	}
 	if t.entered = true; t.state == granted {
-		// The place was granted while the key was processed for another reason.
 		t.state = holding
 	}
 	return t.state == holding, time.Since(t.since)
@@ -147,8 +144,8 @@ func (l *lanes[K]) drop(t *ticket[K]) {
 			l.granted(next.key)
 		}
 	}
-	if at.taken == 0 && len(at.lines) == 0 {
-		delete(l.all, key)
+	if at.taken == 0 {
+		delete(l.all, key) // Nobody waits where all places are free.
 	}
 }
 

@@ -221,11 +221,12 @@ func TestTurnEndsPatience(t *testing.T) {
 	const s = time.Second
 	for _, c := range []struct {
 		name string
-		// after an added pause the key is wanted; at is when that is added.
+		// at is when the key is added, to be processed after a pause; 0 is none.
 		at, after time.Duration
 		want      []time.Duration
 	}{
 		{"never", -1, 0, []time.Duration{1 * s, 9 * s}},
+		{"meanwhile", 2 * s, 0, []time.Duration{1 * s, 2 * s, 9 * s}},
 		{"before, with a pause that ends sooner", 0, 5 * s, []time.Duration{1 * s, 5 * s, 9 * s}},
 		{"before, with a pause that ends later", 0, 60 * s, []time.Duration{1 * s, 9 * s, 14 * s}},
 		{"meanwhile, with a pause that ends later", 2 * s, 60 * s, []time.Duration{1 * s, 9 * s, 14 * s}},
@@ -251,7 +252,13 @@ func TestTurnEndsPatience(t *testing.T) {
 					return Result{}, nil
 				})
 				if c.at >= 0 {
-					time.AfterFunc(c.at, func() { q.AddAfter(key{name: "waits"}, c.after) })
+					time.AfterFunc(c.at, func() {
+						if c.after == 0 {
+							q.Add(key{name: "waits"})
+						} else {
+							q.AddAfter(key{name: "waits"}, c.after)
+						}
+					})
 				}
 				run(t, q)
 				q.Add(key{name: "blocks"})
