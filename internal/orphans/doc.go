@@ -1,7 +1,7 @@
-// Package orphans reads what drivers have and what the API has, has decided what
-// of it belongs to nothing, and takes volumes in again.
+// Package orphans compares the volumes of drivers with those of the API, reports volumes that
+// belong to nothing, and adopts volumes.
 //
-// Life cycle: a caller finds the drivers' sockets (Sockets) or names one, and
-// calls Find or Adopt on a Search; each opens its connections to drivers, and has
-// closed them when it returns. Find changes nothing anywhere.
+// Life cycle: a caller finds the drivers' sockets (Sockets) or names one, and calls Find or Adopt
+// of a Search. Each call opens its connections to drivers and closes them before it returns. Find
+// changes nothing.
 package orphans

@@ -14,24 +14,24 @@ import (
 	"volplane.dev/volplane/internal/decide/topology"
 )
 
-// Bounds of what is read of a driver.
+// Limits of what is read from a driver.
 const (
 	dialTime = 10 * time.Second
 	listTime = 2 * time.Minute
 	pageSize = 500
 	maxPages = 4096
-	// maxVolumes and maxBytes bound a whole list.
+	// maxVolumes and maxBytes are the limits of a whole list.
 	maxVolumes = 200_000
 	maxBytes   = 256 << 20
 )
 
-// ErrEndless says that a driver's list does not come to its end.
+// ErrEndless says that a driver's list exceeds the limits.
 var ErrEndless = errors.New("its list of volumes has no end")
 
 // ErrCannotList says that a driver lacks the capability LIST_VOLUMES.
 var ErrCannotList = errors.New("it cannot list its volumes")
 
-// ErrNoDriver says that no driver of a name answers.
+// ErrNoDriver says that no driver with the name answers.
 var ErrNoDriver = errors.New("it does not answer here")
 
 // dial connects to a driver that can list its volumes.
@@ -49,7 +49,7 @@ func dial(ctx context.Context, socket string) (*csi.Driver, error) {
 	return d, nil
 }
 
-// Socket returns which of the sockets is that of a driver.
+// Socket returns the socket of a driver.
 func (s *Search) Socket(ctx context.Context, sockets []string, name string) (string, error) {
 	if len(sockets) == 1 {
 		return sockets[0], nil
@@ -69,11 +69,11 @@ func (s *Search) Socket(ctx context.Context, sockets []string, name string) (str
 	return "", errors.Join(append(others, fmt.Errorf("driver %s: %w", decide.Printable(name), ErrNoDriver))...)
 }
 
-// own returns the segment of the node where a driver answers, if it has one.
-func own(ctx context.Context, d *csi.Driver) topology.Segment {
+// segmentOf returns the topology segment of the node on which a driver runs, if it has one.
+func segmentOf(ctx context.Context, d *csi.Driver) topology.Segment {
 	info, err := d.NodeInfo(ctx)
 	if err != nil {
-		// One that runs beside the controller only is asked nothing of a node.
+		// A driver that runs beside the controllers only has no node service.
 		return nil
 	}
 	return info.Topology

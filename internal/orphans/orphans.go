@@ -17,30 +17,31 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Records is what the bundled driver keeps of its volumes on this host.
+// Records reads what the bundled driver stores about its volumes on this host.
 type Records interface {
-	// Name is what a volume was asked for as, "" if that is not known.
+	// Name returns the name with which a volume was created; "" if it is not known.
 	Name(handle string) string
-	// Contents looks what is on a volume.
+	// Contents returns what is on a volume.
 	Contents(ctx context.Context, handle string) decide.Contents
 }
 
-// Search looks at drivers and at the API.
+// Search compares drivers and the API.
 type Search struct {
-	// Client reaches the API; FlexVolumes are what it shows them as.
+	// Client is the client of the API; if FlexVolumes are to be found, one that translates them.
 	Client kubernetes.Interface
-	// Records is nil where they are not at hand.
+	// Records is nil if the bundled driver's pool is not on this host.
 	Records Records
 }
 
-// Found is what was found at one driver.
+// Found is the result for one driver.
 type Found struct {
 	Driver string
 	decide.Plan
 }
 
-// Find looks for what has no counterpart at the driver of a socket. A driver that
-// cannot say what it has is ErrCannotList.
+// Find returns the volumes of the driver at a socket, and the objects of the API, that have no
+// counterpart. The error wraps ErrCannotList if the driver cannot list its volumes. It may be
+// repeated.
 func (s *Search) Find(ctx context.Context, socket string) (Found, error) {
 	d, err := dial(ctx, socket)
 	if err != nil {
@@ -54,9 +55,9 @@ func (s *Search) Find(ctx context.Context, socket string) (Found, error) {
 	return Found{Driver: d.Name, Plan: decide.Find(f)}, nil
 }
 
-// gather reads in the order that decide.Facts wants.
+// gather reads everything in the order that decide.Facts requires.
 func (s *Search) gather(ctx context.Context, d *csi.Driver) (decide.Facts, error) {
-	f := decide.Facts{Driver: d.Name, Own: own(ctx, d), NodeIDs: map[string]bool{}}
+	f := decide.Facts{Driver: d.Name, Own: segmentOf(ctx, d), NodeIDs: map[string]bool{}}
 	var err error
 	for _, read := range []func() error{
 		func() error { f.Before, err = s.volumes(ctx); return err },
@@ -92,8 +93,8 @@ func (s *Search) volumes(ctx context.Context) ([]*corev1.PersistentVolume, error
 	return kube.Pointers(all.Items), nil
 }
 
-// making reads what is being made, which says who a volume without an object
-// belongs to. The intents are of volplane's provisioners.
+// making reads the intents of volplane's provisioners and the unbound claims: a volume without an
+// object may be one that is just being created.
 func (s *Search) making(ctx context.Context, f *decide.Facts) error {
 	logs, err := s.Client.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx,
 		metav1.ListOptions{LabelSelector: volume.LabelIntents})
@@ -107,7 +108,7 @@ func (s *Search) making(ctx context.Context, f *decide.Facts) error {
 			for _, text := range logs.Items[i].Data {
 				in, err := provision.ParseIntent(text)
 				if err != nil {
-					// Nobody knows what is begun: whatever it is, it is left alone.
+					// It is not known which volume is being created, so none may be touched.
 					f.Hidden = true
 					continue
 				}
@@ -138,21 +139,20 @@ func (s *Search) nodes(ctx context.Context, f *decide.Facts) error {
 	return nil
 }
 
-// ErrRefused says that a volume is not taken in, and why.
+// ErrRefused says that a volume cannot be adopted; the message has the reason.
 var ErrRefused = errors.New("refused")
 
-// Adopted is what an adoption wrote.
+// Adopted is the result of an adoption.
 type Adopted struct {
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
-	// Changed and Claimed say that the volume object and the claim were written.
+	// Changed and Claimed say whether the PersistentVolume and the claim were written.
 	Changed, Claimed bool
 	Because          volume.Because
 }
 
-// Adopt takes a volume in at the driver of a socket. It may be repeated, also
-// after it was killed: what is there already stays. With dryRun the API server
-// checks everything and keeps nothing.
+// Adopt adopts a volume of the driver at a socket. It may be repeated, also after a crash: existing
+// objects are kept. With dryRun the API server checks all requests and stores nothing.
 func (s *Search) Adopt(ctx context.Context, socket string, w decide.Wish, dryRun bool) (Adopted, error) {
 	d, err := dial(ctx, socket)
 	if err != nil {
@@ -201,8 +201,8 @@ func (s *Search) gatherAdoption(ctx context.Context, f *decide.AdoptionFacts) er
 	return nil
 }
 
-// apply writes the volume object before the claim: a claim without it would be
-// given another volume.
+// apply writes the PersistentVolume before the claim, which would be given another volume
+// otherwise.
 func (s *Search) apply(
 	ctx context.Context, f decide.AdoptionFacts, a decide.Adoption, because volume.Because, dryRun bool,
 ) (Adopted, error) {

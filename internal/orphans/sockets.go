@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// askTime bounds the question who is at a registration socket.
+	// askTime is the time limit of a request to a registration socket.
 	askTime = 5 * time.Second
-	// maxInfo bounds the answer, in bytes, maxSockets how many are asked.
+	// maxInfo is the size limit of the answer in bytes, maxSockets the number of sockets that are
+	// asked.
 	maxInfo    = 64 << 10
 	maxSockets = 256
 )
 
-// Sockets returns the sockets of the drivers that are announced in a directory of
-// registration sockets. Who does not answer there is an error, beside the others.
+// Sockets returns the sockets of the drivers that are registered in a directory. A registration
+// socket without an answer adds an error, and the others are returned.
 func Sockets(ctx context.Context, dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -55,7 +56,8 @@ func Sockets(ctx context.Context, dir string) ([]string, error) {
 	return out, errors.Join(failed...)
 }
 
-// announced asks a registration socket for the driver's; "" is no driver.
+// announced returns the socket of the driver behind a registration socket; "" if it is not a CSI
+// driver.
 func announced(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()

@@ -7,62 +7,57 @@ import (
 	"strings"
 )
 
-// Status is the driver's own word.
+// Status is the status that a driver printed.
 type Status string
 
-// The three words that the contract knows. Any other is a failure.
+// The three statuses of the contract. Any other counts as Failure.
 const (
 	Success      Status = "Success"
 	Failure      Status = "Failure"
 	NotSupported Status = "Not supported"
 )
 
-// Answer is what a driver printed. Fields that an operation does not answer are
-// empty.
+// Answer is a driver's answer. Fields that an operation does not return are empty.
 type Answer struct {
 	Status Status
-	// Message is the driver's own, as it came: it may hold secrets.
+	// Message is the driver's message, unchanged: it may hold secrets.
 	Message string
-	// Device answers attach and waitforattach.
+	// Device is the result of attach and waitforattach.
 	Device string
-	// VolumeName answers getvolumename.
+	// VolumeName is the result of getvolumename.
 	VolumeName string
-	// Attached answers isattached; nil is unknown.
+	// Attached is the result of isattached; nil is unknown.
 	Attached *bool
-	// NewSize answers expandvolume, in bytes; 0 is unknown.
+	// NewSize is the result of expandvolume, in bytes; 0 is unknown.
 	NewSize int64
-	// Capabilities answer init.
+	// Capabilities is the result of init.
 	Capabilities Capabilities
 }
 
-// Reasons why there is no answer.
+// Errors of ParseAnswer, of the call itself, and of VolumeNameOf.
 var (
-	// ErrNoAnswer says that nothing the driver printed is an answer.
+	// ErrNoAnswer says that the output has no answer.
 	ErrNoAnswer = errors.New("the driver printed no answer")
-	// ErrMalformed says that a part of the answer is of the wrong kind.
+	// ErrMalformed says that a field of the answer has the wrong type.
 	ErrMalformed = errors.New("the driver's answer is malformed")
-	// ErrContradiction says that the exit code and the answer differ.
+	// ErrContradiction says that the exit code and the status of the answer contradict each other.
 	ErrContradiction = errors.New("the driver's exit code contradicts its answer")
-	// ErrKilled says that a signal ended the driver; what it began may be half
-	// done.
+	// ErrKilled says that a signal ended the driver; its work may be half done.
 	ErrKilled = errors.New("the driver was killed by a signal")
-	// ErrTimeLimit says that a call was ended because it took too long; what it
-	// began may go on.
+	// ErrTimeLimit says that the call was stopped at its time limit; its work may continue.
 	ErrTimeLimit = errors.New("the driver did not end in time")
-	// ErrVolumeName says that a driver's name for a volume cannot be one.
+	// ErrVolumeName says that the driver's name for a volume cannot be a path component.
 	ErrVolumeName = errors.New("the driver's name for the volume cannot be a part of a path")
 )
 
-// maxDevice bounds what a driver calls a device, in bytes: it is an argument of
-// later calls.
+// maxDevice is the length limit, in bytes, of a device's name, which is an argument of later calls.
 const maxDevice = 4096
 
-// notRun is the first exit code that is a shell's own: 126 and 127 say that
-// something could not be started, the others that a signal ended it.
-const notRun = 126
+// firstShellExit is the first exit code that a shell itself returns: 126 and 127 say that a program could
+// not be started, higher ones that a signal ended it.
+const firstShellExit = 126
 
-// printed is an answer as it comes. Keys are read in any case, as Kubernetes
-// does.
+// printed is an answer before its fields are checked. Keys match in any case, as in Kubernetes.
 type printed struct {
 	Status       json.RawMessage `json:"status"`
 	Message      json.RawMessage `json:"message"`
@@ -73,29 +68,28 @@ type printed struct {
 	Capabilities json.RawMessage `json:"capabilities"`
 }
 
-// ParseAnswer reads what a driver printed to op and how it ended. exit is its
-// exit code, -1 when a signal ended it. The answer is looked for in all of
-// stdout, then in the last object of stdout, then in stderr (F-009). An error
-// means that there is none; it never holds what the driver printed.
+// ParseAnswer returns the answer in a driver's output. exit is the exit code, -1 if a signal ended
+// the driver. The answer is all of stdout, or the last object in stdout, or that in stderr (F-009).
+// An error says that there is no answer; it never quotes the output.
 func ParseAnswer(op Operation, exit int, stdout, stderr []byte) (Answer, error) {
 	if exit < 0 {
 		return Answer{}, ErrKilled
 	}
 	p, found := find(stdout, stderr)
 	if !found {
-		return noAnswer(op, exit, tried(stdout) || tried(stderr))
+		return noAnswer(op, exit, looksLikeAnswer(stdout) || looksLikeAnswer(stderr))
 	}
 	status, err := text("status", p.Status)
 	if err != nil {
 		return Answer{}, err
 	}
 	a := Answer{Status: statusOf(status)}
-	// What is no text is no reason to doubt the rest.
+	// A message of the wrong type is ignored; the rest counts.
 	a.Message, _ = text("message", p.Message)
 	switch {
 	case a.Status == Success && exit == 0:
 		return p.results(op, a)
-	case a.Status == Success, a.Status == NotSupported && exit >= notRun:
+	case a.Status == Success, a.Status == NotSupported && exit >= firstShellExit:
 		return Answer{}, fmt.Errorf("%w: %q with exit code %d", ErrContradiction, a.Status, exit)
 	case a.Status == Failure && a.Message == "" && !strings.EqualFold(status, string(Failure)):
 		a.Message = "status " + status
@@ -103,18 +97,17 @@ func ParseAnswer(op Operation, exit int, stdout, stderr []byte) (Answer, error) 
 	return a, nil
 }
 
-// noAnswer is what it means that a driver ended without an answer, having tried
-// to give one or not.
-func noAnswer(op Operation, exit int, tried bool) (Answer, error) {
-	if op.Optional() && exit < notRun && !tried {
+// noAnswer returns the result of a call without an answer; tried says whether the output looks like
+// an attempt at one.
+func noAnswer(op Operation, exit int, attempted bool) (Answer, error) {
+	if op.Optional() && exit < firstShellExit && !attempted {
 		// F-027: many drivers end so when they do not know an operation.
 		return Answer{Status: NotSupported}, nil
 	}
 	return Answer{}, fmt.Errorf("%w (exit code %d)", ErrNoAnswer, exit)
 }
 
-// statusOf reads a status in any case; what it does not know is a failure
-// (F-010).
+// statusOf parses a status in any case; an unknown one is Failure (F-010).
 func statusOf(s string) Status {
 	for _, known := range []Status{Success, NotSupported} {
 		if strings.EqualFold(s, string(known)) {
@@ -124,7 +117,7 @@ func statusOf(s string) Status {
 	return Failure
 }
 
-// results adds what op answers besides the status; the rest is not looked at.
+// results adds the fields that op returns; others are ignored.
 func (p printed) results(op Operation, a Answer) (Answer, error) {
 	var err error
 	switch op {
@@ -160,7 +153,7 @@ func text(key string, raw json.RawMessage) (string, error) {
 	return s, err
 }
 
-// decode reads one value; what is absent or null leaves it as it is.
+// decode decodes one value; an absent or null one leaves into unchanged.
 func decode(key string, raw json.RawMessage, into any) error {
 	if raw == nil || json.Unmarshal(raw, into) == nil {
 		return nil
@@ -168,9 +161,8 @@ func decode(key string, raw json.RawMessage, into any) error {
 	return fmt.Errorf("%w: %s is of the wrong kind", ErrMalformed, key)
 }
 
-// VolumeNameOf returns the volume's name by an answer to getvolumename, with "~"
-// for each "/" (F-019). It becomes a part of paths: what cannot be one is
-// ErrVolumeName.
+// VolumeNameOf returns the volume's name in an answer of getvolumename, with "~" for each "/"
+// (F-019). The error is ErrVolumeName if it cannot be a path component.
 func VolumeNameOf(a Answer) (string, error) {
 	name := strings.ReplaceAll(a.VolumeName, "/", "~")
 	if err := CheckComponent(name); err != nil {
@@ -182,8 +174,8 @@ func VolumeNameOf(a Answer) (string, error) {
 // maxComponent is the longest name of a file in bytes.
 const maxComponent = 255
 
-// CheckComponent refuses what cannot be one component of a path: "", ".", "..",
-// a slash, a zero byte, more than 255 bytes.
+// CheckComponent refuses a text that cannot be one path component: "", ".", "..", or with a slash,
+// a NUL byte, or more than 255 bytes.
 func CheckComponent(s string) error {
 	switch {
 	case s == "" || s == "." || s == "..":

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Keys of the JSON argument that are not the user's (F-006 to F-008).
+// Keys of the JSON argument that the host sets, not the user (F-006 to F-008).
 const (
 	KeyFSType         = "kubernetes.io/fsType"
 	KeyReadWrite      = "kubernetes.io/readwrite"
@@ -19,41 +19,38 @@ const (
 	KeyPodUID         = "kubernetes.io/pod.uid"
 	KeyServiceAccount = "kubernetes.io/serviceAccount.name"
 	KeyFSGroup        = "kubernetes.io/mounterArgs.FsGroup"
-	// KeyOldFSGroup is how hosts spelled it before Kubernetes 1.15.
+	// KeyOldFSGroup is the key of hosts before Kubernetes 1.15.
 	KeyOldFSGroup = "kubernetes.io/fsGroup"
-	// KeySecretPrefix stands before each key of the Secret.
+	// KeySecretPrefix is the prefix of the keys of the Secret.
 	KeySecretPrefix = "kubernetes.io/secret/"
 )
 
-// MaxArgument is the longest argument in bytes that the kernel gives to a
-// program (MAX_ARG_STRLEN, less the zero that ends it).
+// MaxArgument is the length limit, in bytes, of one argument of a program (the kernel's
+// MAX_ARG_STRLEN without the final NUL).
 const MaxArgument = 128<<10 - 1
 
-// Reasons why there is no JSON argument.
+// Errors of Argument.
 var (
 	// ErrTooLong says that the kernel would refuse the argument (F-004).
 	ErrTooLong = errors.New("the volume's options and secrets are too long for one argument")
-	// ErrOptionKey says that an option has the key of something that the host
-	// says itself (F-005).
+	// ErrOptionKey says that an option has a key that only the host may set (F-005).
 	ErrOptionKey = errors.New("option keys below kubernetes.io and k8s.io are the host's")
-	// ErrNUL says that a text holds a zero byte, which no argument can.
+	// ErrNUL says that a text has a NUL byte, which an argument cannot have.
 	ErrNUL = errors.New("zero byte")
 )
 
 // PodInfo is the Pod that a volume is mounted for.
 type PodInfo struct{ Name, Namespace, UID, ServiceAccount string }
 
-// Volume is what the JSON argument says of one volume.
+// Volume is what the JSON argument contains of a volume.
 type Volume struct {
-	// Name is the PersistentVolume's, or the one that an inline volume has in
-	// its Pod.
+	// Name is the name of the PersistentVolume, or the name of an inline volume in its Pod.
 	Name     string
 	FSType   string
 	ReadOnly bool
-	// Options are the user's.
+	// Options are the options that the user has set.
 	Options map[string]string
-	// Secrets are the Secret's values as they are; only mount sends them, as
-	// base64.
+	// Secrets are the values of the Secret, not encoded. Only mount receives them, as base64.
 	Secrets map[string]string
 	// Pod is sent by mount only.
 	Pod PodInfo
@@ -61,9 +58,8 @@ type Volume struct {
 	FSGroup *int64
 }
 
-// Argument returns the JSON that op gets of a volume: one line, its keys sorted,
-// in the spelling of Kubernetes' own host. The error is ErrOptionKey, ErrNUL or
-// ErrTooLong; it never tells a value.
+// Argument returns the JSON argument of op: one line, with sorted keys, in the form of Kubernetes'
+// own host. The error is ErrOptionKey, ErrNUL or ErrTooLong; it never quotes a value.
 func Argument(op Operation, v Volume) (string, error) {
 	if !op.TakesVolume() {
 		return "", fmt.Errorf("%s gets no JSON argument", op)
@@ -108,9 +104,8 @@ func (v Volume) addMount(all map[string]string) {
 	}
 }
 
-// CheckOptions refuses options that would say what only the host may say
-// (F-005), and zero bytes. The error is ErrOptionKey or ErrNUL and names the
-// key.
+// CheckOptions refuses options with keys that only the host may set (F-005), and NUL bytes. The
+// error is ErrOptionKey or ErrNUL and names the key.
 func CheckOptions(options map[string]string) error {
 	for key, value := range options {
 		domain, _, _ := strings.Cut(key, "/")

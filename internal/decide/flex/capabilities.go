@@ -2,17 +2,17 @@ package flex
 
 import "encoding/json"
 
-// Capabilities are what init says of a driver.
+// Capabilities are the capabilities of a driver, as init returns them.
 type Capabilities struct {
-	// Attach: there is an attach, and a device to mount, before the mount.
+	// Attach: volumes are attached, and have a device that is mounted first.
 	Attach bool `json:"attach"`
-	// SELinuxRelabel: the files may be relabelled.
+	// SELinuxRelabel: files may be relabelled.
 	SELinuxRelabel bool `json:"selinuxRelabel"`
-	// SupportsMetrics: the filesystem's own numbers are the volume's.
+	// SupportsMetrics: the space of the filesystem is that of the volume.
 	SupportsMetrics bool `json:"supportsMetrics"`
-	// FSGroup: the host gives the files to the Pod's group.
+	// FSGroup: the host changes the group of the files to the Pod's fsGroup.
 	FSGroup bool `json:"fsGroup"`
-	// RequiresFSResize: a larger volume needs expandfs on the node.
+	// RequiresFSResize: after an expansion of the volume, expandfs must be called on the node.
 	RequiresFSResize bool `json:"requiresFSResize"`
 }
 

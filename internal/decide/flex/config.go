@@ -17,15 +17,15 @@ const (
 	ConfigKind    = "FlexConfig"
 )
 
-// Whose name a volume has for attach and detach.
+// Values of Settings.VolumeName: the name of a volume in calls of attach and detach.
 const (
-	// NameByDriver takes what getvolumename answers (F-018).
+	// NameByDriver is the result of getvolumename (F-018).
 	NameByDriver = "driver"
-	// NameOfVolume takes the PersistentVolume's name, as Kubernetes does.
+	// NameOfVolume is the name of the PersistentVolume, as in Kubernetes.
 	NameOfVolume = "pv"
 )
 
-// Config is what an administrator says about FlexVolume drivers.
+// Config is the administrator's configuration of FlexVolume drivers.
 type Config struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -35,23 +35,22 @@ type Config struct {
 	Drivers map[string]Settings `json:"drivers"`
 }
 
-// Settings are one driver's. The zero value is what holds without any.
+// Settings configure one driver. The zero value is the default.
 type Settings struct {
-	// VolumeName is NameByDriver, which "" is too, or NameOfVolume.
+	// VolumeName is NameByDriver or NameOfVolume; "" stands for NameByDriver.
 	VolumeName string `json:"volumeName"`
-	// Timeout bounds each call but waitforattach; 0 is 5 minutes, and init never
-	// has more than 10 s.
+	// Timeout is the time limit of each call except waitforattach; 0 stands for 5 minutes. The
+	// limit of init is at most 10 s.
 	Timeout metav1.Duration `json:"timeout"`
-	// WaitTimeout bounds waitforattach; 0 is 10 minutes.
+	// WaitTimeout is the time limit of waitforattach; 0 stands for 10 minutes.
 	WaitTimeout metav1.Duration `json:"waitTimeout"`
-	// Provision lets volumes be made that only the driver's options describe.
+	// Provision allows the creation of volumes, which consist only of options.
 	Provision bool `json:"provision"`
-	// SkipExpandVolume keeps the driver from getting expandvolume, which no
-	// other host calls.
+	// SkipExpandVolume says that expandvolume is not called. No other host calls it.
 	SkipExpandVolume bool `json:"skipExpandVolume"`
 }
 
-// Limit returns how long a call may take.
+// Limit returns the time limit of a call.
 func (s Settings) Limit(op Operation) time.Duration {
 	const initLimit, waitLimit, otherLimit = 10 * time.Second, 10 * time.Minute, 5 * time.Minute
 	switch {
@@ -73,14 +72,13 @@ func (s Settings) Limit(op Operation) time.Duration {
 // Of returns the settings of a driver.
 func (c Config) Of(n Name) Settings { return c.Drivers[n.String()] }
 
-// maxConfig bounds a configuration in bytes.
+// maxConfig is the size limit of a configuration, in bytes.
 const maxConfig = 1 << 20
 
-// ErrConfig says that a text is no configuration of FlexVolume drivers.
+// ErrConfig says that a text is not a valid configuration.
 var ErrConfig = errors.New("not a configuration of FlexVolume drivers")
 
-// ParseConfig reads a configuration in YAML strictly: what it does not know is
-// an error, ErrConfig.
+// ParseConfig parses a configuration in YAML. Unknown fields are errors. The error wraps ErrConfig.
 func ParseConfig(b []byte) (Config, error) {
 	if len(b) > maxConfig {
 		return Config{}, fmt.Errorf("%w: it has %d bytes, %d are allowed", ErrConfig, len(b), maxConfig)

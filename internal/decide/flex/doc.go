@@ -1,12 +1,10 @@
-// Package flex decides what a FlexVolume driver is called and given, what its
-// answer means, and what the mount table says about what it did.
+// Package flex decides which arguments a FlexVolume driver gets, what its answer means, and what
+// the mount table says about its work.
 //
-// Life cycle of a call: a driver has a Name, which its directory has too;
-// Argument makes the JSON that an Operation gets; ParseAnswer reads what the
-// driver printed; AfterMount and AfterUnmount look at the mounts before and
-// after and give the Verdict, which the exit code alone never does. Before any
-// of it, a Policy says whether a Pod's author may ask the driver for this.
+// Life cycle of a call: the driver has a Name, which its directory has, too. Argument makes the
+// JSON for an Operation. ParseAnswer parses the output. AfterMount and AfterUnmount compare the
+// mounts before and after, and return the Verdict; the exit code alone never decides. Before all
+// that, a Policy says whether the author of a Pod may use the driver in this way.
 //
-// Nothing here trusts a driver: what it prints is bounded, and no text that goes
-// on to people holds a secret (Redact).
+// No driver is trusted: its output is bounded, and no text for people holds a secret (Redact).
 package flex

@@ -5,15 +5,15 @@ import (
 	"encoding/json"
 )
 
-// Bounds of what is read of a driver's output.
+// Limits of what is read from a driver's output.
 const (
-	// MaxOutput is how much of stdout and of stderr is looked at, in bytes: the
-	// end of it, because an answer comes last.
+	// MaxOutput is how many bytes of stdout and of stderr are searched: the last ones, because the
+	// answer comes last.
 	MaxOutput = 1 << 20
-	// maxDepth is how deep objects and lists may lie in each other.
+	// maxDepth is the deepest nesting of objects and lists.
 	maxDepth = 32
-	// maxScans is how often each byte may be looked at before a search ends
-	// without a result: more is an attack, not an answer.
+	// maxScans is how often each byte may be read before the search gives up: more is an attack,
+	// not an answer.
 	maxScans = 16
 )
 
@@ -27,7 +27,7 @@ func find(outputs ...[]byte) (printed, bool) {
 	return printed{}, false
 }
 
-// search returns the last object with a status and how many steps it took.
+// search returns the last object with a status, and how many steps the search took.
 func search(out []byte) (p printed, found bool, steps int) {
 	for at := 0; ; {
 		next := bytes.IndexByte(out[at:], '{')
@@ -51,8 +51,8 @@ func search(out []byte) (p printed, found bool, steps int) {
 	}
 }
 
-// objectLen returns the length of the object that b begins with by its braces
-// and brackets, or how much was read before it was clear that there is none.
+// objectLen returns the length of the object at the beginning of b, by its braces and brackets. If
+// there is none, it returns how much was read to find that out.
 func objectLen(b []byte) (n int, closed bool) {
 	depth, quoted := 0, false
 	for i := 0; i < len(b); i++ {
@@ -75,7 +75,7 @@ func objectLen(b []byte) (n int, closed bool) {
 	return len(b), false
 }
 
-// tried says whether a driver seems to have meant an answer that is none.
-func tried(out []byte) bool {
+// looksLikeAnswer says whether an output looks like an attempt at an answer.
+func looksLikeAnswer(out []byte) bool {
 	return bytes.Contains(bytes.ToLower(out[max(0, len(out)-MaxOutput):]), []byte(`"status"`))
 }

@@ -1,32 +1,31 @@
 package flex
 
-// Level says how bad a Finding is.
+// Level is the severity of a Finding.
 type Level string
 
 // Levels of findings.
 const (
 	Pass Level = "pass"
-	// Warn is what hosts can live with.
+	// Warn: hosts can handle it.
 	Warn Level = "warn"
-	// Fail is what some host cannot live with, or what loses data.
+	// Fail: some host cannot handle it, or data is lost.
 	Fail Level = "fail"
 )
 
-// Finding is what one check of a driver or of a plugin directory found, whoever
-// checked.
+// Finding is the result of one check of a driver or of a plugin directory.
 type Finding struct {
-	// Check is its name: the same, and of the same meaning, in every version.
+	// Check is the name of the check, with the same meaning in all versions.
 	Check string `json:"check"`
 	Level Level  `json:"level"`
-	// Path is what it is about, where that is not the driver as a whole.
+	// Path is the file that the finding is about; empty if it is the driver as a whole.
 	Path string `json:"path,omitempty"`
-	// Message is one sentence, without secrets; Next is what to do about it,
-	// where that does not say so itself.
+	// Message is one sentence without secrets. Next is the advice, if the message does not contain
+	// it.
 	Message string `json:"message"`
 	Next    string `json:"next,omitempty"`
 }
 
-// Worst returns the worst level of findings, Pass without any.
+// Worst returns the worst level of findings; Pass if there are none.
 func Worst(all []Finding) Level {
 	worst := Pass
 	for _, f := range all {

@@ -9,46 +9,40 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Entry is what lies at one name in the plugin directory, all symbolic links
-// followed.
+// Entry is one entry of the plugin directory, with all symbolic links followed.
 type Entry struct {
-	// Name is its name in the plugin directory.
+	// Name is the name of the entry.
 	Name string
 	// Directory says that it is a directory.
 	Directory bool
-	// File is what it holds under the name that its executable must have; nil
-	// when there is nothing.
+	// File is the executable in the directory, or nil.
 	File *File
 }
 
-// File is what would be executed.
+// File is an executable.
 type File struct {
-	// Broken is why a symbolic link leads nowhere; empty when it does lead
-	// somewhere.
+	// Broken says why a symbolic link leads nowhere; empty if the file exists.
 	Broken string
-	// Outside is the path where it really is, when that is not in the plugin
-	// directory.
+	// Outside is the real path of the file, if it is not in the plugin directory.
 	Outside string
-	// Self is the file, and Above are the plugin directory and all directories
-	// between it and the file.
+	// Self is the file. Above are the plugin directory and all directories between it and the file.
 	Self  Owned
 	Above []Owned
-	// Way are the directories and symbolic links by which the plugin directory is
-	// reached.
+	// Way are the directories and symbolic links on the way to the plugin directory.
 	Way []Owned
-	// Outer is how many names the file has that are not in the plugin directory.
+	// Outer is the number of the file's hard links outside of the plugin directory.
 	Outer uint64
 }
 
-// Owned is who may write to something.
+// Owned is a file or directory with its owner and mode.
 type Owned struct {
 	Path     string
 	Mode     fs.FileMode
 	UID, GID uint32
 }
 
-// Others says how others than root could have put there what is started as root,
-// or changed it, and "" if nobody could.
+// Others returns how users other than root could create or change a file that is started as root,
+// or "" if they cannot.
 func (o Owned) Others() string {
 	switch {
 	case o.UID != 0:
@@ -59,9 +53,8 @@ func (o Owned) Others() string {
 	return ""
 }
 
-// Diverted says how others than root could have something else found below a
-// directory, or behind a symbolic link, that is on the way, and "" if nobody
-// could. In a sticky directory nobody touches what is root's.
+// Diverted returns how users other than root could replace a directory or symbolic link on the way
+// to a file, or "" if they cannot. In a sticky directory they cannot touch what root owns.
 func (o Owned) Diverted() string {
 	if o.UID == 0 && o.Mode&(fs.ModeSymlink|fs.ModeSticky) != 0 {
 		return ""
@@ -69,35 +62,34 @@ func (o Owned) Diverted() string {
 	return o.Others()
 }
 
-// Kind is what an entry of the plugin directory is.
+// Kind is the kind of an entry of the plugin directory.
 type Kind string
 
 // Kinds of entries.
 const (
-	// NoDriver is an entry that is passed over.
+	// NoDriver: the entry is ignored.
 	NoDriver Kind = "no driver"
-	// Refused is a driver that must not be executed.
+	// Refused: the driver must not be executed.
 	Refused Kind = "refused"
-	// Found is a driver.
+	// Found: the entry is a driver.
 	Found Kind = "driver"
 )
 
-// Visible says whether a file or directory of that name is looked at, in the
-// plugin directory and below: what begins with a dot is not there (F-050).
+// Visible says whether a name is considered, in the plugin directory and below it: names that begin
+// with a dot are not (F-050).
 func Visible(name string) bool {
 	return !strings.HasPrefix(name, ".")
 }
 
-// ExecutableName returns how the executable in a driver's directory must be
-// called, also where the name of the directory is not valid.
+// ExecutableName returns the name that the executable in a driver's directory must have, also if
+// the directory's name is invalid.
 func ExecutableName(dir string) string {
 	return dir[strings.LastIndexByte(dir, '~')+1:]
 }
 
-// ReadEntry decides what an entry is. What would be executed as root must be
-// such that nobody else could have put it there. A plain file in the plugin
-// directory is nothing, whenever it comes, and so is a directory without an
-// executable: an installer makes that first.
+// ReadEntry decides about an entry. Since the executable is started as root, nobody else may have
+// been able to create it. Plain files in the plugin directory are ignored, and so are directories
+// without an executable, which installers create first.
 func ReadEntry(e Entry) (Kind, Name, volume.Because) {
 	if !Visible(e.Name) || !Visible(ExecutableName(e.Name)) || !e.Directory || e.File == nil {
 		return NoDriver, Name{}, volume.Because{}
@@ -118,7 +110,7 @@ func ReadEntry(e Entry) (Kind, Name, volume.Because) {
 	return Found, name, volume.Because{}
 }
 
-// unsafe returns why a file must not be executed, and "" if it may.
+// unsafe returns why a file must not be executed, or "".
 func (f *File) unsafe() string {
 	switch {
 	case f.Broken != "":

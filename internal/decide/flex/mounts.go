@@ -11,35 +11,35 @@ import (
 
 // Mount is one line of the mount table.
 type Mount struct {
-	// ID is the kernel's number of the mount.
+	// ID is the kernel's mount id.
 	ID int
-	// Path is where it is mounted.
+	// Path is the mount point.
 	Path string
 	// Device is "major:minor" of the filesystem.
 	Device string
-	// Source and Type are what mount was called with.
+	// Source and Type are those that mount was called with.
 	Source, Type string
 }
 
-// Verdict is what a call of mount, mountdevice, unmount or unmountdevice came to.
+// Verdict is the result of a call of mount, mountdevice, unmount or unmountdevice.
 type Verdict struct {
 	// Outcome is Done, Failed or Unknown.
 	Outcome volume.Outcome
-	// Unsupported says that the driver leaves the work to the host.
+	// Unsupported says that the driver leaves the operation to the host.
 	Unsupported bool
-	// Undo are the paths to unmount, in this order, one mount for each entry,
-	// before Outcome is true. All are at or below the directory of the call.
+	// Undo are the paths to unmount, in this order, one mount for each entry; Outcome holds only
+	// after that. All are at or below the directory of the call.
 	Undo []string
-	// Because says why; it may hold the driver's own words and has to be
-	// redacted by who knows the secrets.
+	// Because says why. It may quote the driver, so the caller, who knows the secrets, has to
+	// redact it.
 	Because volume.Because
 }
 
-// byDriver says in a Because that the driver is the one to look at.
-const byDriver = "driver"
+// nextDriver is the Next of a Because if the driver has to be examined.
+const nextDriver = "driver"
 
-// AfterMount judges mount or mountdevice by the mounts at and below dir before
-// and after the call (H1 to H3). err is why there is no answer.
+// AfterMount decides the result of mount or mountdevice from the mounts at and below dir before and
+// after the call (H1 to H3). err is the error of a call without an answer.
 func AfterMount(dir string, before, after []Mount, a Answer, err error) Verdict {
 	if err == nil && a.Status == Success {
 		return mounted(dir, below(dir, after))
@@ -50,27 +50,27 @@ func AfterMount(dir string, before, after []Mount, a Answer, err error) Verdict 
 		v.Unsupported = true
 		reason = volume.ReasonFlexNotSupported
 	}
-	if unfinished(err) {
+	if isUnfinished(err) {
 		v.Outcome = volume.Unknown
 	}
-	message := said(a, err)
+	message := messageOf(a, err)
 	if len(v.Undo) > 0 {
 		// H2: what a failed mount leaves would pass for a mounted volume when it
 		// is tried again.
 		message += "; what it mounted is taken away: " + strings.Join(v.Undo, ", ")
 	}
-	v.Because = volume.Because{Reason: reason, Message: message, Next: byDriver}
+	v.Because = volume.Because{Reason: reason, Message: message, Next: nextDriver}
 	return v
 }
 
-// Added returns what is mounted at or below dir after, and was not before, in the
-// order in which it can be unmounted, one path for each mount.
+// Added returns the paths of the mounts at or below dir that did not exist before, in an order in
+// which they can be unmounted.
 func Added(dir string, before, after []Mount) []string {
 	return lastFirst(slices.DeleteFunc(below(dir, after), func(m Mount) bool { return slices.Contains(before, m) }))
 }
 
-// Mounted says whether anything is mounted at or below dir, so that there is
-// nothing left to mount (H5), and what.
+// Mounted says whether, and what, is mounted at or below dir, so that nothing has to be mounted
+// (H5).
 func Mounted(dir string, now []Mount) (volume.Because, bool) {
 	if len(below(dir, now)) == 0 {
 		return volume.Because{}, false
@@ -78,7 +78,7 @@ func Mounted(dir string, now []Mount) (volume.Because, bool) {
 	return mounted(dir, below(dir, now)).Because, true
 }
 
-// mounted is the verdict when the driver says so.
+// mounted returns the verdict if the driver reports success.
 func mounted(dir string, after []Mount) Verdict {
 	v := Verdict{Outcome: volume.Done, Because: volume.Because{Reason: volume.ReasonFlexMounted}}
 	at := slices.DeleteFunc(slices.Clone(after), func(m Mount) bool { return m.Path != dir })
@@ -101,8 +101,7 @@ func mounted(dir string, after []Mount) Verdict {
 	return v
 }
 
-// ByHost says what the host itself has mounted at dir, when the driver left it to
-// the host.
+// ByHost returns the reason of a mount that the host itself has made at dir for the driver.
 func ByHost(dir string, now []Mount) volume.Because {
 	if why, done := Mounted(dir, now); done {
 		return why
@@ -113,47 +112,47 @@ func ByHost(dir string, now []Mount) volume.Because {
 	}
 }
 
-// AfterUnmount judges unmount or unmountdevice by the mounts at and below dir
-// before and after the call (H4). err is why there is no answer.
+// AfterUnmount decides the result of unmount or unmountdevice from the mounts at and below dir
+// before and after the call (H4). err is the error of a call without an answer.
 func AfterUnmount(dir string, before, after []Mount, a Answer, err error) Verdict {
 	left := below(dir, after)
 	accepted := err == nil && a.Status != Failure
 	v := Verdict{Outcome: volume.Done, Unsupported: err == nil && a.Status == NotSupported}
 	v.Because = volume.Because{Reason: volume.ReasonFlexUnmounted, Message: "nothing is mounted at " + dir}
 	switch {
-	case len(left) == 0 && unfinished(err) && len(below(dir, before)) > 0:
+	case len(left) == 0 && isUnfinished(err) && len(below(dir, before)) > 0:
 		// It may have been about to detach: it gets one more try, which begins
 		// with nothing mounted.
 		v.Outcome = volume.Unknown
 		v.Because = volume.Because{
-			Reason: volume.ReasonFlexUnmountFailed, Message: "nothing is mounted at " + dir + ", but " + said(a, err),
-			Next: byDriver,
+			Reason: volume.ReasonFlexUnmountFailed, Message: "nothing is mounted at " + dir + ", but " + messageOf(a, err),
+			Next: nextDriver,
 		}
 	case len(left) == 0 && !accepted:
-		v.Because.Message += ", though " + said(a, err)
+		v.Because.Message += ", though " + messageOf(a, err)
 	case len(left) > 0 && accepted:
 		v.Undo = lastFirst(left)
-		v.Because.Message = said(a, err) + "; the host unmounts " + strings.Join(v.Undo, ", ")
+		v.Because.Message = messageOf(a, err) + "; the host unmounts " + strings.Join(v.Undo, ", ")
 	case len(left) > 0:
 		v.Outcome = volume.Failed
-		if unfinished(err) {
+		if isUnfinished(err) {
 			v.Outcome = volume.Unknown
 		}
 		v.Because = volume.Because{
-			Reason: volume.ReasonFlexUnmountFailed, Next: byDriver,
-			Message: said(a, err) + "; still mounted: " + strings.Join(lastFirst(left), ", "),
+			Reason: volume.ReasonFlexUnmountFailed, Next: nextDriver,
+			Message: messageOf(a, err) + "; still mounted: " + strings.Join(lastFirst(left), ", "),
 		}
 	}
 	return v
 }
 
-// unfinished says whether what the driver did may be half done or go on.
-func unfinished(err error) bool {
+// isUnfinished says whether the driver's work may be half done or continue.
+func isUnfinished(err error) bool {
 	return errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrKilled)
 }
 
-// said tells what came from the driver.
-func said(a Answer, err error) string {
+// messageOf returns the driver's message, or the error of the call.
+func messageOf(a Answer, err error) string {
 	switch {
 	case err != nil:
 		return err.Error()
@@ -162,7 +161,7 @@ func said(a Answer, err error) string {
 	case a.Status == NotSupported:
 		return "the driver leaves it to the host (Not supported)"
 	case a.Message == "":
-		return "the driver failed and says not why"
+		return "the driver failed and gives no reason"
 	default:
 		return "the driver failed: " + a.Message
 	}
@@ -175,8 +174,8 @@ func below(dir string, mounts []Mount) []Mount {
 	})
 }
 
-// lastFirst returns the paths in an order in which they can be unmounted: what
-// was mounted last is in nobody's way and hides what is below it.
+// lastFirst returns the paths in an order in which they can be unmounted: the last mount has
+// nothing on it, and may hide others.
 func lastFirst(mounts []Mount) []string {
 	var paths []string
 	for _, m := range slices.Backward(mounts) {

@@ -8,19 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// ErrName says that a name is no driver's.
+// ErrName says that a text is not the name of a FlexVolume driver.
 var ErrName = errors.New("not the name of a FlexVolume driver")
 
-// maxCSIName is how long the name of a CSI driver may be.
+// maxCSIName is the length limit of the name of a CSI driver.
 const maxCSIName = 63
 
-// Name is a driver's: what stands before and after the slash in
-// spec.flexVolume.driver. Vendor may be empty; it is a DNS subdomain. Driver is
-// the name of the executable, too.
+// Name is the name of a driver: the parts before and after the slash in spec.flexVolume.driver.
+// Vendor is a DNS subdomain and may be empty. Driver is also the name of the executable.
 type Name struct{ Vendor, Driver string }
 
-// ParseName reads "example.com/lofs" or "lofs" by the rules of Kubernetes'
-// qualified names. The error is ErrName.
+// ParseName parses "example.com/lofs" or "lofs" by the rules of Kubernetes' qualified names. The
+// error wraps ErrName.
 func ParseName(s string) (Name, error) {
 	if problems := validation.IsQualifiedName(s); len(problems) > 0 {
 		return Name{}, fmt.Errorf("%w: %q: %s", ErrName, bounded(s, maxShown), strings.Join(problems, "; "))
@@ -32,9 +31,8 @@ func ParseName(s string) (Name, error) {
 	return Name{Vendor: vendor, Driver: driver}, nil
 }
 
-// ParseDir reads the name of a driver's directory, "example.com~lofs" or "lofs":
-// every "~" stands for a slash, so that there is at most one (F-056). The error
-// is ErrName.
+// ParseDir parses the name of a driver's directory, "example.com~lofs" or "lofs". Each "~" stands
+// for a slash, so there is at most one (F-056). The error wraps ErrName.
 func ParseDir(dir string) (Name, error) {
 	if strings.Contains(dir, "/") {
 		return Name{}, fmt.Errorf("%w: %q: a directory's name holds no slash", ErrName, bounded(dir, maxShown))
@@ -42,8 +40,7 @@ func ParseDir(dir string) (Name, error) {
 	return ParseName(strings.ReplaceAll(dir, "~", "/"))
 }
 
-// ParseCSI returns the Name whose CSI is s. It needs no table: what CSI gives
-// tells the name. The error is ErrName.
+// ParseCSI returns the Name whose CSI is s, without a table. The error wraps ErrName.
 func ParseCSI(s string) (Name, error) {
 	label, vendor, _ := strings.Cut(s, ".")
 	driver, ok := unescape(label)
@@ -54,7 +51,7 @@ func ParseCSI(s string) (Name, error) {
 	return n, nil
 }
 
-// String returns the name as a spec has it: example.com/lofs.
+// String returns the name in the form of a spec: example.com/lofs.
 func (n Name) String() string {
 	if n.Vendor == "" {
 		return n.Driver
@@ -62,14 +59,13 @@ func (n Name) String() string {
 	return n.Vendor + "/" + n.Driver
 }
 
-// Dir returns the name as a directory has it: example.com~lofs.
+// Dir returns the name in the form of a directory: example.com~lofs.
 func (n Name) Dir() string { return strings.ReplaceAll(n.String(), "/", "~") }
 
-// CSI returns the name of the CSI driver that stands for this one, which is the
-// name of a Kubernetes object as well: lofs.example.com. Characters of Driver
-// that such a name cannot have are escaped, so that two drivers never get the
-// same one. The error is ErrName: the name is wrong or what comes out is longer
-// than the 63 characters that CSI allows.
+// CSI returns the name of the CSI driver for this driver, which is also a valid name of a
+// Kubernetes object: lofs.example.com. Other characters of Driver are escaped, so that two drivers
+// never have the same one. The error wraps ErrName if the name is invalid or the result exceeds the
+// 63 characters that CSI allows.
 func (n Name) CSI() (string, error) {
 	again, err := ParseName(n.String())
 	if err != nil {
@@ -89,10 +85,9 @@ func (n Name) CSI() (string, error) {
 	return s, nil
 }
 
-// An escape is two dashes and a letter that says what they stand for: d a dot, u
-// an underscore, m a minus that is not between two letters or digits, c a
-// capital, whose small letter follows. Since a label begins with no dash, one
-// that would begins with noEscape, which stands for nothing.
+// An escape is two dashes and a letter: d for a dot, u for an underscore, m for a minus that is not
+// between two letters or digits, c for a capital letter, which follows in lower case. A label must
+// not begin with a dash: if it would, noEscape, which stands for nothing, precedes it.
 const noEscape = "x--x"
 
 func escape(driver string) string {
@@ -103,7 +98,7 @@ func escape(driver string) string {
 			b.WriteString("--d")
 		case c == '_':
 			b.WriteString("--u")
-		case c == '-' && !(small(driver, i-1) && small(driver, i+1)):
+		case c == '-' && !(isLowerAlnum(driver, i-1) && isLowerAlnum(driver, i+1)):
 			b.WriteString("--m")
 		case c >= 'A' && c <= 'Z':
 			b.WriteString("--c")
@@ -118,13 +113,13 @@ func escape(driver string) string {
 	return noEscape + b.String()
 }
 
-// small says whether there is a small letter or digit at i.
-func small(s string, i int) bool {
+// isLowerAlnum says whether there is a lower-case letter or digit at i.
+func isLowerAlnum(s string, i int) bool {
 	return i >= 0 && i < len(s) && (s[i] >= 'a' && s[i] <= 'z' || s[i] >= '0' && s[i] <= '9')
 }
 
-// unescape undoes escape. What it makes of anything else is no driver's name or
-// is escaped differently.
+// unescape undoes escape. For a text that escape cannot return, the result is not a driver's name,
+// or has another escaped form.
 func unescape(label string) (string, bool) {
 	label = strings.TrimPrefix(label, noEscape)
 	var b strings.Builder

@@ -19,7 +19,7 @@ const (
 	OpDetach        Operation = "detach"
 )
 
-// Operations returns all of them, in the order of a volume's life.
+// Operations returns all operations, in the order of a volume's life.
 func Operations() []Operation {
 	return []Operation{
 		OpInit, OpGetVolumeName, OpAttach, OpIsAttached, OpWaitForAttach, OpMountDevice, OpMount,
@@ -27,11 +27,10 @@ func Operations() []Operation {
 	}
 }
 
-// Optional says whether a volume is as well served when the driver has nothing
-// to say to the operation: that it is not supported may then be remembered
-// (H11), and a driver that ends without any answer counts as not supporting it
-// (F-027). A mount or an attach that crashed without a word must not pass for
-// one that is not needed.
+// Optional says whether a volume works equally well without the operation. Then the answer that it
+// is not supported may be remembered (H11), and a driver that ends without any answer counts as not
+// supporting it (F-027). A mount or attach that crashes without an answer must not count as
+// unsupported.
 func (o Operation) Optional() bool {
 	switch o {
 	case OpGetVolumeName, OpIsAttached, OpWaitForAttach, OpExpandVolume, OpExpandFS:
@@ -41,7 +40,7 @@ func (o Operation) Optional() bool {
 	}
 }
 
-// TakesVolume says whether the operation gets a volume's JSON as an argument.
+// TakesVolume says whether the operation has a volume's JSON as an argument.
 func (o Operation) TakesVolume() bool {
 	switch o {
 	case OpGetVolumeName, OpAttach, OpIsAttached, OpWaitForAttach, OpMountDevice, OpMount, OpExpandVolume, OpExpandFS:
@@ -51,8 +50,7 @@ func (o Operation) TakesVolume() bool {
 	}
 }
 
-// Asks says whether the operation is a question: a driver changes nothing for
-// it.
+// Asks says whether the operation only reads: a driver changes nothing.
 func (o Operation) Asks() bool {
 	switch o {
 	case OpInit, OpGetVolumeName, OpIsAttached:

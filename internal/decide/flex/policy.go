@@ -9,29 +9,27 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Policy says who may use which driver inline in a Pod with which options. Nil
-// allows everything, one without rules nothing.
+// Policy says which Pods may use which drivers for inline volumes, and with which options. Nil
+// allows everything, an empty Policy nothing.
 type Policy []Rule
 
 // Rule allows a driver's inline volumes.
 type Rule struct {
-	// Namespaces whose Pods it is for; empty is all.
+	// Namespaces are the namespaces of the Pods; empty stands for all.
 	Namespaces []string `json:"namespaces"`
-	// Driver is a name ("example.com/lofs"), or "*" for all.
+	// Driver is the name of a driver ("example.com/lofs"), or "*" for all.
 	Driver string `json:"driver"`
-	// Options maps each key that may be given to an RE2 pattern that its whole
-	// value has to match. The key "*" is for keys that are not named, and
-	// KeyFSType for the type of filesystem.
+	// Options maps each allowed key to an RE2 pattern that the whole value must match. The key "*"
+	// is for all other keys, and KeyFSType for the filesystem type.
 	Options map[string]string `json:"options"`
 }
 
-// anyName stands for every driver and for every key that has no rule of its own.
-const anyName = "*"
+// wildcard stands for every driver, and for every key without a pattern.
+const wildcard = "*"
 
-// Allow says whether a Pod's author may use the driver with a type of filesystem,
-// "" if he names none, and these options: one rule has to fit all of it. The
-// reason names the driver, the namespace and the key that no rule allows, never a
-// value.
+// Allow says whether the author of a Pod may use the driver with a filesystem type, which may be
+// "", and these options: one rule must allow all of it. The reason names the driver, the namespace
+// and the key that no rule allows, but no value.
 func (p Policy) Allow(namespace string, n Name, fsType string, options map[string]string) (bool, volume.Because) {
 	if fsType != "" {
 		// It is as much the author's word to the driver as any option.
@@ -61,15 +59,15 @@ func (p Policy) Allow(namespace string, n Name, fsType string, options map[strin
 
 func (r Rule) isFor(namespace string, n Name) bool {
 	return (len(r.Namespaces) == 0 || slices.Contains(r.Namespaces, namespace)) &&
-		(r.Driver == anyName || r.Driver == n.String())
+		(r.Driver == wildcard || r.Driver == n.String())
 }
 
-// fits returns the first option, by name, that the rule does not allow.
+// fits returns the first option, ordered by name, that the rule does not allow.
 func (r Rule) fits(options map[string]string) (key string, ok bool) {
 	for _, key := range slices.Sorted(maps.Keys(options)) {
 		pattern, named := r.Options[key]
 		if !named {
-			pattern, named = r.Options[anyName]
+			pattern, named = r.Options[wildcard]
 		}
 		if !named {
 			return key, false
@@ -82,9 +80,9 @@ func (r Rule) fits(options map[string]string) (key string, ok bool) {
 	return "", true
 }
 
-// anchored returns a pattern that a whole value has to match.
+// anchored returns a pattern that must match a whole value.
 func anchored(pattern string) (*regexp.Regexp, error) {
-	// One that is only a pattern together with what surrounds it is none.
+	// A text that is a valid pattern only together with the anchors is refused.
 	if _, err := regexp.Compile(pattern); err != nil {
 		return nil, err
 	}
@@ -92,7 +90,7 @@ func anchored(pattern string) (*regexp.Regexp, error) {
 }
 
 func (r Rule) check() error {
-	if r.Driver != anyName {
+	if r.Driver != wildcard {
 		if _, err := ParseName(r.Driver); err != nil {
 			return err
 		}

@@ -2,42 +2,40 @@ package flex
 
 import "time"
 
-// How often the init of one driver may run.
+// Limits of how often init of one driver is called.
 const (
-	// ProbeGap lies at least between the end of one init and the begin of the
-	// next, however often the driver's files change (F-043, F-053).
+	// ProbeGap is the shortest time between the end of one init and the start of the next, however
+	// often the driver's files change (F-043, F-053).
 	ProbeGap = time.Second
-	// RetryMax bounds the pause after an init that failed. The first is
-	// ProbeGap, and each is twice the one before.
+	// RetryMax is the longest delay of the back-off after failures of init. It starts at ProbeGap
+	// and doubles.
 	RetryMax = 5 * time.Minute
 )
 
-// Schedule says when the next init of one driver is due. It is a value: each
-// method returns the schedule that follows. The zero Schedule waits for a
-// signal, and the first is acted on at once.
+// Schedule says when init of one driver is due next. It is a value: each method returns the
+// following schedule. The zero value waits for a signal, and acts on the first one at once.
 type Schedule struct {
-	// Signalled says that the driver changed since its last init began.
+	// Signalled says that the driver has changed since its last init began.
 	Signalled bool
-	// Ended is when its last init ended; zero before the first.
+	// Ended is the end of the last init; zero before the first.
 	Ended time.Time
-	// Failures counts the inits that failed since the last change.
+	// Failures is the number of failed inits since the last change.
 	Failures int
 }
 
-// Signal notes that the driver has changed. Any number of signals before the
-// next init count as one.
+// Signal records that the driver has changed. Several signals before the next init count as one.
 func (s Schedule) Signal() Schedule {
 	s.Signalled = true
 	return s
 }
 
-// Clear forgets what is due: there is nothing to init any more.
+// Clear cancels what is due, because the driver was removed.
 func (s Schedule) Clear() Schedule {
 	return Schedule{Ended: s.Ended}
 }
 
-// Due returns when the next init shall begin, which may be in the past, and
-// false where nothing is due before the next signal.
+// Due returns when the next init is due, which may be in the past; false if none is due before the
+// next signal.
 func (s Schedule) Due() (time.Time, bool) {
 	switch {
 	case s.Signalled && s.Ended.IsZero():
@@ -50,7 +48,7 @@ func (s Schedule) Due() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Begin starts an init, which sees all that changed before.
+// Begin records the start of an init, which covers all changes before it.
 func (s Schedule) Begin() Schedule {
 	if s.Signalled {
 		s.Failures = 0
@@ -59,7 +57,7 @@ func (s Schedule) Begin() Schedule {
 	return s
 }
 
-// End notes when and how an init ended.
+// End records the end of an init.
 func (s Schedule) End(now time.Time, ok bool) Schedule {
 	s.Ended = now
 	if ok {
@@ -70,7 +68,7 @@ func (s Schedule) End(now time.Time, ok bool) Schedule {
 	return s
 }
 
-// pause returns how long to wait after so many failures in a row.
+// pause returns the delay after a number of consecutive failures.
 func pause(failures int) time.Duration {
 	d := ProbeGap
 	for range failures - 1 {

@@ -6,44 +6,41 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Standing is where a driver stands in its host.
+// Standing is the state of a driver in its host.
 type Standing string
 
 // Standings of a driver.
 const (
-	// Probing is a driver whose first init has not ended.
+	// Probing: the first init has not ended.
 	Probing Standing = "probing"
-	// Ready is one whose last init succeeded.
+	// Ready: the last init has succeeded.
 	Ready Standing = "ready"
-	// Broken is one whose last init failed, or that is not executed at all.
+	// Broken: the last init has failed, or the driver must not be executed.
 	Broken Standing = "broken"
-	// Removed is one whose executable is gone.
+	// Removed: there is no executable.
 	Removed Standing = "removed"
 )
 
-// DriverFacts is everything that a decision about the standing of one driver
-// looks at.
+// DriverFacts is what the decision about a driver's state depends on.
 type DriverFacts struct {
 	Name string
-	// Present says that there is an executable, and Refused, if it is not empty,
-	// why that must not run.
+	// Present says that there is an executable. Refused says why it must not be executed, if it has
+	// a reason.
 	Present bool
 	Refused volume.Because
-	// Probed says that init has ended, and Failure, if it is not empty, how.
+	// Probed says that init has ended. Failure is its error, or "".
 	Probed  bool
 	Failure string
-	// Kept is the hash of the last good version, of which a copy is kept; empty
-	// if there is none.
+	// Kept is the hash of the last good version, of which there is a copy; empty if there is none.
 	Kept string
-	// Attaches is what init says now, and Attached what it said before.
+	// Attaches is the capability to attach that init returns now, and Attached the one before.
 	Attaches, Attached bool
-	// InUse is how many volumes are in use.
+	// InUse is the number of volumes in use.
 	InUse int
 }
 
-// Stand decides where a driver stands. A version that does not initialise is
-// never replaced silently by the one before (F-048), and what volumes need to be
-// unmounted is kept (F-038).
+// Stand decides about the state of a driver. A version whose init fails is never replaced silently
+// by the previous one (F-048), but a version that can unmount the volumes is kept (F-038).
 func Stand(f DriverFacts) (Standing, volume.Because) {
 	because := func(reason volume.Reason, next, format string, args ...any) volume.Because {
 		return volume.Because{
@@ -65,8 +62,8 @@ func Stand(f DriverFacts) (Standing, volume.Because) {
 	case f.InUse == 0 || f.Attaches == f.Attached:
 		return Ready, because(volume.ReasonFlexDriverReady, "", "is ready")
 	}
-	// It may change (F-049), but what was attached by the one and what was not by
-	// the other is undone by this one.
+	// The capability may change (F-049), but the new version must undo what the old one has, or has
+	// not, attached.
 	how := "attaches volumes now, which it did not"
 	if !f.Attaches {
 		how = "does not attach volumes any more, which it did"
@@ -74,7 +71,7 @@ func Stand(f DriverFacts) (Standing, volume.Because) {
 	return Ready, because(volume.ReasonFlexDriverReady, "user", "is ready, but %s when %s came into use", how, f.volumes())
 }
 
-// rest says what becomes of volumes whose driver is not ready.
+// rest says what happens to the volumes of a driver that is not ready.
 func (f DriverFacts) rest() string {
 	switch {
 	case f.InUse == 0:

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// maxShown bounds, in bytes, what of a wrong name is shown.
+	// maxShown is how many bytes of an invalid name are shown.
 	maxShown = 100
-	// MaxMessage bounds, in bytes, what of a driver's words is shown.
+	// MaxMessage is how many bytes of a driver's text are shown.
 	MaxMessage = 1 << 10
 )
 
-// Redact returns a driver's words as they may be shown: without secrets, on one
+// Redact returns a driver's text in the form in which it may be shown: without secrets, on one
 // line, and not longer than MaxMessage.
 func Redact(text string, secrets *redact.Secrets) string { return plainText(secrets.Hide(text)) }
 
-// plainText makes one printable line of any bytes.
+// plainText returns one printable line for any bytes.
 func plainText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
@@ -29,7 +29,7 @@ func plainText(s string) string {
 	return bounded(strings.Join(strings.Fields(s), " "), MaxMessage)
 }
 
-// bounded cuts a text at a number of bytes, between two characters.
+// bounded truncates a text to a number of bytes, between two characters.
 func bounded(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -4,11 +4,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// SourceOf returns the CSI source that stands for a FlexVolume, for which the
-// bridge is the driver: the volume's name is the handle, because drivers and
-// backends know the volume by it, and the options are the attributes. It is nil
-// for a volume of another kind, and for one of which no CSI driver can have the
-// driver's name.
+// SourceOf returns the CSI source for a FlexVolume, whose driver is the bridge: the handle is the
+// volume's name, because drivers and backends know the volume by it, and the attributes are the
+// options. It is nil for other volumes, and for a driver whose name has no CSI form.
 func SourceOf(v *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
 	flex := v.Spec.FlexVolume
 	if flex == nil {
@@ -24,8 +22,8 @@ func SourceOf(v *corev1.PersistentVolume) *corev1.CSIPersistentVolumeSource {
 	}
 }
 
-// secretOf returns the Secret of a volume: where no namespace is named it is
-// that of the claim, which CSI has no word for.
+// secretOf returns the Secret of a volume. Without a namespace it is in the claim's namespace,
+// which CSI cannot express.
 func secretOf(ref *corev1.SecretReference, claim *corev1.ObjectReference) *corev1.SecretReference {
 	if ref == nil || ref.Namespace != "" || claim == nil {
 		return ref
@@ -33,7 +31,7 @@ func secretOf(ref *corev1.SecretReference, claim *corev1.ObjectReference) *corev
 	return &corev1.SecretReference{Name: ref.Name, Namespace: claim.Namespace}
 }
 
-// InlineOf is SourceOf for a volume that a Pod names itself.
+// InlineOf is SourceOf for an inline volume of a Pod.
 func InlineOf(v *corev1.Volume) *corev1.CSIVolumeSource {
 	flex := v.FlexVolume
 	if flex == nil {

@@ -1,10 +1,9 @@
-// Package migrate decides how one volume leaves its in-tree Flex plugin for the
-// CSI driver that the bridge serves of the same Flex driver, and the way back.
+// Package migrate decides how one volume is moved from its in-tree Flex plugin to the CSI driver by
+// which the bridge serves the same Flex driver, and back.
 //
-// The source of a PersistentVolume cannot be changed, so that both objects, of
-// volume and claim, are saved, deleted and made anew under their old names. The
-// data is never touched. Life cycle: whoever migrates gathers Facts, asks Next,
-// does the one step of the answer, and asks again, until the answer is that all
-// is done, or why it cannot be. Next remembers nothing: whoever was killed
-// between two steps goes on with the same question.
+// The source of a PersistentVolume is immutable, so both objects, volume and claim, are saved,
+// deleted and created anew under their old names. The data is never touched. Life cycle: the caller
+// gathers Facts, calls Next, does the one step of the answer, and repeats that until the answer is
+// that all is done, or why it cannot be. Next has no memory: after a crash between two steps, the
+// caller just calls it again.
 package migrate

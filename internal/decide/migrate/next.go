@@ -11,14 +11,14 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Step is what Next answers.
+// Step is the decision of Next.
 type Step struct {
 	Verb Verb
-	// Journal is what Save writes.
+	// Journal is the journal for Save.
 	Journal *Journal
-	// Policy is what Keep and Policy set.
+	// Policy is the reclaim policy for Keep and Policy.
 	Policy corev1.PersistentVolumeReclaimPolicy
-	// Volume and Claim are what CreateVolume and CreateClaim create.
+	// Volume and Claim are the objects for CreateVolume and CreateClaim.
 	Volume  *corev1.PersistentVolume
 	Claim   *corev1.PersistentVolumeClaim
 	Because volume.Because
@@ -27,26 +27,26 @@ type Step struct {
 // Next returns the next step for one volume.
 func Next(f Facts) Step {
 	if f.Journal == nil {
-		return begin(f)
+		return firstStep(f)
 	}
 	if f.Journal.Done {
-		if f.Volume != nil && f.foreign() == "" && f.arrived() {
+		if f.Volume != nil && f.foreignObject() == "" && f.hasNewSource() {
 			return f.step(Nothing, volume.ReasonMigrated, "", "volume %s was moved to driver %s", f.Name, driverOf(f.Volume))
 		}
 		// The volume of that journal has had its end; this is another one.
-		return begin(f)
+		return firstStep(f)
 	}
-	if foreign := cmp.Or(f.foreign(), f.taken(f.Journal.Back)); foreign != "" {
+	if foreign := cmp.Or(f.foreignObject(), f.otherClaim(f.Journal.Back)); foreign != "" {
 		return f.refuse("user", "%s", foreign)
 	}
-	if f.Volume != nil && f.arrived() {
-		return f.arrive()
+	if f.Volume != nil && f.hasNewSource() {
+		return f.complete()
 	}
-	return f.leave()
+	return f.deleteOld()
 }
 
-// Turn returns the first step in the other direction than the journal's, or
-// back where there is none.
+// Turn returns the first step in the direction opposite to the journal's; back is the direction if
+// there is no journal.
 func Turn(f Facts, back bool) Step {
 	switch {
 	case f.Journal == nil && f.Volume != nil && f.Volume.Spec.FlexVolume != nil:
@@ -56,7 +56,7 @@ func Turn(f Facts, back bool) Step {
 	case f.Journal.Done && f.Volume == nil:
 		return f.refuse("user", "volume %s was deleted since it was moved: there is nothing to undo", f.Name)
 	}
-	if foreign := cmp.Or(f.foreign(), f.taken(back)); foreign != "" {
+	if foreign := cmp.Or(f.foreignObject(), f.otherClaim(back)); foreign != "" {
 		return f.refuse("user", "%s", foreign)
 	}
 	if s, _ := f.busy(); s.Verb == Refuse {
@@ -70,8 +70,8 @@ func Turn(f Facts, back bool) Step {
 	return s
 }
 
-// begin decides about a volume that nothing was done to.
-func begin(f Facts) Step {
+// firstStep decides about a volume that was not changed yet.
+func firstStep(f Facts) Step {
 	pv := f.Volume
 	switch {
 	case pv == nil:
@@ -90,7 +90,7 @@ func begin(f Facts) Step {
 			target.Spec.CSI.Driver, f.Name)
 	}
 	if pv.Spec.ClaimRef != nil {
-		if why := unfit(pv, f.Claim); why != "" {
+		if why := claimProblem(pv, f.Claim); why != "" {
 			return f.refuse("user", "%s", why)
 		}
 	}
@@ -102,8 +102,8 @@ func begin(f Facts) Step {
 	return s
 }
 
-// unfit says why the claim that a volume names cannot be made again.
-func unfit(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) string {
+// claimProblem returns why a volume's claim cannot be created anew, or "".
+func claimProblem(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) string {
 	ref := pv.Spec.ClaimRef
 	named := ref.Namespace + "/" + ref.Name
 	switch {
@@ -118,7 +118,7 @@ func unfit(pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) str
 	return ""
 }
 
-// busy refuses what is in use.
+// busy refuses a volume that is in use.
 func (f Facts) busy() (Step, bool) {
 	switch {
 	case len(f.Pods) > 0:
@@ -130,8 +130,9 @@ func (f Facts) busy() (Step, bool) {
 	return Step{}, false
 }
 
-// foreign says that an object is neither the saved one nor one made of it.
-func (f Facts) foreign() string {
+// foreignObject describes an object that is neither the saved one nor its replacement; "" if there is
+// none.
+func (f Facts) foreignObject() string {
 	saved := f.Journal
 	if pv := f.Volume; pv != nil {
 		flexible := pv.Spec.FlexVolume != nil && pv.Spec.FlexVolume.Driver == saved.Volume.Spec.FlexVolume.Driver
@@ -147,10 +148,10 @@ func (f Facts) foreign() string {
 	return ""
 }
 
-// taken says that another claim than the saved one has the volume by now: who uses
-// that is not known here, and it would lose its volume. One that had none, and is
-// what it is to be, may have any.
-func (f Facts) taken(back bool) string {
+// otherClaim describes another claim than the saved one that is bound to the volume by now: it could be
+// in use, and would lose its volume. A volume that had no claim, and already has the right source,
+// may have any.
+func (f Facts) otherClaim(back bool) string {
 	if f.Volume == nil || f.Volume.Spec.ClaimRef == nil {
 		return ""
 	}
@@ -172,14 +173,14 @@ func (f Facts) savedClaimUID() types.UID {
 	return ""
 }
 
-// arrived says that the volume has the source that it is to get.
-func (f Facts) arrived() bool {
+// hasNewSource says whether the volume has its new source.
+func (f Facts) hasNewSource() bool {
 	return f.Journal.Back == (f.Volume.Spec.FlexVolume != nil)
 }
 
-// leave takes the objects with the old source away, claim first: a claim whose
-// volume goes first is lost.
-func (f Facts) leave() Step {
+// deleteOld deletes the objects with the old source, the claim first: a claim whose volume is deleted
+// first becomes Lost.
+func (f Facts) deleteOld() Step {
 	pv, claim := f.Volume, f.Claim
 	switch {
 	case pv != nil && pv.DeletionTimestamp == nil &&
@@ -188,7 +189,7 @@ func (f Facts) leave() Step {
 		s.Policy = corev1.PersistentVolumeReclaimRetain
 		return s
 	case claim != nil && claim.DeletionTimestamp != nil:
-		return f.claimGoes()
+		return f.waitClaimDeleted()
 	case claim != nil:
 		if s, busy := f.busy(); busy {
 			return s
@@ -198,7 +199,7 @@ func (f Facts) leave() Step {
 	case pv == nil:
 		return f.create()
 	case pv.DeletionTimestamp != nil:
-		return f.goes()
+		return f.waitVolumeDeleted()
 	case len(f.Nodes) > 0:
 		return f.wait(nodes(f.Nodes), "volume %s is still attached to %s", f.Name, nodes(f.Nodes))
 	}
@@ -206,15 +207,15 @@ func (f Facts) leave() Step {
 		"delete the object of volume %s, which is saved; its data stays", f.Name)
 }
 
-// goes waits for a volume that is being deleted.
-func (f Facts) goes() Step {
+// waitVolumeDeleted waits for the deletion of a volume.
+func (f Facts) waitVolumeDeleted() Step {
 	return f.wait("protection", "volume %s goes when its finalizers are gone: %s", f.Name,
 		strings.Join(f.Volume.Finalizers, ", "))
 }
 
-// create makes the volume with the source that it is to get.
+// create creates the volume with its new source.
 func (f Facts) create() Step {
-	pv, err := f.Journal.made()
+	pv, err := f.Journal.target()
 	if err != nil {
 		return f.refuse("user", "volume %s cannot be served by the bridge: %v", f.Name, err)
 	}
@@ -223,14 +224,14 @@ func (f Facts) create() Step {
 	return s
 }
 
-// arrive completes what belongs to the volume with its new source.
-func (f Facts) arrive() Step {
+// complete completes everything else after the volume has its new source.
+func (f Facts) complete() Step {
 	pv, saved := f.Volume, f.Journal
-	if s, dying := f.dying(); dying {
+	if s, dying := f.newIsDeleted(); dying {
 		return s
 	}
 	if saved.Claim != nil && f.Claim == nil {
-		return f.claimAnew()
+		return f.createClaim()
 	}
 	switch {
 	case f.Claim != nil && (f.Claim.Status.Phase != corev1.ClaimBound || pv.Status.Phase != corev1.VolumeBound):
@@ -247,9 +248,9 @@ func (f Facts) arrive() Step {
 	return f.step(Finish, volume.ReasonMigrated, "", "volume %s was moved to driver %s", f.Name, driverOf(pv))
 }
 
-// dying decides when an object that has arrived is being deleted: who turned
-// round asked for it, or somebody else.
-func (f Facts) dying() (Step, bool) {
+// newIsDeleted decides about a new object that is being deleted, because the direction was changed or by
+// somebody else.
+func (f Facts) newIsDeleted() (Step, bool) {
 	claim := f.Claim
 	alive := claim != nil && claim.DeletionTimestamp == nil
 	switch {
@@ -257,28 +258,28 @@ func (f Facts) dying() (Step, bool) {
 		return f.refuse("user", "volume %s is being deleted by somebody else, and claim "+
 			"%s/%s uses it", f.Name, claim.Namespace, claim.Name), true
 	case f.Volume.DeletionTimestamp != nil:
-		return f.goes(), true
+		return f.waitVolumeDeleted(), true
 	case claim != nil && !alive:
-		return f.claimGoes(), true
+		return f.waitClaimDeleted(), true
 	}
 	return Step{}, false
 }
 
-// claimAnew makes the claim again, for which the volume must not name the one
-// that is gone.
-func (f Facts) claimAnew() Step {
+// createClaim creates the claim anew. Before that, the volume's reference must not have the UID of
+// the deleted one.
+func (f Facts) createClaim() Step {
 	claim := f.Journal.Claim
 	if ref := f.Volume.Spec.ClaimRef; ref != nil && ref.UID != "" {
 		return f.step(Reserve, volume.ReasonMigrating, "", "keep volume %s for a new claim %s/%s", f.Name,
 			claim.Namespace, claim.Name)
 	}
 	s := f.step(CreateClaim, volume.ReasonMigrating, "", "make claim %s/%s again", claim.Namespace, claim.Name)
-	s.Claim = claimAgain(claim, f.Name)
+	s.Claim = replacementClaim(claim, f.Name)
 	return s
 }
 
-// claimGoes waits for a claim that is being deleted.
-func (f Facts) claimGoes() Step {
+// waitClaimDeleted waits for the deletion of a claim.
+func (f Facts) waitClaimDeleted() Step {
 	return f.wait(usersOf(f.Pods), "claim %s/%s goes when nobody uses it%s", f.Claim.Namespace, f.Claim.Name, used(f.Pods))
 }
 
@@ -303,7 +304,7 @@ func used(pods []string) string {
 	return ": pod " + strings.Join(pods, ", ")
 }
 
-// usersOf names who is waited for before a claim goes.
+// usersOf names the Pods that must end before a claim can be deleted.
 func usersOf(pods []string) string {
 	if len(pods) == 0 {
 		return "protection"

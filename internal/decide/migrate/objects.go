@@ -11,10 +11,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// made returns the volume with the source that it is to get: of the bridge, or
-// on the way back of the Flex plugin. It outlives its claim until all is done.
-func (j *Journal) made() (*corev1.PersistentVolume, error) {
-	pv := again(j.Volume)
+// target returns the volume with its new source: that of the bridge or, on the way back, of the Flex
+// plugin. Its reclaim policy is Retain until the move is done.
+func (j *Journal) target() (*corev1.PersistentVolume, error) {
+	pv := replacement(j.Volume)
 	if j.Back {
 		return pv, nil
 	}
@@ -33,13 +33,13 @@ func (j *Journal) made() (*corev1.PersistentVolume, error) {
 	return pv, nil
 }
 
-// Target returns the volume as the bridge will serve it, and the claim for it:
-// what `plan` shows. It fails when the bridge cannot serve the driver.
+// Target returns the volume as the bridge will serve it, and its claim, as `plan` shows them. It
+// fails if the bridge cannot serve the driver.
 func Target(
 	pv *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim,
 ) (*corev1.PersistentVolume, *corev1.PersistentVolumeClaim, error) {
 	j := Journal{Volume: pv}
-	made, err := j.made()
+	made, err := j.target()
 	if err != nil {
 		return nil, nil, fmt.Errorf("volume %s: %w", pv.Name, err)
 	}
@@ -47,12 +47,12 @@ func Target(
 	if claim == nil {
 		return made, nil, nil
 	}
-	return made, claimAgain(claim, pv.Name), nil
+	return made, replacementClaim(claim, pv.Name), nil
 }
 
-// again returns the object to create in the place of a volume. Its claim is
-// named without its uid: the claim will have another one.
-func again(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+// replacement returns the object that replaces a volume. Its claim reference has no UID, because the
+// claim will have a new one.
+func replacement(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 	spec := pv.Spec.DeepCopy()
 	spec.PersistentVolumeReclaimPolicy = corev1.PersistentVolumeReclaimRetain
 	if ref := spec.ClaimRef; ref != nil {
@@ -60,8 +60,8 @@ func again(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 			APIVersion: ref.APIVersion, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name,
 		}
 	}
-	// Who names the claim beforehand is a user to the binder, which otherwise
-	// takes the name away when the claim is not there yet.
+	// The reference must count as set by a user: otherwise the binder removes it while the claim
+	// does not exist.
 	out := &corev1.PersistentVolume{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"},
 		ObjectMeta: metav1.ObjectMeta{
@@ -73,8 +73,8 @@ func again(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 	return out
 }
 
-// claimAgain returns the claim to create in the place of another one.
-func claimAgain(c *corev1.PersistentVolumeClaim, pv string) *corev1.PersistentVolumeClaim {
+// replacementClaim returns the claim that replaces another one.
+func replacementClaim(c *corev1.PersistentVolumeClaim, pv string) *corev1.PersistentVolumeClaim {
 	spec := c.Spec.DeepCopy()
 	spec.VolumeName = pv
 	return &corev1.PersistentVolumeClaim{
@@ -87,7 +87,7 @@ func claimAgain(c *corev1.PersistentVolumeClaim, pv string) *corev1.PersistentVo
 	}
 }
 
-// without returns a copy of annotations that lacks some of them.
+// without returns a copy of annotations without some of them.
 func without(annotations map[string]string, names ...string) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, annotations)

@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// ControllerPublishVolume lets one node at a time use the volume. It is a
-// fence: NodeStageVolume asks for it.
+// ControllerPublishVolume reserves the volume for one node at a time. It is a fence that
+// NodeStageVolume checks.
 func (c *controller) ControllerPublishVolume(
 	_ context.Context, r *csipb.ControllerPublishVolumeRequest,
 ) (*csipb.ControllerPublishVolumeResponse, error) {
@@ -39,8 +39,8 @@ func (c *controller) ControllerPublishVolume(
 	return &csipb.ControllerPublishVolumeResponse{PublishContext: map[string]string{"pool": c.pool.id}}, nil
 }
 
-// ControllerUnpublishVolume takes the volume from a node, or from all nodes
-// when none is named.
+// ControllerUnpublishVolume ends the reservation of a volume for a node, or for any node if none is
+// named.
 func (c *controller) ControllerUnpublishVolume(
 	_ context.Context, r *csipb.ControllerUnpublishVolumeRequest,
 ) (*csipb.ControllerUnpublishVolumeResponse, error) {
@@ -72,7 +72,7 @@ func (c *controller) ValidateVolumeCapabilities(
 	}}, nil
 }
 
-// publishedTo is the answer to whoever wants what another node uses.
+// publishedTo returns the error for a call that needs a volume which is published to another node.
 func publishedTo(v record) error {
 	return status.Errorf(codes.FailedPrecondition,
 		"volume %s is published to node %.128q; unpublish it there first", v.ID, v.Node)
@@ -143,12 +143,12 @@ func (c *controller) ListSnapshots(
 	return out, nil
 }
 
-// GetCapacity says how much a new volume could be filled with today.
+// GetCapacity returns how many bytes could be written to a new volume now.
 func (c *controller) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest) (*csipb.GetCapacityResponse, error) {
 	if t := r.GetAccessibleTopology(); t != nil && t.GetSegments()[volume.TopologyPool] != c.pool.id {
 		return &csipb.GetCapacityResponse{}, nil
 	}
-	// Who asks for no mode asks about all: today's provisioner does.
+	// Capabilities without an access mode stand for all: upstream's provisioner sends them.
 	all := slices.DeleteFunc(slices.Clone(r.GetVolumeCapabilities()), func(c *csipb.VolumeCapability) bool {
 		return c.GetAccessMode().GetMode() == csipb.VolumeCapability_AccessMode_UNKNOWN
 	})
@@ -166,7 +166,7 @@ func (c *controller) GetCapacity(_ context.Context, r *csipb.GetCapacityRequest)
 	}, nil
 }
 
-// page cuts one page out of entries; tokens are positions.
+// page returns one page of entries; tokens are positions.
 func page[T any](entries []T, token string, most int32) ([]T, string, error) {
 	start := 0
 	if token != "" {
@@ -177,7 +177,7 @@ func page[T any](entries []T, token string, most int32) ([]T, string, error) {
 		}
 	}
 	if most < 0 {
-		return nil, "", status.Errorf(codes.InvalidArgument, "%d entries cannot be had", most)
+		return nil, "", status.Errorf(codes.InvalidArgument, "%d is not a number of entries", most)
 	}
 	end := len(entries)
 	if most > 0 {

@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// copyStep is how much is copied between two looks at the context.
+// copyStep is how many bytes are copied between two checks of the context.
 const copyStep = 8 << 20
 
 // copyImage fills to with the data of an image, sharing blocks where the
@@ -23,7 +23,7 @@ func copyImage(ctx context.Context, from string, to *os.File) error {
 		return fmt.Errorf("copy image: %w", err)
 	}
 	defer source.Close()
-	// What is not on the disk yet may not count as data.
+	// Data that is not on the disk yet may be reported as a hole.
 	if err := source.Sync(); err != nil {
 		return fmt.Errorf("copy image: %w", err)
 	}
@@ -40,7 +40,7 @@ func copyImage(ctx context.Context, from string, to *os.File) error {
 	return nil
 }
 
-// eachData calls do for every piece of a file that is not a hole, in steps.
+// eachData calls do for every piece of a file that is not a hole, at most copyStep bytes at once.
 func eachData(ctx context.Context, f *os.File, do func(at, length int64) error) error {
 	for at := int64(0); ; {
 		start, err := f.Seek(at, unix.SEEK_DATA)
@@ -66,8 +66,7 @@ func eachData(ctx context.Context, f *os.File, do func(at, length int64) error) 
 	}
 }
 
-// frozen runs f while no write can reach the image's filesystem, if it is
-// mounted on this host.
+// frozen calls f while the image's filesystem is frozen, if it is mounted on this host.
 func frozen(image string, f func() error) error {
 	device, err := mount.LoopFind(image)
 	if err != nil {
@@ -81,7 +80,7 @@ func frozen(image string, f func() error) error {
 		return err
 	}
 	if target == "" {
-		// A raw device: what was written to it may not be in the image yet.
+		// A raw device: data that was written to it may not be in the image yet.
 		if err := syncDevice(device); err != nil {
 			return err
 		}

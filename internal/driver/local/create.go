@@ -19,11 +19,11 @@ import (
 
 const (
 	defaultSize = 1 << 30
-	// sizeStep is the unit of sizes: a filesystem cannot use less.
+	// sizeStep is the unit of sizes in bytes: a filesystem cannot use less.
 	sizeStep  = 1 << 20
 	defaultFS = "ext4"
 	maxName   = 128
-	// reserved begins the parameters that describe the claim, not the volume.
+	// reserved is the prefix of parameters that describe the claim, not the volume.
 	reserved = "csi.storage.k8s.io/"
 )
 
@@ -35,8 +35,8 @@ type controller struct {
 	keep int64
 }
 
-// CreateVolume makes a volume, or finds the one that an equal call has made:
-// also when the source of that one is gone by now.
+// CreateVolume creates a volume, or returns the one that an equal call has created, even if its
+// source was deleted since.
 func (c *controller) CreateVolume(
 	ctx context.Context, r *csipb.CreateVolumeRequest,
 ) (*csipb.CreateVolumeResponse, error) {
@@ -58,10 +58,10 @@ func (c *controller) CreateVolume(
 		return nil, err
 	}
 	id := volumes.idOf(r.GetName())
-	there, err := c.pool.get(volumes, id)
+	existing, err := c.pool.get(volumes, id)
 	switch {
 	case err == nil:
-		return c.created(there, r)
+		return c.created(existing, r)
 	case !errors.Is(err, errMissing):
 		return nil, failure(err)
 	}
@@ -72,7 +72,7 @@ func (c *controller) CreateVolume(
 	return c.created(made, r)
 }
 
-// create makes a new volume, while its source is held.
+// create creates a new volume while its source is locked.
 func (c *controller) create(ctx context.Context, id, fsType string, r *csipb.CreateVolumeRequest) (record, error) {
 	source, release, err := c.source(ctx, r.GetVolumeContentSource())
 	if err != nil {
@@ -95,8 +95,7 @@ func (c *controller) create(ctx context.Context, id, fsType string, r *csipb.Cre
 	})
 }
 
-// created answers with a volume that exists, unless it is not what was asked
-// for.
+// created returns the answer for an existing volume, unless the request asks for another one.
 func (c *controller) created(v record, r *csipb.CreateVolumeRequest) (*csipb.CreateVolumeResponse, error) {
 	_, source := sourceOf(r.GetVolumeContentSource())
 	want := r.GetCapacityRange()
@@ -114,7 +113,7 @@ func (c *controller) describe(v record) *csipb.Volume {
 	return &csipb.Volume{VolumeId: v.ID, CapacityBytes: v.Size, AccessibleTopology: []*csipb.Topology{c.pool.topology()}}
 }
 
-// topology is the segment of all nodes that reach the pool.
+// topology returns the segment of all nodes that can use the pool.
 func (p *pool) topology() *csipb.Topology {
 	return &csipb.Topology{Segments: map[string]string{volume.TopologyPool: p.id}}
 }
@@ -126,12 +125,12 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkParameters refuses what this driver does not know: a parameter that is
-// misspelt in a class must not be passed over in silence.
+// checkParameters refuses unknown parameters: a misspelt one in a class must not be ignored
+// silently.
 func checkParameters(all map[string]string) error {
 	for key := range all {
-		// The old name of the filesystem type comes as a parameter too (S1-026);
-		// what counts is the capability.
+		// The older key of the filesystem type is passed as a parameter, too (S1-026); the
+		// capability counts.
 		if !strings.HasPrefix(key, reserved) && !strings.EqualFold(key, "fstype") {
 			return status.Errorf(codes.InvalidArgument,
 				"parameter %.128q is not known; this driver has none, take it out of the class", key)
@@ -140,7 +139,7 @@ func checkParameters(all map[string]string) error {
 	return nil
 }
 
-// checkCapabilities refuses what one host's files cannot be, and returns the
+// checkCapabilities refuses capabilities that files of one host cannot have, and returns the
 // filesystem's type; "" for raw block.
 func checkCapabilities(all []*csipb.VolumeCapability) (string, error) {
 	if len(all) == 0 {
@@ -187,7 +186,7 @@ func (c *controller) checkTopology(r *csipb.TopologyRequirement) error {
 		"this driver makes volumes in pool %s only, which is not among the requested ones", c.pool.id)
 }
 
-// sourceOf returns the kind and the id of a source; "" when there is none.
+// sourceOf returns the kind and the id of a source; "" if there is none.
 func sourceOf(s *csipb.VolumeContentSource) (kind, string) {
 	if s.GetSnapshot() != nil {
 		return snapshots, s.GetSnapshot().GetSnapshotId()
@@ -195,9 +194,8 @@ func sourceOf(s *csipb.VolumeContentSource) (kind, string) {
 	return volumes, s.GetVolume().GetVolumeId()
 }
 
-// source takes the volume or snapshot that the new volume starts as. A volume
-// is held alone, so that it is neither mounted nor grown nor frozen twice while
-// it is copied.
+// source locks the volume or snapshot that the new volume is a copy of. A volume is locked
+// exclusively, so that it is not mounted, expanded or frozen a second time while it is copied.
 func (c *controller) source(ctx context.Context, s *csipb.VolumeContentSource) (record, func(), error) {
 	if s == nil {
 		return record{}, func() {}, nil
@@ -213,8 +211,8 @@ func (c *controller) source(ctx context.Context, s *csipb.VolumeContentSource) (
 	return c.pool.hold(ctx, k, id, how, holdLimit)
 }
 
-// size chooses a size within the range that the filesystem and the source can
-// have and the pool's disk could ever hold.
+// size chooses a size that the filesystem, the source and the disk allow within the requested
+// range.
 func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if err := checkRange(r); err != nil {
@@ -228,7 +226,7 @@ func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) 
 		return 0, status.Errorf(codes.OutOfRange, "%d bytes are less than the %d of source %s; ask for as many", required,
 			source.Size, source.ID)
 	}
-	// A volume of no bytes would be one that nothing can be done with.
+	// A volume of zero bytes would be of no use.
 	size = max(size, source.Size, sizeStep)
 	if fsType != "" {
 		smallest, err := smallestFS(fsType)
@@ -238,7 +236,7 @@ func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) 
 		size = max(size, smallest)
 	}
 	if size > math.MaxInt64-sizeStep {
-		return 0, status.Errorf(codes.OutOfRange, "%d bytes cannot be had; ask for less", size)
+		return 0, status.Errorf(codes.OutOfRange, "%d bytes are not possible; ask for less", size)
 	}
 	size = (size + sizeStep - 1) / sizeStep * sizeStep
 	if size > orNone(limit) {
@@ -248,8 +246,8 @@ func (c *controller) size(r *csipb.CapacityRange, fsType string, source record) 
 	return size, c.checkRoom(size)
 }
 
-// smallestFS is the least size of a filesystem that can grow: the kernel does
-// not resize btrfs to less than 256 MiB, not even to the size that it has.
+// smallestFS returns the smallest size of a filesystem that can be expanded: the kernel does not
+// resize btrfs to less than 256 MiB, not even to the size that it has.
 func smallestFS(fsType string) (int64, error) {
 	smallest, err := mount.SmallestFS(fsType)
 	if fsType == "btrfs" {
@@ -266,7 +264,7 @@ func checkRange(r *csipb.CapacityRange) error {
 	return nil
 }
 
-// orNone returns a limit as a number: 0 is no limit.
+// orNone returns a limit, or the largest number for 0, which is no limit.
 func orNone(limit int64) int64 {
 	if limit == 0 {
 		return math.MaxInt64
@@ -274,8 +272,8 @@ func orNone(limit int64) int64 {
 	return limit
 }
 
-// checkRoom refuses what the pool's disk could not hold even if it were empty.
-// Images are sparse, so that the free space says little.
+// checkRoom refuses a size that exceeds the whole disk. Images are sparse, so that the free space
+// says little.
 func (c *controller) checkRoom(size int64) error {
 	usage, err := mount.Stat(c.pool.dir)
 	if err != nil {
@@ -288,8 +286,8 @@ func (c *controller) checkRoom(size int64) error {
 	return nil
 }
 
-// checkSpare refuses whatever is new when the rest of the disk is not for
-// volumes. What is there may still grow, shrink and go.
+// checkSpare refuses new volumes and snapshots while the free space of the disk is reserved for
+// others. Existing ones may still be expanded and deleted.
 func (c *controller) checkSpare() error {
 	usage, err := mount.Stat(c.pool.dir)
 	if err != nil {
@@ -303,7 +301,7 @@ func (c *controller) checkSpare() error {
 	return nil
 }
 
-// fill copies a source that is held, as it is at one moment.
+// fill copies a locked source as it is at one moment.
 func (c *controller) fill(ctx context.Context, image *os.File, source record) error {
 	switch {
 	case source.ID == "":
@@ -311,7 +309,7 @@ func (c *controller) fill(ctx context.Context, image *os.File, source record) er
 	case snapshots.checkID(source.ID) == nil:
 		return copyImage(ctx, c.pool.image(snapshots, source.ID), image)
 	case c.pool.formatting(source.ID):
-		return nil // never mounted: there is nothing in it
+		return nil // it was never mounted, so it is empty
 	default:
 		from := c.pool.image(volumes, source.ID)
 		return frozen(from, func() error { return copyImage(ctx, from, image) })
@@ -332,9 +330,8 @@ func (c *controller) DeleteVolume(
 			if v.Node != "" {
 				return publishedTo(v)
 			}
-			// A device that a killed driver has left serves nobody: the
-			// volume is published to no node.
-			return c.pool.giveBack(ctx, v.ID)
+			// The volume is published to no node, so its device, if any, was left by a killed driver.
+			return c.pool.detach(ctx, v.ID)
 		})
 	}
 	if err != nil && !errors.Is(err, errMissing) && !errors.Is(err, errID) {
@@ -343,8 +340,7 @@ func (c *controller) DeleteVolume(
 	return &csipb.DeleteVolumeResponse{}, nil
 }
 
-// ControllerExpandVolume makes a volume larger; the node fits the device and
-// the filesystem to it.
+// ControllerExpandVolume expands a volume; the node expands the device and the filesystem.
 func (c *controller) ControllerExpandVolume(
 	ctx context.Context, r *csipb.ControllerExpandVolumeRequest,
 ) (*csipb.ControllerExpandVolumeResponse, error) {

@@ -17,19 +17,18 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// detachLimit is how long a device may stay open after its last use: programs
-// that look at every device hold it for moments.
+// detachLimit is how long a device may stay open after its last use: programs that scan all devices
+// open it for moments.
 const detachLimit = 2 * time.Second
 
-// attach makes the device of a volume that is held appear, in its size of
-// today.
+// attach creates the loop device of a locked volume, in the volume's current size.
 func (p *pool) attach(v record) (string, error) {
 	device, err := mount.LoopAttach(p.image(volumes, v.ID), false)
 	if err != nil {
 		return "", err
 	}
-	// The kernel takes such a device away as soon as nobody has it open, and a
-	// bind mount of its node does not hold it.
+	// The kernel removes a device with autoclear as soon as nobody has it open, and a bind mount of
+	// its node does not keep it open.
 	flag, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(device), "loop/autoclear"))
 	if err != nil {
 		return "", fmt.Errorf("look at %s: %w", device, err)
@@ -44,9 +43,8 @@ func stillOpen(id, device string) error {
 	return status.Errorf(codes.FailedPrecondition, "volume %s: a process still has %s open; end that first", id, device)
 }
 
-// giveBack detaches the device of a volume that is held; an error if something
-// still shows it or has it open.
-func (p *pool) giveBack(ctx context.Context, id string) error {
+// detach detaches the device of a locked volume. It fails if the device is mounted or open.
+func (p *pool) detach(ctx context.Context, id string) error {
 	image := p.image(volumes, id)
 	device, err := mount.LoopFind(image)
 	if err != nil || device == "" {
@@ -72,8 +70,8 @@ func (p *pool) giveBack(ctx context.Context, id string) error {
 	return err
 }
 
-// explain adds to an error of a filesystem's program what that program cannot
-// know: its device fails to write when the disk of the pool is full.
+// explain adds the cause to an error of a filesystem tool that cannot know it: writes to the device
+// fail when the disk of the pool is full.
 func (p *pool) explain(err error) error {
 	const next = 1 << 20
 	if u, statErr := mount.Stat(p.dir); statErr == nil && u.Available < next {
@@ -82,8 +80,8 @@ func (p *pool) explain(err error) error {
 	return err
 }
 
-// byHand adds to an error that needs a person how one reaches the filesystem: its
-// device is given back. As long as the lock is held no driver uses the volume.
+// byHand detaches the device and adds to an ErrNeedsPerson how a person reaches the filesystem.
+// While the person holds the lock, no driver uses the volume.
 func (p *pool) byHand(v record, err error) error {
 	if !errors.Is(err, mount.ErrNeedsPerson) {
 		return err
@@ -93,7 +91,7 @@ func (p *pool) byHand(v record, err error) error {
 		mount.ErrNeedsPerson, image, image)
 }
 
-// mountedAt returns a path where a device's filesystem can be reached, or "".
+// mountedAt returns a path at which a device's filesystem can be reached, or "".
 func mountedAt(device string) (string, error) {
 	points, err := mount.Below("/")
 	if err != nil {
@@ -103,7 +101,7 @@ func mountedAt(device string) (string, error) {
 		if p.Source != device {
 			continue
 		}
-		// Something else may be mounted over it.
+		// The mount may be hidden by another one.
 		if top, _, err := mount.At(p.Path); err != nil || top.Source == device {
 			return p.Path, err
 		}
@@ -111,8 +109,7 @@ func mountedAt(device string) (string, error) {
 	return "", nil
 }
 
-// shownAt returns a path that shows the device, its filesystem or the device
-// itself, or "".
+// shownAt returns a path at which the device's filesystem or the device itself is mounted, or "".
 func shownAt(device string, except ...string) (string, error) {
 	points, err := mount.Below("/")
 	if err != nil {
@@ -132,9 +129,9 @@ func shows(p mount.Point, device string) bool {
 	return device != "" && (p.Source == device || p.Type == "devtmpfs" && p.Root == device[len("/dev"):])
 }
 
-// notOurs refuses to take away a mount at path that is not of the volume with
-// that device; device is "" when it has none.
-func notOurs(v record, device, path string) error {
+// checkOurs fails unless the mount at path is of the volume with that device; device is "" if the
+// volume has none.
+func checkOurs(v record, device, path string) error {
 	at, mounted, err := mount.At(path)
 	if err != nil || !mounted || shows(at, device) {
 		return err
@@ -154,8 +151,8 @@ func syncDevice(device string) error {
 	return nil
 }
 
-// readOnly says whether a device refuses writes; setReadOnly has it do so. A
-// bind mount that is read-only keeps nobody from writing to a device.
+// readOnly says whether a device refuses writes; setReadOnly sets that. A read-only bind mount does
+// not prevent writes to a device.
 func readOnly(device string) (bool, error) {
 	f, err := os.Open(device)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package local is the bundled CSI driver: filesystems and raw block volumes
-// of a hard size limit, on sparse files of one host. It is a real driver behind
-// a real socket, and an example for authors of others.
+// Package local is the bundled CSI driver. Its volumes are sparse files of one host: filesystems
+// and raw block volumes with a hard size limit. It is a real driver behind a real socket, and an
+// example for authors of others.
 //
 // A pool is a directory:
 //
@@ -11,18 +11,16 @@
 //	snapshots/ID/        volume.json and disk.img
 //	volumes/.new-*       what is being made or deleted; a rename makes it a volume
 //
-// Several drivers, one for each node agent on the host, share a pool; two for
-// one node are refused. A volume either exists whole or not at all, whenever a
-// driver is killed: it is made under another name, synced and renamed. Its id
-// follows from its name, so that a repeated CreateVolume finds what the first
-// one made. Its size is that of its image. What is mounted is asked of the
-// kernel, never remembered.
+// Several drivers, one for each node agent on the host, share a pool; two for one node are refused.
+// A volume exists wholly or not at all, whenever a driver is killed: it is created under another
+// name, synced and renamed. Its id follows from its name, so that a repeated CreateVolume finds the
+// first one's result. Its size is that of its image. What is mounted is read from the kernel, never
+// stored.
 //
-// One operation at a time holds a volume, by a lock of its image that all
-// drivers see: no second loop device appears over an image, no volume is
-// mounted, grown or deleted while it is copied. Only the fence, to which node a
-// volume is published, and a deletion also take the lock of the pool.
+// One operation at a time locks a volume, by a lock of its image that all drivers respect: an image
+// never has two loop devices, and no volume is mounted, expanded or deleted while it is copied.
+// Only deletion and the fence, which says to which node a volume is published, also lock the pool.
 //
-// A filesystem is made on a volume of nothing but zeros; a file says so
-// meanwhile, and whoever finds it later begins again.
+// A filesystem is only made on a volume that contains nothing but zeros. A marker file exists
+// meanwhile; a driver that finds it later starts anew.
 package local

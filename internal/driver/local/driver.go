@@ -14,26 +14,26 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Options says where one instance of the driver works.
+// Options configure one instance of the driver.
 type Options struct {
-	// NodeID is the driver's name of this node.
+	// NodeID is the driver's id of this node.
 	NodeID string
-	// PoolDir holds the volumes; several instances on a host may share it.
+	// PoolDir is the directory of the volumes; several instances on a host may share it.
 	PoolDir string
-	// Keep is how many bytes of the pool's disk no new volume or snapshot may
-	// take: others that are on it need them.
+	// Keep is how many bytes of the pool's disk are reserved for other users of the disk: no new
+	// volume or snapshot is created when less is free.
 	Keep int64
 	// Endpoint is the path of the CSI socket.
 	Endpoint string
-	// RegistrationSocket is the path of the socket that announces the driver
-	// to a node agent; empty for none.
+	// RegistrationSocket is the path of the socket by which the driver registers with a node agent;
+	// empty if it does not.
 	RegistrationSocket string
-	// Log receives what is worth telling.
+	// Log is the log of the driver.
 	Log *slog.Logger
 }
 
-// Serve answers CSI calls until ctx ends; calls under way are finished first.
-// Volumes stay mounted.
+// Serve answers CSI calls until ctx ends, and then finishes the calls in flight. Volumes stay
+// mounted. It may be called again.
 func Serve(ctx context.Context, o Options) error {
 	p, err := openPool(o.PoolDir, o.NodeID)
 	if err != nil {
@@ -41,7 +41,7 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer p.close()
 	if err := p.sweep(); err != nil {
-		// One thing that cannot be deleted must not keep all volumes away.
+		// A leftover that cannot be deleted must not make all volumes unavailable.
 		o.Log.Warn("garbage stays in the pool", "driver", volume.LocalDriver, "pool", o.PoolDir, "err", err)
 	}
 	if err := thawAll(ctx, p); err != nil {
@@ -65,8 +65,8 @@ type listener struct {
 	socket string
 }
 
-// serveAll serves in order, so that the driver answers before it is announced,
-// and stops in the reverse order.
+// serveAll starts the servers in order, so that the driver answers before it is registered, and
+// stops them in the reverse order.
 func serveAll(ctx context.Context, all []listener) error {
 	failed := make(chan error, len(all))
 	var started []listener
@@ -92,7 +92,7 @@ func serveAll(ctx context.Context, all []listener) error {
 	return err
 }
 
-// registrar answers a node agent that found the registration socket.
+// registrar answers the node agent at the registration socket.
 type registrar struct {
 	registration.UnimplementedRegistrationServer
 	endpoint string

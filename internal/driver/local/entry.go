@@ -14,17 +14,16 @@ import (
 )
 
 const (
-	// holdLimit is how long an operation waits for another one on the same
-	// volume. Copies take longer; who waits for one is told to come again.
+	// holdLimit is how long an operation waits for another one on the same volume. Copies take
+	// longer; a call that waits for one fails and has to be repeated.
 	holdLimit = 10 * time.Second
-	// lookEvery is the time between two looks at something that ends soon.
-	lookEvery = 10 * time.Millisecond
+	// pollInterval is the interval at which a lock is tried.
+	pollInterval = 10 * time.Millisecond
 )
 
-// hold takes a volume or snapshot for one operation, in all processes; several
-// may hold it if all of them share it. It waits for others until the limit, and
-// returns what is kept of it now. Who holds it may lock the pool, never the
-// other way round.
+// hold locks a volume or snapshot for one operation, across all processes; operations with shared
+// locks may overlap. It waits for others until the limit, and returns the record as it is then. A
+// holder may lock the pool; the holder of the pool's lock must not call hold.
 func (p *pool) hold(ctx context.Context, k kind, id string, how int, limit time.Duration) (record, func(), error) {
 	for {
 		r, err := p.get(k, id)
@@ -33,7 +32,7 @@ func (p *pool) hold(ctx context.Context, k kind, id string, how int, limit time.
 		}
 		f, err := os.OpenFile(p.image(k, id), os.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 		if errors.Is(err, os.ErrNotExist) {
-			continue // deleted in between, which get will say
+			continue // it was deleted meanwhile, as get will report
 		}
 		if err != nil {
 			return r, nil, fmt.Errorf("lock %s: %w", id, err)
@@ -48,7 +47,7 @@ func (p *pool) hold(ctx context.Context, k kind, id string, how int, limit time.
 		if err != nil {
 			return r, nil, errors.Join(fmt.Errorf("lock %s: %w", id, err), f.Close())
 		}
-		// While we waited, it may have been deleted and made again, or grown.
+		// Meanwhile it may have been deleted and created anew, or expanded.
 		if r, err = p.get(k, id); err == nil && !sameFile(f, p.image(k, id)) {
 			_ = f.Close()
 			continue
@@ -69,15 +68,15 @@ func sameFile(f *os.File, path string) bool {
 	return err == nil && os.SameFile(a, b)
 }
 
-// until looks again and again until f says that it is done; errBusy when that
-// takes longer than the limit.
+// until calls f repeatedly until it returns true or an error; errBusy if that takes longer than the
+// limit.
 func until(ctx context.Context, limit time.Duration, f func() (bool, error)) error {
 	if done, err := f(); done || err != nil {
 		return err
 	}
 	end := time.NewTimer(limit)
 	defer end.Stop()
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -93,14 +92,14 @@ func until(ctx context.Context, limit time.Duration, f func() (bool, error)) err
 	}
 }
 
-// add makes r and its image, filled by fill, appear at once. When an entry of
-// that id has appeared meanwhile, that one is returned.
+// add creates the entry r with an image that fill writes, atomically. If an entry with the id has
+// appeared meanwhile, that one is returned.
 func (p *pool) add(ctx context.Context, k kind, r record, fill func(image *os.File) error) (record, error) {
 	dir, image, err := p.begin(k)
 	if err != nil {
 		return r, fmt.Errorf("make %s: %w", r.ID, err)
 	}
-	// Locked until here, so that nobody sweeps it.
+	// It is locked until here, so that sweep does not delete it.
 	defer image.Close()
 	if err := finish(dir, image, r, fill); err != nil {
 		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
@@ -110,14 +109,14 @@ func (p *pool) add(ctx context.Context, k kind, r record, fill func(image *os.Fi
 		return r, errors.Join(err, removeEntry(dir))
 	}
 	defer unlock()
-	// Who has given up may have deleted the volume, or asked another driver
-	// for it: nothing may appear after that.
+	// A caller that has stopped waiting may have deleted the volume, or created it elsewhere:
+	// nothing may appear after that.
 	if err := ctx.Err(); err != nil {
 		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
 	}
-	there, err := p.get(k, r.ID)
+	existing, err := p.get(k, r.ID)
 	if !errors.Is(err, errMissing) {
-		return there, errors.Join(err, removeEntry(dir))
+		return existing, errors.Join(err, removeEntry(dir))
 	}
 	if err := os.Rename(dir, p.path(k, r.ID)); err != nil {
 		return r, errors.Join(fmt.Errorf("make %s: %w", r.ID, err), removeEntry(dir))
@@ -125,9 +124,8 @@ func (p *pool) add(ctx context.Context, k kind, r record, fill func(image *os.Fi
 	return r, durable.Sync(filepath.Join(p.dir, string(k)))
 }
 
-// begin makes a new directory with an empty image that is locked until it is
-// closed. The pool is locked meanwhile: a sweep sees nothing, or what is
-// locked.
+// begin creates a new directory with an empty image that is locked until it is closed. The pool is
+// locked meanwhile, so that a sweep sees either nothing or a locked image.
 func (p *pool) begin(k kind) (string, *os.File, error) {
 	unlock, err := p.lock()
 	if err != nil {
@@ -148,7 +146,7 @@ func (p *pool) begin(k kind) (string, *os.File, error) {
 	return dir, image, nil
 }
 
-// finish fills the image and brings it to the size of r, and syncs all.
+// finish writes the image, sets its size to that of r, and syncs everything.
 func finish(dir string, image *os.File, r record, fill func(image *os.File) error) error {
 	if err := fill(image); err != nil {
 		return err
@@ -157,7 +155,7 @@ func finish(dir string, image *os.File, r record, fill func(image *os.File) erro
 	if err != nil {
 		return err
 	}
-	// Cutting a copy would destroy the filesystem in it.
+	// Truncating a copy would destroy its filesystem.
 	if info.Size() > r.Size {
 		return fmt.Errorf("the copy has %d bytes, more than the %d there should be", info.Size(), r.Size)
 	}
@@ -170,7 +168,7 @@ func finish(dir string, image *os.File, r record, fill func(image *os.File) erro
 	return durable.WriteJSON(filepath.Join(dir, recordFile), r)
 }
 
-// publish makes a node the only one that may use a volume.
+// publish reserves a volume for a node.
 func (p *pool) publish(id, node string) error {
 	unlock, err := p.lock()
 	if err != nil {
@@ -187,7 +185,7 @@ func (p *pool) publish(id, node string) error {
 	return durable.WriteFile(filepath.Join(p.path(volumes, id), nodeFile), []byte(node))
 }
 
-// unpublish takes a volume from a node; from any if node is "".
+// unpublish ends the reservation for a node; for any node if node is "".
 func (p *pool) unpublish(id, node string) error {
 	unlock, err := p.lock()
 	if err != nil {
@@ -201,7 +199,7 @@ func (p *pool) unpublish(id, node string) error {
 	return durable.Remove(filepath.Join(p.path(volumes, id), nodeFile))
 }
 
-// grow makes the image of a volume larger, never smaller. The caller holds it.
+// grow expands the image of a volume, and never shrinks it. The caller holds the volume.
 func (p *pool) grow(id string, size int64) error {
 	image, err := os.OpenFile(p.image(volumes, id), os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -218,9 +216,8 @@ func (p *pool) grow(id string, size int64) error {
 	return nil
 }
 
-// remove deletes an id that the caller holds if check agrees. The rename comes
-// first: a driver that is killed in between leaves garbage that sweep takes,
-// not half a volume.
+// remove deletes an entry that the caller holds, if check agrees. The rename comes first: a driver
+// that is killed after it leaves garbage for sweep, not half a volume.
 func (p *pool) remove(k kind, id string, check func(record) error) error {
 	unlock, err := p.lock()
 	if err != nil {
@@ -234,18 +231,18 @@ func (p *pool) remove(k kind, id string, check func(record) error) error {
 	if err := check(r); err != nil {
 		return err
 	}
-	gone := filepath.Join(p.dir, string(k), ".new-gone-"+id)
-	// A driver that was killed may have left one of the same id.
-	if err := removeEntry(gone); err != nil {
+	garbage := filepath.Join(p.dir, string(k), ".new-gone-"+id)
+	// A killed driver may have left one with the same id.
+	if err := removeEntry(garbage); err != nil {
 		return fmt.Errorf("delete %s: %w", id, err)
 	}
-	if err := os.Rename(p.path(k, id), gone); err != nil {
+	if err := os.Rename(p.path(k, id), garbage); err != nil {
 		return fmt.Errorf("delete %s: %w", id, err)
 	}
 	if err := durable.Sync(filepath.Join(p.dir, string(k))); err != nil {
 		return err
 	}
-	if err := removeEntry(gone); err != nil {
+	if err := removeEntry(garbage); err != nil {
 		return fmt.Errorf("delete %s: %w", id, err)
 	}
 	return nil

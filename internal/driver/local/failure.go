@@ -11,8 +11,8 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// failure gives an error of the pool or the kernel its gRPC code and, where
-// the error does not say it, the next step.
+// failure returns an error of the pool or the kernel with its gRPC code and, if the error does not
+// say it, with the next step.
 func failure(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err

@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// formatting says whether a filesystem was being made on a volume when the
-// driver was killed. Such a volume was never mounted since.
+// formatting says whether the driver was killed while a filesystem was being made on a volume. Such
+// a volume has not been mounted since.
 func (p *pool) formatting(id string) bool {
 	_, err := os.Lstat(p.formattingPath(id))
 	return err == nil
@@ -29,7 +29,7 @@ func (p *pool) formattingPath(id string) string {
 	return filepath.Join(p.path(volumes, id), formattingFile)
 }
 
-// restartFormat makes a volume blank again whose filesystem was not finished.
+// restartFormat erases a volume whose filesystem was not finished.
 func (p *pool) restartFormat(ctx context.Context, v record) error {
 	if !p.formatting(v.ID) {
 		return nil
@@ -40,7 +40,7 @@ func (p *pool) restartFormat(ctx context.Context, v record) error {
 		return err
 	}
 	if device != "" {
-		// The program may have outlived the driver that has started it.
+		// mkfs may have survived the driver that has started it.
 		f, err := os.OpenFile(device, os.O_RDWR|unix.O_EXCL|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.EBUSY) {
 			return fmt.Errorf("format %s: %w", v.ID, errBusy)
@@ -51,7 +51,7 @@ func (p *pool) restartFormat(ctx context.Context, v record) error {
 		if err != nil {
 			return fmt.Errorf("format %s: %w", v.ID, err)
 		}
-		if err := p.giveBack(ctx, v.ID); err != nil {
+		if err := p.detach(ctx, v.ID); err != nil {
 			return err
 		}
 	}
@@ -61,16 +61,15 @@ func (p *pool) restartFormat(ctx context.Context, v record) error {
 	return nil
 }
 
-// format makes a filesystem on a volume that is blank, beyond doubt: no
-// program knows all that may be on a device, and one that cannot read it finds
-// nothing.
+// format makes a filesystem on a volume that contains nothing but zeros. Probing is not enough: no
+// tool knows every format, and a tool that cannot read a device finds nothing.
 func (p *pool) format(ctx context.Context, v record, device, fsType string) error {
 	has, err := mount.Probe(ctx, device)
 	if err != nil {
 		return err
 	}
 	if has != "" {
-		// Nothing to do, or the error that says what is there.
+		// This does nothing, or returns the error that names the content.
 		return mount.Format(ctx, device, fsType)
 	}
 	if err := syncDevice(device); err != nil {
@@ -117,14 +116,13 @@ func isBlank(ctx context.Context, image string) (bool, error) {
 	return blank, err
 }
 
-// The superblock of btrfs is at 64 KiB; where its log begins is at byte 0x60 of
-// it, 0 when there is none (Linux, include/uapi/linux/btrfs_tree.h).
+// The superblock of btrfs is at 64 KiB. Its byte 0x60 is the address of its log, 0 if there is none
+// (Linux, include/uapi/linux/btrfs_tree.h).
 const btrfsLogRoot = 64<<10 + 0x60
 
-// distinguish gives a copy an identity of its own where two filesystems with
-// one identity cannot be mounted on one host: btrfs before Linux 6.7. A log
-// that was not played back would be lost by that; such a copy keeps the
-// identity.
+// distinguish gives a copy its own filesystem id where two filesystems with one id cannot be
+// mounted on one host: btrfs before Linux 6.7. That would lose a log that was not replayed; a copy
+// with such a log keeps the id.
 func distinguish(ctx context.Context, image, fsType string) error {
 	if fsType != "btrfs" {
 		return nil

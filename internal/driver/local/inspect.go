@@ -12,11 +12,10 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// Inspection reads what drivers keep in a pool, beside any that serves it. It
-// changes nothing.
+// Inspection reads a pool, also while drivers serve it. It changes nothing.
 type Inspection struct{ pool pool }
 
-// Inspect returns the inspection of a pool that has been served.
+// Inspect returns the Inspection of an existing pool.
 func Inspect(dir string) (*Inspection, error) {
 	var about struct {
 		ID string `json:"id"`
@@ -27,7 +26,7 @@ func Inspect(dir string) (*Inspection, error) {
 	return &Inspection{pool{dir: dir, id: about.ID}}, nil
 }
 
-// Name returns the name that a volume was asked for by, "" if nothing says it.
+// Name returns the name with which a volume was created; "" if it is not known.
 func (i *Inspection) Name(id string) string {
 	r, err := i.pool.get(volumes, id)
 	if err != nil || volumes.idOf(r.Name) != id {
@@ -36,9 +35,8 @@ func (i *Inspection) Name(id string) string {
 	return r.Name
 }
 
-// Contents looks what is on a volume: the type of its filesystem, if it is one
-// that this driver makes, or whether nothing was ever written. An error says that
-// nobody can tell.
+// Contents returns the type of a volume's filesystem, if this driver can make it, or whether
+// nothing was ever written to the volume. An error says that this is not known.
 func (i *Inspection) Contents(ctx context.Context, id string) (fsType string, blank bool, err error) {
 	if _, err := i.pool.get(volumes, id); err != nil {
 		return "", false, err
@@ -63,7 +61,7 @@ func (i *Inspection) Contents(ctx context.Context, id string) (fsType string, bl
 	if err != nil || info.Size() == 0 {
 		return "", err == nil, err
 	}
-	// The image is sparse: what was never written is a hole.
+	// The image is sparse: blocks that were never written are holes.
 	_, err = unix.Seek(int(f.Fd()), 0, unix.SEEK_DATA)
 	if errors.Is(err, unix.ENXIO) {
 		return "", true, nil

@@ -21,8 +21,8 @@ type node struct {
 	id   string
 }
 
-// thawAll lets filesystems go that a killed driver has left frozen. What
-// another driver is copying is held, and stays frozen.
+// thawAll thaws filesystems that a killed driver has left frozen. A volume that another driver is
+// copying is locked and stays frozen.
 func thawAll(ctx context.Context, p *pool) error {
 	all, err := p.list(volumes)
 	if err != nil {
@@ -45,7 +45,7 @@ func thawAll(ctx context.Context, p *pool) error {
 	return nil
 }
 
-// mine holds a volume that is published to this node.
+// mine locks a volume that is published to this node.
 func (n *node) mine(ctx context.Context, id string) (record, func(), error) {
 	v, release, err := n.pool.hold(ctx, volumes, id, unix.LOCK_EX, holdLimit)
 	if err != nil {
@@ -59,8 +59,8 @@ func (n *node) mine(ctx context.Context, id string) (record, func(), error) {
 	return v, release, nil
 }
 
-// NodeStageVolume makes the volume's device appear and mounts its filesystem,
-// made first if the device is blank.
+// NodeStageVolume creates the volume's device and mounts its filesystem, which is made if the
+// device is blank.
 func (n *node) NodeStageVolume(
 	ctx context.Context, r *csipb.NodeStageVolumeRequest,
 ) (*csipb.NodeStageVolumeResponse, error) {
@@ -90,8 +90,8 @@ func (n *node) NodeStageVolume(
 	return &csipb.NodeStageVolumeResponse{}, nil
 }
 
-// stageBlock makes the device appear. From now on nobody knows what is on it:
-// what was left of a filesystem is no reason to begin again.
+// stageBlock creates the device. From now on its content is unknown, so an unfinished filesystem is
+// no longer a reason to erase it.
 func (n *node) stageBlock(v record) error {
 	if err := durable.Remove(n.pool.formattingPath(v.ID)); err != nil {
 		return err
@@ -124,8 +124,8 @@ func (n *node) stageFilesystem(ctx context.Context, v record, fsType string, r *
 	return nil
 }
 
-// mountNew mounts at a staging path where nothing is; what it makes for that
-// goes again when it fails.
+// mountNew mounts at a staging path where nothing is mounted; it removes what it has created if it
+// fails.
 func (n *node) mountNew(ctx context.Context, v record, device, fsType string, r *csipb.NodeStageVolumeRequest) error {
 	made, err := mount.MakeDir(r.GetStagingTargetPath())
 	if err == nil {
@@ -153,7 +153,7 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 		}
 	}
 	if fsType == "xfs" {
-		// A clone has the identity of its source; both are of use at once.
+		// A clone has the UUID of its source; both may be mounted at the same time.
 		options = append(slices.Clone(options), "nouuid")
 	}
 	if err := mount.Device(ctx, device, target, fsType, options); err != nil {
@@ -162,8 +162,7 @@ func (n *node) mountAt(ctx context.Context, v record, device, fsType string, r *
 	if readOnly {
 		return nil
 	}
-	// The volume may have grown while it was not mounted, or be a copy of a
-	// smaller one.
+	// The volume may have been expanded while it was not mounted, or be a copy of a smaller one.
 	if err := mount.Grow(ctx, device, target, fsType); err != nil && !errors.Is(err, mount.ErrGrowLater) {
 		return errors.Join(err, mount.Unmount(target))
 	}
@@ -185,7 +184,7 @@ func (n *node) NodeUnstageVolume(
 		return nil, failure(err)
 	}
 	defer release()
-	if err := n.takeAway(v, r.GetStagingTargetPath()); err != nil {
+	if err := n.unmount(v, r.GetStagingTargetPath()); err != nil {
 		return nil, failure(err)
 	}
 	if err := n.release(ctx, v); err != nil {
@@ -194,9 +193,8 @@ func (n *node) NodeUnstageVolume(
 	return &csipb.NodeUnstageVolumeResponse{}, nil
 }
 
-// release gives the device back unless something still shows it: a node of this
-// host that is taken for dead may do so. Its own unstaging, or the deletion of
-// the volume, gives it back then.
+// release detaches the device unless it is still mounted: by a node of this host that counts as
+// dead, for example. Then the unstage on that node, or the deletion of the volume, detaches it.
 func (n *node) release(ctx context.Context, v record) error {
 	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
 	if err != nil || device == "" {
@@ -205,23 +203,23 @@ func (n *node) release(ctx context.Context, v record) error {
 	if at, err := shownAt(device); err != nil || at != "" {
 		return err
 	}
-	return n.pool.giveBack(ctx, v.ID)
+	return n.pool.detach(ctx, v.ID)
 }
 
-// takeAway unmounts the volume at path, and nothing but that volume.
-func (n *node) takeAway(v record, path string) error {
+// unmount unmounts the volume at path. It fails if something else is mounted there.
+func (n *node) unmount(v record, path string) error {
 	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
 	if err != nil {
 		return err
 	}
-	if err := notOurs(v, device, path); err != nil {
+	if err := checkOurs(v, device, path); err != nil {
 		return err
 	}
 	return mount.Unmount(path)
 }
 
-// NodeExpandVolume fits the device and the filesystem to the volume's size
-// while they are in use.
+// NodeExpandVolume expands the device and the filesystem to the volume's size while they are in
+// use.
 func (n *node) NodeExpandVolume(
 	ctx context.Context, r *csipb.NodeExpandVolumeRequest,
 ) (*csipb.NodeExpandVolumeResponse, error) {
@@ -247,8 +245,7 @@ func (n *node) NodeExpandVolume(
 	return &csipb.NodeExpandVolumeResponse{CapacityBytes: v.Size}, nil
 }
 
-// fit brings the device of a volume that is held to the volume's size, and
-// the filesystem at the path.
+// fit expands the device of a locked volume to the volume's size, and the filesystem at the path.
 func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeRequest) error {
 	device, err := mount.LoopFind(n.pool.image(volumes, v.ID))
 	if err != nil {
@@ -258,7 +255,7 @@ func (n *node) fit(ctx context.Context, v record, r *csipb.NodeExpandVolumeReque
 	if err != nil {
 		return err
 	}
-	// Where a raw device is staged there is no mount.
+	// The staging path of a raw device is not a mount point.
 	staged := r.GetVolumeCapability().GetBlock() != nil && r.GetVolumePath() == r.GetStagingTargetPath()
 	if device == "" || !shows(at, device) && !staged {
 		return notAt(v, r.GetVolumePath())
@@ -276,7 +273,7 @@ func notAt(v record, path string) error {
 	return status.Errorf(codes.NotFound, "volume %s is not at %s; stage and publish it there first", v.ID, path)
 }
 
-// NodeGetVolumeStats says how full the volume at a path is.
+// NodeGetVolumeStats returns the used and free space of the volume at a path.
 func (n *node) NodeGetVolumeStats(
 	_ context.Context, r *csipb.NodeGetVolumeStatsRequest,
 ) (*csipb.NodeGetVolumeStatsResponse, error) {
@@ -311,7 +308,7 @@ func (n *node) NodeGetVolumeStats(
 	}}, nil
 }
 
-// NodeGetInfo names the node and the pool that it reaches.
+// NodeGetInfo returns the node's id and the pool that it uses.
 func (n *node) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.NodeGetInfoResponse, error) {
 	return &csipb.NodeGetInfoResponse{NodeId: n.id, AccessibleTopology: n.pool.topology()}, nil
 }

@@ -31,26 +31,25 @@ var (
 const (
 	recordFile = "volume.json"
 	imageFile  = "disk.img"
-	// nodeFile holds the id of the node that a volume is published to. It is a
-	// file of its own so that unpublishing needs no space on a full disk.
+	// nodeFile has the id of the node that a volume is published to. It is a file of its own so
+	// that unpublishing needs no space on a full disk.
 	nodeFile = "node"
-	// formattingFile is there while a filesystem is being made.
+	// formattingFile exists while a filesystem is being made.
 	formattingFile = "formatting"
 )
 
-// maxSmall bounds the files that are read whole.
+// maxSmall is the size limit of files that are read as a whole, in bytes.
 const maxSmall = 64 << 10
 
-// pool is the directory that holds everything. Its methods are safe for use by
-// several processes.
+// pool is the directory of all volumes and snapshots. Several processes may use it concurrently.
 type pool struct {
 	dir string
 	id  string
-	// served is locked as long as this driver serves its node.
+	// served is locked while this driver serves its node.
 	served *os.File
 }
 
-// record is what is kept of a volume or a snapshot. It never changes.
+// record describes a volume or a snapshot. The file never changes.
 type record struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
@@ -59,8 +58,8 @@ type record struct {
 	// Created is the time of creation in Unix nanoseconds.
 	Created int64 `json:"created"`
 
-	// Size is the size of the image in bytes, which alone says it: no crash
-	// can make two sizes differ.
+	// Size is the size of the image in bytes. It is not stored elsewhere, so that no crash can make
+	// two sizes differ.
 	Size int64 `json:"-"`
 	// Node is the id of the node that the volume is published to, or "".
 	Node string `json:"-"`
@@ -77,10 +76,10 @@ const (
 // prefix is the first part of the ids of a kind.
 func (k kind) prefix() string { return map[kind]string{volumes: "vol-", snapshots: "snap-"}[k] }
 
-// idOf returns the id that follows from a name.
+// idOf returns the id for a name.
 func (k kind) idOf(name string) string { return k.prefix() + digest(name) }
 
-// checkID refuses whatever could lead out of the pool (CVE-2026-3864).
+// checkID refuses ids that could lead out of the pool (CVE-2026-3864).
 func (k kind) checkID(id string) error {
 	if ok, _ := regexp.MatchString(`^(vol|snap)-[0-9a-f]{32}$`, id); !ok || !strings.HasPrefix(id, k.prefix()) {
 		return fmt.Errorf("%.128q %w", id, errID)
@@ -88,14 +87,14 @@ func (k kind) checkID(id string) error {
 	return nil
 }
 
-// digest is the part of a file name that stands for a name of any length.
+// digest returns a hash of a name, for use in file names.
 func digest(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:16])
 }
 
-// openPool makes the pool if need be, takes the node for this driver and
-// deletes what a killed driver has left.
+// openPool creates the pool if needed, locks the node for this driver, and deletes what killed
+// drivers have left.
 func openPool(dir, node string) (*pool, error) {
 	if node == "" {
 		return nil, errors.New("open pool: no id for this node")
@@ -115,14 +114,14 @@ func openPool(dir, node string) (*pool, error) {
 	return p, nil
 }
 
-// servedLimit is how long a node may still be served: what a driver that was
-// killed had taken goes with the last program that it was just about to start.
+// servedLimit is how long a node may still be locked: the lock of a killed driver is held until the
+// last program that it was just starting runs.
 const servedLimit = time.Second
 
-// close lets another driver serve the node.
+// close unlocks the node for another driver.
 func (p *pool) close() { _ = p.served.Close() }
 
-// identify makes the pool known.
+// identify reads the pool's id, or creates it.
 func (p *pool) identify() error {
 	unlock, err := p.lock()
 	if err != nil {
@@ -148,8 +147,7 @@ func (p *pool) identify() error {
 	return nil
 }
 
-// serve takes the node's file. The kernel gives it back when the driver ends,
-// however it ends.
+// serve locks the node's file. The kernel unlocks it when the driver ends, however it ends.
 func (p *pool) serve(node string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), servedLimit)
 	defer cancel()
@@ -164,7 +162,7 @@ func (p *pool) serve(node string) error {
 	return nil
 }
 
-// knowsNode says whether a driver has ever served a node of that id.
+// knowsNode says whether a driver has ever served the node.
 func (p *pool) knowsNode(id string) bool {
 	_, err := os.Lstat(p.nodePath(id))
 	return err == nil
@@ -172,9 +170,8 @@ func (p *pool) knowsNode(id string) bool {
 
 func (p *pool) nodePath(id string) string { return filepath.Join(p.dir, "nodes", digest(id)) }
 
-// sweep deletes what was being made or deleted when a driver was killed. What
-// another driver is still making is locked. What it cannot delete stays, and is
-// in the error.
+// sweep deletes entries that were being created or deleted when a driver was killed. Those that
+// another driver is creating are locked. What cannot be deleted stays, and is in the error.
 func (p *pool) sweep() error {
 	unlock, err := p.lock()
 	if err != nil {
@@ -183,9 +180,9 @@ func (p *pool) sweep() error {
 	defer unlock()
 	var failed []error
 	for _, k := range []kind{volumes, snapshots} {
-		left, err := filepath.Glob(filepath.Join(p.dir, string(k), ".new-*"))
+		garbage, err := filepath.Glob(filepath.Join(p.dir, string(k), ".new-*"))
 		failed = append(failed, err)
-		for _, dir := range left {
+		for _, dir := range garbage {
 			failed = append(failed, sweepOne(dir))
 		}
 	}
@@ -203,8 +200,8 @@ func sweepOne(dir string) error {
 	return removeEntry(dir)
 }
 
-// removeEntry deletes the directory of a volume or snapshot: the files that
-// this driver makes, by name, never a tree.
+// removeEntry deletes the directory of a volume or snapshot: only the files that this driver
+// creates, by name, never a tree.
 func removeEntry(dir string) error {
 	info, err := os.Lstat(dir)
 	switch {
@@ -226,7 +223,7 @@ func removeEntry(dir string) error {
 	return nil
 }
 
-// lock takes the pool for changes, against this process too.
+// lock locks the pool for a change, also against other goroutines of this process.
 func (p *pool) lock() (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(p.dir, "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -248,12 +245,11 @@ func ignoringInterrupts(f func() error) error {
 
 func (p *pool) path(k kind, id string) string { return filepath.Join(p.dir, string(k), id) }
 
-// image returns the path of the file that holds the data.
+// image returns the path of the file with the data.
 func (p *pool) image(k kind, id string) string { return filepath.Join(p.path(k, id), imageFile) }
 
-// get returns what is kept of an id; errMissing when there is nothing. What is
-// damaged is neither there nor missing: it is never made again or deleted,
-// because it may hold data.
+// get returns the record of an id; errMissing if there is none. A damaged entry is another error:
+// it is never replaced or deleted, because it may hold data.
 func (p *pool) get(k kind, id string) (record, error) {
 	if err := k.checkID(id); err != nil {
 		return record{}, err
@@ -266,11 +262,11 @@ func (p *pool) get(k kind, id string) (record, error) {
 	}
 }
 
-// look reads an entry once; it is not settled when another one took its place
-// meanwhile: what is being deleted or made while we read it is not damaged.
+// look reads an entry once. settled is false if another entry has taken its place meanwhile: an
+// entry that is being deleted or created is not damaged.
 func (p *pool) look(k kind, id string) (r record, settled bool, err error) {
 	dir := p.path(k, id)
-	// As long as it is open, no other directory can have its inode.
+	// While it is open, no other directory can get its inode.
 	d, err := os.OpenFile(dir, os.O_RDONLY|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -312,8 +308,7 @@ func damaged(dir string, why error) error {
 		filepath.Base(dir), errDamaged, why, dir)
 }
 
-// list returns everything of a kind, ordered by id; of what is damaged the id
-// at least.
+// list returns all records of a kind, ordered by id; a damaged one has at least the id.
 func (p *pool) list(k kind) ([]record, error) {
 	entries, err := os.ReadDir(filepath.Join(p.dir, string(k)))
 	if err != nil {

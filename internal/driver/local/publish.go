@@ -13,7 +13,7 @@ import (
 	"volplane.dev/volplane/internal/mount"
 )
 
-// checkPath is mount.CheckPath, for a caller.
+// checkPath is mount.CheckPath with a gRPC error.
 func checkPath(what, path string) error {
 	if err := mount.CheckPath(what, path); err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -21,7 +21,7 @@ func checkPath(what, path string) error {
 	return nil
 }
 
-// NodePublishVolume shows the staged volume at a target path.
+// NodePublishVolume bind-mounts the staged volume at a target path.
 func (n *node) NodePublishVolume(
 	ctx context.Context, r *csipb.NodePublishVolumeRequest,
 ) (*csipb.NodePublishVolumeResponse, error) {
@@ -71,7 +71,7 @@ func checkPublish(r *csipb.NodePublishVolumeRequest) error {
 	return err
 }
 
-// publication is one showing of a staged volume that is held.
+// publication is one bind mount of a staged volume, which is locked.
 type publication struct {
 	v                               record
 	device, source, staging, target string
@@ -79,10 +79,9 @@ type publication struct {
 	mode                            csipb.VolumeCapability_AccessMode_Mode
 }
 
-// make shows the volume at the target. What it makes for that goes again when
-// it fails.
+// make bind-mounts the volume at the target. It removes what it has created if it fails.
 func (p publication) make() error {
-	there, err := p.there()
+	there, err := p.exists()
 	if err != nil || there {
 		return err
 	}
@@ -110,8 +109,8 @@ func (p publication) make() error {
 	return err
 }
 
-// nothingHidden refuses a target that is not as this driver makes it: what is
-// in it would be out of sight, and could not be removed afterwards.
+// nothingHidden refuses a target with content: the mount would hide it, and the target could not be
+// removed afterwards.
 func (p publication) nothingHidden() error {
 	info, err := os.Lstat(p.target)
 	if err != nil {
@@ -129,8 +128,8 @@ func (p publication) nothingHidden() error {
 	return nil
 }
 
-// there says whether the volume is at the target already, as it is wanted.
-func (p publication) there() (bool, error) {
+// exists says whether the volume is mounted at the target already, as requested.
+func (p publication) exists() (bool, error) {
 	at, mounted, err := mount.At(p.target)
 	if err != nil || !mounted {
 		return false, err
@@ -143,7 +142,7 @@ func (p publication) there() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// What is staged read-only is so at its targets, whatever they ask for.
+	// A volume that is staged read-only is read-only at all its targets.
 	if at.ReadOnly != (p.readOnly || !p.block && staged.ReadOnly) {
 		return false, status.Errorf(codes.AlreadyExists, "volume %s is at %s already, read-only %t; unpublish it first",
 			p.v.ID, p.target, at.ReadOnly)
@@ -151,8 +150,8 @@ func (p publication) there() (bool, error) {
 	return true, nil
 }
 
-// allowed refuses what would show nothing, or take from another target what it
-// was promised.
+// allowed refuses a mount that would show nothing, or that violates what was promised to another
+// target.
 func (p publication) allowed() error {
 	other, err := shownAt(p.device, p.staging, p.target)
 	if err != nil {
@@ -169,15 +168,15 @@ func (p publication) allowed() error {
 	if err != nil {
 		return err
 	}
-	// A bind of an empty staging directory would look like an empty volume.
+	// A bind mount of an empty staging directory would look like an empty volume.
 	if !mounted || at.Source != p.device {
 		return status.Errorf(codes.FailedPrecondition, "volume %s is not mounted at %s; stage it first", p.v.ID, p.staging)
 	}
 	return nil
 }
 
-// blockAllowed refuses the raw device of a mounted filesystem, and a device
-// that is to be writable at one target and read-only at another.
+// blockAllowed refuses the raw device of a mounted filesystem, and a device that should be writable
+// at one target and read-only at another.
 func (p publication) blockAllowed(other string) error {
 	at, err := mountedAt(p.device)
 	if err != nil {
@@ -214,7 +213,7 @@ func (n *node) NodeUnpublishVolume(
 		return nil, failure(err)
 	}
 	defer release()
-	err = n.takeAway(v, r.GetTargetPath())
+	err = n.unmount(v, r.GetTargetPath())
 	if err == nil {
 		err = mount.Remove(r.GetTargetPath())
 	}

@@ -10,10 +10,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// version is the driver's own; it changes when what it promises changes.
+// version is the driver's version; it changes when the driver's behaviour changes.
 const version = "1.0.0"
 
-// GetInfo says what registers here.
+// GetInfo returns the driver's name, endpoint and versions.
 func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{
 		Type: registration.CSIPlugin, Name: volume.LocalDriver, Endpoint: r.endpoint, SupportedVersions: []string{"1.0.0"},

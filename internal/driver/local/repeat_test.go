@@ -19,7 +19,7 @@ import (
 // insist makes a call again while others hold what it needs for longer than it
 // waits, as callers of CSI do: on a slow disk that may be.
 func insist(call func() error) error {
-	tick, limit := time.NewTicker(lookEvery), time.After(time.Minute)
+	tick, limit := time.NewTicker(pollInterval), time.After(time.Minute)
 	defer tick.Stop()
 	for {
 		err := call()
