@@ -7,12 +7,12 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// keepAdministrator makes sure of the administrator's kubeconfig. A certificate
-// can be copied, and counts to its end: so the one that is there is used again as
-// long as it holds for long enough.
+// keepAdministrator ensures that the administrator's kubeconfig is valid. Copies of its
+// certificate stay valid until they expire, so an existing certificate is reused while
+// its remaining validity suffices.
 func (s *Server) keepAdministrator(now time.Time) error {
 	const largest = 1 << 20
-	// Whatever is wrong with what is there, it is made anew.
+	// An invalid file is replaced.
 	before, _ := durable.ReadFile(s.AdminKubeconfig(), largest)
 	identity, ok := s.ca.Kept(before, now, adminUser, adminGroup)
 	if !ok {
@@ -25,6 +25,6 @@ func (s *Server) keepAdministrator(now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
-	// Also when nothing has changed: the mode is part of what it should be.
+	// The file is written even if it is unchanged, in order to restore its mode.
 	return durable.WriteFile(s.AdminKubeconfig(), kubeconfig)
 }

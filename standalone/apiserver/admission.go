@@ -25,7 +25,7 @@ import (
 	"volplane.dev/volplane/standalone/apiserver/spare"
 )
 
-// admit puts the plugins in the order in which they see a request.
+// admit returns the chain of admission plugins, in the order in which they get a request.
 func admit(
 	c *genericapiserver.Config, client kubernetes.Interface, inf informers.SharedInformerFactory, left func() room.Plan,
 ) error {
@@ -55,7 +55,7 @@ func admit(
 		lifecycle.PluginName, limitranger.PluginName, noderestriction.PluginName, setdefault.PluginName,
 		storageobjectinuseprotection.PluginName, resize.PluginName, account.PluginName, guard.PluginName,
 		guard.DataPluginName, spare.PluginName,
-		// The last one, because what it lets pass is counted as used.
+		// Quota is last, because it counts an admitted object as used.
 		resourcequota.PluginName,
 	} {
 		p, err := plugins.InitPlugin(name, nil, facts)

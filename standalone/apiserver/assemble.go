@@ -39,12 +39,11 @@ import (
 	"volplane.dev/volplane/standalone/pki"
 )
 
-// resync is the period at which the server's own informers repeat what they
-// know; nothing depends on it.
+// resync is the resync period of the server's own informers; nothing depends on it.
 const resync = 10 * time.Hour
 
-// assemble puts the server together; it does not run yet. Ready is closed when
-// roles are known.
+// assemble builds the server without starting it. The channel ready is closed when the
+// authorizer has read the roles.
 func assemble(
 	ca *pki.Authority, l net.Listener, db *etcd.Server, sealing string, o Options, ready <-chan struct{},
 ) (*assembly, *genericapiserver.GenericAPIServer, error) {
@@ -99,8 +98,7 @@ func (a *assembly) complete() (*assembly, *genericapiserver.GenericAPIServer, er
 	return a, server, a.install(server)
 }
 
-// serve gives the server its listener, its certificate, and a client of its
-// own.
+// serve configures the listener, the certificate and the loopback client of the server.
 func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more []string) error {
 	address, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
@@ -130,8 +128,8 @@ func serve(c *genericapiserver.Config, ca *pki.Authority, l net.Listener, more [
 	return nil
 }
 
-// names are what a client may call the server that listens at ip. A server that
-// listens everywhere is known by the name and each address of the host.
+// names returns the names for the certificate of a server that listens at ip. For a
+// server that listens at all addresses, they include the host's name and addresses.
 func names(ip net.IP) ([]string, error) {
 	all := []string{"localhost", "kubernetes", "kubernetes.default.svc", "127.0.0.1", "::1", ip.String()}
 	if !ip.IsUnspecified() {
@@ -152,10 +150,10 @@ func names(ip net.IP) ([]string, error) {
 	return all, nil
 }
 
-// describe adds CustomResourceDefinitions, and what they define, to what the
-// server says of itself at /openapi/v3: each of the two servers describes its
-// own groups only, and an aggregator that would join them there is none. Call
-// it after PrepareRun, which makes the descriptions, and before hooks run.
+// describe adds CustomResourceDefinitions and their resources to the server's
+// /openapi/v3. Each of the two servers describes only its own groups, and there is no
+// aggregator that would merge the descriptions. Call describe after PrepareRun, which
+// creates the descriptions, and before the hooks run.
 func (a *assembly) describe(server *genericapiserver.GenericAPIServer) error {
 	crds := a.crds.GenericAPIServer
 	for _, ws := range crds.Handler.GoRestfulContainer.RegisteredWebServices() {
@@ -171,12 +169,13 @@ func (a *assembly) describe(server *genericapiserver.GenericAPIServer) error {
 		server.OpenAPIV3VersionedService.UpdateGroupVersion(path, spec)
 	}
 	crds.OpenAPIV3VersionedService = server.OpenAPIV3VersionedService
-	// Nobody can reach its description in version 2.
+	// Its OpenAPI v2 description is not reachable.
 	crds.OpenAPIVersionedService = nil
 	return nil
 }
 
-// extensions serves CustomResourceDefinitions behind the groups of storage.go.
+// extensions returns the server of CustomResourceDefinitions, to which the main server
+// delegates.
 func (a *assembly) extensions() (*extensions.CustomResourceDefinitions, error) {
 	c := *a.config
 	c.PostStartHooks = map[string]genericapiserver.PostStartHookConfigEntry{}

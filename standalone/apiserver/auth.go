@@ -35,10 +35,9 @@ import (
 // issuer names this API server in service account tokens.
 const issuer = "https://kubernetes.default.svc"
 
-// authenticate accepts client certificates of the authority that were not taken
-// back, service account tokens signed by it, and the invitations of nodes, and
-// returns what knows them. Without either one
-// may only ask whether the server is well, as supervisors do.
+// authenticate configures the authenticators: client certificates of the authority that
+// are not revoked, service account tokens, and invitations of nodes. A request without
+// any of them may only read the health endpoints, as supervisors do.
 func authenticate(
 	c *genericapiserver.Config, ca *pki.Authority, inf informers.SharedInformerFactory, members *membership.Members,
 ) (authenticator.Request, error) {
@@ -62,7 +61,7 @@ func authenticate(
 		members.Certificates(x509.NewDynamic(clientCA.VerifyOptions, x509.CommonNameUserConversion)),
 		bearertoken.New(tokenunion.New(members, tokens)),
 	))
-	// Who shows a wrong identity is refused, not taken for nobody.
+	// An invalid identity is refused instead of treated as anonymous.
 	c.Authentication.Authenticator = authnunion.NewFailOnError(identities, anonymous.NewAuthenticator(
 		[]apiserver.AnonymousAuthCondition{{Path: "/healthz"}, {Path: "/livez"}, {Path: "/readyz"}}))
 	return identities, nil
@@ -76,9 +75,9 @@ func tokenIssuer(key *ecdsa.PrivateKey) (serviceaccount.TokenGenerator, error) {
 	return g, nil
 }
 
-// authorize lets administrators do everything, confines node agents to their
-// own objects, and asks RBAC about everybody else. Until ready it refuses nobody:
-// who may do what is not known yet.
+// authorize configures the authorizers: administrators may do everything, node agents are
+// restricted to their own objects, and RBAC decides about all others. Until ready is
+// closed, requests wait, because the roles are not known yet.
 func authorize(
 	c *genericapiserver.Config, inf informers.SharedInformerFactory, members *membership.Members, ready <-chan struct{},
 ) error {
@@ -106,13 +105,13 @@ func authorize(
 	return nil
 }
 
-// waitFor has no opinion, but takes its time: clients that have waited for the
-// server would take a refusal for an answer, and pause for longer and longer.
+// waitFor delays requests until ready is closed and has no opinion on them. Without it,
+// clients would be refused during the start and back off.
 func waitFor(ready <-chan struct{}) authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(
 		func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 			if !a.IsResourceRequest() {
-				// Supervisors ask whether the server is ready.
+				// Supervisors read the health endpoints before the server is ready.
 				return authorizer.DecisionNoOpinion, "", nil
 			}
 			select {
@@ -124,8 +123,8 @@ func waitFor(ready <-chan struct{}) authorizer.Authorizer {
 		})
 }
 
-// owners looks up what a service account token is bound to, so that it dies
-// with its owner.
+// owners looks up the objects to which a service account token is bound, so that the
+// token becomes invalid with them.
 type owners struct {
 	inf informers.SharedInformerFactory
 }

@@ -15,8 +15,8 @@ import (
 	"volplane.dev/volplane/standalone/apiserver/crds"
 )
 
-// ensureCRDs makes the custom resources what they should be. What somebody has
-// installed beside them stays.
+// ensureCRDs creates or updates the custom resources of this program. Other custom
+// resources stay as they are.
 func ensureCRDs(ctx context.Context, config *rest.Config) error {
 	client, err := extensionsclient.NewForConfig(config)
 	if err != nil {

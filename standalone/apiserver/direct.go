@@ -13,20 +13,20 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
-// direct is the way of the server's own process to it as one user: the same
-// handlers, authorization and flow control, without the connection, the TLS
-// and the certificate that cost as much as a small request itself.
+// direct is a transport from the server's own process to the server, with one user's
+// identity. It uses the same handlers, authorization and flow control, but neither a
+// connection nor TLS, which cost as much as a small request itself.
 type direct struct {
 	handler http.Handler
 	user    user.Info
-	// ended is closed when the server has ended.
+	// ended is closed when the server has stopped.
 	ended <-chan struct{}
 }
 
-var errEnded = errors.New("the API server has ended")
+var errEnded = errors.New("the API server has stopped")
 
-// RoundTrip has the request handled. It returns when the answer is complete,
-// or as soon as the handler flushes it, as a watch does; then the body streams.
+// RoundTrip passes the request to the handlers. It returns when the response is complete
+// or is flushed, as a watch does; then the body is streamed.
 func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 	body := req.Body
 	if body == nil {
@@ -38,14 +38,13 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, errEnded
 	default:
 	}
-	// Only the end of the client's context crosses over to the handler, none
-	// of its values.
+	// The handler's context ends with the client's, but has none of its values.
 	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), ownUser{}, d.user))
 	stop := context.AfterFunc(req.Context(), cancel)
 	in := req.Clone(ctx)
 	in.Proto, in.ProtoMajor, in.ProtoMinor = "HTTP/2.0", 2, 0
 	in.RequestURI, in.RemoteAddr, in.Host, in.Body = req.URL.RequestURI(), "127.0.0.1:0", req.URL.Host, body
-	a := &answer{ctx: ctx, cancel: cancel, header: http.Header{}, status: http.StatusOK, begun: make(chan struct{})}
+	a := &answer{ctx: ctx, cancel: cancel, header: http.Header{}, status: http.StatusOK, started: make(chan struct{})}
 	go func() {
 		defer stop()
 		defer cancel()
@@ -53,40 +52,40 @@ func (d *direct) RoundTrip(req *http.Request) (*http.Response, error) {
 		a.end(cmp.Or(handle(d.handler, a, in), context.Cause(ctx)))
 	}()
 	select {
-	case <-a.begun:
+	case <-a.started:
 		return a.response(req)
 	case <-req.Context().Done():
 		return nil, context.Cause(req.Context())
 	}
 }
 
-// handle runs the handler, and turns its panic into an error: by panics
-// handlers break off an answer.
+// handle runs the handler and turns a panic, by which handlers abort a response, into an
+// error.
 func handle(h http.Handler, w http.ResponseWriter, r *http.Request) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("answer broken off: %v", p)
+			err = fmt.Errorf("response aborted: %v", p)
 		}
 	}()
 	h.ServeHTTP(w, r)
 	return nil
 }
 
-// answer is what a handler writes. It is kept until the handler ends or
-// flushes; after a flush each write waits until it has been read.
+// answer is the response of a handler. It is buffered until the handler returns or
+// flushes; after a flush each write blocks until it is read.
 type answer struct {
 	ctx    context.Context //nolint:containedctx // of the one request that this answers
 	cancel context.CancelFunc
 	header http.Header
 
-	// begun is closed when the fields below are final.
-	begun  chan struct{}
-	status int
-	sent   http.Header
-	kept   bytes.Buffer
-	stream *io.PipeWriter
-	body   io.Reader
-	err    error
+	// started is closed when the fields below are final.
+	started chan struct{}
+	status  int
+	sent    http.Header
+	kept    bytes.Buffer
+	stream  *io.PipeWriter
+	body    io.Reader
+	err     error
 }
 
 // Header returns the header to be sent.
@@ -108,7 +107,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	return a.kept.Write(p)
 }
 
-// Flush lets the client see what has been written, now and from now on.
+// Flush makes the written data visible to the client, and starts streaming.
 func (a *answer) Flush() {
 	if a.stream != nil {
 		return
@@ -116,13 +115,13 @@ func (a *answer) Flush() {
 	a.WriteHeader(http.StatusOK)
 	rest, stream := io.Pipe()
 	a.stream, a.body = stream, io.MultiReader(&a.kept, rest)
-	// A handler may wait in Write when the client goes.
+	// A handler may be blocked in Write when the client stops reading.
 	context.AfterFunc(a.ctx, func() { _ = stream.CloseWithError(context.Cause(a.ctx)) })
-	close(a.begun)
+	close(a.started)
 }
 
-// CloseNotify is part of what handlers take for a way that can stream; they
-// learn from the request's context that the client has gone.
+// CloseNotify is part of the interface that handlers require for streaming; the request's
+// context tells them the end of the client.
 func (a *answer) CloseNotify() <-chan bool { return nil }
 
 func (a *answer) end(err error) {
@@ -132,7 +131,7 @@ func (a *answer) end(err error) {
 		return
 	}
 	a.body, a.err = &a.kept, err
-	close(a.begun)
+	close(a.started)
 }
 
 func (a *answer) response(req *http.Request) (*http.Response, error) {
@@ -150,13 +149,13 @@ func (a *answer) response(req *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// answerBody is the body as the client reads it. Its end is the handler's.
+// answerBody is the response body for the client. It ends with the handler.
 type answerBody struct {
 	io.Reader
 	answer *answer
 }
 
-// Close tells the handler that nobody reads any more.
+// Close tells the handler that the client has stopped reading.
 func (b answerBody) Close() error {
 	b.answer.cancel()
 	return nil
@@ -164,8 +163,8 @@ func (b answerBody) Close() error {
 
 type ownUser struct{}
 
-// ownProcess knows the requests of direct. Their context is the proof: nobody
-// outside of the process can set it.
+// ownProcess authenticates the requests of direct by their context, which nobody outside
+// the process can set.
 func ownProcess() authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		u, ok := r.Context().Value(ownUser{}).(user.Info)

@@ -12,22 +12,22 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// ErrLost says that a part of the data directory is gone, and another one says
-// that it was there.
+// ErrLost is the error of a data directory with a missing part that other parts prove to
+// have existed.
 var ErrLost = errors.New("lost")
 
-// What is damaged, for people.
+// Descriptions of damage.
 const (
 	objectsAre = "what the API server keeps: claims, volumes, who uses them"
 	keysAre    = "the authority that signs for nodes, users and service accounts"
 )
 
-// place returns a place in the data directory.
+// place returns a path in the data directory.
 func (s *Server) place(name string) string { return filepath.Join(s.dir.Path, name) }
 
-// examine looks at what the data directory holds before anything is made or
-// changed in it: a control plane that began anew would unmount all that it does
-// not know of. It returns whether there are objects.
+// examine checks the data directory before anything in it is created or changed: an empty
+// control plane would unmount all volumes that it does not know. It returns whether the
+// directory has objects.
 func (s *Server) examine(ctx context.Context) (objects bool, err error) {
 	type answer struct {
 		exists bool
@@ -49,7 +49,7 @@ func (s *Server) examine(ctx context.Context) (objects bool, err error) {
 	}
 }
 
-// upgrade backs up what another version has left, and says so.
+// upgrade makes and logs a backup if another version has used the directory.
 func (s *Server) upgrade(ctx context.Context, o Options, objects bool) error {
 	if o.Version == "" {
 		return nil
@@ -71,16 +71,16 @@ func (s *Server) upgrade(ctx context.Context, o Options, objects bool) error {
 // missing refuses a data directory that has lost its objects or its keys.
 func (s *Server) missing(objects bool) error {
 	if used := s.dir.Used(); !objects && used != "" {
-		return s.dir.Damaged(objectsAre, fmt.Errorf("%w: %s has no objects, but there is %s", ErrLost, s.place("etcd"), used))
+		return s.dir.Damaged(objectsAre, fmt.Errorf("%w: %s has no objects, but %s exists", ErrLost, s.place("etcd"), used))
 	}
 	if _, err := os.Stat(s.place("pki")); objects && errors.Is(err, os.ErrNotExist) {
-		return s.dir.Damaged(keysAre, fmt.Errorf("%w: %s, the keys of everybody who may use the objects in %s, is gone",
+		return s.dir.Damaged(keysAre, fmt.Errorf("%w: %s, the keys of all identities for the objects in %s, is missing",
 			ErrLost, s.place("pki"), s.place("etcd")))
 	}
 	return nil
 }
 
-// judge tells damage on one screen, and anything else as it is.
+// judge turns an error about damage into the screen about damage.
 func (s *Server) judge(err error) error {
 	if errors.Is(err, etcd.ErrDamaged) {
 		return s.dir.Damaged(objectsAre, err)

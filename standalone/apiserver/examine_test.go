@@ -27,9 +27,9 @@ func TestDamagedDirectory(t *testing.T) {
 		is          error
 		says        string
 	}{
-		{gone: filepath.Join(dir, "etcd"), is: apiserver.ErrLost, says: "has no objects, but there is " + dir +
+		{gone: filepath.Join(dir, "etcd"), is: apiserver.ErrLost, says: "has no objects, but " + dir +
 			"/admin.kubeconfig"},
-		{gone: filepath.Join(dir, "pki"), is: apiserver.ErrLost, says: "is gone"},
+		{gone: filepath.Join(dir, "pki"), is: apiserver.ErrLost, says: "is missing"},
 		{short: filepath.Join(member, "snap/db"), size: 8192, is: etcd.ErrDamaged, says: "snap/db is 8192 bytes long"},
 		{
 			short: filepath.Join(member, "wal/0000000000000000-0000000000000000.wal"), size: 4096, is: etcd.ErrDamaged,

@@ -20,9 +20,9 @@ import (
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 )
 
-// hooks are what the server does itself once it serves: the roles that every
-// cluster has, the namespaces that always exist, the service account that each
-// has, the end of namespaces, and what quotas say is used.
+// hooks adds the work of the server itself after its start: the roles and namespaces of
+// every cluster, the default service account of each namespace, the deletion of
+// namespaces, and the usage of quotas.
 func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	client, err := kubernetes.NewForConfig(a.config.LoopbackClientConfig)
 	if err != nil {
@@ -61,7 +61,7 @@ func (a *assembly) hooks(server *genericapiserver.GenericAPIServer) error {
 	return a.keepQuotas(server, client, objects)
 }
 
-// ensureRBAC makes the roles and bindings what they should be.
+// ensureRBAC creates or updates the roles and bindings.
 func ensureRBAC(ctx context.Context, client kubernetes.Interface, objects []runtime.Object) error {
 	for _, o := range objects {
 		var err error
@@ -91,8 +91,8 @@ type resource[T metav1.Object] interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// ensure makes an object what it should be. The role that a binding gives may
-// not change: then the binding is made anew.
+// ensure creates or updates an object. The role of a binding is immutable, so a binding
+// with another role is deleted and created again.
 func ensure[T metav1.Object](ctx context.Context, client resource[T], want T) error {
 	_, err := client.Create(ctx, want, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

@@ -14,42 +14,40 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// ErrPortTaken says that somebody else listens where the server should.
+// ErrPortTaken is the error of a port at which another process listens.
 var ErrPortTaken = errors.New("port taken")
 
-// Options says where and how the server runs.
+// Options configure the server.
 type Options struct {
-	// DataDir holds everything that lasts.
+	// DataDir is the directory of all persistent data.
 	DataDir string
-	// Listen is host:port; port 0 takes a free one.
+	// Listen is the address, host:port; port 0 chooses a free port.
 	Listen string
-	// Names are further host names and addresses by which others reach the
-	// server: its certificate holds for them too.
+	// Names are additional host names and addresses in the server's certificate.
 	Names []string
-	// RBAC are ClusterRoles and ClusterRoleBindings that the server makes sure
-	// of at every start.
+	// RBAC are ClusterRoles and ClusterRoleBindings that the server creates or updates at
+	// every start.
 	RBAC []runtime.Object
-	// Version is that of this program: what another one has left is backed up
-	// before it is changed. Empty leaves that out, for tests only.
+	// Version is the version of this program. A data directory of another version is
+	// backed up before it is changed. An empty version disables this, for tests only.
 	Version string
-	// Log receives what is worth telling; nil is nobody.
+	// Log is the log of the program; nil disables it.
 	Log *slog.Logger
-	// EncryptionConfig is the file that says how Secrets are encrypted, in
-	// Kubernetes' form; "" has volplane make a key of its own.
+	// EncryptionConfig is the path of Kubernetes' EncryptionConfiguration for Secrets; ""
+	// means a generated key.
 	EncryptionConfig string
-	// ForgetUnreadable deletes Secrets whose key is gone.
+	// ForgetUnreadable deletes the Secrets whose key is lost.
 	ForgetUnreadable bool
-	// Collects says that a garbage collector runs beside the server, and deletions
-	// may wait for it.
+	// Collects says that a garbage collector runs, so deletions may wait for it.
 	Collects bool
-	// NoSync leaves out fsync, for tests only.
+	// NoSync omits fsync; for tests only.
 	NoSync bool
 	// Quota is the size of the database at which etcd refuses writes; 0 is what
 	// fits the disk.
 	Quota int64
 }
 
-// etcd returns the options of the member that keeps the objects.
+// etcd returns the options of etcd.
 func (o Options) etcd(dir string) etcd.Options {
 	e := etcd.Options{Dir: filepath.Join(dir, "etcd"), NoSync: o.NoSync, Quota: o.Quota}
 	if !o.NoSync {
@@ -58,18 +56,18 @@ func (o Options) etcd(dir string) etcd.Options {
 	return e
 }
 
-// listen takes the address before anything expensive is started.
+// listen opens the listener before any expensive part of the start.
 func (o Options) listen() (net.Listener, error) {
 	host, port, err := net.SplitHostPort(o.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("address %q: %w; give host:port with --listen", o.Listen, err)
+		return nil, fmt.Errorf("address %q: %w; set host:port with --listen", o.Listen, err)
 	}
 	if net.ParseIP(host) == nil && host != "localhost" {
-		return nil, fmt.Errorf("address %q: %s is not an IP address; give host:port with --listen", o.Listen, host)
+		return nil, fmt.Errorf("address %q: %s is not an IP address; set host:port with --listen", o.Listen, host)
 	}
 	l, err := net.Listen("tcp", o.Listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%w: somebody listens at %s already; give another port with --listen, port 0 takes a free "+
+		return nil, fmt.Errorf("%w: another process listens at %s; choose another port with --listen, or port 0 for a free "+
 			"one (%s is taken)", ErrPortTaken, o.Listen, port)
 	}
 	if err != nil {

@@ -24,18 +24,18 @@ import (
 )
 
 const (
-	// recount is how often usage is counted from the beginning, as upstream does:
-	// a refused or failed creation leaves what admission has reserved for it.
+	// recount is the interval at which usage is recounted, as in Kubernetes: a failed
+	// creation leaves the reservation of admission.
 	recount = 5 * time.Minute
-	// rediscover is how often the quotas learn of new custom resources.
+	// rediscover is the interval at which new custom resources are discovered.
 	rediscover = 30 * time.Second
-	// counters is how many quotas are counted at once.
+	// counters is how many quotas are counted at the same time.
 	counters = 2
 )
 
-// keepQuotas keeps what quotas say is used true, also after deletions, which
-// admission does not see. What is counted is cached only from the first quota on:
-// most planes have none.
+// keepQuotas keeps the usage of quotas up to date, also after deletions, which admission
+// does not see. Objects are cached only after the first quota is created, because most
+// control planes have none.
 func (a *assembly) keepQuotas(
 	server *genericapiserver.GenericAPIServer, client kubernetes.Interface, objects metadata.Interface,
 ) error {
@@ -88,8 +88,8 @@ func (a *assembly) countQuotas(ctx context.Context, client kubernetes.Interface,
 	c.Run(ctx, counters)
 }
 
-// counted caches what quotas count: claims and Pods as they are, of everything
-// else the metadata only.
+// counted caches the objects that quotas count: claims and Pods completely, and the
+// metadata of all others.
 type counted struct {
 	informers.SharedInformerFactory
 	others metadatainformer.SharedInformerFactory
@@ -103,19 +103,19 @@ func (c counted) ForResource(r schema.GroupVersionResource) (informers.GenericIn
 	return c.others.ForResource(r), nil
 }
 
-// Start starts the caches that have been asked for.
+// Start starts the requested caches.
 func (c counted) Start(stop <-chan struct{}) {
 	c.SharedInformerFactory.Start(stop)
 	c.others.Start(stop)
 }
 
-// whole says whether quotas look into the objects of a resource.
+// whole says whether quotas need the complete objects of a resource.
 func whole(r schema.GroupVersionResource) bool {
 	return r == corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims") ||
 		r == corev1.SchemeGroupVersion.WithResource("pods")
 }
 
-// evaluators say what an object of the resources that are served here uses.
+// evaluators returns the functions that compute the usage of objects.
 func (c counted) evaluators() ([]quota.Evaluator, error) {
 	all, err := core.NewEvaluators(generic.ListerFuncForResourceFunc(c.ForResource), c, whole)
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"volplane.dev/volplane/standalone/backup"
 )
 
-// tellRestored writes into the API that it was restored from a backup, before
-// anybody else is served: nodes and controllers ask for it before they take
-// anything away.
-func (s *Server) tellRestored(ctx context.Context, client kubernetes.Interface) error {
+// markRestored records in the API that it was restored from a backup, before other
+// requests are served. Nodes and controllers check this record before they unmount,
+// detach or delete.
+func (s *Server) markRestored(ctx context.Context, client kubernetes.Interface) error {
 	r, pending, err := backup.Pending(s.dir.Path)
 	if err != nil || !pending {
 		return err
@@ -35,16 +35,16 @@ func (s *Server) tellRestored(ctx context.Context, client kubernetes.Interface) 
 	maps := client.CoreV1().ConfigMaps(said.Namespace)
 	_, err = maps.Create(ctx, said, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		// Of an earlier restore, or in the backup.
+		// The object is from an earlier restore or part of the backup.
 		_, err = maps.Update(ctx, said, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		return fmt.Errorf("say that the API was restored: %w", err)
+		return fmt.Errorf("record that the API was restored: %w", err)
 	}
 	return backup.Settle(s.dir.Path)
 }
 
-// ensureNamespace makes a namespace that the server itself makes a moment later.
+// ensureNamespace creates a namespace that the server itself creates a moment later.
 func ensureNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
 	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
 		metav1.CreateOptions{})

@@ -11,9 +11,9 @@ import (
 	"volplane.dev/volplane/internal/decide/room"
 )
 
-// tellRoom answers how much room the control plane has. It needs no database to
-// do so.
-func (s *Server) tellRoom(w http.ResponseWriter, r *http.Request) {
+// serveRoom answers requests for the available space of database and disk. It does not
+// need the database.
+func (s *Server) serveRoom(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		http.Error(w, "only GET", http.StatusMethodNotAllowed)
 		return
@@ -27,7 +27,7 @@ func (s *Server) tellRoom(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(data)
 }
 
-// ended says why etcd has ended, and what can be done about it.
+// ended describes why etcd has stopped, and the next step.
 func (s *Server) ended(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return fmt.Errorf("etcd: %w; the disk of %s is full: make room on it, then start again; all that was "+

@@ -114,7 +114,7 @@ func (s *Server) serve(ctx context.Context, l net.Listener, o Options, sealing s
 	if err := a.hooks(generic); err != nil {
 		return err
 	}
-	generic.Handler.NonGoRestfulMux.HandleFunc(room.Path, s.tellRoom)
+	generic.Handler.NonGoRestfulMux.HandleFunc(room.Path, s.serveRoom)
 	a.members.Install(generic.Handler.NonGoRestfulMux)
 	s.handler = generic.Handler
 	prepared := generic.PrepareRun()
@@ -161,7 +161,7 @@ func (s *Server) finish(ctx context.Context, o Options) error {
 	if err := ensureCRDs(ctx, s.AdminConfig()); err != nil {
 		return err
 	}
-	if err := s.tellRestored(ctx, client); err != nil {
+	if err := s.markRestored(ctx, client); err != nil {
 		return err
 	}
 	return s.keepAdministrator(time.Now())

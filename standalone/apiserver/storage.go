@@ -55,7 +55,7 @@ const (
 	registryPrefix = "/registry"
 )
 
-// served are the groups and versions of the API, CRDs aside.
+// served returns the groups and versions of the API without custom resources.
 func served() *serverstorage.ResourceConfig {
 	c := serverstorage.NewResourceConfig()
 	for _, group := range []string{
@@ -67,15 +67,14 @@ func served() *serverstorage.ResourceConfig {
 	return c
 }
 
-// place is where the server keeps its objects: the etcd, and the file that says
-// which objects are encrypted there, and how; collects says that a garbage
-// collector runs.
+// place describes how the server stores its objects: the etcd, the configuration of the
+// encryption, and, in collects, whether a garbage collector runs.
 type place struct {
 	endpoint, sealing string
 	collects          bool
 }
 
-// store makes the server keep its objects at a place.
+// store configures the storage of the server.
 func store(
 	c *genericapiserver.Config, at place,
 ) (*genericoptions.EtcdOptions, *serverstorage.DefaultStorageFactory, error) {
@@ -83,11 +82,10 @@ func store(
 	o.StorageConfig.Transport.ServerList = []string{at.endpoint}
 	o.EncryptionProviderConfigFilepath = at.sealing
 	o.DefaultStorageMediaType = mediaType
-	// Without a collector, what a client asks to be deleted with its dependents, or
-	// without them, would wait for one for ever.
+	// Without a collector, foreground and orphaning deletions would wait forever.
 	o.EnableGarbageCollection = at.collects
 	encoding := serverstorage.NewDefaultResourceEncodingConfigForEffectiveVersion(legacyscheme.Scheme, c.EffectiveVersion)
-	// "minions" is where Kubernetes has kept its Nodes since their first name.
+	// Kubernetes stores Nodes under "minions", their first name.
 	f := serverstorage.NewDefaultStorageFactory(o.StorageConfig, mediaType, legacyscheme.Codecs, encoding, served(),
 		map[schema.GroupResource]string{{Resource: "nodes"}: "minions"})
 	f.AddCohabitatingResources(schema.GroupResource{Resource: "events"},
@@ -99,7 +97,7 @@ func store(
 	return o, f, nil
 }
 
-// provider makes the storages of one group.
+// provider creates the storages of one group.
 type provider interface {
 	GroupName() string
 	NewRESTStorage(serverstorage.APIResourceConfigSource, generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error)
@@ -127,7 +125,7 @@ func (a *assembly) providers() ([]provider, error) {
 	}, nil
 }
 
-// install gives the server all groups.
+// install adds all groups to the server.
 func (a *assembly) install(server *genericapiserver.GenericAPIServer) error {
 	providers, err := a.providers()
 	if err != nil {
@@ -153,15 +151,15 @@ func (a *assembly) install(server *genericapiserver.GenericAPIServer) error {
 	return nil
 }
 
-// coreProvider adds to the generic part of the core group what storage needs:
-// Nodes, Pods, claims, volumes and limits. There are no Services and no kubelets to
-// reach.
+// coreProvider adds the resources that storage needs to the generic part of the core
+// group: Nodes, Pods, claims, volumes and limits. It has no Services and no connections to
+// kubelets.
 type coreProvider struct {
 	*corerest.GenericConfig
 	authz authorizer.Authorizer
 }
 
-// NewRESTStorage makes the storages of the core group.
+// NewRESTStorage creates the storages of the core group.
 func (p coreProvider) NewRESTStorage(
 	enabled serverstorage.APIResourceConfigSource, options generic.RESTOptionsGetter,
 ) (genericapiserver.APIGroupInfo, error) {
@@ -201,8 +199,8 @@ func (p coreProvider) NewRESTStorage(
 	return info, nil
 }
 
-// bindTokens has tokens of service accounts made for Pods and Nodes, of which the
-// generic part of the group knows none. Node agents ask for tokens of their Pods.
+// bindTokens adds service account tokens that are bound to Pods and Nodes, which the
+// generic part of the group does not support. Node agents request tokens for their Pods.
 func (p coreProvider) bindTokens(
 	s map[string]rest.Storage, options generic.RESTOptionsGetter, nodes, pods rest.Getter,
 ) error {
@@ -230,16 +228,16 @@ func (p coreProvider) bindTokens(
 
 var errNoSecrets = errors.New("secrets cannot be read")
 
-// none knows no webhooks: there are none.
+// none is an empty list of webhooks.
 type none[T any] struct{}
 
-// Get says that there is no such webhook.
+// Get returns a NotFound error.
 func (none[T]) Get(_ context.Context, name string, _ metav1.GetOptions) (T, error) {
 	var webhook T
 	return webhook, apierrors.NewNotFound(admissionregistrationv1.Resource("webhookconfigurations"), name)
 }
 
-// assembly is what the steps of putting the server together share.
+// assembly is the state that the steps of building the server share.
 type assembly struct {
 	ca        *pki.Authority
 	config    *genericapiserver.Config
@@ -247,8 +245,8 @@ type assembly struct {
 	factory   *serverstorage.DefaultStorageFactory
 	informers informers.SharedInformerFactory
 	crds      *extensions.CustomResourceDefinitions
-	// identities knows who somebody is, and knows nobody as anonymous.
+	// identities authenticates requests and refuses anonymous ones.
 	identities authenticator.Request
-	// members knows which nodes are let in.
+	// members manages the identities of nodes.
 	members *membership.Members
 }

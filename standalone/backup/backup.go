@@ -13,21 +13,22 @@ import (
 	"volplane.dev/volplane/standalone/etcd"
 )
 
-// draft begins the names of what is being written.
+// draft is the prefix of temporary names.
 const draft = ".draft-"
 
-// Options says what a backup is made of.
+// Options configure a backup.
 type Options struct {
 	DataDir string
-	// Version is of this program, Reason why the backup is made.
+	// Version is the version of this program. Reason says why the backup is made.
 	Version, Reason string
 }
 
-// Save writes a backup of a data directory to a file. The control plane may be
-// running, and goes on. It may be repeated: the file is replaced.
+// Save writes a backup of a data directory to a file, whether the control plane is
+// running or not. An existing file is replaced.
 func Save(ctx context.Context, o Options, file string) (m Manifest, err error) {
 	if _, err := os.Stat(filepath.Join(o.DataDir, "format")); err != nil {
-		return m, fmt.Errorf("no control plane has run over %s: %w; name its directory with --data-dir", o.DataDir, err)
+		return m, fmt.Errorf("no control plane was ever started with data directory %s: %w; set its directory with "+
+			"--data-dir", o.DataDir, err)
 	}
 	dir, err := datadir.Open(o.DataDir)
 	if errors.Is(err, datadir.ErrInUse) {
@@ -49,11 +50,10 @@ func Save(ctx context.Context, o Options, file string) (m Manifest, err error) {
 
 func (o Options) etcd() string { return filepath.Join(o.DataDir, "etcd") }
 
-// saveStopped is Save of a control plane that does not run: a copy of what it
-// keeps is opened, so that nothing of it is changed. The caller has the
-// directory.
+// saveStopped saves a control plane that is not running. It starts etcd with a copy of the
+// data, so that nothing is changed. The caller has locked the directory.
 func saveStopped(ctx context.Context, o Options, file string) (m Manifest, err error) {
-	// Not beside the file: the name of a socket is short.
+	// The copy is not beside the file, because the name of a socket is limited.
 	work, err := os.MkdirTemp(o.DataDir, draft)
 	if err != nil {
 		return m, o.fail(file, err)
@@ -72,7 +72,7 @@ func saveStopped(ctx context.Context, o Options, file string) (m Manifest, err e
 	return m, o.fail(file, err)
 }
 
-// SaveRunning is Save of a control plane that runs.
+// SaveRunning saves a running control plane.
 func SaveRunning(ctx context.Context, o Options, file string) (Manifest, error) {
 	m, err := save(ctx, o, o.etcd(), file)
 	return m, o.fail(file, err)
@@ -119,8 +119,8 @@ func save(ctx context.Context, o Options, home, file string) (m Manifest, err er
 	return m, durable.Sync(filepath.Dir(file))
 }
 
-// Examine says what a backup made now would hold, and fails when that is not
-// whole. It changes nothing of what is kept.
+// Examine returns the manifest of a backup made now, and an error if the data are
+// damaged. It changes nothing.
 func Examine(ctx context.Context, o Options) (m Manifest, err error) {
 	work, err := os.MkdirTemp("", draft)
 	if err != nil {
@@ -130,8 +130,8 @@ func Examine(ctx context.Context, o Options) (m Manifest, err error) {
 	return Save(ctx, o, filepath.Join(work, "backup"))
 }
 
-// Check returns what a backup says of itself, after a look at all of it. It
-// needs as much free space beside the file as the backup takes unpacked.
+// Check verifies a backup and returns its manifest. It needs as much free space beside
+// the file as the unpacked backup.
 func Check(file string) (m Manifest, err error) {
 	work, err := os.MkdirTemp(filepath.Dir(file), draft)
 	if err != nil {
@@ -141,7 +141,7 @@ func Check(file string) (m Manifest, err error) {
 	return unpack(file, work)
 }
 
-// unpack puts a backup into an empty folder, and refuses one that is not whole.
+// unpack unpacks a backup into an empty directory, and refuses a damaged one.
 func unpack(file, into string) (m Manifest, err error) {
 	f, err := os.Open(file)
 	if err != nil {

@@ -7,11 +7,11 @@ import (
 	"os"
 )
 
-// block is what is read of a file at once; one of zeros is left out of the copy.
+// block is the size of reads; a block of zeros becomes a hole in the copy.
 const block = 64 << 10
 
-// copyTree copies plain files and directories; sockets are left out. The copy is
-// not synced: nobody needs it after a crash.
+// copyTree copies regular files and directories, without sockets. The copy is temporary
+// and therefore not synced.
 func copyTree(from, to string) error {
 	if err := os.Mkdir(to, 0o700); err != nil {
 		return err
@@ -39,8 +39,8 @@ func copyTree(from, to string) error {
 	})
 }
 
-// copyFile copies a file and leaves holes where there are only zeros: most of
-// what etcd has allotted is.
+// copyFile copies a file with holes for zeros, because most of etcd's preallocated space
+// contains zeros.
 func copyFile(from, to *os.Root, path string) (err error) {
 	in, err := from.Open(path)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// format is the version of the files that this program writes; it reads those
-// of earlier ones.
+// format is the version of the files that this program writes; it also reads earlier
+// versions.
 const format = 1
 
 // Names in the archive.
@@ -29,35 +29,35 @@ const (
 )
 
 const (
-	// maxFile bounds each file but the snapshot, maxSnapshot that one, and
-	// maxFiles how many there are.
+	// maxFile limits the size of each file except the snapshot, maxSnapshot the size of
+	// the snapshot, and maxFiles the number of files.
 	maxFile     = 1 << 20
 	maxSnapshot = 64 << 30
 	maxFiles    = 1000
 )
 
-// Reasons why a file is no backup.
+// Reasons why a backup is refused.
 var (
 	ErrBroken = errors.New("backup cannot be used")
 	ErrNewer  = errors.New("backup of a newer version")
 )
 
-// Manifest is what a backup says of itself.
+// Manifest describes a backup.
 type Manifest struct {
 	Format int       `json:"format"`
 	Made   time.Time `json:"made"`
-	// Version is of the program that made it, Reason why it did.
+	// Version is the version of the program that made it, Reason why it was made.
 	Version string `json:"version"`
 	Reason  string `json:"reason"`
-	// Keys is how many keys etcd has, Revision its last one.
+	// Keys is the number of keys in etcd, Revision the last revision.
 	Keys     int   `json:"keys"`
 	Revision int64 `json:"revision"`
-	// Sums are the SHA-256 sums of all files.
+	// Sums are the SHA-256 checksums of all files.
 	Sums map[string]string `json:"sums"`
 }
 
-// kept returns the files and folders of a data directory that a backup holds
-// beside the snapshot. Some of them need not be there.
+// kept returns the files and directories of a data directory that a backup contains
+// besides the snapshot, if they exist.
 func kept() []string { return []string{"format", "pki"} }
 
 // write writes the archive of what is in a data directory and of a snapshot.

@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// Backups is the folder of a data directory in which volplane keeps backups by
-// itself.
+// Backups is the directory of automatic backups in a data directory.
 const Backups = "backup"
 
-// told is how many backups are named when one is needed.
-const told = 3
+// maxListed is how many backups the error about damage lists.
+const maxListed = 3
 
-// Used returns a file or folder that says that a control plane has run over the
-// directory, and has therefore had objects; "" when there is none.
+// Used returns a file or directory that proves that a control plane has used the data
+// directory, and therefore had objects; "" if there is none.
 func (d *Dir) Used() string {
 	for _, path := range []string{"admin.kubeconfig", "node/journal/*", "pool/volumes/*"} {
 		if found, err := filepath.Glob(filepath.Join(d.Path, path)); err == nil && len(found) > 0 {
@@ -26,8 +25,8 @@ func (d *Dir) Used() string {
 	return ""
 }
 
-// Damaged returns the error that tells on one screen what is damaged, what is
-// not, and what to type. The cause is what errors.Is finds.
+// Damaged returns an error that lists what is damaged, what is safe, and which command to
+// run. It wraps the cause.
 func (d *Dir) Damaged(what string, cause error) error {
 	return &damage{dir: d.Path, what: what, cause: cause}
 }
@@ -40,10 +39,10 @@ type damage struct {
 // Unwrap returns the cause.
 func (d *damage) Unwrap() error { return d.cause }
 
-// Error is the screen.
+// Error returns the text, which has several lines.
 func (d *damage) Error() string {
 	var out strings.Builder
-	fmt.Fprintf(&out, `the control plane cannot start over %s: %v
+	fmt.Fprintf(&out, `the control plane cannot start with %s: %v
 
   damaged  %s
   safe     the volumes' data; nothing was changed, and what is mounted stays mounted
@@ -53,18 +52,17 @@ func (d *damage) Error() string {
 		fmt.Fprintf(&out, "%s\n", strings.Join(all, "\n           "))
 		restore = all[0]
 	} else {
-		fmt.Fprintf(&out, "none in %s; name your own one below\n", filepath.Join(d.dir, Backups))
+		fmt.Fprintf(&out, "none in %s; use one from elsewhere below\n", filepath.Join(d.dir, Backups))
 	}
 	fmt.Fprintf(&out, `
-Go on with
+Next step:
   volplane restore %s --data-dir %s
-Do not delete anything in %s before that. Without a backup, repair what is named above, or begin anew in another
-directory with --data-dir; this one keeps the data of the volumes, in pool.`, restore, d.dir, d.dir)
+Do not delete anything in %s before that. Without a backup, repair what is damaged, or start anew with another
+directory and --data-dir; this directory keeps the data of the volumes, in pool.`, restore, d.dir, d.dir)
 	return out.String()
 }
 
-// backups returns the newest backups, newest first: their names begin with
-// their time.
+// backups returns the newest backups, newest first; their names begin with their time.
 func (d *damage) backups() []string {
 	entries, err := os.ReadDir(filepath.Join(d.dir, Backups))
 	if err != nil {
@@ -72,7 +70,7 @@ func (d *damage) backups() []string {
 	}
 	var all []string
 	for _, e := range slices.Backward(entries) {
-		if !strings.HasPrefix(e.Name(), ".") && len(all) < told {
+		if !strings.HasPrefix(e.Name(), ".") && len(all) < maxListed {
 			all = append(all, filepath.Join(d.dir, Backups, e.Name()))
 		}
 	}

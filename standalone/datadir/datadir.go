@@ -101,8 +101,8 @@ func (d *Dir) take() error {
 	return err
 }
 
-// makeRoom gives up the reserve when a start needs it, and refuses a directory
-// in which even that is not enough.
+// makeRoom deletes the reserve if a start needs its space, and returns an error if the
+// space still does not suffice.
 func (d *Dir) makeRoom() error {
 	free, err := d.free()
 	if err == nil && free < minFree && os.Remove(filepath.Join(d.Path, Reserve)) == nil {
@@ -142,7 +142,7 @@ func (d *Dir) checkFormat() error {
 	}
 	format, err := strconv.Atoi(strings.TrimSpace(string(data)))
 	if err != nil {
-		return fmt.Errorf("data directory: %s holds %.20q, want a number; is %s a data directory of volplane?",
+		return fmt.Errorf("data directory: %s contains %.20q, want a number; is %s a data directory of volplane?",
 			path, data, d.Path)
 	}
 	if format > Format {
@@ -152,5 +152,5 @@ func (d *Dir) checkFormat() error {
 	return nil
 }
 
-// Close gives the directory back.
+// Close unlocks the directory.
 func (d *Dir) Close() error { return d.lock.Close() }

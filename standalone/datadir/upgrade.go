@@ -13,14 +13,14 @@ import (
 // versionFile holds the version of the program that has used the directory last.
 const versionFile = "version"
 
-// mostVersion bounds what is read of it.
+// mostVersion limits the size of the version file.
 const mostVersion = 1 << 10
 
-// Unknown is the version of a program that did not write it down.
+// Unknown stands for a version that did not write the file.
 const Unknown = "an older version"
 
-// Upgrade makes the directory one of this version. When another one has used it,
-// save is called before that is written down, and that version is returned.
+// Upgrade records the version of this program. If another version has used the directory,
+// Upgrade first calls save, and returns that version.
 func (d *Dir) Upgrade(version string, save func() error) (from string, err error) {
 	path := filepath.Join(d.Path, versionFile)
 	data, err := durable.ReadFile(path, mostVersion)

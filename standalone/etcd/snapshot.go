@@ -10,17 +10,15 @@ import (
 	"go.uber.org/zap"
 )
 
-// bump is by how much the revisions of a restored database are above those of
-// its snapshot: whoever has seen a later revision than the snapshot's must not
-// take a new one for one that it knows (etcd's advice for restores). The past is
-// marked as compacted, so that everybody who watches reads all anew.
+// bump is added to the revisions of a restored database, as etcd recommends: a client that
+// has seen a later revision than the snapshot's must not mistake a new revision for it.
+// Old revisions are marked as compacted, so that all watchers list again.
 const bump = 1_000_000_000
 
-// Socket is where the etcd over a directory answers, if it runs.
+// Socket returns the path of the socket of the etcd with a directory.
 func Socket(dir string) string { return Options{Dir: dir}.socket() }
 
-// Save writes a snapshot of a running etcd, at its socket, to a file that must
-// not exist. It may be repeated.
+// Save writes a snapshot of a running etcd to a file that must not exist.
 func Save(ctx context.Context, socket, file string) error {
 	c := clientv3.Config{Endpoints: []string{"unix://" + socket}, Logger: zap.NewNop(), Context: ctx}
 	if _, err := snapshot.NewV3(zap.NewNop()).Save(ctx, c, file); err != nil {
@@ -29,8 +27,7 @@ func Save(ctx context.Context, socket, file string) error {
 	return nil
 }
 
-// Verify returns the number of keys and the last revision of a snapshot that is
-// whole, or else ErrDamaged.
+// Verify returns the number of keys and the last revision of a snapshot, or ErrDamaged.
 func Verify(file string) (keys int, revision int64, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -44,7 +41,7 @@ func Verify(file string) (keys int, revision int64, err error) {
 	return s.TotalKey, s.Revision, nil
 }
 
-// Restore makes the directory of an etcd, which must not exist, of a snapshot.
+// Restore creates the directory of an etcd, which must not exist, from a snapshot.
 func Restore(file, dir string) error {
 	c := Options{Dir: dir}.config(zap.NewNop())
 	err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{

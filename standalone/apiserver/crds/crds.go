@@ -1,5 +1,5 @@
-// Package crds holds the custom resources that every server has: those of
-// snapshots, as Kubernetes' snapshot controller installs them.
+// Package crds contains the custom resources of every server: those of snapshots, as
+// Kubernetes' snapshot controller installs them.
 package crds
 
 import (

@@ -18,22 +18,22 @@ import (
 // DataPluginName is the name of the plugin in the chain.
 const DataPluginName = "DataGuard"
 
-// RegisterData adds to a list the plugin that refuses what would give a user other
-// data than the object asks for.
+// RegisterData adds the plugin that refuses objects that would give a user other data
+// than requested.
 func RegisterData(plugins *admission.Plugins) {
 	plugins.Register(DataPluginName, func(io.Reader) (admission.Interface, error) {
 		return &data{Handler: admission.NewHandler(admission.Create, admission.Update)}, nil
 	})
 }
 
-// data changes nothing, but has to see objects before the server leaves out of
-// them what it does not support: a claim without its source gets an empty volume.
+// data is a mutating plugin that changes nothing. As such it gets objects before the
+// server drops unsupported fields: a claim without its source would get an empty volume.
 type data struct{ *admission.Handler }
 
 var _ admission.MutationInterface = (*data)(nil)
 
-// Admit refuses claims whose source the server would pass over in silence, and
-// volumes with an id that no driver can have given.
+// Admit refuses claims whose source the server would drop silently, and volumes with an
+// invalid handle.
 func (d *data) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetSubresource() != "" {
 		return nil
@@ -56,14 +56,14 @@ func (d *data) Admit(_ context.Context, a admission.Attributes, _ admission.Obje
 
 func sources(c *api.PersistentVolumeClaim, create bool) field.ErrorList {
 	all := elsewhere(&c.Spec, field.NewPath("spec"))
-	// The server keeps what a claim has already.
+	// The server does not drop the source of an existing claim.
 	if create {
 		all = append(all, unknown(&c.Spec, field.NewPath("spec"))...)
 	}
 	return all
 }
 
-// templates looks at the claims that a Pod brings; they cannot change later.
+// templates checks the claim templates of a Pod, which are immutable.
 func templates(p *api.Pod, create bool) field.ErrorList {
 	var all field.ErrorList
 	for i := range p.Spec.Volumes {
@@ -76,7 +76,7 @@ func templates(p *api.Pod, create bool) field.ErrorList {
 	return all
 }
 
-// elsewhere refuses a source of another namespace.
+// elsewhere refuses a source in another namespace.
 func elsewhere(s *api.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList {
 	ref := s.DataSourceRef
 	if ref == nil || ref.Namespace == nil || *ref.Namespace == "" {
@@ -87,7 +87,7 @@ func elsewhere(s *api.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList
 			"into the claim's namespace first", ref.Kind, ref.Name))}
 }
 
-// unknown refuses a source that Kubernetes only takes as dataSourceRef.
+// unknown refuses a source that Kubernetes accepts only as dataSourceRef.
 func unknown(s *api.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList {
 	from := s.DataSource
 	if from == nil || s.DataSourceRef != nil {
@@ -105,8 +105,8 @@ func unknown(s *api.PersistentVolumeClaimSpec, at *field.Path) field.ErrorList {
 		fmt.Sprintf("a %s is no source here, and without it the volume would be empty: name it as dataSourceRef", from.Kind))}
 }
 
-// handles refuses what would break out of the lines and names that an id is put
-// into. It cannot change later.
+// handles refuses volume handles that would break lines or names that contain them.
+// Handles are immutable.
 func handles(v *api.PersistentVolume, create bool) field.ErrorList {
 	if !create || v.Spec.CSI == nil || !strings.ContainsFunc(v.Spec.CSI.VolumeHandle, unicode.IsControl) {
 		return nil

@@ -19,8 +19,8 @@ import (
 // PluginName is the plugin's name in the chain.
 const PluginName = "PodGuard"
 
-// right is what the author of a Pod must be allowed to do in its namespace; an
-// empty name is that of no object.
+// right is a right that the author of a Pod needs in its namespace; an empty name means
+// no particular object.
 type right struct{ verb, resource, name string }
 
 func (r right) String() string {
@@ -49,13 +49,13 @@ var (
 	_ initializer.WantsExternalKubeClientSet   = (*plugin)(nil)
 )
 
-// SetUnconditionalAuthorizer gives the plugin whom to ask.
+// SetUnconditionalAuthorizer sets the authorizer of the plugin.
 func (p *plugin) SetUnconditionalAuthorizer(a authorizer.UnconditionalAuthorizer) { p.authz = a }
 
-// SetExternalKubeClientSet gives the plugin the server itself to read from.
+// SetExternalKubeClientSet sets the client with which the plugin reads objects.
 func (p *plugin) SetExternalKubeClientSet(c kubernetes.Interface) { p.client = c }
 
-// ValidateInitialization refuses a plugin that could not ask anybody.
+// ValidateInitialization returns an error if the plugin has no authorizer or client.
 func (p *plugin) ValidateInitialization() error {
 	if p.authz == nil || p.client == nil {
 		return fmt.Errorf("%s has no authorizer or no client", PluginName)
@@ -63,14 +63,14 @@ func (p *plugin) ValidateInitialization() error {
 	return nil
 }
 
-// Validate refuses a Pod for which its writer has not the rights that it needs.
-// Every way to the object is looked at, and what was there before is no matter.
+// Validate refuses a Pod if the user lacks a right that its fields need. It checks every
+// kind of request that can write these fields, whatever their old values.
 func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
 	if a.GetResource().GroupResource() != api.Resource("pods") {
 		return nil
 	}
-	// A Binding carries annotations to its Pod, and a status update may too. A
-	// Binding has no old object and says nothing of what it does not change.
+	// A Binding copies its annotations to its Pod, and a status update may change
+	// annotations. A Binding has no old object and contains only the changes.
 	for _, key := range []string{volume.AnnMountAt, volume.AnnMountOptions} {
 		if annotation(a.GetObject(), key) == annotation(a.GetOldObject(), key) {
 			continue
@@ -91,7 +91,7 @@ func (p *plugin) Validate(ctx context.Context, a admission.Attributes, _ admissi
 	return nil
 }
 
-// demand refuses what needs a right that the writer has not.
+// demand returns an error if the user does not have the right.
 func (p *plugin) demand(ctx context.Context, a admission.Attributes, what string, r right) error {
 	decision, _, err := p.authz.Authorize(ctx, authorizer.AttributesRecord{
 		User: a.GetUserInfo(), Verb: r.verb, Namespace: a.GetNamespace(), Name: r.name,

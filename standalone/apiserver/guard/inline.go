@@ -13,10 +13,10 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// named is a driver that a Pod names itself, as a FlexVolume or as a CSI driver.
+// named is the driver of an inline volume of a Pod, as a FlexVolume or CSI driver.
 type named struct{ flex, csi string }
 
-// inline returns the drivers that a Pod names itself, none for another object.
+// inline returns the drivers of the inline volumes of a Pod; none for other objects.
 func inline(o any) []named {
 	pod, ok := o.(*api.Pod)
 	if !ok || pod == nil {
@@ -34,7 +34,7 @@ func inline(o any) []named {
 	return all
 }
 
-// admit refuses a FlexVolume driver to whom may not use it.
+// admit refuses a FlexVolume driver if the user may not use it.
 func (p *plugin) admit(ctx context.Context, a admission.Attributes, v named) error {
 	if v.csi == "" {
 		return p.demand(ctx, a, "flexVolume "+v.flex, use(v.flex))
@@ -47,14 +47,14 @@ func (p *plugin) admit(ctx context.Context, a admission.Attributes, v named) err
 		"object of somebody else's says otherwise", v.csi, name), use(name))
 }
 
-// use is the right to name a driver in Pods.
+// use returns the right to use a driver in inline volumes.
 func use(driver string) right { return right{verb: "use", resource: "flexdrivers", name: driver} }
 
-// flexOf returns the FlexVolume driver that is served by the name of a CSI
-// driver, or may be as soon as it is installed. It is none when somebody else
-// than volplane made the CSIDriver: that says, as everywhere, whether Pods may
-// name the driver (volumeLifecycleModes), by the word of who made it. That which
-// volplane makes of a FlexVolume driver by itself is nobody's word.
+// flexOf returns the FlexVolume driver that has the name of a CSI driver, or could be
+// installed with it. It returns none if somebody else than volplane created the
+// CSIDriver, whose volumeLifecycleModes then say whether Pods may use the driver, as in
+// every cluster. A CSIDriver that volplane created for a FlexVolume driver does not
+// express such a permission.
 func (p *plugin) flexOf(ctx context.Context, csi string) (string, error) {
 	n, err := decide.ParseCSI(csi)
 	if err != nil {

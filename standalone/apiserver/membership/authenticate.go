@@ -18,12 +18,12 @@ import (
 	"volplane.dev/volplane/standalone/pki"
 )
 
-// extraInvitation is the key under which a user has the invitation shown.
+// extraInvitation is the key of the user's extra field with the used invitation.
 const extraInvitation = "volplane.dev/invitation"
 
-var errRevoked = errors.New("the node's certificate was taken back")
+var errRevoked = errors.New("the node's certificate is revoked")
 
-// shown returns the certificate of a node that a request came with.
+// shown returns the node's certificate of a request.
 func shown(r *http.Request) (cert *x509.Certificate, node string, ok bool) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return nil, "", false
@@ -33,8 +33,7 @@ func shown(r *http.Request) (cert *x509.Certificate, node string, ok bool) {
 	return cert, node, ok
 }
 
-// Certificates refuses what another authenticator of certificates accepts, when
-// it was taken back.
+// Certificates wraps an authenticator of certificates and refuses revoked ones.
 func (d *Members) Certificates(inner authenticator.Request) authenticator.Request {
 	return authenticator.RequestFunc(func(r *http.Request) (*authenticator.Response, bool, error) {
 		answer, ok, err := inner.AuthenticateRequest(r)
@@ -48,8 +47,7 @@ func (d *Members) Certificates(inner authenticator.Request) authenticator.Reques
 	})
 }
 
-// refuse says whether a request comes with a node's certificate that does not
-// count any more.
+// refuse returns an error if the node's certificate of a request is revoked.
 func (d *Members) refuse(r *http.Request) error {
 	cert, node, ok := shown(r)
 	if !ok {
@@ -66,7 +64,7 @@ func (d *Members) refuse(r *http.Request) error {
 	return err
 }
 
-// AuthenticateToken knows who shows an invitation.
+// AuthenticateToken authenticates the token of an invitation.
 func (d *Members) AuthenticateToken(ctx context.Context, text string) (*authenticator.Response, bool, error) {
 	t, ok := identity.ParseToken(text)
 	if !ok {
@@ -76,7 +74,7 @@ func (d *Members) AuthenticateToken(ctx context.Context, text string) (*authenti
 	if err != nil {
 		return nil, false, err
 	}
-	i, _, err := d.kept(ctx, t.ID)
+	i, _, err := d.stored(ctx, t.ID)
 	if err == nil {
 		err = i.Admit(t, present, time.Now())
 	}
@@ -89,8 +87,8 @@ func (d *Members) AuthenticateToken(ctx context.Context, text string) (*authenti
 	}}, true, nil
 }
 
-// Authorizer lets those who are invited, and nodes, ask for a certificate; what
-// they get is decided there.
+// Authorizer allows invited users and nodes to request a certificate; the request itself
+// is checked later.
 func (d *Members) Authorizer() authorizer.Authorizer {
 	return authorizer.AuthorizerFunc(
 		func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
@@ -103,14 +101,14 @@ func (d *Members) Authorizer() authorizer.Authorizer {
 		})
 }
 
-// visit is a request of a node that is under way.
+// visit is a request of a node that is in flight.
 type visit struct {
 	end  context.CancelCauseFunc
 	cert *http.Request
 }
 
-// Guard ends what nodes have under way when their certificates are taken back: a
-// watch would go on for as long as it likes.
+// Guard ends the requests in flight of nodes whose certificates are revoked; a watch would
+// otherwise continue.
 func (d *Members) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, node, ok := shown(r)
@@ -121,7 +119,7 @@ func (d *Members) Guard(next http.Handler) http.Handler {
 		ctx, cancel := context.WithCancelCause(r.Context())
 		defer cancel(nil)
 		defer d.enter(node, &visit{cancel, r})()
-		// It may have been taken back since it was looked at.
+		// The certificate may have been revoked since its check.
 		if err := d.refuse(r); err != nil {
 			http.Error(w, err.Error(), http.StatusUnauthorized)
 			return
@@ -133,25 +131,25 @@ func (d *Members) Guard(next http.Handler) http.Handler {
 func (d *Members) enter(node string, q *visit) (leave func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.underWay[node] == nil {
-		d.underWay[node] = map[*visit]struct{}{}
+	if d.inFlight[node] == nil {
+		d.inFlight[node] = map[*visit]struct{}{}
 	}
-	d.underWay[node][q] = struct{}{}
+	d.inFlight[node][q] = struct{}{}
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		delete(d.underWay[node], q)
-		if len(d.underWay[node]) == 0 {
-			delete(d.underWay, node)
+		delete(d.inFlight[node], q)
+		if len(d.inFlight[node]) == 0 {
+			delete(d.inFlight, node)
 		}
 	}
 }
 
-// sweep ends every request whose certificate does not count any more.
+// sweep ends every request with a revoked certificate.
 func (d *Members) sweep() {
 	d.mu.Lock()
 	var all []*visit
-	for _, of := range d.underWay {
+	for _, of := range d.inFlight {
 		for q := range of {
 			all = append(all, q)
 		}

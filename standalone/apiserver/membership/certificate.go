@@ -16,7 +16,7 @@ import (
 	"volplane.dev/volplane/standalone/pki"
 )
 
-// certificate gives a node a certificate for a key that it has made.
+// certificate issues a certificate for a key that a node has created.
 func (d *Members) certificate(r *http.Request, body []byte) ([]byte, error) {
 	who, ok := request.UserFrom(r.Context())
 	if !ok {
@@ -33,8 +33,8 @@ func (d *Members) certificate(r *http.Request, body []byte) ([]byte, error) {
 	return d.ca.Node(node, epoch, key)
 }
 
-// entitled returns what somebody may be: who shows an invitation, what it says;
-// who shows a node's certificate, the same again, for as long as that counts.
+// entitled returns the node for which a user may get a certificate: the node of the
+// invitation, or the node of a valid certificate.
 func (d *Members) entitled(
 	r *http.Request, who user.Info, asked string, key *ecdsa.PublicKey,
 ) (string, identity.Epoch, error) {
@@ -67,8 +67,8 @@ func (d *Members) spend(ctx context.Context, id string, key *ecdsa.PublicKey) (i
 	return d.use(ctx, id, identity.Hash(der))
 }
 
-// requested reads a request for a certificate: whose it shall be, and the key,
-// which whoever asks proves to have.
+// requested parses a certificate request and returns the name and the public key. The
+// signature proves the possession of the private key.
 func requested(body []byte) (string, *ecdsa.PublicKey, error) {
 	block, rest := pem.Decode(body)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" || len(strings.TrimSpace(string(rest))) > 0 {

@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// largest is how much somebody may send.
+// largest limits the size of a request body.
 const largest = 16 << 10
 
-// answerer answers a request; what it returns with an error is not sent.
+// answerer returns the response of a request.
 type answerer func(r *http.Request, body []byte) ([]byte, error)
 
-// refusal is an error that is not the server's.
+// refusal is an error with an HTTP status.
 type refusal struct {
 	status int
 	error
@@ -46,7 +46,7 @@ func serve(w http.ResponseWriter, r *http.Request, answer answerer) {
 	_, _ = w.Write(said)
 }
 
-// statusOf tells apart what is of no use to be asked again.
+// statusOf returns the HTTP status of an error, which tells whether a retry is useful.
 func statusOf(err error) int {
 	var refused refusal
 	var status apierrors.APIStatus
@@ -61,7 +61,7 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// read reads what somebody asks for about a node.
+// read parses a request about a node.
 func read(body []byte, into any, node *string) error {
 	if err := json.Unmarshal(body, into); err != nil {
 		return refuseWith(http.StatusBadRequest, "read request: %w", err)

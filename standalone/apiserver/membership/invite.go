@@ -22,16 +22,16 @@ import (
 const (
 	secretPrefix = "volplane-invitation-"
 	secretType   = corev1.SecretType("volplane.dev/invitation")
-	// secretKey is where a Secret has the invitation.
+	// secretKey is the key of the invitation in a Secret.
 	secretKey = "invitation"
-	// labelInvitation is on every invitation.
+	// labelInvitation is the label of every invitation.
 	labelInvitation = "volplane.dev/invitation"
 	longestLife     = 30 * 24 * time.Hour
 )
 
-var errUnknown = errors.New("there is no such invitation")
+var errUnknown = errors.New("the invitation does not exist")
 
-// invite makes an invitation.
+// invite creates an invitation.
 func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 	var q identity.Invite
 	if err := read(body, &q, &q.Node); err != nil {
@@ -45,7 +45,7 @@ func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = d.forget(ctx, func(i identity.Invitation) bool { return !now.Before(i.Expires) })
+	err = d.deleteInvitations(ctx, func(i identity.Invitation) bool { return !now.Before(i.Expires) })
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (d *Members) invite(r *http.Request, body []byte) ([]byte, error) {
 		Type:       secretType, Data: map[string][]byte{secretKey: data},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("keep invitation: %w", err)
+		return nil, fmt.Errorf("store invitation: %w", err)
 	}
 	return json.Marshal(identity.Invited{Token: t.String()})
 }
@@ -74,8 +74,8 @@ func random(bytes int) string {
 	return hex.EncodeToString(b)
 }
 
-// kept returns an invitation, and the Secret that has it.
-func (d *Members) kept(ctx context.Context, id string) (identity.Invitation, *corev1.Secret, error) {
+// stored returns an invitation and its Secret.
+func (d *Members) stored(ctx context.Context, id string) (identity.Invitation, *corev1.Secret, error) {
 	s, err := d.client.CoreV1().Secrets(volume.NamespaceSystem).Get(ctx, secretPrefix+id, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return identity.Invitation{}, nil, errUnknown
@@ -97,12 +97,12 @@ func invitationIn(s *corev1.Secret) (i identity.Invitation, err error) {
 	return i, nil
 }
 
-// use marks an invitation as used for a public key. Of two keys one loses: the
-// Secret is changed by one of them only.
+// use marks an invitation as used for a public key. If two keys compete, only one can
+// update the Secret.
 func (d *Members) use(ctx context.Context, id, key string) (identity.Invitation, error) {
 	var used identity.Invitation
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		i, s, err := d.kept(ctx, id)
+		i, s, err := d.stored(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -131,15 +131,15 @@ func (d *Members) use(ctx context.Context, id, key string) (identity.Invitation,
 	return used, err
 }
 
-// forget deletes invitations.
-func (d *Members) forget(ctx context.Context, which func(identity.Invitation) bool) error {
+// deleteInvitations deletes invitations.
+func (d *Members) deleteInvitations(ctx context.Context, which func(identity.Invitation) bool) error {
 	secrets := d.client.CoreV1().Secrets(volume.NamespaceSystem)
 	all, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: labelInvitation})
 	if err != nil {
 		return fmt.Errorf("list invitations: %w", err)
 	}
 	for k := range all.Items {
-		// What cannot be read invites nobody.
+		// An invalid invitation cannot be used.
 		if i, err := invitationIn(&all.Items[k]); err == nil && !which(i) {
 			continue
 		}

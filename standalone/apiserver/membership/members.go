@@ -23,27 +23,26 @@ import (
 	"volplane.dev/volplane/standalone/pki"
 )
 
-// Revoked is the ConfigMap in kube-system that has, by node, the epoch that began
-// when what the node had was last taken back.
+// Revoked is the ConfigMap in kube-system with the epoch of each node, which the last
+// revocation has started.
 const Revoked = "volplane-revoked-nodes"
 
-// Members lets nodes in and out. It is safe for concurrent use.
+// Members manages the identities of nodes. It is safe for concurrent use.
 type Members struct {
 	ca     *pki.Authority
 	client kubernetes.Interface
-	// epochs are known as soon as synced is closed.
+	// epochs are valid after synced is closed.
 	source informers.SharedInformerFactory
 	cache  cache.SharedIndexInformer
 	epochs corelisters.ConfigMapNamespaceLister
 	synced chan struct{}
 
 	mu sync.Mutex
-	// underWay are the requests of each node.
-	underWay map[string]map[*visit]struct{}
+	// inFlight are the requests of each node.
+	inFlight map[string]map[*visit]struct{}
 }
 
-// New returns the members of an authority. Client is the server's own, with all
-// rights.
+// New returns the members of an authority. The client needs all rights.
 func New(ca *pki.Authority, client kubernetes.Interface) *Members {
 	source := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(volume.NamespaceSystem),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -53,18 +52,18 @@ func New(ca *pki.Authority, client kubernetes.Interface) *Members {
 	return &Members{
 		ca: ca, client: client, source: source, cache: maps.Informer(),
 		epochs: maps.Lister().ConfigMaps(volume.NamespaceSystem),
-		synced: make(chan struct{}), underWay: map[string]map[*visit]struct{}{},
+		synced: make(chan struct{}), inFlight: map[string]map[*visit]struct{}{},
 	}
 }
 
-// Run learns what was taken back, until ctx ends. Nodes wait for it.
+// Run watches the revocations until ctx ends. Requests of nodes wait for its first read.
 func (d *Members) Run(ctx context.Context) error {
-	// The object may also be changed by hand.
+	// Users may change the object too.
 	_, err := d.cache.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { d.sweep() }, UpdateFunc: func(any, any) { d.sweep() },
 	})
 	if err != nil {
-		return fmt.Errorf("follow what is taken back of nodes: %w", err)
+		return fmt.Errorf("watch the revocations of nodes: %w", err)
 	}
 	d.source.Start(ctx.Done())
 	go func() {
@@ -75,7 +74,7 @@ func (d *Members) Run(ctx context.Context) error {
 	return nil
 }
 
-// Install serves the paths at which identities are asked for and taken back.
+// Install adds the handlers for invitations, certificates and revocations.
 func (d *Members) Install(m *mux.PathRecorderMux) {
 	for path, answer := range map[string]answerer{
 		identity.PathCertificate: d.certificate, identity.PathInvitation: d.invite, identity.PathRevocation: d.revoke,
@@ -84,7 +83,7 @@ func (d *Members) Install(m *mux.PathRecorderMux) {
 	}
 }
 
-// present returns the epoch of a node.
+// present returns the present epoch of a node.
 func (d *Members) present(ctx context.Context, node string) (identity.Epoch, error) {
 	select {
 	case <-d.synced:
@@ -108,11 +107,11 @@ func epochIn(all *corev1.ConfigMap, node string) (identity.Epoch, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("ConfigMap %s/%s does not say by a number what was taken back of node %s: %w",
+		return 0, fmt.Errorf("ConfigMap %s/%s: the epoch of node %s is not a number: %w",
 			volume.NamespaceSystem, Revoked, node, err)
 	}
 	return identity.Epoch(n), nil
 }
 
-// patience is how long a change waits until every request sees it.
-const patience = 30 * time.Second
+// syncLimit is how long a revocation waits until it is effective for every request.
+const syncLimit = 30 * time.Second

@@ -17,20 +17,20 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// revoke takes back all certificates and invitations of a node. When it returns
-// without an error they count for no request any more, and none is under way.
+// revoke revokes all certificates and invitations of a node. When it returns without an
+// error, no request with them is accepted any more, and none is in flight.
 func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 	var q identity.Revoke
 	if err := read(body, &q, &q.Node); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), syncLimit)
 	defer cancel()
-	next, err := d.begin(ctx, q.Node)
+	next, err := d.startEpoch(ctx, q.Node)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.forget(ctx, func(i identity.Invitation) bool { return i.Node == q.Node }); err != nil {
+	if err := d.deleteInvitations(ctx, func(i identity.Invitation) bool { return i.Node == q.Node }); err != nil {
 		return nil, err
 	}
 	err = wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
@@ -38,15 +38,15 @@ func (d *Members) revoke(r *http.Request, body []byte) ([]byte, error) {
 		return present >= next, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("what was taken back of node %s is written, but not known to every request yet; repeat it: %w",
+		return nil, fmt.Errorf("the revocation of node %s is stored, but not effective for every request yet; repeat it: %w",
 			q.Node, err)
 	}
 	d.sweep()
 	return nil, nil
 }
 
-// begin begins a node's next epoch.
-func (d *Members) begin(ctx context.Context, node string) (next identity.Epoch, err error) {
+// startEpoch starts the next epoch of a node.
+func (d *Members) startEpoch(ctx context.Context, node string) (next identity.Epoch, err error) {
 	maps := d.client.CoreV1().ConfigMaps(volume.NamespaceSystem)
 	again := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 	err = retry.OnError(retry.DefaultBackoff, again, func() error {
@@ -74,7 +74,7 @@ func (d *Members) begin(ctx context.Context, node string) (next identity.Epoch, 
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("take back what node %s has: %w", node, err)
+		return 0, fmt.Errorf("revoke node %s: %w", node, err)
 	}
 	return next, nil
 }
