@@ -35,10 +35,12 @@ type API struct {
 	// tracker is quicker than that of the Clientset, which keeps who wrote what.
 	tracker clienttesting.ObjectTracker
 	version atomic.Int64
-	count   int
-	writes  []string
-	done    []string
-	told    []string
+	// rights are those of the controller that runs.
+	rights []kube.Access
+	count  int
+	writes []string
+	done   []string
+	told   []string
 	// events are the texts of events by their names.
 	events map[string]string
 }
@@ -158,6 +160,7 @@ func (a *API) Run(build func(controller.Env) *controller.Controller) (c *control
 		Client: a.Clientset, Caches: caches, Events: kube.NewRecorder(ctx, a.Clientset, "test"),
 		Log: slog.New(slog.DiscardHandler),
 	})
+	a.rights = c.Rights()
 	if err := caches.Start(ctx); err != nil {
 		a.t.Fatal(err)
 	}

@@ -162,7 +162,7 @@ func Declared(t testing.TB, client *fake.Clientset, rights func() []kube.Access)
 	c := &fake.Clientset{}
 	c.AddReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		check(a)
-		o, err := client.Invokes(a, nil)
+		o, err := fields(t, rights(), client.Tracker(), a, func() (runtime.Object, error) { return client.Invokes(a, nil) })
 		return true, o, err
 	})
 	c.AddWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {

@@ -29,7 +29,7 @@ type Process struct {
 
 // Begin returns a process that has the rights, and no caches yet.
 func (s *Server) Begin(t testing.TB, name string, rights []kube.Access) *Process {
-	p := &Process{Client: s.Client(rights...), t: t, ended: make(chan error, 1)}
+	p := &Process{Client: s.client(t, rights), t: t, ended: make(chan error, 1)}
 	p.ctx, p.cancel = context.WithCancel(t.Context())
 	p.Caches, p.Events = kube.NewCaches(p.Client), kube.NewRecorder(p.ctx, p.Client, name)
 	return p

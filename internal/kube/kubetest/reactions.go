@@ -32,7 +32,7 @@ func (a *API) write(do func(clienttesting.Action) (runtime.Object, error)) clien
 		if !done {
 			return true, nil, answer
 		}
-		o, err := do(action)
+		o, err := fields(a.t, a.rights, a.tracker, action, func() (runtime.Object, error) { return do(action) })
 		if err != nil {
 			return true, nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -59,9 +60,12 @@ func (s *Server) Add(o runtime.Object) error {
 	return s.Create(r, o, m.GetNamespace())
 }
 
-// Client returns a client that may do what the rights say, or anything without
+// Client returns a client that may do anything.
+func (s *Server) Client() *fake.Clientset { return s.client(nil, nil) }
+
+// client returns a client that may do what the rights say, or anything without
 // any.
-func (s *Server) Client(rights ...kube.Access) *fake.Clientset {
+func (s *Server) client(t testing.TB, rights []kube.Access) *fake.Clientset {
 	c, react := &fake.Clientset{}, clienttesting.ObjectReaction(s)
 	c.AddReactor("*", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		if err := allowed(a, rights); err != nil {
@@ -69,7 +73,11 @@ func (s *Server) Client(rights ...kube.Access) *fake.Clientset {
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		handled, o, err := react(a)
+		handled := true
+		o, err := fields(t, rights, s.ObjectTracker, a, func() (o runtime.Object, err error) {
+			handled, o, err = react(a)
+			return o, err
+		})
 		if err != nil || o == nil {
 			return handled, o, err
 		}
