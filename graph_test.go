@@ -12,8 +12,10 @@ import (
 	"text/tabwriter"
 
 	"volplane.dev/volplane/internal/app"
+	"volplane.dev/volplane/internal/flex"
 	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/node"
 )
 
@@ -61,6 +63,100 @@ func rightsRow(name string, rights []kube.Access) string {
 	}
 	return fmt.Sprintf("| %s | %s | %s | %s |\n", name, strings.Join(watches, ", "), strings.Join(asks, ", "),
 		strings.Join(writes, ", "))
+}
+
+// TestOneWriter wants each field to have one writer, or all of its writers to say why it has several.
+func TestOneWriter(t *testing.T) {
+	all := writers()
+	for i, a := range all {
+		several := false
+		for j, b := range all {
+			same := a.kind == b.kind && (kubetest.Covers(a.Path, b.Path) || kubetest.Covers(b.Path, a.Path))
+			if i == j || !same || a.who == b.who {
+				continue
+			}
+			several = true
+			if a.Shared == "" {
+				t.Errorf("%s of %s is written by %s and by %s: have one of them write it, or declare with Shared why it is safe",
+					a.Path, a.kind, a.who, b.who)
+			}
+		}
+		if !several && a.Shared != "" {
+			t.Errorf("%s of %s is written by %s only: declare it with Only", a.Path, a.kind, a.who)
+		}
+	}
+}
+
+// TestArchitectureShowsTheWriters wants the table of writers in ARCHITECTURE.md to be what identities declare.
+func TestArchitectureShowsTheWriters(t *testing.T) {
+	byField := map[[2]string][]string{}
+	for _, w := range writers() {
+		text := w.who
+		if w.Shared != "" {
+			text += " (" + w.Shared + ")"
+		}
+		field := [2]string{w.kind, w.Path}
+		byField[field] = append(byField[field], text)
+	}
+	byWriters := map[[2]string][]string{}
+	for field, who := range byField {
+		row := [2]string{field[0], strings.Join(who, ", ")}
+		byWriters[row] = append(byWriters[row], "`"+field[1]+"`")
+	}
+	rows := slices.SortedFunc(maps.Keys(byWriters), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
+	var out strings.Builder
+	out.WriteString("| Of | Fields | Writer |\n|---|---|---|\n")
+	for _, row := range rows {
+		paths := slices.Sorted(slices.Values(byWriters[row]))
+		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", row[0], strings.Join(paths, ", "), row[1])
+	}
+	generated(t, "writers", out.String())
+}
+
+// writer is an identity that writes a field.
+type writer struct {
+	who, kind string
+	kube.Field
+}
+
+// writers returns who declares what; the creation and the deletion of an object count as fields.
+func writers() []writer {
+	var out []writer
+	add := func(who string, rights []kube.Access) {
+		for _, r := range rights {
+			kind, part, _ := strings.Cut(r.Resource, "/")
+			fields := slices.Clone(r.Fields)
+			for verb, path := range map[string]string{"create": "creation", "delete": "deletion"} {
+				named := slices.ContainsFunc(fields, func(f kube.Field) bool { return f.Path == path })
+				if part == "" && slices.Contains(r.Verbs, verb) && !named {
+					fields = append(fields, kube.Field{Path: path})
+				}
+			}
+			for _, f := range fields {
+				if w := (writer{who, kind, f}); !slices.Contains(out, w) {
+					out = append(out, w)
+				}
+			}
+		}
+	}
+	for _, d := range app.Declarations() {
+		add(d.Name, d.Outputs)
+	}
+	add("node agent", node.Writes())
+	add("FlexVolume host", flex.Writes())
+	return out
+}
+
+// TestEveryWriteNamesFields wants whoever may change objects to declare what of them.
+func TestEveryWriteNamesFields(t *testing.T) {
+	for _, d := range app.Declarations() {
+		for _, r := range d.Outputs {
+			changes := slices.Contains(r.Verbs, "update") || slices.Contains(r.Verbs, "patch")
+			if changes && len(r.Fields) == 0 {
+				t.Errorf("%s may change %s, and declares no field of it", d.Name, r.Resource)
+			}
+		}
+	}
 }
 
 // TestEveryImportIsUsed refuses what a layer may import and does not: the table says what is.

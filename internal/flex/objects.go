@@ -18,8 +18,18 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex/bridge"
 	"volplane.dev/volplane/internal/flex/host"
+	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/volume"
 )
+
+// Writes is what a host of FlexVolume drivers writes, as its node or as a service
+// account.
+func Writes() []kube.Access {
+	return []kube.Access{
+		kube.Write("", "nodes", "patch").Only(kube.Annotation(volume.AnnDriverNotes), kube.Annotation(volume.AnnDriverDir)),
+		kube.Write("storage.k8s.io", "csidrivers", "create", "delete"),
+	}
+}
 
 // retryInterval is the time after which a failed write is retried: at the start the Node may not
 // exist yet.

@@ -17,7 +17,42 @@ type Access struct {
 	Verbs           []string
 	Namespace       string
 	Names           []string
+	// Fields are all that these verbs change of an object that is there. No client is
+	// held to it: tests are.
+	Fields []Field
 }
+
+// Field is a field of objects with all that is below it. An entry of a list or map is
+// a field of its own: "metadata.finalizers[NAME]", "metadata.annotations[KEY]",
+// "status.conditions[TYPE]"; a name that ends in * stands for all that begin so.
+type Field struct {
+	Path string
+	// Shared says why the writers of a field that has several do not work against
+	// each other; a field without it has one writer.
+	Shared string
+}
+
+// Only returns the right to change only these fields, which nobody else changes.
+func (a Access) Only(paths ...string) Access { return a.Shared("", paths...) }
+
+// Shared returns the right to change these fields, too, which others also change, and
+// why that is safe.
+func (a Access) Shared(why string, paths ...string) Access {
+	a.Fields = slices.Clone(a.Fields)
+	for _, path := range paths {
+		a.Fields = append(a.Fields, Field{Path: path, Shared: why})
+	}
+	return a
+}
+
+// Annotation returns the path of one annotation.
+func Annotation(key string) string { return "metadata.annotations[" + key + "]" }
+
+// Finalizer returns the path of one finalizer.
+func Finalizer(name string) string { return "metadata.finalizers[" + name + "]" }
+
+// Condition returns the path of the condition of a type.
+func Condition[T ~string](kind T) string { return "status.conditions[" + string(kind) + "]" }
 
 // Read returns the rights to get, list and watch resources of a group.
 func Read(group string, resources ...string) []Access {

@@ -50,7 +50,8 @@ func (p LogPlace) Access() []Access {
 	names := p.objects()
 	return []Access{
 		{Namespace: p.Namespace, Resource: "configmaps", Verbs: []string{"create", "list"}},
-		{Namespace: p.Namespace, Resource: "configmaps", Names: names, Verbs: []string{"update", "delete"}},
+		Access{Namespace: p.Namespace, Resource: "configmaps", Names: names, Verbs: []string{"update", "delete"}}.
+			Only("data", Annotation(volume.AnnIntentsAfter)),
 	}
 }
 

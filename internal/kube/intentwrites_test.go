@@ -59,7 +59,10 @@ func TestTheRightsOfALog(t *testing.T) {
 	}
 	want := []Access{
 		{Namespace: logSpace, Resource: "configmaps", Verbs: []string{"create", "list"}},
-		{Namespace: logSpace, Resource: "configmaps", Names: names, Verbs: []string{"update", "delete"}},
+		{
+			Namespace: logSpace, Resource: "configmaps", Names: names, Verbs: []string{"update", "delete"},
+			Fields: []Field{{Path: "data"}, {Path: "metadata.annotations[volplane.dev/intents-after]"}},
+		},
 	}
 	if diff := cmp.Diff(want, LogPlace{Namespace: logSpace, Name: logName}.Access()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

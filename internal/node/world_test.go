@@ -23,6 +23,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/attach"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/node/uses"
 	"volplane.dev/volplane/internal/testkit"
 	"volplane.dev/volplane/internal/volume"
@@ -86,7 +87,8 @@ func (w *world) run() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	o := Options{
-		Name: "n1", RootDir: w.dir, Client: w.client, Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(),
+		Name: "n1", RootDir: w.dir, Client: kubetest.Observed(w.t, w.client, Writes()),
+		Caches: kube.NewNodeCaches(w.client, "n1"), Drivers: csi.NewSet(),
 		Events: kube.NewRecorder(ctx, w.client, "node"), Log: slog.New(slog.DiscardHandler), TrustDrivers: true,
 		RetryMin: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond,
 	}

@@ -92,6 +92,7 @@ func newPlaneOf(t *testing.T, limit time.Duration, change ...func(*csitest.Confi
 		o := app.ControlPlaneOptions{
 			ConfigFor: func(role string) (*rest.Config, error) {
 				c := server.ClientConfig(app.User(role))
+				c.Wrap(fieldsOf(p.t, p.client).of(role))
 				c.Wrap(p.writes.of(role))
 				return c, nil
 			}, Drivers: p.drivers, Log: slog.New(slog.DiscardHandler),

@@ -34,7 +34,7 @@ func Declaration() controller.Declaration {
 			kube.Read("storage.k8s.io", "volumeattachments", "csidrivers", "csinodes")...),
 		Outputs: []kube.Access{
 			kube.Write("storage.k8s.io", "volumeattachments", "create", "delete"),
-			kube.Write("", "nodes/status", "patch"),
+			kube.Write("", "nodes/status", "patch").Only("status.volumesAttached"),
 		},
 	}
 }

@@ -33,9 +33,14 @@ func Declaration() controller.Declaration {
 		Inputs: append(kube.Read("", "persistentvolumes", "nodes"),
 			kube.Read("storage.k8s.io", "volumeattachments", "csinodes", "csidrivers")...),
 		Outputs: []kube.Access{
-			kube.Write("storage.k8s.io", "volumeattachments", "update"),
-			kube.Write("storage.k8s.io", "volumeattachments/status", "patch"),
-			kube.Write("", "persistentvolumes", "update"), kube.Write("", "secrets", "get"),
+			kube.Write("storage.k8s.io", "volumeattachments", "update").Only(
+				kube.Finalizer(volume.FinalizerAttacherPrefix+"*"), kube.Annotation(volume.AnnNodeID),
+				kube.Annotation(volume.AnnDetach)),
+			kube.Write("storage.k8s.io", "volumeattachments/status", "patch").Only("status"),
+			kube.Write("", "persistentvolumes", "update").Shared(
+				"there while the volume is attached; the provisioner takes it from a volume that its driver has deleted",
+				kube.Finalizer(volume.FinalizerAttacherPrefix+"*")),
+			kube.Write("", "secrets", "get"),
 		},
 	}
 }

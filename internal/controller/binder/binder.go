@@ -15,6 +15,7 @@ import (
 	"volplane.dev/volplane/internal/controller"
 	"volplane.dev/volplane/internal/decide/bind"
 	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
 )
 
 const (
@@ -34,8 +35,16 @@ func Declaration() controller.Declaration {
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods"),
 			kube.Read("storage.k8s.io", "storageclasses")...),
 		Outputs: []kube.Access{
-			kube.Write("", "persistentvolumeclaims", "get", "update"), kube.Write("", "persistentvolumeclaims/status", "update"),
-			kube.Write("", "persistentvolumes", "update"), kube.Write("", "persistentvolumes/status", "update"),
+			kube.Write("", "persistentvolumeclaims", "get", "update").Only("spec.volumeName", "spec.storageClassName",
+				kube.Annotation(volume.AnnBindCompleted), kube.Annotation(volume.AnnBoundByController),
+				kube.Annotation(volume.AnnStorageProvisioner), kube.Annotation(volume.AnnBetaStorageProvisioner)),
+			kube.Write("", "persistentvolumeclaims/status", "update").
+				Only("status.phase", "status.accessModes", "status.currentVolumeAttributesClassName").
+				Shared("once, when the claim becomes Bound; from then on it grows", "status.capacity"),
+			kube.Write("", "persistentvolumes", "update").Shared(
+				"completes and undoes references, over the version that it has read: who comes second decides anew",
+				"spec.claimRef", kube.Annotation(volume.AnnBoundByController)),
+			kube.Write("", "persistentvolumes/status", "update").Only("status"),
 		},
 	}
 }

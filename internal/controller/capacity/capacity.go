@@ -46,7 +46,10 @@ func Declaration() controller.Declaration {
 		Name: "capacity",
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "nodes"),
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "csistoragecapacities")...),
-		Outputs: []kube.Access{kube.Write("storage.k8s.io", "csistoragecapacities", "get", "create", "update", "delete")},
+		Outputs: []kube.Access{
+			kube.Write("storage.k8s.io", "csistoragecapacities", "get", "create", "update", "delete").
+				Only("capacity", "maximumVolumeSize"),
+		},
 	}
 }
 

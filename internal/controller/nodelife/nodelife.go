@@ -31,7 +31,10 @@ func Declaration() controller.Declaration {
 		Name:   "nodelife",
 		Inputs: append(kube.Read("", "nodes", "pods"), kube.Read("coordination.k8s.io", "leases")...),
 		Outputs: []kube.Access{
-			kube.Write("", "nodes/status", "patch"), kube.Write("", "nodes", "get"), kube.Write("", "pods", "delete"),
+			kube.Write("", "nodes/status", "patch").Shared("Unknown when the node is silent, which then says nothing itself",
+				kube.Condition(corev1.NodeReady)),
+			kube.Write("", "nodes", "get"),
+			kube.Write("", "pods", "delete").Shared("of nodes that are gone or out of service", "deletion"),
 		},
 	}
 }

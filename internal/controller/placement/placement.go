@@ -33,8 +33,12 @@ func Declaration() controller.Declaration {
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "csidrivers", "csistoragecapacities",
 				"volumeattachments")...),
 		Outputs: []kube.Access{
-			kube.Write("", "pods/binding", "create"), kube.Write("", "pods/status", "patch"),
-			kube.Write("", "persistentvolumeclaims", "update"), kube.Write("", "persistentvolumes", "update"),
+			kube.Write("", "pods/binding", "create").Only("spec.nodeName"),
+			kube.Write("", "pods/status", "patch").Only(kube.Condition(corev1.PodScheduled)),
+			kube.Write("", "persistentvolumeclaims", "update").Shared("names a node", kube.Annotation(volume.AnnSelectedNode)),
+			kube.Write("", "persistentvolumes", "update").Shared(
+				"reserves a volume that nobody has, over the version that it has read: who comes second decides anew",
+				"spec.claimRef", kube.Annotation(volume.AnnBoundByController)),
 		},
 	}
 }

@@ -26,7 +26,10 @@ func Declaration() controller.Declaration {
 		Name:   "protection",
 		Inputs: kube.Read("", "persistentvolumeclaims", "persistentvolumes", "pods"),
 		Outputs: []kube.Access{
-			kube.Write("", "persistentvolumeclaims", "update"), kube.Write("", "persistentvolumes", "update"),
+			kube.Write("", "persistentvolumeclaims", "update").Only(kube.Finalizer(volume.FinalizerClaimProtection)),
+			kube.Write("", "persistentvolumes", "update").Shared(
+				"there while a claim is bound; the provisioner takes it from a volume that its driver has deleted",
+				kube.Finalizer(volume.FinalizerVolumeProtection)),
 			kube.Write("", "pods", "list"),
 		},
 	}

@@ -64,11 +64,16 @@ func DeclarationWith(intents kube.LogPlace) controller.Declaration {
 		Inputs: append(kube.Read("", "persistentvolumeclaims", "persistentvolumes", "nodes"),
 			kube.Read("storage.k8s.io", "storageclasses", "csinodes", "volumeattachments")...),
 		Outputs: append(intents.Access(),
-			kube.Write("", "persistentvolumeclaims", "update"),
-			kube.Write("", "persistentvolumes", "get", "create", "update", "patch", "delete"),
+			kube.Write("", "persistentvolumeclaims", "update").Only(kube.Finalizer(volume.FinalizerCloning)).
+				Shared("takes away a node on which there can be no volume", kube.Annotation(volume.AnnSelectedNode)),
+			kube.Write("", "persistentvolumes", "get", "create", "update", "patch", "delete").
+				Only(kube.Finalizer(volume.FinalizerProvisioner)).Shared(
+				"of a volume that its driver has deleted, in one write, if they are still what it has read",
+				kube.Finalizer(volume.FinalizerVolumeProtection), kube.Finalizer(volume.FinalizerAttacherPrefix+"*")),
 			kube.Write("", "secrets", "get"),
 			kube.Write("storage.k8s.io", "volumeattributesclasses", "get"),
-			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get", "list", "update"),
+			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshots, "get", "list", "update").
+				Only(kube.Finalizer(volume.FinalizerRestoring)),
 			kube.Write(volume.GroupSnapshot, volume.ResourceSnapshotContents, "get"),
 		),
 	}

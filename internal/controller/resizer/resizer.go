@@ -29,9 +29,21 @@ func Declaration() controller.Declaration {
 		Name:   "resizer",
 		Inputs: kube.Read("", "persistentvolumeclaims", "persistentvolumes"),
 		Outputs: []kube.Access{
-			kube.Write("", "persistentvolumeclaims/status", "update"), kube.Write("", "persistentvolumes", "update"),
+			kube.Write("", "persistentvolumeclaims/status", "update").Only("status.allocatedResources").
+				Shared("until the node has its turn, over the version that it has read", grows()...),
+			kube.Write("", "persistentvolumes", "update").Only("spec.capacity"),
 			kube.Write("", "secrets", "get"),
 		},
+	}
+}
+
+// grows are the fields of a claim that say how far it has grown.
+func grows() []string {
+	return []string{
+		"status.capacity", "status.allocatedResourceStatuses", kube.Condition(corev1.PersistentVolumeClaimResizing),
+		kube.Condition(corev1.PersistentVolumeClaimFileSystemResizePending),
+		kube.Condition(corev1.PersistentVolumeClaimControllerResizeError),
+		kube.Condition(corev1.PersistentVolumeClaimNodeResizeError),
 	}
 }
 

@@ -66,7 +66,7 @@ func NewAPI(t testing.TB, all ...runtime.Object) *API {
 }
 
 // Client returns a client for a controller; the test fails when it asks for what no
-// right allows. What it was asked for is told by its Actions.
+// right allows, or changes a field that no right names. What it was asked for is told by its Actions.
 func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
 	check := func(action clienttesting.Action) error {
 		resource := resourceAsked(action)
@@ -84,7 +84,7 @@ func (a *API) Client(rights func() []kube.Access) *fake.Clientset {
 		if err := check(action); err != nil {
 			return true, nil, err
 		}
-		o, err := a.Invokes(action, nil)
+		o, err := fields(a.t, rights(), a.objects, action, func() (runtime.Object, error) { return a.Invokes(action, nil) })
 		return true, o, err
 	})
 	c.AddWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {

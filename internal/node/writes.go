@@ -1,0 +1,33 @@
+package node
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/kube"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Writes is what an agent writes of the objects that the Node authorizer and
+// NodeRestriction let it write: its own Node, CSINode and Lease, its Pods, and the
+// claims that these use.
+func Writes() []kube.Access {
+	return []kube.Access{
+		kube.Write("", "nodes", "create", "patch").Only("metadata.labels", kube.Annotation(volume.AnnControllerManagedAttach),
+			kube.Annotation(volume.AnnControlPlane), kube.Annotation(volume.AnnLegacyNodeID)),
+		kube.Write("", "nodes/status", "patch").
+			Only("status.capacity", "status.allocatable", "status.nodeInfo", "status.volumesInUse").
+			Shared("says that it is there; nodelife says so of a silent one", kube.Condition(corev1.NodeReady)),
+		kube.Write("storage.k8s.io", "csinodes", "create", "update", "delete").Only("spec.drivers"),
+		kube.Write("coordination.k8s.io", "leases", "create", "update").Only("spec"),
+		kube.Write("", "pods/status", "patch").Only(kube.Condition(volume.ConditionVolumesMounted),
+			kube.Condition(volume.ConditionVolumesHealthy), kube.Annotation(volume.AnnNextMounted),
+			kube.Annotation(volume.AnnNextHealthy), "status.phase", "status.reason", "status.message"),
+		kube.Write("", "pods", "delete").Shared("for good, when nothing is mounted for them any more", "deletion"),
+		kube.Write("", "persistentvolumeclaims/status", "patch").Shared("when the node has had its turn, over the version "+
+			"that it has read", "status.capacity", "status.allocatedResourceStatuses",
+			kube.Condition(corev1.PersistentVolumeClaimResizing),
+			kube.Condition(corev1.PersistentVolumeClaimFileSystemResizePending),
+			kube.Condition(corev1.PersistentVolumeClaimControllerResizeError),
+			kube.Condition(corev1.PersistentVolumeClaimNodeResizeError)),
+	}
+}
