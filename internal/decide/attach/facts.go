@@ -143,37 +143,41 @@ func wishOf(
 	if len(w.Elsewhere) > 0 {
 		w.Holder = holder(view, w.Elsewhere[0])
 	} else {
-		w.UsedOn = usedOn(view, v, node, had)
+		w.UsedOn, w.Holder = usedOn(view, v, node, had)
 	}
 	return w
 }
 
 // Away says whether another node than this one has a volume.
 func Away(view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool) bool {
-	return len(elsewhere(view, v, node)) > 0 || usedOn(view, v, node, had) != ""
+	away, _ := usedOn(view, v, node, had)
+	return len(elsewhere(view, v, node)) > 0 || away != ""
 }
 
 // usedOn returns another living node that says that it uses a volume and has it
-// mounted, though its attachment may have been taken away by force. It is
+// mounted, though its attachment may have been taken away by force; and its Pod that
+// has the volume, if one has not ended. It is
 // believed if one of its Pods has the volume, or if none is left but the volume
 // has been attached there: any node can say that it uses any volume, and one that
 // waits for a volume says so, too.
-func usedOn(view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool) string {
+func usedOn(
+	view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool,
+) (name, pod string) {
 	unique := volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
 	for _, n := range view.Nodes.By(cluster.NodesByVolume, unique) {
 		if n.Name == node || !Living(n) {
 			continue
 		}
-		if has, waits := podsOf(view, v, n.Name); has || !waits && had != nil && had(n.Name, unique) {
-			return n.Name
+		if pod, has, waits := podsOf(view, v, n.Name); has || !waits && had != nil && had(n.Name, unique) {
+			return n.Name, pod
 		}
 	}
-	return ""
+	return "", ""
 }
 
-// podsOf says whether one of a node's Pods has a volume, and whether any waits for
-// it. One that has ended may have it if none waits.
-func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (has, waits bool) {
+// podsOf says whether one of a node's Pods has a volume, which one, and whether any
+// waits for it. One that has ended may have it if none waits, and is not named.
+func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (name string, has, waits bool) {
 	ended := false
 	for _, same := range view.Volumes.By(cluster.VolumesByHandle, Key(v)) {
 		ref := same.Spec.ClaimRef
@@ -186,13 +190,13 @@ func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (has, wa
 			case cluster.Finished(p):
 				ended = true
 			case p.DeletionTimestamp != nil || isMounted(p):
-				return true, waits
+				return p.Name, true, waits
 			default:
 				waits = true
 			}
 		}
 	}
-	return ended && !waits, waits
+	return "", ended && !waits, waits
 }
 
 func isMounted(p *corev1.Pod) bool {

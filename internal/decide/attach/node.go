@@ -34,7 +34,7 @@ type Wish struct {
 	Elsewhere []*storagev1.VolumeAttachment
 	Holder    string
 	// UsedOn is another node that has the volume mounted, though it is not
-	// attached there as far as the API knows; "" is none.
+	// attached there as far as the API knows; "" is none. Holder is its Pod then.
 	UsedOn string
 }
 
@@ -287,11 +287,15 @@ func (d *nodeDecision) warn(w Wish, why volume.Because) {
 
 func multiAttach(w Wish) volume.Because {
 	if len(w.Elsewhere) == 0 {
-		return volume.Because{
+		b := volume.Because{
 			Reason: volume.ReasonMultiAttach, Next: "node " + w.UsedOn,
 			Message: fmt.Sprintf("Multi-Attach error for volume %q: it can be on one node at a time, and node %s says that it "+
 				"still uses it", w.Volume.Name, w.UsedOn),
 		}
+		if w.Holder != "" {
+			b.Message, b.Next = b.Message+", for pod "+w.Holder, "pod "+w.Holder
+		}
+		return b
 	}
 	node := w.Elsewhere[0].Spec.NodeName
 	b := volume.Because{Reason: volume.ReasonMultiAttach, Next: "node " + node}

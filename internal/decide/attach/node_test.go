@@ -36,6 +36,9 @@ func disturbed() []nodeCase {
 		{"a volume that another node has mounted is not attached, whatever has become of its attachment there", NodeFacts{
 			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), UsedOn: "n2"}},
 		}},
+		{"the Pod of another node that uses it is named", NodeFacts{
+			Node: node(), Wishes: []Wish{{Volume: v, Pod: pod("web"), UsedOn: "n2", Holder: "old"}},
+		}},
 		{"but for one for many nodes", NodeFacts{
 			Node: node(), Wishes: []Wish{{Volume: shared, Pod: pod("web"), UsedOn: "n2"}},
 		}},

@@ -1,9 +1,7 @@
 package why
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -126,14 +124,22 @@ func (f facts) usedElsewhere(node string) (volume.Because, bool) {
 			continue
 		}
 		e := f.Warnings.About(p.UID, volume.ReasonFailedAttach)
-		if e == nil || !strings.Contains(e.Message, fmt.Sprintf("%q", f.Volume.Name)) {
+		if e == nil || !attach.IsMultiAttach(e.Message) || attach.VolumeIn(e.Message) != f.Volume.Name {
 			continue
 		}
-		if other, named := strings.CutPrefix(e.Annotations[volume.AnnNext], "node "); named && f.inUse(other) {
-			return volume.Because{Reason: volume.ReasonMultiAttach, Message: e.Message, Next: "node " + other}, true
+		if next := e.Annotations[volume.AnnNext]; next != "" && f.inUseBeside(node) {
+			return volume.Because{Reason: volume.ReasonMultiAttach, Message: e.Message, Next: next}, true
 		}
 	}
 	return volume.Because{}, false
+}
+
+// inUseBeside says whether another node says that it uses the volume.
+func (f facts) inUseBeside(node string) bool {
+	unique := volume.UniqueName(f.Volume.Spec.CSI.Driver, f.Volume.Spec.CSI.VolumeHandle)
+	return slices.ContainsFunc(f.View.Nodes.By(cluster.NodesByVolume, unique), func(n *corev1.Node) bool {
+		return n.Name != node
+	})
 }
 
 // Attached tells of an attachment by itself.
@@ -198,11 +204,6 @@ func (f facts) unwanted(subject string, a *storagev1.VolumeAttachment, told volu
 		told = volume.Condition{Because: attach.Failed(a, true, e.Message), Stuck: true}
 	}
 	return f.tell(subject, told)
-}
-
-func (f facts) inUse(node string) bool {
-	csi := f.Volume.Spec.CSI
-	return attach.InUse(f.node(node), volume.UniqueName(csi.Driver, csi.VolumeHandle))
 }
 
 func (w Walk) node(name string) *corev1.Node { return cluster.Found(w.View.Nodes, name) }

@@ -199,6 +199,12 @@ func AttachmentRows() []Row {
 			s.Attachment.Status.DetachError = &storagev1.VolumeError{Message: "Internal: array a1 does not answer"}
 		}},
 		{"another node still uses it, though it is not attached there", "pod/other", func(s *Scene) { s.UsedAlone(true) }},
+		{"another object stands for the same volume, and its Pod has it", "pod/other", func(s *Scene) { s.SameHandle() }},
+		{"the same, which only the controller could see", "pod/other", func(s *Scene) {
+			s.UsedAlone(true)
+			s.All.Warnings[0].Message += ", for pod first"
+			s.Next("pod first")
+		}},
 		{"another node alone says that it uses it", "pod/other", func(s *Scene) { s.UsedAlone(false) }},
 		{"another node has used it, and does no longer", "pod/other", func(s *Scene) {
 			s.UsedAlone(true)

@@ -354,3 +354,15 @@ func (s *Scene) Down() {
 func (s *Scene) LeavingClaim(finalizers ...string) {
 	s.Claim.DeletionTimestamp, s.Claim.Finalizers = Now(), finalizers
 }
+
+// SameHandle has volume v2 stand for the same volume at the driver, and Pod first have it mounted on n1; it is attached
+// nowhere, and Pod other wants it on n2.
+func (s *Scene) SameHandle() {
+	s.UsedAlone(false)
+	claim, v, first := s.Claim.DeepCopy(), s.Volume.DeepCopy(), s.Pod
+	claim.Name, claim.UID, claim.Spec.VolumeName = "twin", "uid-twin", "v2"
+	v.Name, v.UID, v.Spec.ClaimRef.Name, v.Spec.ClaimRef.UID = "v2", "uid-v2", "twin", "uid-twin"
+	first.Name, first.UID, first.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "first", "uid-first", "twin"
+	s.All.Claims, s.All.Volumes = append(s.All.Claims, claim), append(s.All.Volumes, v)
+	s.Use(first)
+}
