@@ -142,9 +142,7 @@ func upperLayers() []layer {
 		}, heavy, "the only door to what is about FlexVolume drivers"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
-		{"internal/golden", nil, append(heavy, clientGo), "for tests only"},
 		{"internal/testkit", nil, append(heavy, clientGo), "for tests only"},
-		{"internal/logged", nil, append(heavy, clientGo), "for tests only"},
 		{"internal/orphans", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
