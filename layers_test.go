@@ -65,7 +65,7 @@ func explainingLayers() []layer {
 			"internal/volume", "internal/cluster", "internal/decide/provision",
 		}, pure, "what was read, not what it means"},
 		{"internal/decide/why/whytest", []string{
-			"internal/volume", "internal/cluster", "internal/golden", decidePrefix,
+			"internal/volume", "internal/cluster", "internal/testkit/golden", decidePrefix,
 		}, pure, "for tests only"},
 		{"internal/decide/statefile", []string{
 			"internal/volume", "internal/redact", "internal/cluster", "internal/decide/note", "internal/decide/provision",
@@ -223,9 +223,7 @@ func upperLayers() []layer {
 		}, append(heavy, clientGo), "a real driver is reached over its socket and knows no cluster"},
 		{"internal/socket", nil, append(heavy, clientGo, grpc), "makes sockets, whoever answers"},
 		{"internal/parts", nil, append(heavy, clientGo, grpc), "runs what it is given"},
-		{"internal/golden", nil, append(heavy, clientGo), forTests},
 		{"internal/testkit", nil, append(heavy, clientGo), forTests},
-		{"internal/logged", nil, append(heavy, clientGo), forTests},
 		{"internal/orphans", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},

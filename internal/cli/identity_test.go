@@ -17,7 +17,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"volplane.dev/volplane/internal/logged"
+	"volplane.dev/volplane/internal/testkit/logged"
 )
 
 // identityUntil returns the identity of node n1 that ends at a time.

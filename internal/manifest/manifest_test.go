@@ -14,9 +14,9 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/cli"
-	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/manifest"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 // usual are the flags that must be there.

@@ -22,7 +22,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/logged"
+	"volplane.dev/volplane/internal/testkit/logged"
 )
 
 // wantsTokens is a driver's object that asks for a token of each Pod, and to be

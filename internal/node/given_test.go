@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/logged"
+	"volplane.dev/volplane/internal/testkit/logged"
 )
 
 // TestSecretsOfEarlierCalls: a driver prints what it was given earlier in calls

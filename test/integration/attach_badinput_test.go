@@ -24,7 +24,7 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
 	"volplane.dev/volplane/internal/decide/attach"
-	"volplane.dev/volplane/internal/logged"
+	"volplane.dev/volplane/internal/testkit/logged"
 	"volplane.dev/volplane/internal/volume"
 )
 

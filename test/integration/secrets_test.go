@@ -26,7 +26,7 @@ import (
 	"volplane.dev/volplane/internal/cli"
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/logged"
+	"volplane.dev/volplane/internal/testkit/logged"
 )
 
 // hidden begins whatever may not be told.

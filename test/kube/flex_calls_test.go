@@ -24,8 +24,8 @@ import (
 
 	decideflex "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex/driver"
-	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/mount"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 // flexDriver answers with these branches and writes down what it was called with:

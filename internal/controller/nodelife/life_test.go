@@ -3,6 +3,7 @@ package nodelife_test
 import (
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,12 +162,13 @@ func TestNodeComesBack(t *testing.T) {
 		kubetest.Pass(grace - 3*soon)
 		w.left("ns/p")
 		// Of this one the cache does not hear.
-		back := true
+		var back atomic.Bool
+		back.Store(true)
 		w.Own.PrependReactor("get", "nodes",
-			func(clienttesting.Action) (bool, runtime.Object, error) { return back, node("n1"), nil })
+			func(clienttesting.Action) (bool, runtime.Object, error) { return back.Load(), node("n1"), nil })
 		kubetest.Pass(2 * grace)
 		w.left("ns/p")
-		back = false
+		back.Store(false)
 		kubetest.Pass(grace + soon)
 		w.left()
 	}, node("n1"), pod("ns", "p", "n1"))

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"volplane.dev/volplane/internal/decide/chain"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 

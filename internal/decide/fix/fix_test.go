@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/internal/decide/fix"
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/why/whytest"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 // printedCase is what a driver may print and how it may end.

@@ -12,8 +12,8 @@ import (
 
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/golden"
 	"volplane.dev/volplane/internal/redact"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 func fullVolume() Volume {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 // driver is a directory of this name with such a file of its name.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 // play returns when inits begin, given when signals come, how long each init

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 

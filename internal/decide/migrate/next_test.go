@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"volplane.dev/volplane/internal/decide/migrate"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"volplane.dev/volplane/internal/csi/csitest"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"volplane.dev/volplane/internal/decide/orphans"
 	"volplane.dev/volplane/internal/decide/topology"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/volume"
 )
 

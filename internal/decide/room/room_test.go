@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"volplane.dev/volplane/internal/decide/room"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 const mib, gib = 1 << 20, 1 << 30

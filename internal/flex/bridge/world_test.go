@@ -20,9 +20,9 @@ import (
 	decide "volplane.dev/volplane/internal/decide/flex"
 	flex "volplane.dev/volplane/internal/flex/driver"
 	"volplane.dev/volplane/internal/flex/host"
-	"volplane.dev/volplane/internal/logged"
 	"volplane.dev/volplane/internal/mount"
 	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/internal/testkit/logged"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	decide "volplane.dev/volplane/internal/decide/flex"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 // growing is a sound driver without attach whose small tmpfs can grow.

@@ -15,8 +15,8 @@ import (
 
 	decide "volplane.dev/volplane/internal/decide/flex"
 	"volplane.dev/volplane/internal/flex/driver"
-	"volplane.dev/volplane/internal/logged"
 	"volplane.dev/volplane/internal/testkit"
+	"volplane.dev/volplane/internal/testkit/logged"
 )
 
 // rig is a host over a directory of its own.

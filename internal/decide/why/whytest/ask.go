@@ -9,7 +9,7 @@ import (
 	"volplane.dev/volplane/internal/decide/state"
 	"volplane.dev/volplane/internal/decide/survey"
 	"volplane.dev/volplane/internal/decide/why"
-	"volplane.dev/volplane/internal/golden"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 // Row is one scene and the object that is asked about.
