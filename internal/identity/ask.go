@@ -21,18 +21,18 @@ import (
 	decide "volplane.dev/volplane/internal/decide/identity"
 )
 
-// askLimit bounds one request.
+// askLimit is the time limit of one request.
 const askLimit = 30 * time.Second
 
-// ErrRefused says that the server does not take the node for who it says it is.
-// To ask again is of no use.
+// ErrRefused says that the server does not accept the node's identity. A repeated request would be
+// refused, too.
 var ErrRefused = errors.New("refused")
 
-// asker sends a request for a certificate, and returns the certificate.
+// asker sends a certificate signing request, and returns the certificate.
 type asker func(ctx context.Context, request []byte) ([]byte, error)
 
-// askBy returns the way to a server.
-func askBy(config *rest.Config) (asker, error) {
+// newAsker returns an asker for a server.
+func newAsker(config *rest.Config) (asker, error) {
 	config = rest.CopyConfig(config)
 	config.Timeout = askLimit
 	client, err := rest.HTTPClientFor(config)
@@ -51,16 +51,16 @@ func askBy(config *rest.Config) (asker, error) {
 			return nil, err
 		}
 		defer answer.Body.Close()
-		said, err := io.ReadAll(io.LimitReader(answer.Body, largest))
+		said, err := io.ReadAll(io.LimitReader(answer.Body, maxSize))
 		if err != nil {
 			return nil, err
 		}
-		return said, judge(answer.StatusCode, said)
+		return said, answerError(answer.StatusCode, said)
 	}, nil
 }
 
-// judge makes an error of an answer that is none.
-func judge(status int, said []byte) error {
+// answerError returns the error for an answer without a certificate.
+func answerError(status int, said []byte) error {
 	const most = 300
 	what := strings.TrimSpace(string(said[:min(len(said), most)]))
 	switch {
@@ -74,8 +74,7 @@ func judge(status int, said []byte) error {
 	return fmt.Errorf("the API server answers %d: %q", status, what)
 }
 
-// certify has a node's key certified. It returns the certificate also as it
-// came.
+// certify requests the certificate of a node's key, and returns it parsed and as it was received.
 func certify(ctx context.Context, ask asker, node string, key *ecdsa.PrivateKey) (*x509.Certificate, []byte, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
 		CommonName: decide.UserPrefix + node, Organization: []string{decide.NodesGroup},

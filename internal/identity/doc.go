@@ -1,5 +1,4 @@
-// Package identity is how a node gets its identity and keeps it: with an
-// invitation it asks for a certificate for a key that it makes itself and never
-// gives away, and renews it, for another key, long before it ends. Key and
-// certificate are one file, so that whoever reads it finds what belongs together.
+// Package identity obtains and keeps the identity of a node: with an invitation, it requests a
+// certificate for a key that it generates and never reveals, and renews it, with a new key, long
+// before it expires. Key and certificate are in one file, so that they always match.
 package identity

@@ -17,23 +17,23 @@ import (
 	"volplane.dev/volplane/internal/durable"
 )
 
-// largest bounds a file with an identity, and an answer of the server.
-const largest = 64 << 10
+// maxSize is the size limit, in bytes, of a file with an identity and of the server's answer.
+const maxSize = 64 << 10
 
 const ending = ".pem"
 
-// file has the identity that an invitation led to: the key, and as soon as there
-// is one the certificate.
+// file has the identity that was obtained with an invitation: the key and, once there is one, the
+// certificate.
 type file struct{ path string }
 
-// fileOf returns the file of an invitation. Its name is that of the invitation:
-// a new one leads to a new identity.
+// fileOf returns the file for an invitation, which has the invitation's name: each invitation leads
+// to its own identity.
 func fileOf(dir, invitation string) file { return file{filepath.Join(dir, invitation+ending)} }
 
-// read returns the key, and the certificate if there is one. When it was obtained
-// is roughly known: it is when the file was written.
+// read returns the key, and the certificate if there is one. obtained is the modification time of
+// the file.
 func (f file) read() (key *ecdsa.PrivateKey, cert *x509.Certificate, obtained time.Time, err error) {
-	data, err := durable.ReadFile(f.path, largest)
+	data, err := durable.ReadFile(f.path, maxSize)
 	if err != nil {
 		return nil, nil, time.Time{}, err
 	}
@@ -58,8 +58,8 @@ func (f file) read() (key *ecdsa.PrivateKey, cert *x509.Certificate, obtained ti
 	return key, pair.Leaf, info.ModTime(), nil
 }
 
-// begin returns the key of an invitation, made and written down first: when an
-// answer is lost, it is asked for again for the same key.
+// begin returns the key for an invitation. A new key is written to the file first: after a lost
+// answer, the certificate is requested for the same key.
 func (f file) begin() (*ecdsa.PrivateKey, *x509.Certificate, time.Time, error) {
 	key, cert, obtained, err := f.read()
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +74,7 @@ func (f file) begin() (*ecdsa.PrivateKey, *x509.Certificate, time.Time, error) {
 	return key, nil, time.Time{}, f.write(key, nil)
 }
 
-// write keeps a key and its certificate.
+// write writes a key and its certificate.
 func (f file) write(key *ecdsa.PrivateKey, cert []byte) error {
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
@@ -83,8 +83,8 @@ func (f file) write(key *ecdsa.PrivateKey, cert []byte) error {
 	return durable.WriteFile(f.path, append(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), cert...))
 }
 
-// alone removes what earlier invitations have left.
-func (f file) alone() error {
+// removeOthers removes the files of earlier invitations.
+func (f file) removeOthers() error {
 	all, err := filepath.Glob(filepath.Join(filepath.Dir(f.path), "*"+ending))
 	for _, other := range all {
 		if other != f.path {

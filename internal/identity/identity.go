@@ -14,16 +14,17 @@ import (
 )
 
 var (
-	// ErrExpired says that a node was off for longer than its certificate held.
+	// ErrExpired says that the certificate has expired, because the node was off for too long.
 	ErrExpired = errors.New("the certificate of this node has expired")
 	errNone    = errors.New("no invitation")
 )
 
-// Identity is a node's, and lasts in a file.
+// Identity is the identity of a node, which is stored in a file.
 type Identity struct {
 	// Node is the node's name.
 	Node string
-	// Config is the way to the API server. Whoever uses it follows the file.
+	// Config is the client configuration for the API server. It names the file, so clients follow
+	// each renewal.
 	Config *rest.Config
 
 	file          file
@@ -32,17 +33,16 @@ type Identity struct {
 	log           *slog.Logger
 }
 
-// Invited returns the name of the node that a configuration invites.
+// Invited returns the name of the node in an invitation.
 func Invited(config *rest.Config) (node string, ok bool) {
 	t, ok := decide.ParseToken(config.BearerToken)
 	return t.Node, ok
 }
 
-// Join returns the identity that an invitation leads to: the one that is in the
-// directory below root already, or a new one. It waits for the server until ctx
-// ends.
+// Join returns the identity for an invitation: the one that is stored below root, or a new one. It
+// retries until the server answers or ctx ends. It may be repeated.
 func Join(ctx context.Context, config *rest.Config, root string, log *slog.Logger) (*Identity, error) {
-	ask, err := askBy(config)
+	ask, err := newAsker(config)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func Join(ctx context.Context, config *rest.Config, root string, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
-	i.ask, err = askBy(i.Config)
+	i.ask, err = newAsker(i.Config)
 	return i, err
 }
 
@@ -66,7 +66,7 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 	}
 	if cert == nil {
 		var text []byte
-		err := i.insist(ctx, func() error { cert, text, err = certify(ctx, ask, i.Node, key); return err })
+		err := i.retry(ctx, func() error { cert, text, err = certify(ctx, ask, i.Node, key); return err })
 		if err != nil && !errors.Is(err, ErrRefused) {
 			return nil, fmt.Errorf("join as node %s: %w", i.Node, err)
 		}
@@ -83,7 +83,7 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 		return nil, fmt.Errorf("%w on %s: get a new invitation with 'volplane invite %s'", ErrExpired,
 			cert.NotAfter.Format(time.DateTime), i.Node)
 	}
-	if err := i.file.alone(); err != nil {
+	if err := i.file.removeOthers(); err != nil {
 		return nil, fmt.Errorf("remove earlier identities: %w", err)
 	}
 	i.obtained, i.end = obtained, cert.NotAfter
@@ -92,9 +92,9 @@ func join(ctx context.Context, config *rest.Config, root string, ask asker, log 
 	return i, nil
 }
 
-// insist repeats what fails because the server cannot be reached, or cannot
-// answer, until ctx ends.
-func (i *Identity) insist(ctx context.Context, do func() error) error {
+// retry repeats an operation that fails because the server cannot be reached, or cannot answer,
+// until ctx ends.
+func (i *Identity) retry(ctx context.Context, do func() error) error {
 	const shortest, longest = time.Second, 30 * time.Second
 	for pause := shortest; ; pause = min(2*pause, longest) {
 		err := do()
@@ -135,7 +135,7 @@ func (i *Identity) Keep(ctx context.Context) {
 	}
 }
 
-// renew gets a certificate for a new key by the present one.
+// renew obtains a certificate for a new key with the present one.
 func (i *Identity) renew(ctx context.Context) error {
 	key, err := newKey()
 	if err != nil {

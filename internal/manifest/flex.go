@@ -13,26 +13,23 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Flex says how a FlexVolume driver is brought to the nodes of a cluster.
+// Flex configures the installation of a FlexVolume driver on the nodes of a cluster.
 type Flex struct {
-	// Driver is its name, "example.com/lofs", and CSI the one that the bridge
-	// gives it, "lofs.example.com".
+	// Driver is the driver's name, "example.com/lofs". CSI is its CSI name, "lofs.example.com".
 	Driver, CSI string
-	// Image has the program volplane, and the driver at the path Source.
+	// Image is the container image that contains volplane, and the driver at the path Source.
 	Image, Source string
-	// Namespace is where the installer runs.
+	// Namespace is the namespace of the installer.
 	Namespace string
-	// Dir is the plugin directory of the nodes, PayloadDir where those keep
-	// drivers of several files; "" when Source is a file.
+	// Dir is the plugin directory of the nodes. PayloadDir is their directory for drivers of
+	// several files; "" if Source is a file.
 	Dir, PayloadDir string
-	// SELinuxType, if any, is the type that the container runs as, "spc_t" for
-	// example.
+	// SELinuxType is the SELinux type of the container, "spc_t" for example; it may be empty.
 	SELinuxType string
 }
 
-// FlexObjects returns the DaemonSet that keeps a driver installed on each node
-// (F-055, F-059). Its container stays, ends when it is told to, and puts the
-// driver right when it changes (F-058).
+// FlexObjects returns the DaemonSet that keeps a driver installed on each node (F-055, F-059). Its
+// container runs until it is stopped, and restores the driver when it was changed (F-058).
 func FlexObjects(f Flex) ([]runtime.Object, error) {
 	for what, p := range map[string]string{
 		"plugin directory": f.Dir, "payload directory": f.PayloadDir, "driver in the image": f.Source,
@@ -46,7 +43,7 @@ func FlexObjects(f Flex) ([]runtime.Object, error) {
 	for key, value := range labels {
 		all[key] = value
 	}
-	// A driver is replaced by one rename, so that many may be at the same time.
+	// A driver is replaced by one rename, so many nodes may be updated at the same time.
 	quarter := intstr.FromString("25%")
 	return []runtime.Object{&appsv1.DaemonSet{
 		ObjectMeta: metav1.ObjectMeta{Name: "flex-" + Base(f.CSI), Namespace: f.Namespace, Labels: all},
@@ -61,7 +58,7 @@ func FlexObjects(f Flex) ([]runtime.Object, error) {
 	}}, nil
 }
 
-// pod is an installer that has of its node what it writes to and nothing else.
+// pod returns the installer's Pod, which can access only those files of its node that it writes.
 func (f Flex) pod() corev1.PodSpec {
 	args := []string{"flex", "install", f.Driver, f.Source, "--watch", "--no-init", "--dir=" + f.Dir}
 	volumes := []corev1.Volume{

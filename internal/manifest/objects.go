@@ -17,11 +17,11 @@ const (
 	partNode       = "node"
 )
 
-// enforce is the label of a namespace that says what its Pods may be.
+// enforce is the label of a namespace with the Pod Security Standard of its Pods.
 const enforce = "pod-security.kubernetes.io/enforce"
 
-// Objects returns everything that a driver needs in a cluster, in the order in
-// which it is to be made: namespace, accounts, rights, CSIDriver, and what runs.
+// Objects returns all objects that a driver needs in a cluster, in the order of their creation:
+// namespace, accounts, roles, CSIDriver, and workloads.
 func Objects(o Options) ([]runtime.Object, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (o Options) selector(part string) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: labels}
 }
 
-// label gives an object the labels that all have.
+// label adds the common labels to an object.
 func (o Options) label(object runtime.Object) error {
 	m, err := meta.Accessor(object)
 	if err != nil {

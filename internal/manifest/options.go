@@ -13,61 +13,60 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// The shapes that the controller part can have (S1-094, S1-095).
+// Kinds of workload for the controllers (S1-094, S1-095).
 const (
-	// Deployment is some Pods of which one leads; another goes on seconds after
-	// its end, whatever became of its node.
+	// Deployment runs several Pods with leader election; another one takes over within seconds,
+	// even if the leader's node is lost.
 	Deployment = "deployment"
-	// StatefulSet is one Pod and no election. While its node is lost nobody
-	// works, until somebody says that the Pod has ended.
+	// StatefulSet runs one Pod without leader election. While its node is lost, no controller runs
+	// until somebody confirms that the Pod has ended.
 	StatefulSet = "statefulset"
-	// DaemonSet is no part of its own: everything is in one Pod on every node,
-	// and one of them leads. Every node may then do what controllers do.
+	// DaemonSet runs the controllers in the Pod that is on every node, with leader election. Every
+	// node then has the controllers' rights.
 	DaemonSet = "daemonset"
 )
 
-// Shapes are all of them.
+// Shapes returns all of them.
 func Shapes() []string { return []string{Deployment, StatefulSet, DaemonSet} }
 
-// maxBase leaves room in 63 characters, which a label has, for what Kubernetes
-// appends to the name of a StatefulSet.
+// maxBase is the length limit of a base name, so that what Kubernetes appends to a StatefulSet's
+// name fits into the 63 characters of a label.
 const maxBase = 40
 
-// ErrOptions means that options cannot be meant.
+// ErrOptions says that options are invalid.
 var ErrOptions = errors.New("no manifests for this")
 
-// Options say what runs where.
+// Options configure the manifests.
 type Options struct {
-	// Driver is its name, Namespace where it is to run.
+	// Driver is the driver's name, Namespace the namespace of everything.
 	Driver, Namespace string
-	// Image has the program volplane, DriverImage the driver.
+	// Image is the container image of volplane, DriverImage that of the driver.
 	Image, DriverImage string
-	// Args are those of the driver; further ones are for its container beside
-	// the controllers, and for the one on every node. $(CSI_ENDPOINT) and
-	// $(NODE_NAME) stand for where it is to serve, and for the node's name.
+	// Args are the arguments of the driver; ControllerArgs are added beside the controllers, and
+	// NodeArgs on every node. $(CSI_ENDPOINT) and $(NODE_NAME) stand for the driver's endpoint and
+	// the node's name.
 	Args, ControllerArgs, NodeArgs []string
-	// Shape is that of the controller part, Replicas how many Pods a Deployment
-	// has.
+	// Shape is the kind of workload for the controllers. Replicas is the number of Pods of a
+	// Deployment.
 	Shape    string
 	Replicas int32
-	// Controllers are the names of those that run. They say whether volumes
-	// are attached, and whether the driver's room is known.
+	// Controllers are the names of the controllers to run. Attaches says whether volumes are
+	// attached, TracksRoom whether the driver's capacity is published.
 	Controllers []string
 	Attaches    bool
 	TracksRoom  bool
-	// KubeletDir is the kubelets' directory, HostPaths are further directories
-	// of nodes that the driver uses there, at the same paths.
+	// KubeletDir is the root directory of the kubelets. HostPaths are further directories of the
+	// nodes that the driver uses, at the same paths.
 	KubeletDir string
 	HostPaths  []string
-	// NodeSelector and Tolerations bring the controller part to nodes of its
-	// own (S1-096).
+	// NodeSelector and Tolerations select the nodes of the controllers (S1-096).
 	NodeSelector map[string]string
 	Tolerations  []corev1.Toleration
 	// RBAC are the roles and bindings of the account that Account names.
 	RBAC []runtime.Object
 }
 
-// Elects says whether several may run, of which one must lead.
+// Elects says whether the controllers need leader election.
 func (o Options) Elects() bool { return o.Shape != StatefulSet }
 
 // Account returns the service account of the controllers.
@@ -81,11 +80,11 @@ func (o Options) Account() string {
 func (o Options) controller() string { return o.base() + "-controller" }
 func (o Options) node() string       { return o.base() + "-node" }
 
-// base is the driver's name as part of the names of objects.
+// base returns the driver's name in a form for names of objects.
 func (o Options) base() string { return Base(o.Driver) }
 
-// Base returns a driver's name as part of the names of objects. A long one is
-// cut, and told apart by a hash.
+// Base returns a driver's name in a form for names of objects. A long name is shortened and made
+// unique by a hash.
 func Base(driver string) string {
 	name := strings.ReplaceAll(driver, ".", "-")
 	if len(name) > maxBase {
@@ -95,7 +94,7 @@ func Base(driver string) string {
 	return name
 }
 
-// Validate returns ErrOptions with the first thing that is wrong.
+// Validate returns an error that wraps ErrOptions and names the first invalid option.
 func (o Options) Validate() error {
 	for _, c := range []struct {
 		bad bool
@@ -137,11 +136,10 @@ func (o Options) checkPaths() error {
 	return nil
 }
 
-// socketDir is the directory of the driver's socket on a node.
+// socketDir returns the directory of the driver's socket on a node.
 func (o Options) socketDir() string { return path.Join(o.KubeletDir, "plugins", o.Driver) }
 
-// labels are those of every object, and of Pods of one part, by which they are
-// found.
+// labels returns the labels of every object and, for a part, also the one that selects its Pods.
 func (o Options) labels(part string) map[string]string {
 	out := map[string]string{"app.kubernetes.io/name": o.Driver, "app.kubernetes.io/managed-by": "volplane"}
 	if part != "" {
@@ -150,8 +148,7 @@ func (o Options) labels(part string) map[string]string {
 	return out
 }
 
-// owned says whether the namespace is made for the driver, and not one of
-// Kubernetes' own.
+// owned says whether the namespace is created for the driver, and not one of Kubernetes' own.
 func (o Options) owned() bool {
 	return o.Namespace != corev1.NamespaceDefault && !strings.HasPrefix(o.Namespace, "kube-")
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Volumes of the Pods and where they are mounted.
+// Volumes of the Pods and their mount paths.
 const (
 	volumeSocket       = "socket"
 	volumeKubelet      = "kubelet"
@@ -19,16 +19,16 @@ const (
 
 	mountSocket       = "/csi"
 	mountRegistration = "/registration"
-	// socket is the driver's, in every container.
+	// socket is the path of the driver's socket in every container.
 	socket = mountSocket + "/csi.sock"
 )
 
-// nobody is a user that is not root and owns nothing on a node. All containers
-// of the controller's Pod have it, for one opens the socket of another.
+// nobody is the id of a user that is not root and owns nothing on a node. All containers of the
+// controllers' Pod run as this user, because one opens a socket of another.
 const nobody = 65532
 
-// controllerPod is the driver and the controllers, which share nothing but the
-// directory of the socket (S1-090), in what Kubernetes calls a restricted Pod.
+// controllerPod returns the Pod of the driver and the controllers, which share only the directory
+// of the socket (S1-090). It fulfils the Pod Security Standard "restricted".
 func (o Options) controllerPod() corev1.PodTemplateSpec {
 	driver := o.driver(o.ControllerArgs)
 	driver.SecurityContext = confined()
@@ -54,9 +54,9 @@ func (o Options) controllerPod() corev1.PodTemplateSpec {
 	}
 }
 
-// nodePod is the driver and its registrar, and with the shape of a DaemonSet the
-// controllers too. Only the driver has the kubelet's directory (S1-092), and
-// only the registrar that of registration sockets (S1-091).
+// nodePod returns the Pod of the driver and its registrar and, for a DaemonSet, the controllers.
+// Only the driver can access the kubelet's directory (S1-092), and only the registrar that of
+// registration sockets (S1-091).
 func (o Options) nodePod() corev1.PodTemplateSpec {
 	both := corev1.MountPropagationBidirectional
 	driver := o.driver(o.NodeArgs)
@@ -64,7 +64,7 @@ func (o Options) nodePod() corev1.PodTemplateSpec {
 	driver.VolumeMounts = append(driver.VolumeMounts,
 		corev1.VolumeMount{Name: volumeKubelet, MountPath: o.KubeletDir, MountPropagation: &both})
 	volumes := []corev1.Volume{
-		// The kubelet makes it when the Pod is the first of the driver (S1-093).
+		// The kubelet creates it for the first Pod of the driver (S1-093).
 		hostPath(volumeSocket, o.socketDir(), corev1.HostPathDirectoryOrCreate),
 		hostPath(volumeKubelet, o.KubeletDir, corev1.HostPathDirectory),
 		hostPath(volumeRegistration, o.KubeletDir+"/plugins_registry", corev1.HostPathDirectory),
@@ -83,14 +83,14 @@ func (o Options) nodePod() corev1.PodTemplateSpec {
 		containers = append(containers, o.controllers())
 	}
 	for i := range containers[1:] {
-		// The kubelet's directories belong to root.
+		// The kubelet's directories are owned by root.
 		containers[i+1].SecurityContext.RunAsUser = ptr.To[int64](0)
 	}
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: o.labels(partNode)},
 		Spec: corev1.PodSpec{
 			ServiceAccountName: o.node(),
-			// What asks nothing of the API server is given nothing to ask with.
+			// Without controllers, the Pod sends no requests to the API server.
 			AutomountServiceAccountToken: ptr.To(o.Shape == DaemonSet),
 			PriorityClassName:            "system-node-critical",
 			NodeSelector:                 map[string]string{corev1.LabelOSStable: string(corev1.Linux)},
@@ -108,7 +108,7 @@ func hostPath(name, path string, is corev1.HostPathType) corev1.Volume {
 	}
 }
 
-// driver is a container of the driver; who calls it adds what it may do.
+// driver returns the driver's container; the caller adds its permissions.
 func (o Options) driver(args []string) corev1.Container {
 	return corev1.Container{
 		Name: "driver", Image: o.DriverImage, Args: slices.Concat(o.Args, args),
@@ -122,7 +122,7 @@ func (o Options) driver(args []string) corev1.Container {
 	}
 }
 
-// controllers is the container of the controllers.
+// controllers returns the container of the controllers.
 func (o Options) controllers() corev1.Container {
 	election := "--leader-election=false"
 	if o.Elects() {
@@ -132,7 +132,7 @@ func (o Options) controllers() corev1.Container {
 		"--controllers="+strings.Join(o.Controllers, ","), election)
 }
 
-// volplane is a container of volplane.
+// volplane returns a container of volplane.
 func (o Options) volplane(name string, args ...string) corev1.Container {
 	return corev1.Container{
 		Name: name, Image: o.Image, Command: []string{"volplane"}, Args: args, SecurityContext: confined(),
@@ -140,7 +140,7 @@ func (o Options) volplane(name string, args ...string) corev1.Container {
 	}
 }
 
-// confined is what a container needs to open sockets.
+// confined returns the security context of a container that only needs to open sockets.
 func confined() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),

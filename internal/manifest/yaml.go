@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// YAML returns objects as documents for kubectl, without what is empty.
+// YAML returns objects as YAML documents for kubectl, without empty fields.
 func YAML(objects []runtime.Object) ([]byte, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -49,8 +49,8 @@ func document(scheme *runtime.Scheme, o runtime.Object) ([]byte, error) {
 	return yaml.Marshal(fields)
 }
 
-// prune removes what Go prints although nothing is said by it. An emptyDir says
-// something by being there.
+// prune removes empty fields, which Go prints although they have no meaning. An emptyDir has a
+// meaning although it is empty.
 func prune(v any) {
 	switch v := v.(type) {
 	case []any:

@@ -11,47 +11,46 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts is everything that a decision about one driver's objects looks at.
+// Facts is what the decision about one driver's objects depends on.
 type Facts struct {
 	Driver string
-	// Reached says that the driver can be asked, Tells that it has
+	// Reached says that the driver can be called. Tells says that it has the capability
 	// GET_CAPACITY.
 	Reached, Tells bool
-	// Immediate asks for objects of classes whose claims do not wait for a
-	// node, too.
+	// Immediate says that classes with immediate binding have objects, too.
 	Immediate bool
 	Classes   []*storagev1.StorageClass
-	// Segments are those of the nodes that the driver is registered on.
+	// Segments are the topology segments of the nodes that the driver is registered on.
 	Segments []topology.Segment
-	// Objects are those with the driver's label.
+	// Objects are the objects with the driver's label.
 	Objects []*storagev1.CSIStorageCapacity
 }
 
-// Removal is an object that goes, and why.
+// Removal is an object to delete, and why.
 type Removal struct {
 	Object  *storagev1.CSIStorageCapacity
 	Because volume.Because
 }
 
-// Plan is what becomes of a driver's objects.
+// Plan is the decision about a driver's objects.
 type Plan struct {
-	// Items are what the driver is asked about, by their names; none when it
-	// cannot be asked.
+	// Items are the items that the driver has to be asked about, by name; none if it cannot be
+	// called.
 	Items  map[string]Item
 	Delete []Removal
 }
 
-// Driver decides about the objects of one driver. Those of others are never
-// touched: of another driver, kept by somebody else, or, while the driver is
-// not reached from here, of a sidecar that may reach it.
+// Driver decides about the objects of one driver. Other objects are never changed: those of another
+// driver, those that another component maintains, and, while the driver cannot be called from here,
+// those of a sidecar that may be able to.
 func Driver(f Facts) Plan {
 	all := items(f)
 	var p Plan
 	for _, o := range f.Objects {
-		if !managed(f.Driver, o) || !f.Reached && !own(o) {
+		if !managed(f.Driver, o) || !f.Reached && !isOwn(o) {
 			continue
 		}
-		if why := useless(f, all, o); why != "" {
+		if why := obsoleteBecause(f, all, o); why != "" {
 			p.Delete = append(p.Delete, Removal{Object: o, Because: volume.Because{
 				Reason:  volume.ReasonCapacityObsolete,
 				Message: fmt.Sprintf("object %s/%s is deleted: %s", o.Namespace, o.Name, why),
@@ -78,8 +77,8 @@ func items(f Facts) map[string]Item {
 	return out
 }
 
-// useless says why an object goes; "" is that it stays.
-func useless(f Facts, all map[string]Item, o *storagev1.CSIStorageCapacity) string {
+// obsoleteBecause returns why an object is to be deleted, or "".
+func obsoleteBecause(f Facts, all map[string]Item, o *storagev1.CSIStorageCapacity) string {
 	if f.Reached && !f.Tells {
 		return "driver " + f.Driver + " does not tell its capacity"
 	}

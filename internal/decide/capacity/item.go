@@ -14,7 +14,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Item is what one object tells of: how much of a class there is in a segment.
+// Item is what one object is about: the free space of a class in a segment.
 type Item struct {
 	Class   *storagev1.StorageClass
 	Segment topology.Segment
@@ -23,10 +23,10 @@ type Item struct {
 // Name returns the name of the item's object.
 func (i Item) Name() string { return nameOf(i.Class.Provisioner, i.Class.Name, i.Segment) }
 
-// String names the item for people.
+// String returns the item as a text for people.
 func (i Item) String() string { return "class " + i.Class.Name + " in " + describe(i.Segment) }
 
-// Key returns the name of the item that an object tells of; "" is none.
+// Key returns the name of the item that an object is about, or "".
 func Key(o *storagev1.CSIStorageCapacity) string {
 	s, ok := segmentOf(o)
 	if !ok {
@@ -35,8 +35,8 @@ func Key(o *storagev1.CSIStorageCapacity) string {
 	return nameOf(o.Labels[volume.LabelDriver], o.StorageClassName, s)
 }
 
-// Find returns the object that tells of the item: of several the one whose name
-// says so, or else the oldest one. It returns nil when there is none.
+// Find returns the object of an item, or nil. Of several it returns the one with the item's name,
+// or else the oldest.
 func Find(i Item, all []*storagev1.CSIStorageCapacity) *storagev1.CSIStorageCapacity {
 	name := i.Name()
 	var found *storagev1.CSIStorageCapacity
@@ -48,11 +48,11 @@ func Find(i Item, all []*storagev1.CSIStorageCapacity) *storagev1.CSIStorageCapa
 	return found
 }
 
-// before says which of two objects that tell the same is kept.
+// before says whether a is kept rather than b, which is about the same item.
 func before(a, b *storagev1.CSIStorageCapacity) bool {
 	switch {
-	case own(a) != own(b):
-		return own(a)
+	case isOwn(a) != isOwn(b):
+		return isOwn(a)
 	case !a.CreationTimestamp.Equal(&b.CreationTimestamp):
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	case a.Namespace != b.Namespace:
@@ -61,20 +61,19 @@ func before(a, b *storagev1.CSIStorageCapacity) bool {
 	return a.Name < b.Name
 }
 
-// managed says whether an object is the driver's provisioner's to keep, be it
-// this one or a sidecar that was there before.
+// managed says whether the driver's provisioner maintains an object: volplane's, or a sidecar that
+// ran before.
 func managed(driver string, o *storagev1.CSIStorageCapacity) bool {
 	return o.Labels[volume.LabelDriver] == driver && o.Labels[volume.LabelManagedBy] == volume.ManagedByProvisioner
 }
 
-// own says whether an object has the name and the place that we give; a
-// sidecar's names are random.
-func own(o *storagev1.CSIStorageCapacity) bool {
+// isOwn says whether an object has the name and namespace that volplane gives it; those of sidecars
+// have random names.
+func isOwn(o *storagev1.CSIStorageCapacity) bool {
 	return o.Namespace == volume.NamespaceSystem && o.Name == Key(o)
 }
 
-// segmentOf returns the segment that an object tells of; false when its nodes
-// are chosen otherwise.
+// segmentOf returns the segment of an object; false if the object selects its nodes in another way.
 func segmentOf(o *storagev1.CSIStorageCapacity) (topology.Segment, bool) {
 	if o.NodeTopology == nil || len(o.NodeTopology.MatchExpressions) > 0 {
 		return nil, false

@@ -11,39 +11,35 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// What Refuses says; the words are those of a cluster's scheduler.
+// Results of Refuses, in the words of a cluster's scheduler.
 const (
 	words  = "node(s) did not have enough free storage"
 	untold = " has not told how much"
 )
 
-// Short says whether a message about a Pod, ours or a scheduler's, tells of a
-// node without room; unknown is that nothing is known of a node's room.
+// Short says whether a message about a Pod, of volplane or a scheduler, says that a node lacks
+// space; unknown says that the node's space is not known.
 func Short(message string) (short, unknown bool) {
 	return strings.Contains(message, words), strings.Contains(message, words+": driver ") &&
 		strings.Contains(message, untold)
 }
 
-// Need is a claim that waits for a node, with what is known of the storage for
-// it.
+// Need is a claim that waits for a node, and what is known of the storage for it.
 type Need struct {
 	Claim *corev1.PersistentVolumeClaim
 	Class *storagev1.StorageClass
-	// Driver is the object of the class's driver; nil when there is none.
+	// Driver is the CSIDriver of the class's driver, or nil.
 	Driver *storagev1.CSIDriver
-	// Known are the objects of the class, whoever keeps them; others are passed
-	// over.
+	// Known are the capacity objects, whoever maintains them; those of other classes are ignored.
 	Known []*storagev1.CSIStorageCapacity
 }
 
-// Counts says whether a driver, which may be nil, wants its capacity to be
-// looked at.
+// Counts says whether a driver, which may be nil, asks for its capacity to be considered.
 func Counts(d *storagev1.CSIDriver) bool {
 	return d != nil && d.Spec.StorageCapacity != nil && *d.Spec.StorageCapacity
 }
 
-// Refuses says what keeps the claim's volume from being made at a node; "" is
-// nothing.
+// Refuses returns why the claim's volume cannot be created for a node, or "".
 func (n Need) Refuses(node *corev1.Node) string {
 	if !Counts(n.Driver) {
 		return ""
@@ -67,7 +63,7 @@ func (n Need) Refuses(node *corev1.Node) string {
 		" has volumes of up to " + rounded(most) + " there"
 }
 
-// rounded returns a size for people, never more than it is.
+// rounded returns a size for people, rounded down.
 func rounded(q *resource.Quantity) string {
 	for shift, unit := range map[uint]string{60: "Ei", 50: "Pi", 40: "Ti", 30: "Gi", 20: "Mi"} {
 		whole, rest := q.Value()>>shift, q.Value()&(1<<shift-1)
@@ -78,8 +74,7 @@ func rounded(q *resource.Quantity) string {
 	return q.String()
 }
 
-// limit is the size of the largest volume, or for want of that, what is left in
-// all.
+// limit returns the size of the largest possible volume or, if that is not known, all free space.
 func limit(o *storagev1.CSIStorageCapacity) *resource.Quantity {
 	if o.MaximumVolumeSize != nil {
 		return o.MaximumVolumeSize
@@ -87,7 +82,7 @@ func limit(o *storagev1.CSIStorageCapacity) *resource.Quantity {
 	return o.Capacity
 }
 
-// Roomier says whether an object has changed so that something may fit now.
+// Roomier says whether an object has changed so that something may fit now that did not before.
 func Roomier(before, after *storagev1.CSIStorageCapacity) bool {
 	if after == nil {
 		return false
@@ -100,7 +95,7 @@ func Roomier(before, after *storagev1.CSIStorageCapacity) bool {
 	return was == nil || now.Cmp(*was) > 0
 }
 
-// selects says whether the storage of an object is within reach of a node.
+// selects says whether a node can use the storage of an object.
 func selects(s *metav1.LabelSelector, node *corev1.Node) bool {
 	switch {
 	case s == nil:

@@ -10,29 +10,27 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Answer is what a driver said of an item, in bytes.
+// Answer is a driver's answer about an item, in bytes.
 type Answer struct {
 	Available int64
-	// Largest is the size of the largest volume that can be made; nil when
-	// the driver does not say.
+	// Largest is the size of the largest possible volume; nil if the driver does not report it.
 	Largest *int64
 }
 
-// Telling is what becomes of an answer.
+// Telling is the decision about an answer.
 type Telling struct {
-	// Write is the object to create, or to update when it has a resource
-	// version; nil is none.
+	// Write is the object to create or, if it has a resource version, to update; nil if none.
 	Write *storagev1.CSIStorageCapacity
-	// Refused says that the answer cannot be told; what was told before stays.
+	// Refused says that the answer is not valid; the object stays as it is.
 	Refused bool
 	Because volume.Because
 }
 
-// Told decides about the answer to an item. now is the object that tells of it,
-// or that has its name; nil is none.
+// Told decides about the answer for an item. now is the object of the item, or with its name; nil
+// if there is none.
 func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 	driver := i.Class.Provisioner
-	if problem := nonsense(a); problem != "" {
+	if problem := answerProblem(a); problem != "" {
 		return refused(driver, "driver %s does not tell the capacity of %s: %s", driver, i, problem)
 	}
 	write := now.DeepCopy()
@@ -65,7 +63,7 @@ func Told(i Item, now *storagev1.CSIStorageCapacity, a Answer) Telling {
 	return Telling{Write: write, Because: volume.Because{Reason: volume.ReasonCapacityTold, Message: text}}
 }
 
-// Failed returns the reason when a driver did not answer.
+// Failed returns the reason for a driver that did not answer.
 func Failed(i Item, text string) volume.Because {
 	return refused(i.Class.Provisioner, "driver %s does not tell the capacity of %s: %s", i.Class.Provisioner,
 		i, text).Because
@@ -77,7 +75,7 @@ func refused(next, format string, args ...any) Telling {
 	}}
 }
 
-func nonsense(a Answer) string {
+func answerProblem(a Answer) string {
 	switch {
 	case a.Available < 0:
 		return fmt.Sprintf("it has %d bytes", a.Available)

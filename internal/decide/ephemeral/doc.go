@@ -1,3 +1,3 @@
-// Package ephemeral decides about generic ephemeral volumes: claims that are
-// made for one Pod, by a template in it, and go with it.
+// Package ephemeral decides about generic ephemeral volumes: claims that are created for one Pod
+// from a template in it, and deleted with it.
 package ephemeral

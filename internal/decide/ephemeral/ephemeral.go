@@ -10,27 +10,26 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts is everything that a decision about one volume of a Pod looks at.
+// Facts is what the decision about one volume of a Pod depends on.
 type Facts struct {
 	Pod *corev1.Pod
-	// Volume is one of the Pod's, with a template.
+	// Volume is a volume of the Pod with a template.
 	Volume *corev1.Volume
-	// Claim is the one of the volume's name; nil when there is none.
+	// Claim is the claim with the volume's claim name, or nil.
 	Claim *corev1.PersistentVolumeClaim
 }
 
-// Plan is the claim to be made, nil for none. Refused says that the Pod cannot
-// have its volume.
+// Plan is the claim to create, or nil. Refused says that the Pod cannot have its volume.
 type Plan struct {
 	Create  *corev1.PersistentVolumeClaim
 	Refused bool
 	Because volume.Because
 }
 
-// NameOf returns the name of the claim of a volume of a Pod.
+// NameOf returns the name of the claim of a Pod's volume.
 func NameOf(p *corev1.Pod, v *corev1.Volume) string { return volume.EphemeralClaim(p.Name, v.Name) }
 
-// Wants says whether a claim of a name is to be made for a Pod.
+// Wants says whether a claim with a name is to be created for a Pod.
 func Wants(p *corev1.Pod, claim string) bool {
 	for i := range p.Spec.Volumes {
 		if v := &p.Spec.Volumes[i]; v.Ephemeral != nil && NameOf(p, v) == claim {
@@ -40,9 +39,8 @@ func Wants(p *corev1.Pod, claim string) bool {
 	return false
 }
 
-// Stranger says whether a claim has the name of one that is to be made for a Pod
-// and was not made for it. A Pod must not get what such a claim leads to: people
-// who may make Pods need not be allowed to use every claim.
+// Stranger says whether a claim has the name of a Pod's ephemeral claim but was not created for the
+// Pod. The Pod must not use it: users who may create Pods need not be allowed to use every claim.
 func Stranger(p *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
 	return Wants(p, c.Name) && (c.Namespace != p.Namespace || !metav1.IsControlledBy(c, p))
 }
@@ -87,15 +85,14 @@ func fromTemplate(p *corev1.Pod, v *corev1.Volume, name string) *corev1.Persiste
 	}
 }
 
-// Failed explains that a claim could not be made.
+// Failed returns the reason for a claim that could not be created.
 func Failed(name, cause string) volume.Because {
 	return volume.Because{
 		Reason: volume.ReasonFailedClaim, Next: "user", Message: "claim " + name + " cannot be made: " + cause,
 	}
 }
 
-// OwnerOf returns the Pod that a claim was made for, as the claim refers to it;
-// nil when it was made for none.
+// OwnerOf returns the owner reference of a claim to the Pod that it was created for, or nil.
 func OwnerOf(c *corev1.PersistentVolumeClaim) *metav1.OwnerReference {
 	if o := metav1.GetControllerOf(c); o != nil && o.APIVersion == "v1" && o.Kind == "Pod" {
 		return o
@@ -103,8 +100,8 @@ func OwnerOf(c *corev1.PersistentVolumeClaim) *metav1.OwnerReference {
 	return nil
 }
 
-// Left decides whether a claim is deleted because the Pod that it was made for
-// is gone. Pod is the one that has the name now, nil if there is none.
+// Left decides whether a claim is deleted because its Pod is gone. p is the Pod that has the name
+// now, or nil.
 func Left(c *corev1.PersistentVolumeClaim, p *corev1.Pod) (remove bool, why volume.Because) {
 	owner := OwnerOf(c)
 	switch {

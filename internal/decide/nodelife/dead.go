@@ -10,25 +10,25 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// OutOfService says whether somebody has said that a node is off.
+// OutOfService says whether a node has the taint out-of-service.
 func OutOfService(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
 }
 
-// Dead says whether a node is off: somebody has said so, and its agent does not
-// contradict.
+// Dead says whether a node is off: it has the taint out-of-service, and its agent does not report
+// Ready.
 func Dead(n *corev1.Node) bool { return n != nil && OutOfService(n) && !Ready(n) }
 
-// DeadPlan is what is done about the Pods of a dead node.
+// DeadPlan is the decision about the Pods of a dead node.
 type DeadPlan struct {
-	// Delete are Pods that are deleted without asking their node.
+	// Delete are the Pods to delete with a grace period of 0.
 	Delete  []*corev1.Pod
 	Because volume.Because
 }
 
-// DeadPods decides about the Pods of a node. Of a dead one those are deleted that are
-// being deleted, for nobody there ends them, as Kubernetes' Pod garbage collector
-// does; and if the taint evicts those, too, that do not tolerate it.
+// DeadPods decides about the Pods of a node. If the node is dead, it deletes those that are
+// terminating, because no agent ends them, and those that do not tolerate the taint, as Kubernetes'
+// Pod garbage collector does.
 func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 	switch {
 	case n == nil:
@@ -63,8 +63,8 @@ func DeadPods(name string, n *corev1.Node, pods []*corev1.Pod) DeadPlan {
 	return p
 }
 
-// evicted says whether the taint makes a Pod leave. One that tolerates it for a
-// time is left to whoever set that.
+// evicted says whether the taint evicts a Pod. A toleration with a time limit is left to the
+// component that has set it.
 func evicted(n *corev1.Node, p *corev1.Pod) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		_, tolerated := tolerates(p, t)
@@ -72,7 +72,7 @@ func evicted(n *corev1.Node, p *corev1.Pod) bool {
 	})
 }
 
-// Tolerates says whether a toleration matches a taint, as the API has it.
+// Tolerates says whether a toleration matches a taint, by the rules of the API.
 func Tolerates(o corev1.Toleration, t corev1.Taint) bool {
 	if o.Effect != "" && o.Effect != t.Effect || o.Key != "" && o.Key != t.Key {
 		return false

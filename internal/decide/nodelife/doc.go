@@ -1,3 +1,3 @@
-// Package nodelife decides whether a node's agent is still alive: it renews a
-// Lease as a kubelet does, and a node whose Lease stands still is marked.
+// Package nodelife decides whether a node's agent is alive: it renews a Lease as a kubelet does,
+// and a node whose Lease is not renewed is marked.
 package nodelife

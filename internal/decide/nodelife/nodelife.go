@@ -10,24 +10,24 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Facts is everything that a decision about one node looks at.
+// Facts is what the decision about one node depends on.
 type Facts struct {
 	Node *corev1.Node
-	// Leased says that somebody has ever renewed the Lease of the node. Who
-	// never did is not known to have stopped.
+	// Leased says that the Lease of the node was renewed at least once. Otherwise it is not known
+	// that an agent has stopped.
 	Leased bool
-	// Silent is how long the Lease has not changed, as seen from here: no clock
-	// of another host is believed.
+	// Silent is how long the Lease has not changed, by the clock of this process: clocks of other
+	// hosts are not trusted.
 	Silent time.Duration
-	// Grace is how long it may stand still.
+	// Grace is how long the Lease may stay unchanged.
 	Grace time.Duration
 }
 
-// Plan is what is done about a node.
+// Plan is the decision about a node.
 type Plan struct {
-	// Mark says that the node's Ready condition becomes Unknown.
+	// Mark says that the node's condition Ready is to become Unknown.
 	Mark bool
-	// Wait is when to look again; 0 is not before something changes.
+	// Wait is the time until the next decision; 0 waits for a change.
 	Wait    time.Duration
 	Because volume.Because
 }
@@ -56,7 +56,7 @@ func Node(f Facts) Plan {
 	}}
 }
 
-// Ready says whether a node says that it works.
+// Ready says whether a node reports Ready.
 func Ready(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue

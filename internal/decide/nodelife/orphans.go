@@ -9,31 +9,29 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// OrphanFacts is everything that a decision about the Pods of a missing node
-// looks at.
+// OrphanFacts is what the decision about the Pods of a missing node depends on.
 type OrphanFacts struct {
 	Name string
-	// Node is the object, if there is one again.
+	// Node is the Node object, if it exists again.
 	Node *corev1.Node
-	// Pods are those that are on the node.
+	// Pods are the Pods that are bound to the node.
 	Pods []*corev1.Pod
-	// Missing is how long there has been none, as seen from here, and Grace how
-	// long its agent may take to make it again.
+	// Missing is how long the Node has not existed, by the clock of this process. Grace is how long
+	// its agent may take to create it anew.
 	Missing, Grace time.Duration
 }
 
-// OrphanPlan is what is done about them.
+// OrphanPlan is the decision about these Pods.
 type OrphanPlan struct {
-	// Delete are Pods that are deleted without asking their node.
+	// Delete are the Pods to delete with a grace period of 0.
 	Delete []*corev1.Pod
-	// Wait is when to look again; 0 is not before something changes.
+	// Wait is the time until the next decision; 0 waits for a change.
 	Wait    time.Duration
 	Because volume.Because
 }
 
-// Orphans decides about the Pods of a node whose object was deleted. Somebody
-// has said that the node is no more; a living agent makes its object again within
-// moments, and Kubernetes gives it the same time.
+// Orphans decides about the Pods of a node whose object was deleted, which says that the node is
+// gone. A running agent creates its object anew within moments; Kubernetes allows the same time.
 func Orphans(f OrphanFacts) OrphanPlan {
 	switch {
 	case f.Node != nil:

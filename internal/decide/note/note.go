@@ -1,6 +1,6 @@
-// Package note reads what the host of drivers on a node has noted of them on the Node: which there are, and what is
-// wrong with each. It is all that deciders, controllers and the node agent know of such drivers. Those of FlexVolume
-// are the ones there are.
+// Package note reads the notes that a host of drivers, the bridge, has written to its Node: which
+// drivers there are, and what is wrong with each. Decisions, controllers and the node agent know no
+// more of such drivers. FlexVolume drivers are the only ones.
 package note
 
 import (
@@ -14,30 +14,30 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Driver is a driver that somebody needs.
+// Driver is a driver that is needed.
 type Driver struct {
-	// CSI is its CSI name.
+	// CSI is the driver's CSI name.
 	CSI string
-	// Hosted says that it is a host's, by the word of whoever wrote the volume.
+	// Hosted says that the driver belongs to a host of drivers, according to the volume's source.
 	Hosted bool
 }
 
-// Hosted says whether a volume is of a driver of a host; no volume is not.
+// Hosted says whether a volume's driver belongs to a host of drivers. Nil has none.
 func Hosted(v *corev1.PersistentVolume) bool { return v != nil && v.Spec.FlexVolume != nil }
 
-// HostedInline says so of a volume that a Pod names itself.
+// HostedInline is Hosted for an inline volume of a Pod.
 func HostedInline(v *corev1.Volume) bool { return v.FlexVolume != nil }
 
-// Inherit has the object that stands for a volume of a Pod say as the Pod does whose driver it is.
+// Inherit sets the source of an object that stands for a Pod's inline volume, so that Hosted is
+// equal for both.
 func Inherit(pv *corev1.PersistentVolume, v *corev1.Volume) {
 	if v.FlexVolume != nil {
 		pv.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: v.FlexVolume.Driver}
 	}
 }
 
-// Of returns what the host of a node says of the drivers that it finds there:
-// what is wrong with each, by its CSI name, or "". It is nil when no host has said
-// anything that can be understood.
+// Of returns what is wrong with each driver of a node's host, by CSI name; "" for a driver that is
+// all right. It is nil if the Node has no valid notes.
 func Of(n *corev1.Node) map[string]string {
 	if n == nil {
 		return nil
@@ -57,7 +57,7 @@ func (d Driver) Name() string {
 	return d.CSI
 }
 
-// String returns the driver in a sentence.
+// String returns the driver for use in a sentence.
 func (d Driver) String() string {
 	if d.Hosted {
 		return "FlexVolume driver " + d.Name()
@@ -65,7 +65,7 @@ func (d Driver) String() string {
 	return "driver " + d.Name()
 }
 
-// Next is the driver as the one who acts next.
+// Next returns the driver as the one that acts next.
 func (d Driver) Next() string {
 	if d.Hosted {
 		return d.String()
@@ -73,11 +73,11 @@ func (d Driver) Next() string {
 	return d.CSI
 }
 
-// Subject is the driver of a host as the object that something is said of.
+// Subject returns a host's driver in the form KIND/NAME.
 func (d Driver) Subject() string { return "flexdriver/" + d.Name() }
 
-// Elsewhere says of a Pod without a node what would give it one; it is empty when
-// the driver is no host's, or the message that the Pod has got is not about it.
+// Elsewhere returns advice for a Pod without a node; "" if the driver does not belong to a host, or
+// if the Pod's message is not about the driver.
 func (d Driver) Elsewhere(message string) string {
 	name, err := flex.ParseCSI(d.CSI)
 	if err != nil || !d.Hosted || !strings.Contains(message, name.String()) {
@@ -86,9 +86,8 @@ func (d Driver) Elsewhere(message string) string {
 	return fmt.Sprintf("; the Pod can be where %s is: install it with `volplane flex install %s FILE` on a node", d, name)
 }
 
-// Absent says why a driver of a host has not registered on a node, what is to be
-// done, and by whom. The reason is empty when nothing is known that says more
-// than that.
+// Absent returns why a driver of a host has not registered on a node, and who has to do what. The
+// reason is empty if the notes do not say.
 func Absent(csi string, n *corev1.Node) volume.Because {
 	name, err := flex.ParseCSI(csi)
 	if err != nil || n == nil {
@@ -117,7 +116,7 @@ func Absent(csi string, n *corev1.Node) volume.Because {
 		"FlexVolume driver %s is ready on node %s and is about to register", name, n.Name)
 }
 
-// Lack is Absent in a few words that follow the name of the node.
+// Lack is Absent in a few words, to follow the name of the node.
 func Lack(csi string, n *corev1.Node) string {
 	name, err := flex.ParseCSI(csi)
 	if err != nil || n == nil {
@@ -136,7 +135,7 @@ func Lack(csi string, n *corev1.Node) string {
 	return "FlexVolume driver " + name.String() + " is about to register there"
 }
 
-// short returns what is wrong with a driver that has been named already.
+// short returns what is wrong with a driver, without the driver's name.
 func short(name flex.Name, wrong string) string {
 	if rest, ok := strings.CutPrefix(wrong, "driver "+name.String()+" "); ok {
 		return "it " + rest
@@ -144,7 +143,7 @@ func short(name flex.Name, wrong string) string {
 	return wrong
 }
 
-// where names the plugin directory of a node, if it is known.
+// where returns the plugin directory of a node, if it is known.
 func where(n *corev1.Node) string {
 	if dir := n.Annotations[volume.AnnDriverDir]; dir != "" {
 		return ", whose drivers are in " + dir
@@ -152,7 +151,7 @@ func where(n *corev1.Node) string {
 	return ""
 }
 
-// Options returns what a volume of a host says to its driver; nil for any other volume.
+// Options returns the options of a volume of a host's driver; nil for other volumes.
 func Options(s *corev1.PersistentVolumeSpec) map[string]string {
 	if s.FlexVolume == nil {
 		return nil
@@ -160,7 +159,7 @@ func Options(s *corev1.PersistentVolumeSpec) map[string]string {
 	return s.FlexVolume.Options
 }
 
-// OptionsInline returns the same of a volume that a Pod names itself.
+// OptionsInline is Options for an inline volume of a Pod.
 func OptionsInline(v *corev1.Volume) map[string]string {
 	if v.FlexVolume == nil {
 		return nil
@@ -168,8 +167,8 @@ func OptionsInline(v *corev1.Volume) map[string]string {
 	return v.FlexVolume.Options
 }
 
-// Copy has a volume be of the host's driver that another one is of, with other options and
-// without its Secret.
+// Copy sets the source of a volume to that of another one of a host's driver, with other options
+// and without its Secret.
 func Copy(to, from *corev1.PersistentVolumeSpec, options map[string]string) {
 	if d := from.FlexVolume; d != nil {
 		to.FlexVolume = &corev1.FlexPersistentVolumeSource{
@@ -178,7 +177,7 @@ func Copy(to, from *corev1.PersistentVolumeSpec, options map[string]string) {
 	}
 }
 
-// CopyInline does the same with volumes that Pods name themselves.
+// CopyInline is Copy for inline volumes of Pods.
 func CopyInline(to, from *corev1.Volume, options map[string]string) {
 	if d := from.FlexVolume; d != nil {
 		to.FlexVolume = &corev1.FlexVolumeSource{Driver: d.Driver, FSType: d.FSType, ReadOnly: d.ReadOnly, Options: options}

@@ -18,33 +18,32 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Wish is how a volume is to be taken in.
+// Wish says how a volume is to be adopted.
 type Wish struct {
 	Driver, Handle string
-	// Claim is the claim that is made for it; none when it has no name.
+	// Claim is the name of the claim to create; none is created if it is empty.
 	Claim types.NamespacedName
-	// Name is that of the object; "" is the one that the volume was made as, or
-	// one that follows from the handle.
+	// Name is the name of the PersistentVolume; "" stands for the name with which the volume was
+	// created, or one derived from the handle.
 	Name string
-	// Modes are the access modes; none is ReadWriteOnce.
+	// Modes are the access modes; empty stands for ReadWriteOnce.
 	Modes []corev1.PersistentVolumeAccessMode
-	// Bytes is the size where the driver tells none.
+	// Bytes is the size of the volume if the driver does not report it.
 	Bytes  int64
 	FSType string
-	// Mode is whether there are files on it; "" is as the driver's records say,
-	// or Filesystem.
+	// Mode is the volume mode; "" stands for that in the driver's records, or Filesystem.
 	Mode       corev1.PersistentVolumeMode
 	Attributes map[string]string
-	// Class is that of the object and the claim; nil is the bundled driver's own
-	// class for its volumes, and none for others.
+	// Class is the class of the PersistentVolume and the claim; nil stands for the bundled driver's
+	// own class if the volume is the bundled driver's, and no class otherwise.
 	Class *string
-	// Force takes in what may have somebody.
+	// Force adopts a volume that may be in use by somebody.
 	Force bool
 }
 
-// Contents is what is on a volume, if somebody could look.
+// Contents is what is on a volume.
 type Contents struct {
-	// Known says that somebody could.
+	// Known says that the volume could be read.
 	Known bool
 	// Holds is the filesystem's type, or "".
 	Holds string
@@ -52,31 +51,30 @@ type Contents struct {
 	Blank bool
 }
 
-// AdoptionFacts is everything that a decision about one volume looks at.
+// AdoptionFacts is what the decision to adopt one volume depends on.
 type AdoptionFacts struct {
 	Facts
 	Wish     Wish
 	Contents Contents
-	// Claim is the one of the wanted name, if there is one.
+	// Claim is the existing claim with the name, or nil.
 	Claim *corev1.PersistentVolumeClaim
-	// Default says that the bundled driver's own class is there.
+	// Default says that the bundled driver's own class exists.
 	Default bool
 }
 
-// Adoption is what is written, in this order; the repeated command finds nothing
-// left to do.
+// Adoption holds the objects to write, in this order. It is empty when all is done.
 type Adoption struct {
-	// Create is the volume object that is made.
+	// Create is the PersistentVolume to create.
 	Create *corev1.PersistentVolume
-	// Link is the volume object, adopted before, that is given to the claim.
+	// Link is the PersistentVolume, adopted earlier, whose claim reference is to be set.
 	Link *corev1.PersistentVolume
-	// Claim is the claim that is made.
+	// Claim is the claim to create.
 	Claim *corev1.PersistentVolumeClaim
-	// Object is the volume object as it will be; nil says that it is refused.
+	// Object is the resulting PersistentVolume; nil if the adoption is refused.
 	Object *corev1.PersistentVolume
 }
 
-// Adopt decides with which objects a volume is taken in.
+// Adopt decides with which objects a volume is adopted.
 func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
 	var a Adoption
 	i := slices.IndexFunc(f.First, func(e Entry) bool { return e.Handle == f.Wish.Handle })
@@ -89,7 +87,7 @@ func Adopt(f AdoptionFacts) (Adoption, volume.Because) {
 	})
 	var because volume.Because
 	if at >= 0 {
-		a, because = f.again(f.After[at])
+		a, because = f.existing(f.After[at])
 	} else {
 		a, because = f.create(e)
 	}
@@ -111,8 +109,8 @@ func refuse(r volume.Reason, message string) volume.Because {
 	return volume.Because{Reason: r, Message: message, Next: "user"}
 }
 
-// again decides about a volume that has an object.
-func (f AdoptionFacts) again(v *corev1.PersistentVolume) (Adoption, volume.Because) {
+// existing decides about a volume that has an object.
+func (f AdoptionFacts) existing(v *corev1.PersistentVolume) (Adoption, volume.Because) {
 	want, ref := f.Wish.Claim, v.Spec.ClaimRef
 	done := volume.Because{
 		Reason: volume.ReasonNothingToDo, Message: "volume " + Printable(f.Wish.Handle) + " has its object pv/" + v.Name,
@@ -159,8 +157,7 @@ func (f AdoptionFacts) create(e Entry) (Adoption, volume.Because) {
 	}
 }
 
-// problem says what is missing in a wish, or contradicts what is known; "" is
-// nothing.
+// problem returns what is missing in a Wish, or contradicts the facts; "" if nothing does.
 func (f AdoptionFacts) problem(e Entry) string {
 	w := f.Wish
 	switch {
@@ -177,7 +174,7 @@ func (f AdoptionFacts) problem(e Entry) string {
 	return ""
 }
 
-// localProblem is the same for what is known of the bundled driver's volumes.
+// localProblem is problem for the bundled driver's volumes.
 func (f AdoptionFacts) localProblem() string {
 	w, name := f.Wish, Printable(f.Wish.Handle)
 	odd := slices.IndexFunc(w.Modes, func(m corev1.PersistentVolumeAccessMode) bool {
@@ -200,10 +197,10 @@ func (f AdoptionFacts) localProblem() string {
 	return ""
 }
 
-// raw says that there are data and no filesystem.
+// raw says that there is data but no filesystem.
 func (c Contents) raw() bool { return c.Known && !c.Blank && c.Holds == "" }
 
-// shape returns whether there are files on the volume, and of which filesystem.
+// shape returns the volume mode and the filesystem's type.
 func (f AdoptionFacts) shape() (corev1.PersistentVolumeMode, string) {
 	w, c := f.Wish, f.Contents
 	if w.Mode == corev1.PersistentVolumeBlock || c.raw() && f.Driver == volume.LocalDriver {
@@ -216,7 +213,7 @@ func (f AdoptionFacts) shape() (corev1.PersistentVolumeMode, string) {
 	return corev1.PersistentVolumeFilesystem, fsType
 }
 
-// object returns the volume object for a volume at its driver.
+// object returns the PersistentVolume of a volume.
 func (f AdoptionFacts) object(e Entry) *corev1.PersistentVolume {
 	w := f.Wish
 	modes := w.Modes
@@ -260,8 +257,8 @@ func (f AdoptionFacts) object(e Entry) *corev1.PersistentVolume {
 	return v
 }
 
-// name returns the object's name. The one that a volume was made as is its
-// driver's word: it is taken only when nothing else has that name.
+// name returns the name of the PersistentVolume. The name with which the volume was created is only
+// the driver's word: it is used only if nothing else has it.
 func (f AdoptionFacts) name(e Entry) string {
 	if f.Wish.Name != "" {
 		return f.Wish.Name
@@ -281,7 +278,7 @@ func refOf(claim types.NamespacedName) *corev1.ObjectReference {
 	}
 }
 
-// claimOf returns the claim that a volume object is reserved for.
+// claimOf returns the claim that a PersistentVolume is reserved for.
 func claimOf(v *corev1.PersistentVolume) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},

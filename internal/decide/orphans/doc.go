@@ -1,3 +1,3 @@
-// Package orphans decides which volumes of a driver have no object and which
-// objects have no volume, and with which objects a volume is taken in again.
+// Package orphans decides which volumes of a driver have no object, which objects have no volume,
+// and with which objects a volume is adopted.
 package orphans

@@ -14,70 +14,69 @@ type Entry struct {
 	Bytes    int64
 	Context  map[string]string
 	Segments []topology.Segment
-	// Nodes are the driver's names of the nodes that it is published to.
+	// Nodes are the driver's ids of the nodes that the volume is published to.
 	Nodes []string
-	// Name is what it was asked for as, if the driver's own records say so.
+	// Name is the name with which the volume was created, if the driver's own records have it.
 	Name string
 }
 
-// Facts is everything that is looked at for one driver. The order in which they
-// were read matters: a volume that is made or deleted meanwhile is neither an
-// orphan nor missing.
+// Facts is what the decision about one driver depends on. The order of the reads matters: a volume
+// that is created or deleted meanwhile is neither an orphan nor missing.
 type Facts struct {
 	Driver string
-	// Own is the segment of the node where the driver answers, if it has one.
+	// Own is the topology segment of the driver's node, if it has one.
 	Own topology.Segment
-	// Before are the volume objects as they were first of all; First is the
-	// driver's list after that; then Claims and Intents were read, then After,
-	// the objects again, and at last Second, the driver's list again.
+	// Before are the PersistentVolumes, which were read first. First is the driver's list, read
+	// after that. Then Claims and Intents were read, then the PersistentVolumes once more (After),
+	// and at last the driver's list (Second).
 	Before, After []*corev1.PersistentVolume
 	First, Second []Entry
 	Claims        []*corev1.PersistentVolumeClaim
 	Intents       []*provision.Intent
-	// Hidden says that the intents may not be read.
+	// Hidden says that the intents could not be read.
 	Hidden bool
-	// NodeIDs are the driver's names of the nodes of this cluster.
+	// NodeIDs are the driver's ids of the nodes of this cluster.
 	NodeIDs map[string]bool
 }
 
-// Kind is what a finding is about.
+// Kind is the kind of a finding.
 type Kind string
 
-// What is found.
+// Kinds of findings.
 const (
-	// Volume is one that its driver has, and no object names.
+	// Volume: the driver has a volume that no object names.
 	Volume Kind = "volume"
-	// Object is a volume object whose volume its driver does not have.
+	// Object: the driver does not have the volume of a PersistentVolume.
 	Object Kind = "object"
 )
 
-// Finding is one thing that has no counterpart.
+// Finding is one volume or object without a counterpart.
 type Finding struct {
 	Kind   Kind   `json:"kind"`
 	Driver string `json:"driver"`
 	Handle string `json:"handle"`
-	// Object is the volume object's name; of a volume it is the one that it was
-	// made as, if that is known.
+	// Object is the name of the PersistentVolume, or the name with which the volume was created, if
+	// known.
 	Object string `json:"object,omitempty"`
-	// Claim is NAMESPACE/NAME of the claim that it was made for, if known.
+	// Claim is "namespace/name" of the claim that the volume was created for, if known.
 	Claim string `json:"claim,omitempty"`
-	// By is what its maker calls itself, if known.
+	// By is the identity of the provisioner that created the volume, if known.
 	By string `json:"by,omitempty"`
-	// Bytes is its size, 0 when the driver does not say.
+	// Bytes is the size of the volume; 0 if the driver does not report it.
 	Bytes int64 `json:"bytes,omitempty"`
-	// Nodes are where it is published, by the driver's names.
+	// Nodes are the driver's ids of the nodes that the volume is published to.
 	Nodes []string `json:"nodes,omitempty"`
-	// Doubt says that it may have somebody after all: it is taken in by force only.
+	// Doubt says that the volume may be in use by somebody: it is adopted with force only.
 	Doubt   bool          `json:"doubt,omitempty"`
 	Reason  volume.Reason `json:"reason"`
 	Message string        `json:"message"`
 	Next    string        `json:"next,omitempty"`
 }
 
-// Plan is what was found at one driver.
+// Plan is the result for one driver.
 type Plan struct {
 	Findings []Finding
-	// Making is how many volumes are being made, Elsewhere of how many objects
-	// the volume lies where this driver does not reach.
+	// Making is the number of volumes that are being created. Elsewhere is the number of objects
+	// whose volume is in a segment that this driver cannot reach.
 	Making, Elsewhere int
 }

@@ -17,7 +17,7 @@ import (
 	"volplane.dev/volplane/internal/volume"
 )
 
-// Keys of a volume's context by which makers say who asked for it.
+// Keys of a volume's context in which provisioners record the object and the claim.
 const (
 	keyVolume    = "csi.storage.k8s.io/pv/name"
 	keyClaim     = "csi.storage.k8s.io/pvc/name"
@@ -25,21 +25,21 @@ const (
 	keyMaker     = "storage.kubernetes.io/csiProvisionerIdentity"
 )
 
-// Find decides what has no counterpart.
+// Find returns the volumes and objects that have no counterpart.
 func Find(f Facts) Plan {
 	var p Plan
 	known, tails := f.objects()
 	again := handles(f.Second)
-	making := f.making()
-	// The bundled driver's handles follow from names; of another's volumes any may
-	// be the one that is being made and has not been found.
+	making := f.beingCreated()
+	// The bundled driver's handles follow from names. For other drivers, any volume may be the one
+	// that is being created.
 	unknown := f.Hidden || f.Driver != volume.LocalDriver && slices.ContainsFunc(making, func(name string) bool {
 		return !slices.ContainsFunc(f.First, func(e Entry) bool { return f.madeAs(e, name) })
 	})
 	seen := map[string]bool{}
 	for _, e := range f.First {
 		// What is gone by the second look is being deleted by somebody.
-		if e.Handle == "" || seen[e.Handle] || known[e.Handle] || tails[tail(e.Handle)] || !again[e.Handle] {
+		if e.Handle == "" || seen[e.Handle] || known[e.Handle] || tails[lastComponent(e.Handle)] || !again[e.Handle] {
 			continue
 		}
 		seen[e.Handle] = true
@@ -64,16 +64,15 @@ func handles(all []Entry) map[string]bool {
 	return out
 }
 
-// objects returns what volume objects call the driver's volumes. An object of a
-// plugin of Kubernetes' own may name one by a path or an address that ends in
-// the handle: these are by their end.
+// objects returns the handles in PersistentVolumes. An in-tree source may have a path or an address
+// that ends in the handle: those are in tails, by their last component.
 func (f Facts) objects() (known, tails map[string]bool) {
 	known, tails = map[string]bool{}, map[string]bool{}
 	for _, v := range slices.Concat(f.Before, f.After) {
 		switch {
 		case v.Spec.CSI == nil:
 			for _, id := range inTree(v) {
-				tails[tail(id)] = true
+				tails[lastComponent(id)] = true
 			}
 		case v.Spec.CSI.Driver == f.Driver:
 			known[v.Spec.CSI.VolumeHandle] = true
@@ -107,11 +106,11 @@ func inTree(v *corev1.PersistentVolume) []string {
 	return out
 }
 
-func tail(id string) string { return id[strings.LastIndex(id, "/")+1:] }
+func lastComponent(id string) string { return id[strings.LastIndex(id, "/")+1:] }
 
-// making returns the names of volumes that are being made at the driver:
-// volplane's provisioner writes an intent, every other one is asked by a claim.
-func (f Facts) making() []string {
+// beingCreated returns the names of volumes that are being created: volplane's provisioner writes an
+// intent, for others an unbound claim counts.
+func (f Facts) beingCreated() []string {
 	var out []string
 	for _, in := range f.Intents {
 		if in.Driver == f.Driver {
@@ -127,20 +126,19 @@ func (f Facts) making() []string {
 	return out
 }
 
-// madeAs says whether a volume is the one that was asked for under a name, as far
-// as can be seen.
+// madeAs says whether a volume was created with a name, as far as that is known.
 func (f Facts) madeAs(e Entry, name string) bool {
 	return e.Name == name || e.Context[keyVolume] == name || strings.Contains(e.Handle, name) ||
 		f.Driver == volume.LocalDriver && e.Handle == localHandle(name)
 }
 
-// localHandle is what the bundled driver calls the volume of a name.
+// localHandle returns the bundled driver's handle for a name.
 func localHandle(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return "vol-" + hex.EncodeToString(sum[:16])
 }
 
-// orphan describes a volume without an object.
+// orphan returns the finding about a volume without an object.
 func (f Facts) orphan(e Entry, unknown bool) Finding {
 	out := Finding{
 		Kind: Volume, Driver: f.Driver, Handle: e.Handle, Bytes: e.Bytes, Nodes: e.Nodes, Doubt: true,
@@ -178,8 +176,7 @@ func (f Facts) orphan(e Entry, unknown bool) Finding {
 	return out
 }
 
-// nameOf returns the name of the object that a volume was made for; "" when
-// nothing says it.
+// nameOf returns the name of the object that a volume was created for; "" if it is not known.
 func (f Facts) nameOf(e Entry) string {
 	for _, name := range []string{
 		e.Name, e.Context[keyVolume],
@@ -197,21 +194,21 @@ func (f Facts) nameOf(e Entry) string {
 	return ""
 }
 
-// missing adds the objects without a volume: those that were there before the
-// driver was first asked, and in none of its lists.
-func (f Facts) missing(p *Plan, again map[string]bool) {
+// missing adds the objects without a volume: those that existed before the driver's first list, and
+// are in none of its lists.
+func (f Facts) missing(p *Plan, listed map[string]bool) {
 	first, after := handles(f.First), map[string]*corev1.PersistentVolume{}
 	for _, v := range f.After {
 		after[v.Name] = v
 	}
 	for _, before := range f.Before {
 		v := after[before.Name]
-		if v == nil || v.UID != before.UID || v.Spec.CSI == nil || v.Spec.CSI.Driver != f.Driver || going(v) {
+		if v == nil || v.UID != before.UID || v.Spec.CSI == nil || v.Spec.CSI.Driver != f.Driver || isDeleting(v) {
 			continue
 		}
 		handle := v.Spec.CSI.VolumeHandle
 		switch {
-		case first[handle] || again[handle]:
+		case first[handle] || listed[handle]:
 		case !reaches(v, f.Own):
 			p.Elsewhere++
 		default:
@@ -229,15 +226,15 @@ func (f Facts) missing(p *Plan, again map[string]bool) {
 	}
 }
 
-// going says whether the volume of an object is being deleted.
-func going(v *corev1.PersistentVolume) bool {
+// isDeleting says whether the volume of an object is being deleted.
+func isDeleting(v *corev1.PersistentVolume) bool {
 	deletes := v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete
 	return v.DeletionTimestamp != nil ||
 		deletes && (v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed)
 }
 
-// reaches says whether a volume may lie in a segment: one that is not allowed
-// there is another instance's of the driver.
+// reaches says whether a volume may be in a segment; otherwise it belongs to another instance of
+// the driver.
 func reaches(v *corev1.PersistentVolume, own topology.Segment) bool {
 	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return true
@@ -250,8 +247,8 @@ func reaches(v *corev1.PersistentVolume, own topology.Segment) bool {
 	})
 }
 
-// Printable returns what a driver or somebody else called something, quoted when
-// it could be taken for anything else on a line.
+// Printable returns a name that a driver or user has chosen, quoted if it could be mistaken for
+// something else on a line.
 func Printable(s string) string {
 	odd := strings.ContainsFunc(s, func(r rune) bool {
 		return !strconv.IsPrint(r) || r == ' ' || r == '"' || r == '\ufffd'
