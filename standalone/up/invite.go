@@ -64,8 +64,8 @@ func Revoke(ctx context.Context, dataDir, node string) error {
 func administrator(dataDir string) (*rest.Config, kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dataDir, "admin.kubeconfig"))
 	if err != nil {
-		return nil, nil, fmt.Errorf("no control plane was ever started with data directory %s: %w; start it with volplane up, "+
-			"or set its directory with --data-dir", dataDir, err)
+		return nil, nil, fmt.Errorf("no control plane was ever started with data directory %s: %w; start it with "+
+			"volplane up, or set its directory with --data-dir", dataDir, err)
 	}
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -92,7 +92,7 @@ func misdeeds() []misdeed {
 	}
 }
 
-// TestBadDrivers has a driver do wrong in the middle of the way of a volume.
+// TestBadDrivers: a driver misbehaves in each step of a volume's life.
 // The user is told, the volumes of another driver come and go meanwhile, and
 // when the driver has come to its senses the volume is there, once.
 func TestBadDrivers(t *testing.T) {

@@ -52,7 +52,7 @@ func TestUnitConfines(t *testing.T) {
 	}
 }
 
-// TestConfined is the process of TestUnitConfines; alone it does nothing.
+// TestConfined runs in the process that TestUnitConfines starts; alone it does nothing.
 func TestConfined(t *testing.T) {
 	bin := os.Getenv(confinedProgram)
 	if bin == "" {

@@ -12,7 +12,7 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// typed is a command of a document, and what the document says it prints.
+// typed is a command in a document with its documented output.
 type typed struct{ command, prints string }
 
 // transcript returns the commands of a section of a document.
@@ -48,7 +48,7 @@ func TestFlexInTenMinutes(t *testing.T) {
 		t.Fatalf("found %d commands", len(all))
 	}
 	var script strings.Builder
-	// The default directory is made anew, for the script's own eyes.
+	// The script gets an empty default directory in a mount namespace of its own.
 	script.WriteString("set -e\n" + letGo +
 		"\nmkdir -p /usr/libexec\nmount -t tmpfs tmpfs /usr/libexec\nmount -t tmpfs tmpfs /var/lib\n")
 	for _, c := range all {
@@ -70,7 +70,7 @@ func TestFlexInTenMinutes(t *testing.T) {
 	}
 }
 
-// plain returns a text without what differs from time to time.
+// plain replaces the parts of a text that differ between runs.
 func plain(text string) string {
 	for pattern, word := range map[string]string{
 		`\b[0-9a-f]{16}\b`: "VERSION", `\b[0-9]+ ms\b`: "TIME", `\b[0-9]+s +`: "AGE ", `\b[0-9.]+ s\n`: "TIME\n",

@@ -34,7 +34,7 @@ func TestFlexExamples(t *testing.T) {
 	}
 }
 
-// TestShellcheck reads all scripts for drivers where there is a shellcheck.
+// TestShellcheck checks all scripts of drivers if shellcheck is installed.
 func TestShellcheck(t *testing.T) {
 	program, err := exec.LookPath("shellcheck")
 	if err != nil {
@@ -56,7 +56,7 @@ func TestShellcheck(t *testing.T) {
 	}
 }
 
-// TestFlexExamplesAreWell: the doctor finds nothing.
+// TestFlexExamplesAreWell: the doctor finds no problem in the example drivers.
 func TestFlexExamplesAreWell(t *testing.T) {
 	lofs, scratch := host(t, "lofs", "LOFS_POOL"), host(t, "scratch", "SCRATCH_SHARES")
 	for _, args := range [][]string{
