@@ -66,7 +66,7 @@ attaching: bin/kube-controller-manager bin/csi-attacher ## compare attaching wit
 .PHONY: mutants
 mutants: ## change PACKAGES in small ways, one by one, and tell which changes their own tests do not notice
 	cd test && go build -o ../bin/mutants ./mutants
-	bin/mutants $(or $(PACKAGES),./internal/decide/... ./internal/durable ./internal/node/journal ./internal/kube ./internal/controller/...)
+	bin/mutants $(or $(PACKAGES),./internal/decide/... ./internal/explain/... ./internal/durable ./internal/node/journal ./internal/kube ./internal/controller/...)
 
 .PHONY: hostile
 hostile: ## play LIVES=5000 lives with hostile drivers and kill -9, in rounds from SEED=1 on (20 of them in 12 s; needs root)

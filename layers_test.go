@@ -31,14 +31,15 @@ type layer struct {
 }
 
 const (
-	clientGo     = "k8s.io/client-go"
-	grpc         = "google.golang.org/grpc"
-	apiServer    = "k8s.io/apiserver"
-	kubernetes   = "k8s.io/kubernetes"
-	etcdServer   = "go.etcd.io/etcd/server/v3"
-	anyInternal  = "internal/"
-	decidePrefix = "internal/decide/"
-	forTests     = "for tests only"
+	clientGo      = "k8s.io/client-go"
+	grpc          = "google.golang.org/grpc"
+	apiServer     = "k8s.io/apiserver"
+	kubernetes    = "k8s.io/kubernetes"
+	etcdServer    = "go.etcd.io/etcd/server/v3"
+	anyInternal   = "internal/"
+	decidePrefix  = "internal/decide/"
+	explainPrefix = "internal/explain/"
+	forTests      = "for tests only"
 )
 
 // layers returns the table. The first row whose prefix is the package or a
@@ -59,60 +60,60 @@ func deeds() []string {
 func explainingLayers() []layer {
 	pure := append(deeds(), "sync")
 	return []layer{
-		{"internal/decide/chain", []string{"internal/volume"}, pure, "what an explanation is made " +
+		{"internal/explain/chain", []string{"internal/volume"}, pure, "what an explanation is made " +
 			"of, not how it is found"},
-		{"internal/decide/state", []string{
+		{"internal/explain/state", []string{
 			"internal/volume", "internal/cluster", "internal/decide/provision",
 		}, pure, "what was read, not what it means"},
-		{"internal/decide/why/whytest", []string{
-			"internal/volume", "internal/cluster", "internal/testkit/golden", decidePrefix,
+		{"internal/explain/why/whytest", []string{
+			"internal/volume", "internal/cluster", "internal/testkit/golden", decidePrefix, explainPrefix,
 		}, pure, "for tests only"},
-		{"internal/decide/statefile", []string{
-			"internal/volume", "internal/redact", "internal/cluster", "internal/decide/note", "internal/decide/provision",
-			"internal/decide/state",
+		{"internal/explain/statefile", []string{
+			"internal/volume", "internal/redact", "internal/decide/note", "internal/decide/provision",
+			"internal/explain/state",
 		}, pure, "what a file may hold, not what it says"},
-		{"internal/decide/subject", []string{
-			"internal/cluster", "internal/decide/chain",
+		{"internal/explain/subject", []string{
+			"internal/cluster", "internal/explain/chain",
 		}, pure, "names of objects, not what is wrong with them"},
-		{"internal/decide/fix", []string{
-			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/nodelife",
-			"internal/decide/state", "internal/decide/subject",
+		{"internal/explain/fix", []string{
+			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/decide/nodelife",
+			"internal/explain/state", "internal/explain/subject",
 		}, pure, "reads an explanation, and makes none"},
-		{"internal/decide/since", []string{
-			"internal/cluster", "internal/decide/chain", "internal/decide/state", "internal/decide/subject",
+		{"internal/explain/since", []string{
+			"internal/cluster", "internal/explain/chain", "internal/explain/state", "internal/explain/subject",
 		}, pure, "reads an explanation, and makes none"},
-		{"internal/decide/drivers", []string{
+		{"internal/explain/drivers", []string{
 			"internal/volume", "internal/cluster", "internal/decide/note",
 		}, pure, "which drivers are where, not what waits for them"},
-		{"internal/decide/lease", []string{
-			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/drivers",
+		{"internal/explain/lease", []string{
+			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/drivers",
 		}, pure, "who lives, not what is decided"},
-		{"internal/decide/kubelet", []string{
-			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
-			"internal/decide/drivers", "internal/decide/note", "internal/decide/attach", "internal/decide/mount",
+		{"internal/explain/kubelet", []string{
+			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",
+			"internal/explain/drivers", "internal/decide/note", "internal/decide/attach", "internal/decide/mount",
 		}, pure, "what a kubelet says, not what waits for it"},
-		{"internal/decide/scheduling", []string{
-			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
-			"internal/decide/drivers", "internal/decide/note", "internal/decide/bind", "internal/decide/capacity",
+		{"internal/explain/scheduling", []string{
+			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",
+			"internal/explain/drivers", "internal/decide/bind", "internal/decide/capacity",
 		}, pure, "what is said of Pods without a node"},
-		{"internal/decide/dryrun", []string{
-			"internal/volume", "internal/cluster", "internal/decide/bind", "internal/decide/chain",
-			"internal/decide/state",
+		{"internal/explain/dryrun", []string{
+			"internal/volume", "internal/cluster", "internal/decide/bind", "internal/explain/chain",
+			"internal/explain/state",
 		}, pure, "foretells what the binder does, and explains nothing"},
-		{"internal/decide/force", []string{
-			"internal/volume", "internal/cluster", "internal/decide/chain", "internal/decide/state",
+		{"internal/explain/force", []string{
+			"internal/volume", "internal/cluster", "internal/explain/chain", "internal/explain/state",
 			"internal/decide/attach", "internal/decide/nodelife",
 		}, pure, "tells when it happens, and never does it"},
-		{"internal/decide/survey", []string{
+		{"internal/explain/survey", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
-			"internal/decide/chain", "internal/decide/drivers", "internal/decide/note", "internal/decide/provision",
-			"internal/decide/why",
+			"internal/explain/chain", "internal/explain/drivers", "internal/decide/note", "internal/decide/provision",
+			"internal/explain/why",
 		}, pure, "asks the walk about each object"},
-		{"internal/decide/why", []string{
+		{"internal/explain/why", []string{
 			"internal/volume", "internal/cluster", "internal/decide/attach", "internal/decide/bind",
-			"internal/decide/chain", "internal/decide/drivers", "internal/decide/force", "internal/decide/kubelet",
-			"internal/decide/lease", "internal/decide/migrate", "internal/decide/note", "internal/decide/protect",
-			"internal/decide/provision", "internal/decide/resize", "internal/decide/scheduling", "internal/decide/state",
+			"internal/explain/chain", "internal/explain/drivers", "internal/explain/force", "internal/explain/kubelet",
+			"internal/explain/lease", "internal/decide/migrate", "internal/decide/note", "internal/decide/protect",
+			"internal/decide/provision", "internal/decide/resize", "internal/explain/scheduling", "internal/explain/state",
 		}, pure, "asks the decisions, and knows nobody who reads its answer"},
 	}
 }
@@ -128,8 +129,7 @@ func lowerLayers() []layer {
 			"it came here"},
 		{decidePrefix, []string{
 			"internal/volume", "internal/redact", "internal/cluster", decidePrefix,
-		}, append(deeds, "sync", module+decidePrefix+"chain", module+decidePrefix+"state"), "decisions are functions of " +
-			"their arguments, and know nobody who explains them"},
+		}, append(deeds, "sync"), "decisions are functions of their arguments, and know nobody who explains them"},
 		{"internal/csi", []string{
 			"internal/volume", "internal/redact", "internal/socket", "internal/csi", "internal/csi/registrar",
 		}, append(heavy, clientGo), "speaks to drivers only"},
@@ -172,7 +172,7 @@ func flexLayers() []layer {
 			"internal/volume", "internal/redact", "internal/durable", decidePrefix, "internal/mount",
 		}, append(heavy, clientGo, grpc), "speaks to scripts and the kernel only"},
 		{"internal/flex/migrate", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/queue",
+			"internal/volume", "internal/cluster", decidePrefix, "internal/queue",
 		}, append(heavy, "os/exec"), "works on objects only, wherever it runs"},
 		{"internal/flex", []string{
 			"internal/volume", decidePrefix, "internal/kube", "internal/parts", "internal/flex/",
@@ -228,8 +228,8 @@ func upperLayers() []layer {
 			"internal/volume", decidePrefix, "internal/csi", "internal/kube",
 		}, append(heavy, "os/exec"), "reads drivers and objects, wherever it runs"},
 		{"internal/cli", []string{
-			"internal/volume", "internal/cluster", decidePrefix, "internal/kube", "internal/manifest", "internal/identity",
-			"internal/flex", "internal/flex/migrate", "internal/orphans",
+			"internal/volume", "internal/cluster", decidePrefix, explainPrefix, "internal/kube", "internal/manifest",
+			"internal/identity", "internal/flex", "internal/flex/migrate", "internal/orphans",
 		}, heavy, "the command line joins nothing, and is given the roles that run for long"},
 		{"internal/app", []string{
 			"internal/volume", decidePrefix, "internal/csi", "internal/csi/registrar", "internal/kube", "internal/controller",
@@ -327,7 +327,7 @@ func standaloneImports(t *testing.T) map[string][]string {
 func TestWing(t *testing.T) {
 	knows := []string{
 		"internal/flex", "internal/decide/flex", "internal/decide/note", "internal/decide/migrate", "internal/volume",
-		"internal/manifest", "internal/app", "internal/decide/why/whytest",
+		"internal/manifest", "internal/app", "internal/explain/why/whytest",
 	}
 	for _, f := range goFiles(t) {
 		dir := filepath.ToSlash(filepath.Dir(f.path))

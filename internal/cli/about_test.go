@@ -17,8 +17,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
-	"volplane.dev/volplane/internal/decide/chain"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/why"
 )
 
 // town is a cluster of many claims, two of which matter: data, which is bound, and

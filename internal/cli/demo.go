@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
 
-	"volplane.dev/volplane/internal/decide/chain"
+	"volplane.dev/volplane/internal/explain/chain"
 )
 
 // Limits of the demo.

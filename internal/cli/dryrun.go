@@ -20,10 +20,10 @@ import (
 
 	"volplane.dev/volplane/internal/cluster"
 	"volplane.dev/volplane/internal/decide/bind"
-	"volplane.dev/volplane/internal/decide/chain"
-	"volplane.dev/volplane/internal/decide/dryrun"
-	"volplane.dev/volplane/internal/decide/since"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/dryrun"
+	"volplane.dev/volplane/internal/explain/since"
+	"volplane.dev/volplane/internal/explain/why"
 )
 
 // simulation holds the objects of a dry run together with those of the cluster.

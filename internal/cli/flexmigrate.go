@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	decide "volplane.dev/volplane/internal/decide/migrate"
-	"volplane.dev/volplane/internal/decide/state"
+	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/flex/migrate"
 )
 

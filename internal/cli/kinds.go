@@ -7,10 +7,10 @@ import (
 
 	storagev1 "k8s.io/api/storage/v1"
 
-	"volplane.dev/volplane/internal/decide/chain"
-	"volplane.dev/volplane/internal/decide/drivers"
-	"volplane.dev/volplane/internal/decide/survey"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/explain/survey"
+	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/volume"
 )
 
@@ -35,11 +35,19 @@ func kinds() []kind {
 	const storage, snapshots = storagev1.GroupName, volume.GroupSnapshot
 	return []kind{
 		{"pvc", []string{"persistentvolumeclaim", "persistentvolumeclaims"}, "", true, (*reading).aboutClaim, why.Walk.Claim},
-		{"pv", []string{"persistentvolume", "persistentvolumes"}, "", false, (*reading).aboutVolume,
-			withoutNamespace(why.Walk.Volume)},
+		{
+			"pv",
+			[]string{"persistentvolume", "persistentvolumes"},
+			"", false, (*reading).aboutVolume,
+			withoutNamespace(why.Walk.Volume),
+		},
 		{"pod", []string{"pods", "po"}, "", true, (*reading).aboutPod, why.Walk.Pod},
-		{"storageclass", []string{"storageclasses", "sc"}, storage, false, (*reading).aboutClass,
-			withoutNamespace(survey.Class)},
+		{
+			"storageclass",
+			[]string{"storageclasses", "sc"},
+			storage, false, (*reading).aboutClass,
+			withoutNamespace(survey.Class),
+		},
 		{
 			"volumeattachment",
 			[]string{"volumeattachments", "va"},

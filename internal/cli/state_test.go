@@ -10,10 +10,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"volplane.dev/volplane/internal/decide/state"
-	"volplane.dev/volplane/internal/decide/statefile"
-	"volplane.dev/volplane/internal/decide/survey"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/statefile"
+	"volplane.dev/volplane/internal/explain/survey"
+	"volplane.dev/volplane/internal/explain/why"
 )
 
 // TestStateAnswersAsTheCluster: every object of a town is explained from a file as from

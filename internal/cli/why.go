@@ -13,12 +13,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
-	"volplane.dev/volplane/internal/decide/chain"
-	"volplane.dev/volplane/internal/decide/fix"
-	"volplane.dev/volplane/internal/decide/since"
-	"volplane.dev/volplane/internal/decide/state"
-	"volplane.dev/volplane/internal/decide/survey"
-	"volplane.dev/volplane/internal/decide/why"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/fix"
+	"volplane.dev/volplane/internal/explain/since"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/survey"
+	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/volume"
 )
 

@@ -1,0 +1,403 @@
+package fix
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/subject"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Remedy is one way to free what waits. Nothing here carries it out.
+type Remedy struct {
+	// Command is for a shell; empty when there is something to do by other means.
+	Command string `json:"command,omitempty"`
+	// Does says what comes of it, Risk what may be lost by it.
+	Does string `json:"does"`
+	Risk string `json:"risk"`
+}
+
+const noRisk = "none"
+
+// Remedies returns ways to free what a chain waits for, the safest first, chosen by the
+// reason of its answer. ns is the namespace of the question.
+func Remedies(o state.Objects, ns string, c chain.Chain) []Remedy {
+	k, l := fixing{o, subject.Of(o.View(), ns, c)}, c.Answer()
+	if l.State == chain.OK {
+		return nil
+	}
+	switch l.Because.Reason {
+	case volume.ReasonNodeGone:
+		return k.node(strings.TrimPrefix(l.Subject, "node/"))
+	case volume.ReasonTerminating, volume.ReasonDetaching, volume.ReasonFailedDetach:
+		return k.finalizers(l)
+	case volume.ReasonFailedDelete:
+		return k.undeletable(l)
+	case volume.ReasonMultiAttach, volume.ReasonInUse, volume.ReasonStillAttached, volume.ReasonStillMounted,
+		volume.ReasonAttachLimit,
+		volume.ReasonFailedMount, volume.ReasonFailedAttach, volume.ReasonUnhealthy, volume.ReasonMountBroken:
+		return k.holders(l)
+	case volume.ReasonFailedResize, volume.ReasonFailedNodeResize, volume.ReasonResizing:
+		return k.smaller()
+	}
+	return k.claims(l)
+}
+
+// fixing looks for ways out of a chain.
+type fixing struct {
+	state.Objects
+	subject.Finder
+}
+
+// claims returns ways for claims that have no volume.
+func (k fixing) claims(l chain.Link) []Remedy {
+	claim, name := k.Claim()
+	switch l.Because.Reason {
+	case volume.ReasonWaitForFirstConsumer:
+		return []Remedy{{
+			command("volplane", "mount", name, "DIR", "-n", k.Namespace),
+			"mounts the claim on this host, as its first consumer, and has its volume made; in a cluster a Pod that uses the " +
+				"claim does", noRisk,
+		}}
+	case volume.ReasonDriverMissing:
+		return k.missingDriver(l)
+	case volume.ReasonFailedBinding:
+		if strings.HasPrefix(l.Subject, "storageclass/") {
+			return k.missingClass()
+		}
+	case volume.ReasonProvisioningFailed:
+		if strings.HasPrefix(l.Subject, "storageclass/") {
+			return k.missingClass()
+		}
+		return k.otherRequest(name)
+	case volume.ReasonClaimMisbound:
+		return []Remedy{{
+			command("kubectl", "delete", "pvc", name, "-n", k.Namespace),
+			"the claim can be made anew with the right volume, or by its Pod",
+			"none for the volume's data, which is another claim's; what only this claim was bound to goes with its " +
+				"reclaim policy",
+		}}
+	case volume.ReasonClaimUIDMismatch:
+		if claim == nil {
+			return nil
+		}
+		patch := `{"spec":{"claimRef":{"uid":"` + string(claim.UID) + `"}}}`
+		return []Remedy{{
+			command("kubectl", "patch", "pv", claim.Spec.VolumeName, "--type=merge", "-p", patch),
+			"the volume becomes this claim's",
+			"the data that an earlier claim of the same name has left is this one's then: make sure that it may be",
+		}}
+	case volume.ReasonMigrating:
+		return k.migrations()
+	}
+	return nil
+}
+
+// otherRequest returns ways for a claim whose driver has made no volume.
+func (k fixing) otherRequest(name string) []Remedy {
+	return []Remedy{{
+		"", "the driver is asked again by itself: change what its message names (size, access modes, class, parameters)",
+		noRisk,
+	}, {
+		command("kubectl", "delete", "pvc", name, "-n", k.Namespace),
+		"ends the attempts, so that the claim can be made with another class or size",
+		"none as long as it has no volume: a Pod that uses it keeps it until the Pod is deleted",
+	}}
+}
+
+// migrations returns ways for volumes that are being moved to the bridge, or back.
+func (k fixing) migrations() []Remedy {
+	var out []Remedy
+	for _, m := range k.Moves {
+		run := Remedy{
+			command("volplane", "flex", "migrate", "run", m.Volume), "goes on moving the volume to the bridge",
+			noRisk,
+		}
+		undo := Remedy{
+			command("volplane", "flex", "migrate", "undo", m.Volume),
+			"makes the objects what they were before the move", noRisk,
+		}
+		if !m.Back {
+			out = append(out, run)
+		}
+		out = append(out, undo)
+	}
+	return out
+}
+
+// missingDriver returns ways for a driver that has not registered.
+func (k fixing) missingDriver(l chain.Link) []Remedy {
+	if _, install, ok := strings.Cut(l.Because.Message, "`volplane flex install "); ok {
+		args, _, _ := strings.Cut(install, "`")
+		node := strings.TrimPrefix(l.Because.Next, "administrator of node ")
+		words := append([]string{"volplane", "flex", "install"}, strings.Fields(args)...)
+		return []Remedy{{
+			command(words...), "run on node " + node + ": puts the driver where the agent finds it",
+			"other volumes of the same driver there are served by the new version",
+		}}
+	}
+	_, name, _ := strings.Cut(l.Subject, "/")
+	class := cluster.First(k.Classes, func(c *storagev1.StorageClass) bool {
+		return c.Name == name ||
+			c.Provisioner == name
+	})
+	if class != nil && l.Because.Next == "user" {
+		return []Remedy{{
+			command("kubectl", "get", "sc", class.Name, "-o", "yaml"),
+			"shows the class: delete it and make it anew with the right provisioner, which cannot be changed in place",
+			"none for volumes that are there: they name their driver themselves",
+		}}
+	}
+	return []Remedy{{
+		"kubectl get pods -A -o wide",
+		"shows whether the driver's Pods run, and where: start them, or look at their logs", noRisk,
+	}}
+}
+
+// missingClass returns ways for a claim without a class.
+func (k fixing) missingClass() []Remedy {
+	var out []Remedy
+	c, name := k.Claim()
+	if c != nil && c.Spec.StorageClassName == nil {
+		for _, class := range k.Classes {
+			patch := `{"metadata":{"annotations":{"` + volume.AnnDefaultClass + `":"true"}}}`
+			out = append(out, Remedy{
+				command("kubectl", "patch", "sc", class.Name, "-p", patch),
+				"makes class " + class.Name + " the default one, which the claim gets",
+				"every other claim that names no class gets it, too",
+			})
+		}
+		return out
+	}
+	return []Remedy{{
+		command("kubectl", "delete", "pvc", name, "-n", k.Namespace),
+		"the claim can be made with a class that there is: `kubectl get sc`; the class of a claim cannot be changed",
+		"none as long as it has no volume",
+	}}
+}
+
+// smaller has a claim ask for no more than it has.
+func (k fixing) smaller() []Remedy {
+	c, name := k.Claim()
+	if c == nil {
+		return nil
+	}
+	has := c.Status.Capacity[corev1.ResourceStorage]
+	patch := `{"spec":{"resources":{"requests":{"storage":"SIZE"}}}}`
+	return []Remedy{{
+		command("kubectl", "patch", "pvc", name, "-n", k.Namespace, "-p", patch),
+		"asks for a SIZE that the driver has, which has to be more than the " + has.String() + " that the claim has",
+		"none: nothing shrinks",
+	}}
+}
+
+// node returns ways for a node that does nothing.
+func (k fixing) node(name string) []Remedy {
+	const off = "only if you have made sure that it is off: a node that still writes while its volumes are attached " +
+		"elsewhere destroys their data"
+	n := cluster.Found(k.View.Nodes, name)
+	if n == nil {
+		var out []Remedy
+		for _, p := range k.on(name) {
+			out = append(out, Remedy{
+				command("kubectl", "delete", "pod", p.Name, "-n", p.Namespace, "--grace-period=0", "--force"),
+				"forgets the Pod of the node that is not there; its volumes are detached then", off,
+			})
+		}
+		return out
+	}
+	out := []Remedy{{"", "start node " + name + " and its agent: all goes on by itself", noRisk}}
+	if nodelife.Ready(n) {
+		return out
+	}
+	taint := corev1.TaintNodeOutOfService
+	if !nodelife.OutOfService(n) {
+		out = append(out, Remedy{
+			command("kubectl", "taint", "node", name, taint+"=nodeshutdown:NoExecute"),
+			"its Pods are deleted, and its volumes are detached and may be used elsewhere; take it back with `" +
+				command("kubectl", "taint", "node", name, taint+"-") + "`", off,
+		})
+	}
+	return append(out, Remedy{
+		command("kubectl", "delete", "node", name),
+		"says that the node never comes back: its Pods go, its volumes are detached", off,
+	})
+}
+
+// on returns the Pods on a node that have not ended.
+func (k fixing) on(node string) []*corev1.Pod {
+	return slices.DeleteFunc(slices.Clone(k.View.Pods.By(cluster.PodsByNode, node)), cluster.Finished)
+}
+
+// holders returns ways for a volume that a Pod or a node does not give up, or does not
+// get.
+func (k fixing) holders(l chain.Link) []Remedy {
+	next := l.Because.Next
+	if node, is := strings.CutPrefix(next, "node "); is {
+		if n := cluster.Found(k.View.Nodes, node); n == nil || !nodelife.Ready(n) {
+			return k.node(node)
+		}
+	}
+	name, is := strings.CutPrefix(next, "pod ")
+	if !is {
+		name, is = strings.CutPrefix(l.Subject, "pod/")
+	}
+	if p := cluster.Found(k.View.Pods, k.Namespace+"/"+name); is && p != nil {
+		return []Remedy{deletePod(p)}
+	}
+	var out []Remedy
+	claim, _ := k.Claim()
+	for _, p := range k.Pods {
+		if claim != nil && p.Namespace == claim.Namespace && slices.Contains(cluster.ClaimNames(p),
+			claim.Name) && !cluster.Finished(p) {
+			out = append(out, deletePod(p))
+		}
+	}
+	return out
+}
+
+// deletePod deletes a Pod, and names what makes it again.
+func deletePod(p *corev1.Pod) Remedy {
+	r := Remedy{
+		command("kubectl", "delete", "pod", p.Name, "-n", p.Namespace),
+		"the Pod ends, its volumes are unmounted, and then detached",
+		"what the program has not written is lost",
+	}
+	for _, owner := range p.OwnerReferences {
+		r.Risk += "; " + owner.Kind + " " + owner.Name + " makes another one: scale it down, if the volume is to stay free"
+	}
+	return r
+}
+
+// undeletable returns ways for a volume that its driver does not delete.
+func (k fixing) undeletable(l chain.Link) []Remedy {
+	name := strings.TrimPrefix(l.Subject, "pv/")
+	v := cluster.Found(k.View.Volumes, name)
+	if v == nil {
+		return nil
+	}
+	out := []Remedy{{
+		command("kubectl", "patch", "pv", name, "-p", `{"spec":{"persistentVolumeReclaimPolicy":"Retain"}}`),
+		"the driver is not asked to delete it any more; object and data stay",
+		"none: delete both by hand when they are not needed",
+	}}
+	ours := func(r Remedy) bool { return !strings.Contains(r.Command, volume.FinalizerProvisioner) }
+	return append(out, slices.DeleteFunc(removeFinalizers("pv", "", v.Name, v.Finalizers), ours)...)
+}
+
+// finalizers returns ways for an object that is being deleted and stays.
+func (k fixing) finalizers(l chain.Link) []Remedy {
+	if name, is := strings.CutPrefix(l.Because.Next, "pod "); is {
+		if p := cluster.Found(k.View.Pods, k.Namespace+"/"+name); p != nil {
+			return []Remedy{deletePod(p)}
+		}
+	}
+	kind, name, _ := strings.Cut(l.Subject, "/")
+	switch kind {
+	case "pvc":
+		if c := cluster.Found(k.View.Claims, k.Namespace+"/"+name); c != nil && c.DeletionTimestamp != nil {
+			return removeFinalizers("pvc", k.Namespace, name, c.Finalizers)
+		}
+	case "pv":
+		if v := cluster.Found(k.View.Volumes, name); v != nil && v.DeletionTimestamp != nil {
+			return removeFinalizers("pv", "", name, v.Finalizers)
+		}
+	case "attachment", "volumeattachment":
+		going := func(a *storagev1.VolumeAttachment) bool { return a.DeletionTimestamp != nil }
+		if a := k.Attachment(name, going); a != nil {
+			return removeFinalizers("volumeattachment", "", a.Name, a.Finalizers)
+		}
+	}
+	return nil
+}
+
+// removeFinalizers returns the commands that take finalizers away, each with what is not
+// done then.
+func removeFinalizers(kind, ns, name string, finalizers []string) []Remedy {
+	var out []Remedy
+	for i, f := range finalizers {
+		at := "/metadata/finalizers/" + strconv.Itoa(i)
+		// The test keeps another finalizer from being taken for this one.
+		patch := fmt.Sprintf(`[{"op":"test","path":%q,"value":%q},{"op":"remove","path":%q}]`, at, f, at)
+		args := []string{"kubectl", "patch", kind, name}
+		if ns != "" {
+			args = append(args, "-n", ns)
+		}
+		out = append(out, Remedy{
+			command(append(args, "--type=json", "-p", patch)...), "takes finalizer " + f + " away",
+			leaks(f),
+		})
+	}
+	return out
+}
+
+// leaks says what is left undone without a finalizer.
+func leaks(finalizer string) string {
+	switch {
+	case finalizer == volume.FinalizerClaimProtection:
+		return "only if no Pod uses the claim: a Pod that does loses its volume while it writes"
+	case finalizer == volume.FinalizerVolumeProtection:
+		return "only if no claim is bound to the volume: one that is loses it, and its data cannot be reached from " +
+			"here any more"
+	case finalizer == volume.FinalizerProvisioner:
+		return "the volume stays at its driver, costs what it costs, and nobody deletes it: `volplane orphans` names it"
+	case finalizer == volume.FinalizerCloning, finalizer == volume.FinalizerRestoring:
+		return "only if no copy is being made: one that is may be incomplete"
+	case strings.HasPrefix(finalizer, volume.FinalizerAttacherPrefix):
+		return "the driver is not asked to detach: the volume stays attached to the node, and may be written to from two " +
+			"nodes when it is attached " +
+			"to another one. Only if it is detached, or the node is off"
+	}
+	return "it is somebody else's, who does not do then what it is kept for: whatever that is (a copy, a backup, a " +
+		"record, a resource elsewhere) " +
+		"leaks. Ask its owner first"
+}
+
+// command joins the words of a command for a shell: names may come from a file that
+// somebody else has written.
+func command(words ...string) string {
+	out := make([]string, 0, len(words))
+	for _, w := range words {
+		plain := func(r rune) bool {
+			return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._/=:-@%+", r)
+		}
+		if w == "" || strings.ContainsFunc(w, func(r rune) bool { return !plain(r) }) {
+			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+		out = append(out, w)
+	}
+	return strings.Join(out, " ")
+}
+
+// Render writes the answer and the ways out for people.
+func Render(w io.Writer, c chain.Chain, fixes []Remedy) error {
+	var b strings.Builder
+	chain.WriteHeadline(&b, c)
+	switch {
+	case c.Healthy():
+		b.WriteString("\nThere is nothing to do.\n")
+	case len(fixes) == 0:
+		b.WriteString("\nNo command is known that frees it safely: do what the message names, or wait for\nthe one who " +
+			"acts next.\n")
+	}
+	for _, f := range fixes {
+		b.WriteString("\n")
+		if f.Command != "" {
+			b.WriteString(f.Command + "\n")
+		}
+		chain.Paragraph(&b, f.Does)
+		chain.Paragraph(&b, "Risk: "+f.Risk)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

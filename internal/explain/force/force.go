@@ -1,0 +1,89 @@
+package force
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/nodelife"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Facts are what is known of a volume that has to leave a node.
+type Facts struct {
+	View     cluster.View
+	Warnings state.Warnings
+	Volume   *corev1.PersistentVolume
+	// Claim is the key of the volume's claim.
+	Claim string
+}
+
+// Detach tells when a volume is detached by force from a node that is not ready.
+// Its time begins when no Pod on the node has it any more; only the process that
+// detaches knows when that was.
+func (f Facts) Detach(a *storagev1.VolumeAttachment) (chain.Link, bool) {
+	n := cluster.Found(f.View.Nodes, a.Spec.NodeName)
+	if n == nil || nodelife.Ready(n) || nodelife.OutOfService(n) || a.DeletionTimestamp != nil {
+		return chain.Link{}, false
+	}
+	message := fmt.Sprintf("volume %s is detached from node %s by force %.0f minutes after its last Pod there is gone",
+		f.Volume.Name, n.Name, attach.MaxUnmount.Minutes())
+	next := "attachdetach"
+	if p := f.lastOn(n.Name); p != nil {
+		message, next = message+"; "+stays(p, n), "administrator of node "+n.Name
+	} else if csi := f.Volume.Spec.CSI; !attach.InUse(n, volume.UniqueName(csi.Driver, csi.VolumeHandle)) {
+		return chain.Link{}, false
+	} else if t, ok := f.aloneSince(); ok {
+		message += ", by " + chain.Moment(t.Add(attach.MaxUnmount)) + " at the latest"
+	}
+	message += "; at once, if the host is off for good and the Node has the taint " + corev1.TaintNodeOutOfService
+	return chain.New("detach/"+n.Name, chain.Waiting, volume.ReasonDetaching, message, next), true
+}
+
+// lastOn returns a Pod on a node that keeps the volume; nil when there is none.
+func (f Facts) lastOn(node string) *corev1.Pod {
+	return cluster.First(f.View.Pods.By(cluster.PodsByClaim, f.Claim), func(p *corev1.Pod) bool {
+		return p.Spec.NodeName == node && !cluster.Finished(p)
+	})
+}
+
+// stays says why a Pod is still on a node that is not ready.
+func stays(p *corev1.Pod, n *corev1.Node) string {
+	name := "pod " + p.Name
+	if p.DeletionTimestamp != nil {
+		return fmt.Sprintf("%s is being deleted, and nobody on the node ends it: "+
+			"if the host is off, `kubectl delete pod %s -n %s --force`", name, p.Name, p.Namespace)
+	}
+	switch at, going := nodelife.EvictedAt(p, n); {
+	case going && at.IsZero():
+		return name + " is about to be evicted"
+	case going:
+		return name + " is evicted at " + chain.Moment(at)
+	}
+	return name + " is not being deleted"
+}
+
+// aloneSince returns when the volume was wanted by no Pod on the node any more, at
+// the latest: a Pod elsewhere has been told that it is attached to another node
+// without a Pod being named that has it there.
+func (f Facts) aloneSince() (time.Time, bool) {
+	for _, p := range f.View.Pods.By(cluster.PodsByClaim, f.Claim) {
+		for _, e := range f.Warnings {
+			if e.InvolvedObject.UID != p.UID || e.FirstTimestamp.IsZero() {
+				continue
+			}
+			this := attach.IsMultiAttach(e.Message) && attach.VolumeIn(e.Message) == f.Volume.Name
+			if this && !strings.Contains(e.Message, "pod(s)") && !strings.Contains(e.Message, "used there by pod") {
+				return e.FirstTimestamp.Time, true
+			}
+		}
+	}
+	return time.Time{}, false
+}

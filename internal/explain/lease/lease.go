@@ -1,0 +1,213 @@
+package lease
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Leases tell which programs live.
+type Leases struct {
+	byName map[string][]*coordinationv1.Lease
+	// hidden says that they could not be read.
+	hidden bool
+	// clock is the time at the cluster.
+	clock time.Time
+}
+
+// Read puts the leases in order, and finds out what time it is at the cluster.
+// The clock of whoever asks may be another one; but the API server that has answered
+// renews a lease of its own every ten seconds, so the newest renewal is no older.
+func Read(all []*coordinationv1.Lease, hidden bool, now time.Time) Leases {
+	l := Leases{byName: make(map[string][]*coordinationv1.Lease, len(all)), hidden: hidden, clock: now}
+	var newest time.Time
+	for _, one := range all {
+		l.byName[one.Name] = append(l.byName[one.Name], one)
+		if t := renewed(one); newest.Before(t) {
+			newest = t
+		}
+	}
+	if !newest.IsZero() && now.Sub(newest).Abs() > shortestLease {
+		l.clock = newest
+	}
+	return l
+}
+
+// Facts are about the volume that links are about.
+type Facts struct {
+	View cluster.View
+	// Volume is nil when there is none; Driver is its driver, or the one that is to make it.
+	Volume *corev1.PersistentVolume
+	Driver string
+}
+
+// actor is a program that acts next, as far as a Lease tells whether it lives.
+type actor struct {
+	// name is the program in a sentence, and subject the object that it is told
+	// under.
+	name, subject string
+	// namespace holds its lease; empty where drivers' sidecars are, wherever that is.
+	namespace, lease string
+	reason           volume.Reason
+	// next is who has to look when it does not live.
+	next string
+}
+
+// Follow adds to the links that wait for a program what its Lease says of it, when
+// it does not live. A program without a lease may have been told not to use one,
+// so nothing is said of it.
+func (l Leases) Follow(links []chain.Link, f Facts) []chain.Link {
+	if len(l.byName) == 0 && !l.hidden {
+		return links
+	}
+	out := make([]chain.Link, 0, len(links))
+	for _, link := range links {
+		a, known := f.actor(link)
+		if known && link.State == chain.Waiting && l.hidden {
+			link.Because.Message += "; whether " + a.name + " is alive is not told, for you may not list leases"
+		}
+		out = append(out, link)
+		if !known {
+			continue
+		}
+		dead, ok := l.dead(a)
+		if !ok {
+			dead, ok = l.untouched(link, a, f)
+		}
+		if ok && !slices.Contains(out, dead) {
+			out = append(out, dead)
+		}
+	}
+	return out
+}
+
+// actor returns the program that has to act before a link holds; false when none
+// does, or none that has a lease.
+func (f Facts) actor(l chain.Link) (actor, bool) {
+	next, driver := l.Because.Next, f.Driver
+	if next == driver {
+		next = callerOf(l.Subject)
+	}
+	node, isNode := strings.CutPrefix(next, "node ")
+	switch {
+	case l.State == chain.OK:
+	case isNode:
+		return actor{
+			name: "node " + node, subject: "node/" + node, namespace: corev1.NamespaceNodeLease, lease: node,
+			reason: volume.ReasonNodeGone, next: "administrator of node " + node,
+		}, true
+	case slices.Contains([]string{"binder", "attachdetach", "protection", "ephemeral"}, next):
+		return controlPlaneActor("kube-controller-manager"), true
+	case next == "placement":
+		return controlPlaneActor("kube-scheduler"), true
+	case driver == "":
+	case slices.Contains([]string{"provisioner", "attacher", "resizer"}, next):
+		prefix := map[string]string{"attacher": "external-attacher-leader-", "resizer": "external-resizer-"}[next]
+		return actor{
+			name: "the " + next + " of driver " + driver, subject: "csidriver/" + driver,
+			lease: prefix + volume.SanitizedDriver(driver), reason: volume.ReasonLeaderGone, next: driver,
+		}, true
+	}
+	return actor{}, false
+}
+
+// callerOf returns who calls a driver for what a link is about.
+func callerOf(subject string) string {
+	kind, _, _ := strings.Cut(subject, "/")
+	return map[string]string{
+		"pv": "provisioner", "attachment": "attacher", "volumeattachment": "attacher", "resize": "resizer",
+	}[kind]
+}
+
+func controlPlaneActor(name string) actor {
+	return actor{
+		name: name, subject: "lease/" + name, namespace: volume.NamespaceSystem, lease: name,
+		reason: volume.ReasonLeaderGone, next: "administrator of the control plane",
+	}
+}
+
+// of returns the lease of a program; nil when there is none. Of several the
+// newest counts: some may be left of an earlier installation.
+func (l Leases) of(a actor) *coordinationv1.Lease {
+	var newest *coordinationv1.Lease
+	for _, one := range l.byName[a.lease] {
+		there := one.Namespace == a.namespace || a.namespace == "" && one.Namespace != corev1.NamespaceNodeLease
+		if there && (newest == nil || renewed(newest).Before(renewed(one))) {
+			newest = one
+		}
+	}
+	return newest
+}
+
+// dead tells of a program whose lease nobody renews; false when somebody does, or
+// when there is no lease.
+func (l Leases) dead(a actor) (chain.Link, bool) {
+	held := l.of(a)
+	if held == nil || held.Spec.RenewTime == nil {
+		return chain.Link{}, false
+	}
+	age, name := l.clock.Sub(renewed(held)), held.Namespace+"/"+held.Name
+	if age <= max(time.Duration(ptr.Deref(held.Spec.LeaseDurationSeconds, 0))*time.Second, shortestLease) {
+		return chain.Link{}, false
+	}
+	holder := ptr.Deref(held.Spec.HolderIdentity, "")
+	message := fmt.Sprintf("%s shows no sign of life: %s has renewed lease %s for the last time %s ago",
+		a.name, holder, name, age.Round(time.Second))
+	if holder == "" {
+		message = fmt.Sprintf("%s does not run: lease %s was given back %s ago, and nobody has taken it since",
+			a.name, name, age.Round(time.Second))
+	}
+	return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
+}
+
+// Held says whether somebody holds a lease of that name, wherever that is, and is alive.
+func (l Leases) Held(name string) bool {
+	a := actor{lease: name}
+	_, dead := l.dead(a)
+	return l.of(a) != nil && !dead
+}
+
+// untouched tells of an attachment that no attacher has taken up, when there is no
+// lease of an attacher either: each adds its finalizer before it calls the driver.
+func (l Leases) untouched(link chain.Link, a actor, f Facts) (chain.Link, bool) {
+	node := strings.TrimPrefix(link.Subject, "attachment/")
+	if l.hidden || l.of(a) != nil || link.Because.Reason != volume.ReasonAttaching || f.Volume == nil ||
+		drivers.ControlPlane(f.View) != nil { // whose attacher needs no lease
+		return chain.Link{}, false
+	}
+	for _, va := range f.View.Attachments.By(cluster.AttachmentsByVolume, f.Volume.Name) {
+		finalizer := volume.AttacherFinalizer(va.Spec.Attacher)
+		if va.Spec.NodeName != node || slices.Contains(va.Finalizers, finalizer) ||
+			l.clock.Sub(va.CreationTimestamp.Time) < patience {
+			continue
+		}
+		message := fmt.Sprintf("no attacher of driver %s has taken up what there is to attach: finalizer %s is missing, "+
+			"and nobody has ever held lease %s", va.Spec.Attacher, finalizer, a.lease)
+		return chain.New(a.subject, chain.Problem, a.reason, message, a.next), true
+	}
+	return chain.Link{}, false
+}
+
+// patience is how long an attacher may take to take up an attachment.
+const patience = time.Minute
+
+// shortestLease is how old the last sign of life of a program may be at least: that
+// is what sidecars and control planes take, if nobody says otherwise.
+const shortestLease = 15 * time.Second
+
+func renewed(l *coordinationv1.Lease) time.Time {
+	if l.Spec.RenewTime == nil {
+		return time.Time{}
+	}
+	return l.Spec.RenewTime.Time
+}

@@ -1,0 +1,109 @@
+package scheduling
+
+import (
+	"cmp"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/capacity"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Facts are what a Pod without a node is judged with.
+type Facts struct {
+	View     cluster.View
+	Warnings state.Warnings
+}
+
+// Unplaced returns why placement, or a cluster's scheduler, found no node for the Pod;
+// false when it only waits for its claims, or nothing is known.
+func Unplaced(p *corev1.Pod) (string, bool) {
+	for _, c := range p.Status.Conditions {
+		waits := c.Reason == string(volume.ReasonWaitForBind)
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && !waits {
+			return cmp.Or(c.Message, c.Reason), true
+		}
+	}
+	return "", false
+}
+
+// roomless tells of a Pod for which no node had room. If nothing is known of the room,
+// the driver may have said why.
+func (f Facts) roomless(p *corev1.Pod, message string, unknown bool) chain.Link {
+	l := chain.New("pod/"+p.Name, chain.Problem, volume.ReasonNotEnoughStorage, message, "user")
+	if !unknown {
+		return l
+	}
+	l.Because.Reason = volume.ReasonCapacityUnknown
+	for _, name := range cluster.ClaimNames(p) {
+		claim, _, class := f.claim(p.Namespace + "/" + name)
+		if claim == nil || claim.Spec.VolumeName != "" || class == nil {
+			continue
+		}
+		l.Because.Next = class.Provisioner
+		if e := f.Warnings.About(class.UID, volume.ReasonCapacityUnknown); e != nil {
+			l.Because.Message, l.Because.Next = message+"; "+e.Message, volume.NextAfter(e.Message, l.Because.Next)
+		}
+		break
+	}
+	return l
+}
+
+// Homeless tells of a Pod that found no node, and what to do when that is for
+// want of a driver of a host.
+func (f Facts) Homeless(p *corev1.Pod, message string) chain.Link {
+	if short, unknown := capacity.Short(message); short {
+		return f.roomless(p, message, unknown)
+	}
+	next := "user"
+	for _, s := range drivers.OfPod(f.View, p) {
+		elsewhere := s.Elsewhere(message)
+		if elsewhere == "" {
+			continue
+		}
+		if b, ok := drivers.Lacks(f.View, p, f.only()); ok {
+			message, next = "0/1 nodes are available: "+b.Message, b.Next
+			break
+		}
+		message += elsewhere
+		next = "administrator of a node"
+		break
+	}
+	return f.unschedulable(p, message, next)
+}
+
+// only returns the name of the only node; "" when there are more.
+func (f Facts) only() string {
+	if len(f.View.Nodes.List()) != 1 {
+		return ""
+	}
+	return f.View.Nodes.List()[0].Name
+}
+
+// claim returns a claim by its key, with its volume and its class, as far as there are any.
+func (f Facts) claim(key string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, *storagev1.StorageClass) {
+	c := cluster.Found(f.View.Claims, key)
+	if c == nil {
+		return nil, nil, nil
+	}
+	class, _ := bind.ClassOf(c)
+	return c, cluster.Found(f.View.Volumes, c.Spec.VolumeName), cluster.Found(f.View.Classes, class)
+}
+
+// driverOf returns the driver of a claim's volume, or the one that is to make it; "" when that is not known.
+func (f Facts) driverOf(key string) string {
+	_, v, class := f.claim(key)
+	switch {
+	case v != nil && v.Spec.CSI != nil:
+		return v.Spec.CSI.Driver
+	case class != nil:
+		return class.Provisioner
+	}
+	return ""
+}

@@ -1,0 +1,113 @@
+package scheduling
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Words of Kubernetes' scheduler about volumes.
+const (
+	wordsUnbound  = "pod has unbound immediate PersistentVolumeClaims"
+	wordsLimit    = "exceed max volume count"
+	wordsAffinity = "PersistentVolume's node affinity"
+	wordsConflict = "volume node affinity conflict" // of older ones
+)
+
+// unschedulable tells of a Pod for which a scheduler has found no node, and which
+// part of what it said is about the Pod's volumes.
+func (f Facts) unschedulable(p *corev1.Pod, message, next string) chain.Link {
+	subject := "pod/" + p.Name
+	if waits, ok := f.unboundClaim(p); ok && strings.Contains(message, wordsUnbound) {
+		return chain.New(subject, chain.Waiting, volume.ReasonFailedPlacing, message, waits)
+	}
+	var why []string
+	switch {
+	case strings.Contains(message, wordsLimit):
+		why = f.fullNodes(p)
+	case strings.Contains(message, wordsAffinity), strings.Contains(message, wordsConflict):
+		why = f.reachable(p)
+	case drivers.UsesVolumes(f.View, p) && !aboutStorage(message):
+		why = []string{"none of that is about its volumes"}
+	}
+	message = strings.Join(append([]string{strings.TrimRight(message, ".")}, why...), "; ")
+	return chain.New(subject, chain.Problem, volume.ReasonFailedPlacing, message, next)
+}
+
+// aboutStorage says whether a scheduler's message names volumes, or a driver.
+func aboutStorage(message string) bool {
+	return regexp.MustCompile(`(?i)volume|pvc|free storage|no available disk|driver|storageclass`).MatchString(message)
+}
+
+// unboundClaim returns the first claim of a Pod that is not bound.
+func (f Facts) unboundClaim(p *corev1.Pod) (string, bool) {
+	for _, name := range cluster.ClaimNames(p) {
+		if c := cluster.Found(f.View.Claims, p.Namespace+"/"+name); c != nil && c.Status.Phase != corev1.ClaimBound {
+			return "pvc " + name, true
+		}
+	}
+	return "", false
+}
+
+// fullNodes tells which nodes have as many volumes of the Pod's drivers as they
+// take.
+func (f Facts) fullNodes(p *corev1.Pod) []string {
+	var out []string
+	for _, s := range f.driversOf(p) {
+		for _, n := range f.View.CSINodes.List() {
+			for _, d := range n.Spec.Drivers {
+				if d.Name != s || d.Allocatable == nil || d.Allocatable.Count == nil {
+					continue
+				}
+				if takes, has := int(*d.Allocatable.Count), drivers.Attached(f.View, n.Name, s); has >= takes {
+					out = append(out, fmt.Sprintf("node %s takes %d volumes of driver %s and has %d", n.Name, takes, s, has))
+				}
+			}
+		}
+	}
+	return chain.Few(out)
+}
+
+// driversOf returns the drivers of a Pod's claims, and those that are to make their
+// volumes, each once.
+func (f Facts) driversOf(p *corev1.Pod) []string {
+	var out []string
+	for _, name := range cluster.ClaimNames(p) {
+		if driver := f.driverOf(p.Namespace + "/" + name); !slices.Contains(out, driver) {
+			out = append(out, driver)
+		}
+	}
+	return out
+}
+
+// reachable tells from which nodes the Pod's volumes can be used, where that are
+// not all.
+func (f Facts) reachable(p *corev1.Pod) []string {
+	var out []string
+	for _, name := range cluster.ClaimNames(p) {
+		_, v, _ := f.claim(p.Namespace + "/" + name)
+		if v == nil || v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
+			continue
+		}
+		var terms []string
+		for _, t := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
+			var all []string
+			for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
+				is := strings.ToLower(string(e.Operator))
+				all = append(all, fmt.Sprintf("%s %s (%s)", e.Key, is, strings.Join(e.Values, ", ")))
+			}
+			terms = append(terms, strings.Join(all, " and "))
+		}
+		all := strings.Join(terms, ", or ")
+		out = append(out, fmt.Sprintf("volume %s can be used on nodes with %s", v.Name, all))
+	}
+	return chain.Few(out)
+}

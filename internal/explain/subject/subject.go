@@ -1,0 +1,76 @@
+package subject
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/explain/chain"
+)
+
+// Finder finds the objects of a chain.
+type Finder struct {
+	View cluster.View
+	// Namespace is that of the claim that the chain is about: a volume and an attachment are in none.
+	Namespace string
+	chain     chain.Chain
+}
+
+// Of returns what finds the objects of a chain; ns is the namespace of the question.
+func Of(view cluster.View, ns string, c chain.Chain) Finder {
+	return Finder{View: view, Namespace: namespaceOf(view, ns, c), chain: c}
+}
+
+// namespaceOf returns the namespace of the claim that a chain is about: a volume and an
+// attachment are in none.
+func namespaceOf(view cluster.View, ns string, c chain.Chain) string {
+	kind, name, _ := strings.Cut(c.Subject, "/")
+	switch kind {
+	case "namespace":
+		return name
+	case "volumeattachment":
+		a := cluster.Found(view.Attachments, name)
+		if a == nil || a.Spec.Source.PersistentVolumeName == nil {
+			return ns
+		}
+		name = *a.Spec.Source.PersistentVolumeName
+	case "pv":
+	default:
+		return ns
+	}
+	v := cluster.Found(view.Volumes, name)
+	if v == nil || v.Spec.ClaimRef == nil {
+		return ns
+	}
+	return v.Spec.ClaimRef.Namespace
+}
+
+// Claim returns the claim of the chain, and its name.
+func (f Finder) Claim() (*corev1.PersistentVolumeClaim, string) {
+	subjects := []string{f.chain.Subject}
+	for _, l := range f.chain.Links {
+		subjects = append(subjects, l.Subject)
+	}
+	for _, s := range subjects {
+		if name, is := strings.CutPrefix(s, "pvc/"); is {
+			return cluster.Found(f.View.Claims, f.Namespace+"/"+name), name
+		}
+	}
+	return nil, "CLAIM"
+}
+
+// Attachment returns the attachment that fits and has a name, or is of the chain's claim
+// to a node of that name; nil when there is none.
+func (f Finder) Attachment(name string, fits func(*storagev1.VolumeAttachment) bool) *storagev1.VolumeAttachment {
+	if a := cluster.Found(f.View.Attachments, name); a != nil && fits(a) {
+		return a
+	}
+	claim, _ := f.Claim()
+	if claim == nil {
+		return nil
+	}
+	return cluster.First(f.View.Attachments.By(cluster.AttachmentsByVolume, claim.Spec.VolumeName),
+		func(a *storagev1.VolumeAttachment) bool { return a.Spec.NodeName == name && fits(a) })
+}

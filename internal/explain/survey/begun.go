@@ -1,0 +1,58 @@
+package survey
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// slow is the age from which something begun is worth telling.
+const slow = 10 * time.Second
+
+// Unsettled returns the intents that are not news: a driver was asked for a
+// volume some time ago, there is none yet, and it may have made it.
+func Unsettled(w why.Walk) []*provision.Intent {
+	var out []*provision.Intent
+	for _, in := range w.Begun {
+		v := cluster.Found(w.View.Volumes, in.Name)
+		if w.Now.Sub(in.Begun.Time) >= slow && (v == nil || !provision.Owns(in.Claim.UID, v)) {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// abandoned explains an intent that no claim waits for; false when one does, and
+// tells it itself.
+func abandoned(w why.Walk, in *provision.Intent) (chain.Chain, bool) {
+	claim := cluster.Found(w.View.Claims, in.Claim.Namespace+"/"+in.Claim.Name)
+	if claim != nil && claim.UID == in.Claim.UID && claim.DeletionTimestamp == nil && claim.Spec.VolumeName == "" {
+		return chain.Chain{}, false
+	}
+	at := ""
+	if !in.Begun.IsZero() {
+		at = " at " + chain.Moment(in.Begun.Time)
+	}
+	becomes := "deleted"
+	if in.Reclaim != corev1.PersistentVolumeReclaimDelete {
+		becomes = "made a PersistentVolume, for it is to be retained"
+	}
+	message := fmt.Sprintf("driver %s was asked for volume %s of claim %s/%s%s and may have made it, and nobody waits "+
+		"for it any more; it is asked until it tells, and what is there is %s",
+		in.Driver, in.Name, in.Claim.Namespace, in.Claim.Name, at, becomes)
+	subject, state, reason, next := "intent/"+in.Name, chain.Waiting, volume.ReasonProvisioning, in.Driver
+	if e := w.Warnings.About(in.Claim.UID, ""); e != nil {
+		state, reason, next = chain.Problem, volume.Reason(e.Reason),
+			volume.NextAfter(e.Message, cmp.Or(e.Annotations[volume.AnnNext], in.Driver))
+		message += ": " + e.Message
+	}
+	return chain.Chain{Subject: subject, Links: []chain.Link{chain.New(subject, state, reason, message, next)}}, true
+}

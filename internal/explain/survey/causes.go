@@ -1,0 +1,155 @@
+package survey
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Cause is a link that does not hold, and all objects that wait because of it.
+type Cause struct {
+	chain.Link
+	// Waits are the objects that wait.
+	Waits []Held
+}
+
+// Held is an object that waits, "type/name"; Namespace is empty for an object
+// without one.
+type Held struct{ Namespace, Subject string }
+
+// Causes returns what does not hold anywhere, first what most objects wait for.
+// Each claim, Pod and node is looked at, each volume without a claim, and what
+// drivers were asked for without one; each counts for the first of its links that does not hold.
+func Causes(w why.Walk) []Cause {
+	g := grouping{at: map[group]int{}}
+	if w.Full != nil {
+		g.add("", chain.Chain{
+			Subject: "control plane", Links: []chain.Link{{Subject: "control plane", State: chain.Problem, Because: *w.Full}},
+		})
+	}
+	for _, c := range w.Claims {
+		g.add(c.Namespace, claimChain(w, c))
+	}
+	for _, p := range w.Pods {
+		if c := w.AboutPod(p); !cluster.Finished(p) && (drivers.UsesVolumes(w.View, p) || !unplacedAlone(c)) {
+			g.add(p.Namespace, c)
+		}
+	}
+	for _, v := range w.Volumes {
+		if v.Status.Phase != corev1.VolumeBound {
+			g.add("", w.AboutVolume(v))
+		}
+	}
+	for _, in := range Unsettled(w) {
+		if c, told := abandoned(w, in); told {
+			g.add(in.Claim.Namespace, c)
+		}
+	}
+	for _, n := range w.Nodes {
+		g.add("", aboutNode(w, n))
+	}
+	g.joinDrivers()
+	slices.SortStableFunc(g.causes, func(a, b Cause) int {
+		return cmp.Or(len(b.Waits)-len(a.Waits), cmp.Compare(a.Subject, b.Subject),
+			cmp.Compare(a.Waits[0].Namespace, b.Waits[0].Namespace))
+	})
+	return g.causes
+}
+
+// unplacedAlone says whether all that is wrong is that a Pod has no node: no matter
+// of volumes if the Pod has none.
+func unplacedAlone(c chain.Chain) bool {
+	r := c.Answer().Because.Reason
+	return r == volume.ReasonFailedPlacing || r == volume.ReasonWaitForPodScheduled
+}
+
+// grouping joins the objects that wait for the same.
+type grouping struct {
+	causes []Cause
+	at     map[group]int
+	// said is what was told of each cause.
+	said [][]string
+}
+
+// group is what makes two links the same cause: the link, or the driver that is
+// not there, whatever waits for it. The namespace only counts for links about what
+// is in one.
+type group struct {
+	namespace, driver string
+	link              chain.Link
+}
+
+func (g *grouping) add(ns string, c chain.Chain) {
+	l := c.Answer()
+	if l.State == chain.OK {
+		return
+	}
+	key := group{link: l}
+	if strings.HasPrefix(l.Subject, "pvc/") || strings.HasPrefix(l.Subject, "pod/") {
+		key.namespace = ns
+	}
+	if driver, dead := deadDriver(l); dead {
+		key = group{driver: driver}
+	}
+	i, ok := g.at[key]
+	if !ok {
+		i, g.at[key] = len(g.causes), len(g.causes)
+		g.causes, g.said = append(g.causes, Cause{Link: l}), append(g.said, nil)
+	}
+	g.said[i] = append(g.said[i], l.Because.Message)
+	g.causes[i].Waits = append(g.causes[i].Waits, Held{ns, c.Subject})
+}
+
+// joinDrivers has the causes that are drivers tell all that was told of them.
+func (g *grouping) joinDrivers() {
+	for key, i := range g.at {
+		all := slices.Compact(slices.Clone(g.said[i]))
+		if key.driver == "" || len(all) == 1 {
+			continue
+		}
+		g.causes[i].Subject, g.causes[i].Because.Message = "csidriver/"+key.driver, together(key.driver, all)
+	}
+}
+
+// RenderCauses writes the causes for people; spaces says to name the namespaces.
+func RenderCauses(w io.Writer, causes []Cause, spaces bool) error {
+	var b strings.Builder
+	for i, c := range causes {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		subject, waits := c.Subject, make([]string, 0, len(c.Waits))
+		for _, w := range c.Waits {
+			name := w.Subject
+			if spaces && w.Namespace != "" {
+				name += " (" + w.Namespace + ")"
+			}
+			if w.Subject == c.Subject {
+				subject = name
+				continue
+			}
+			waits = append(waits, name)
+		}
+		fmt.Fprintf(&b, "%s  %s  %s\n", subject, c.State, c.Because.Reason)
+		text := c.Because.Message
+		if c.Because.Next != "" {
+			text = strings.TrimRight(text, ".") + ". Next: " + c.Because.Next + "."
+		}
+		chain.Paragraph(&b, text)
+		if len(waits) > 0 {
+			chain.Paragraph(&b, "Held up: "+strings.Join(waits, ", "))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

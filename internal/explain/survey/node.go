@@ -1,0 +1,126 @@
+package survey
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Node returns whether a node is there and ready, which drivers have registered
+// on it, and every attachment and Pod there that is not as it should be; false
+// when there is no such node.
+func Node(w why.Walk, name string) (chain.Chain, bool) {
+	n := cluster.Found(w.View.Nodes, name)
+	if n == nil {
+		return chain.Chain{}, false
+	}
+	c := aboutNode(w, n)
+	if !c.Healthy() {
+		return c, true // all that is there waits for the node
+	}
+	c.Links = append(c.Links, unusable(n)...)
+	for _, a := range w.Attachments {
+		if v := attach.VolumeOf(w.View, a); v != nil && v.Spec.CSI == nil {
+			// An in-tree volume that Kubernetes hands to a driver has a name there that
+			// only Kubernetes knows.
+			continue
+		}
+		if l := w.Attached(a); a.Spec.NodeName == name && l.State != chain.OK {
+			c.Links = append(c.Links, l)
+		}
+	}
+	for _, p := range w.Pods {
+		if p.Spec.NodeName != name || cluster.Finished(p) {
+			continue
+		}
+		if l := w.AboutPod(p).Answer(); l.State != chain.OK {
+			c.Links = append(c.Links, chain.Link{Subject: "pod/" + p.Name, State: l.State, Because: l.Because})
+		}
+	}
+	return c, true
+}
+
+// node tells of the node by itself.
+func aboutNode(w why.Walk, n *corev1.Node) chain.Chain {
+	name := n.Name
+	subject := "node/" + name
+	l, down := w.NodeDown(name)
+	if !down {
+		l = chain.New(subject, chain.OK, volume.ReasonNodeReady,
+			fmt.Sprintf("volumes: %d attached, %d in use", len(n.Status.VolumesAttached), len(n.Status.VolumesInUse)), "")
+	}
+	links := append([]chain.Link{l}, registered(w, n)...)
+	if l, unknown := warned(w, subject, n, volume.ReasonMountUnknown, "user"); unknown {
+		links = append(links, l)
+	}
+	return chain.Chain{Subject: subject, Links: links}
+}
+
+// drivers tells of each driver on a node; a node without any is no use for
+// volumes.
+func registered(w why.Walk, node *corev1.Node) []chain.Link {
+	n := cluster.Found(w.View.CSINodes, node.Name)
+	if n == nil || len(n.Spec.Drivers) == 0 {
+		if l, ok := warned(w, "csinode/"+node.Name, node, volume.ReasonRegistrationRefused, "user"); ok {
+			return []chain.Link{l}
+		}
+		if node.Status.NodeInfo.KubeletVersion != "" {
+			// A kubelet's node may be for Pods without such volumes.
+			return nil
+		}
+		return []chain.Link{
+			chain.New("csinode/"+node.Name, chain.Problem, volume.ReasonDriverMissing, "no driver has registered on the node",
+				"user"),
+		}
+	}
+	var out []chain.Link
+	for _, d := range n.Spec.Drivers {
+		message := "registered as " + d.NodeID
+		if d.Allocatable != nil && d.Allocatable.Count != nil {
+			message += fmt.Sprintf(", takes %d volumes and has %d", *d.Allocatable.Count, drivers.Attached(w.View, node.Name,
+				d.Name))
+		}
+		out = append(out, chain.New("csidriver/"+d.Name, chain.OK, volume.ReasonRegistered, message, ""))
+	}
+	return out
+}
+
+// unusable tells of each driver of a host that cannot be used on a node,
+// whether or not somebody waits for it.
+func unusable(n *corev1.Node) []chain.Link {
+	noted := note.Of(n)
+	var out []chain.Link
+	for _, csi := range slices.Sorted(maps.Keys(noted)) {
+		if noted[csi] == "" {
+			continue
+		}
+		if b := note.Absent(csi, n); b.Reason != "" {
+			out = append(out, chain.New(note.Driver{CSI: csi, Hosted: true}.Subject(), chain.Problem, b.Reason, b.Message,
+				b.Next))
+		}
+	}
+	return out
+}
+
+// warned tells of the newest warning about an object with a reason; repeats is who tries again.
+func warned(w why.Walk, subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
+	c, ok := w.Warnings.Condition(about, reason, repeats)
+	return chain.Tell(subject, c), ok
+}
+
+// claimChain explains a claim that was found.
+func claimChain(w why.Walk, c *corev1.PersistentVolumeClaim) chain.Chain {
+	told, _ := w.Claim(c.Namespace, c.Name)
+	return told
+}

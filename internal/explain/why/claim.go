@@ -1,0 +1,157 @@
+package why
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/protect"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// claim tells of the claim by itself.
+func (f facts) claim() chain.Link {
+	subject, c := "pvc/"+f.ClaimName, f.Claim
+	if l, ok := f.moved(subject, "", f.Namespace+"/"+f.ClaimName); ok &&
+		(c == nil || c.DeletionTimestamp != nil || c.Status.Phase != corev1.ClaimBound) {
+		return l
+	}
+	switch {
+	case c == nil:
+		return chain.New(subject, chain.Problem, volume.ReasonClaimMissing,
+			fmt.Sprintf("there is no claim %s in namespace %s", f.ClaimName, f.Namespace), "user")
+	case c.DeletionTimestamp != nil:
+		return chain.Tell(subject, f.deletedClaim())
+	}
+	modes := make([]string, 0, len(c.Spec.AccessModes))
+	for _, m := range c.Spec.AccessModes {
+		modes = append(modes, string(m))
+	}
+	state, reason := "waits for a volume of ", volume.ReasonBinding
+	if c.Status.Phase == corev1.ClaimBound {
+		state, reason = "asks for ", volume.ReasonBound
+	}
+	return chain.New(subject, chain.OK, reason,
+		state+c.Spec.Resources.Requests.Storage().String()+", "+strings.Join(modes, ", "), "")
+}
+
+// deletedClaim tells what keeps a claim that is being deleted.
+func (f facts) deletedClaim() volume.Condition {
+	return protect.Kept("claim "+f.ClaimName, f.Claim, protect.Owners{
+		volume.FinalizerClaimProtection: func() volume.Because {
+			_, b := protect.Claim(f.Claim, f.View.Pods.By(cluster.PodsByClaim, cluster.Key(f.Claim)))
+			return b
+		},
+		volume.FinalizerCloning: func() volume.Because { return provision.Copied(f.Claim, f.Begun) },
+	})
+}
+
+// binding tells of the class and of the volume of a claim, as the decisions do that
+// bind it and have its volume made.
+func (f facts) binding() []chain.Link {
+	told := f.bound()
+	class, pv := f.class(), "pv/<none>"
+	if name := f.Claim.Spec.VolumeName; name != "" {
+		pv = "pv/" + name
+	}
+	switch {
+	case told.Reason == volume.ReasonDefaultClassAssigned:
+		return []chain.Link{chain.Tell("storageclass/"+f.DefaultClass, told)}
+	case told.Reason == volume.ReasonDriverMissing:
+		return []chain.Link{class, chain.Tell("csidriver/"+f.Class.Provisioner, told)}
+	case f.Class == nil && told.Stuck && f.Claim.Spec.VolumeName == "":
+		return []chain.Link{chain.Tell(class.Subject, told)}
+	}
+	return []chain.Link{class, chain.Tell(pv, told)}
+}
+
+// class names the driver of the claim's class.
+func (f facts) class() chain.Link {
+	name, _ := bind.ClassOf(f.Claim)
+	if name == "" {
+		return chain.New("storageclass/<none>", chain.OK, volume.ReasonNothingToDo,
+			"the claim has no class: only volumes made by hand fit", "")
+	}
+	message := "a bound claim does not need its class"
+	switch {
+	case f.Class == nil:
+	case f.Class.Provisioner == volume.NoProvisioner:
+		message = "volumes of this class are made by hand"
+	default:
+		message = "driver " + f.Class.Provisioner
+	}
+	return chain.New("storageclass/"+name, chain.OK, volume.ReasonNothingToDo, message, "")
+}
+
+// bound tells what the binder decides about the claim, and of a volume that has to
+// be made for it, what its provisioner does.
+func (f facts) bound() volume.Condition {
+	told := bind.Claim(bind.FactsWithFree(f.View, f.Claim, f.freeVolumes)).Condition()
+	switch {
+	case told.Reason == volume.ReasonExternalProvisioning:
+		return f.provisioned(told)
+	case told.Reason != volume.ReasonBound:
+	case f.Volume.DeletionTimestamp != nil:
+		return f.deletedVolume()
+	default:
+		told.Message = f.Volume.Spec.Capacity.Storage().String() + " of " + f.maker()
+	}
+	return told
+}
+
+// maker names the driver of the volume.
+func (f facts) maker() string {
+	if s, ok := drivers.Of(f.Volume); ok {
+		return s.String()
+	}
+	return "no driver"
+}
+
+// provisioned tells of a volume that a driver is to make. What only the provisioner
+// knows is in its intents, if they may be read, and in its events.
+func (f facts) provisioned(told volume.Condition) volume.Condition {
+	p := provision.ClaimFactsOf(f.View, f.Claim, provision.Begun{Intent: f.intent(), Asked: f.Class.Provisioner})
+	p.Partial, p.Ours = true, f.provides(p.Driver)
+	plan := provision.Claim(p)
+	switch {
+	case plan.Because.Reason == volume.ReasonDriverMissing:
+		return volume.Condition{Because: drivers.OrMeant(f.View, p.Driver, plan.Because), Stuck: true}
+	case plan.Fault:
+		return volume.Condition{Because: plan.Because, Stuck: true}
+	}
+	if failed, ok := f.Warnings.Condition(f.Claim, volume.ReasonProvisioningFailed, p.Driver); ok {
+		return failed
+	}
+	busy := f.Warnings.About(f.Claim.UID, volume.ReasonDriverBusy)
+	switch {
+	case plan.Step == provision.Create:
+		if !plan.Intent.Begun.IsZero() {
+			plan.Because.Message += ", since " + chain.Moment(plan.Intent.Begun.Time)
+		}
+		return volume.Condition{Because: plan.Because}
+	case busy != nil:
+		told.Reason, told.Message = volume.ReasonDriverBusy, busy.Message
+	case f.MakingHidden:
+		told.Message += "; who may list the ConfigMaps of all namespaces is told whether it was asked"
+	}
+	return told
+}
+
+// intent returns what the provisioner has begun for the claim; nil when nothing is known.
+func (f facts) intent() *provision.Intent {
+	return cluster.First(f.Begun, func(in *provision.Intent) bool { return in.Claim.UID == f.Claim.UID })
+}
+
+// freeVolumes returns the volumes that any claim may take.
+func (w Walk) freeVolumes() *bind.Free {
+	if w.free == nil {
+		w.free = bind.FreeOf(w.View)
+	}
+	return w.free
+}

@@ -1,0 +1,122 @@
+package why
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/migrate"
+	"volplane.dev/volplane/internal/decide/note"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// facts are the objects around one claim or volume. Absent objects are nil.
+type facts struct {
+	Walk
+	// Namespace and ClaimName name the claim that is asked about; both are
+	// empty when a volume that no claim is bound to is asked about.
+	Namespace, ClaimName string
+	Claim                *corev1.PersistentVolumeClaim
+	// Volume is the volume that the claim names, or that is asked about.
+	Volume *corev1.PersistentVolume
+	// Class is the class that the claim names, or else the volume.
+	Class *storagev1.StorageClass
+	// DefaultClass names the default class; empty when there is none.
+	DefaultClass string
+	// Driver is the object of the driver concerned.
+	Driver *storagev1.CSIDriver
+	// OnlyPod, when not empty, limits what is told of consumers to this Pod.
+	OnlyPod string
+}
+
+// attached returns the attachments of the volume.
+func (f facts) attached() []*storagev1.VolumeAttachment {
+	if f.Volume == nil {
+		return nil
+	}
+	return f.View.Attachments.By(cluster.AttachmentsByVolume, f.Volume.Name)
+}
+
+// users returns the Pods that still use the claim.
+func (f facts) users() []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, p := range f.View.Pods.By(cluster.PodsByClaim, f.Namespace+"/"+f.ClaimName) {
+		if !cluster.Finished(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// told returns the Pods that the explanation tells of.
+func (f facts) told() []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, p := range f.users() {
+		if f.OnlyPod == "" || p.Name == f.OnlyPod {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// failed returns the link of the newest warning about the object.
+func (w Walk) failed(subject string, about metav1.Object, reason volume.Reason, repeats string) (chain.Link, bool) {
+	c, ok := w.Warnings.Condition(about, reason, repeats)
+	return chain.Tell(subject, c), ok
+}
+
+func (f facts) driverName() string {
+	switch {
+	case f.Volume != nil && f.Volume.Spec.CSI != nil:
+		return f.Volume.Spec.CSI.Driver
+	case f.Class != nil:
+		return f.Class.Provisioner
+	default:
+		return ""
+	}
+}
+
+// source returns the driver of the volume, or of the class that is to have one
+// made.
+func (f facts) source() note.Driver {
+	if s, ok := drivers.Of(f.Volume); ok {
+		return s
+	}
+	return note.Driver{CSI: f.driverName()}
+}
+
+// provides says whether somebody makes volumes for a provisioner's name: a driver
+// that is registered on a node, or a provisioner that is no CSI driver's, which has
+// made some or shows signs of life.
+func (w Walk) provides(provisioner string) bool {
+	if drivers.Registered(w.View, provisioner, "") {
+		return true
+	}
+	for _, v := range w.Volumes {
+		if v.Spec.CSI == nil && v.Annotations[volume.AnnProvisionedBy] == provisioner {
+			return true
+		}
+	}
+	return cluster.Found(w.View.Drivers, provisioner) == nil && w.leases.Held(strings.ReplaceAll(provisioner, "/", "-"))
+}
+
+// moved tells of a volume or a claim, "namespace/name", that is not there, or not
+// whole, because it is being moved between a Flex plugin and the bridge: whoever
+// moves it deletes both and makes them anew.
+func (w Walk) moved(subject, pv, claim string) (chain.Link, bool) {
+	i := slices.IndexFunc(w.Moves, func(m state.Move) bool {
+		return pv != "" && m.Volume == pv || claim != "" && m.Claim == claim
+	})
+	if i < 0 {
+		return chain.Link{}, false
+	}
+	b := migrate.Unfinished(w.Moves[i].Volume, w.Moves[i].Back)
+	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), true
+}

@@ -1,0 +1,123 @@
+package why
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/explain/kubelet"
+	"volplane.dev/volplane/internal/explain/scheduling"
+	"volplane.dev/volplane/internal/volume"
+)
+
+func (f facts) mounts() []chain.Link {
+	var out []chain.Link
+	for _, p := range f.told() {
+		out = append(out, f.mounted(p))
+	}
+	return out
+}
+
+func (w Walk) mounted(p *corev1.Pod) chain.Link {
+	subject, node := "pod/"+p.Name, p.Spec.NodeName
+	if cluster.Finished(p) {
+		return chain.New(subject, chain.OK, volume.ReasonNotInUse,
+			"the Pod has ended ("+string(p.Status.Phase)+")"+cause(p), "")
+	}
+	if node == "" {
+		if m, bad := scheduling.Unplaced(p); bad {
+			return scheduling.Facts{View: w.View, Warnings: w.Warnings}.Homeless(p, m)
+		}
+		return chain.New(subject, chain.Waiting, volume.ReasonWaitForPodScheduled, "the Pod has no node yet", "placement")
+	}
+	if l, down := w.NodeDown(node); down {
+		return l
+	}
+	if p.DeletionTimestamp != nil {
+		if l, ok := w.failed(subject, p, volume.ReasonFailedUnmount, "node "+node); ok {
+			return chain.New(subject, chain.Problem, l.Because.Reason, chain.OnNode(node, l.Because.Message), l.Because.Next)
+		}
+		if c := w.condition(p); c.State == chain.Waiting && c.Because.Reason == volume.ReasonMounting &&
+			c.Because.Next != "node "+node {
+			return chain.New(subject, chain.Waiting, volume.ReasonUnmounting,
+				"the Pod is being deleted; its volumes are taken away after that: "+c.Because.Message, c.Because.Next)
+		}
+		return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Ending(p)
+	}
+	return w.condition(p)
+}
+
+// cause returns why a Pod has ended, if somebody has said so.
+func cause(p *corev1.Pod) string {
+	if p.Status.Message == "" {
+		return ""
+	}
+	return ": " + p.Status.Message
+}
+
+// condition repeats what the node agent says of the Pod's mounts.
+func (w Walk) condition(p *corev1.Pod) chain.Link {
+	subject, node := "pod/"+p.Name, "node "+p.Spec.NodeName
+	for _, c := range p.Status.Conditions {
+		if c.Type != volume.ConditionVolumesMounted {
+			continue
+		}
+		reason := volume.Reason(cmp.Or(c.Reason, string(volume.ReasonMounting)))
+		next := cmp.Or(p.Annotations[volume.AnnNextMounted], node)
+		switch {
+		case c.Status == corev1.ConditionTrue:
+			if l, ill := w.ill(subject, p); ill {
+				return l
+			}
+			return chain.New(subject, chain.OK, volume.ReasonMounted, cmp.Or(c.Message, "all volumes are mounted"), "")
+		case reason == volume.ReasonDriverMissing:
+			if b, ok := drivers.Lacks(w.View, p, p.Spec.NodeName); ok {
+				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
+			}
+			return chain.New(subject, chain.Problem, reason, c.Message, next)
+		case strings.HasPrefix(c.Reason, "Failed"), reason == volume.ReasonClaimMissing:
+			if b, ok := drivers.BrokenFor(w.View, p, c.Message); ok {
+				return chain.New(subject, chain.Problem, reason, b.Message, b.Next)
+			}
+			return chain.New(subject, chain.Problem, reason, chain.OnNode(p.Spec.NodeName, c.Message), next)
+		default:
+			return chain.New(subject, chain.Waiting, reason, c.Message, next)
+		}
+	}
+	return kubelet.Facts{View: w.View, Warnings: w.Warnings}.Mounted(p)
+}
+
+// ill repeats what the node agent says of a volume that is mounted and not well.
+func (w Walk) ill(subject string, p *corev1.Pod) (chain.Link, bool) {
+	for _, c := range p.Status.Conditions {
+		if c.Type == volume.ConditionVolumesHealthy && c.Status == corev1.ConditionFalse {
+			return chain.New(subject, chain.Problem, volume.Reason(c.Reason), c.Message,
+				cmp.Or(p.Annotations[volume.AnnNextHealthy], "user")), true
+		}
+	}
+	return chain.Link{}, false
+}
+
+// NodeDown tells of a node that does nothing, whatever waits for it.
+func (w Walk) NodeDown(name string) (chain.Link, bool) {
+	subject, n := "node/"+name, w.node(name)
+	if n == nil {
+		return chain.New(subject, chain.Problem, volume.ReasonNodeGone, "there is no node "+name, "user"), true
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			since := ""
+			if t := c.LastTransitionTime; !t.IsZero() {
+				since = " since " + chain.Moment(t.Time)
+			}
+			message := fmt.Sprintf("node %s is not ready%s: %s", name, since, cmp.Or(c.Message, c.Reason))
+			return chain.New(subject, chain.Problem, volume.ReasonNodeGone, message, "administrator of node "+name), true
+		}
+	}
+	return chain.Link{}, false
+}

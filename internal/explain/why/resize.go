@@ -1,0 +1,46 @@
+package why
+
+import (
+	"cmp"
+
+	"volplane.dev/volplane/internal/decide/resize"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/drivers"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// resize tells of a claim that asks for more than it has.
+func (f facts) resize() []chain.Link {
+	facts := resize.Facts{Claim: f.Claim, Volume: f.Volume, Ours: true, Expands: true, NodeExpands: true}
+	for _, p := range f.users() {
+		facts.Node = cmp.Or(facts.Node, p.Spec.NodeName)
+	}
+	facts.Unused = facts.Node == ""
+	c := resize.ConditionOf(facts)
+	if c.Next == "" {
+		return nil
+	}
+	subject := "resize/" + f.ClaimName
+	if l, ok := f.failedResize(subject, c); ok {
+		return []chain.Link{l}
+	}
+	return []chain.Link{f.tell(subject, c)}
+}
+
+// failedResize tells of what stands in no condition: a node says only by an event
+// that a filesystem did not grow, and nobody does that a driver cannot be called.
+func (f facts) failedResize(subject string, c volume.Condition) (chain.Link, bool) {
+	switch {
+	case c.Stuck && resize.Failure(f.Claim) == "":
+		return f.failed(subject, f.Claim, c.Reason, c.Next)
+	case c.Reason == volume.ReasonNodeResizePending:
+		return f.failed(subject, f.Claim, volume.ReasonFailedNodeResize, c.Next)
+	case c.Reason != volume.ReasonResizing:
+		return chain.Link{}, false
+	}
+	if l, ok := f.failed(subject, f.Claim, volume.ReasonFailedResize, c.Next); ok {
+		return l, true
+	}
+	b, away := drivers.Uncalled(f.View, f.source())
+	return chain.New(subject, chain.Problem, b.Reason, b.Message, b.Next), away
+}

@@ -1,0 +1,75 @@
+package why
+
+import (
+	"cmp"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/bind"
+	"volplane.dev/volplane/internal/decide/protect"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// volumeAlone tells of a volume that no existing claim is asked about with.
+func (f facts) volumeAlone() chain.Link {
+	v := f.Volume
+	if v == nil {
+		return chain.New("pv/<none>", chain.Problem, volume.ReasonVolumeMissing, "there is no such volume", "user")
+	}
+	subject := "pv/" + v.Name
+	if l, ok := f.moved(subject, v.Name, ""); ok {
+		return l
+	}
+	told := bind.Volume(bind.VolumeFactsOf(f.View, v)).Condition()
+	switch {
+	case told.Reason == volume.ReasonReleased &&
+		(v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed):
+		told = f.reclaimed()
+	case v.DeletionTimestamp != nil:
+		told = f.deletedVolume()
+	}
+	return chain.Tell(subject, told)
+}
+
+// reclaimed tells what its provisioner does with a volume whose claim is gone and whose
+// policy is Delete. Why a driver did not delete it is in an event.
+func (f facts) reclaimed() volume.Condition {
+	v, driver := f.Volume, provision.DeleterOf(f.Volume)
+	if failed, ok := f.Warnings.Condition(v, volume.ReasonFailedDelete, driver); ok {
+		return failed
+	}
+	if v.Status.Phase == corev1.VolumeFailed {
+		b := provision.DeleteFailed(v, cmp.Or(v.Status.Message, "reclaiming it failed"))
+		b.Next = cmp.Or(b.Next, "user")
+		return volume.Condition{Because: b, Stuck: true}
+	}
+	facts := provision.VolumeFactsOf(f.View, v)
+	facts.Ours = f.provides(driver)
+	_, b := provision.Volume(facts)
+	if e := f.Warnings.About(v.UID, volume.ReasonDriverBusy); e != nil && b.Reason == volume.ReasonDeleting {
+		b.Reason, b.Message = volume.ReasonDriverBusy, e.Message
+	}
+	return volume.Condition{Because: b, Stuck: b.Next == "user" || b.Reason == volume.ReasonDriverMissing}
+}
+
+// deletedVolume tells what keeps a volume object that is being deleted.
+func (f facts) deletedVolume() volume.Condition {
+	v := f.Volume
+	owners := protect.Owners{
+		volume.FinalizerVolumeProtection: func() volume.Because { _, b := protect.Volume(v); return b },
+		volume.FinalizerProvisioner: func() volume.Because {
+			_, b := provision.Volume(provision.VolumeFactsOf(f.View, v))
+			return b
+		},
+	}
+	if csi := v.Spec.CSI; csi != nil {
+		owners[volume.AttacherFinalizer(csi.Driver)] = func() volume.Because {
+			_, b := attach.Volume(v, len(f.attached()) > 0)
+			return b
+		}
+	}
+	return protect.Kept("volume "+v.Name, v, owners)
+}

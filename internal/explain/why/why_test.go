@@ -1,0 +1,83 @@
+package why_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/why/whytest"
+	"volplane.dev/volplane/internal/volume"
+)
+
+func TestExplanations(t *testing.T) {
+	for file, rows := range map[string][]whytest.Row{
+		"claims.txt": whytest.ClaimRows(), "attachments.txt": whytest.AttachmentRows(),
+		"consumers.txt": whytest.ConsumerRows(), "growth.txt": whytest.GrowthRows(),
+		"volumes.txt": whytest.VolumeRows(), "moves.txt": whytest.MoveRows(),
+	} {
+		whytest.Equal(t, file, whytest.Written(t, rows, func(*scene) {}))
+	}
+}
+
+// TestNextAfterEveryCode: who has to act after each code that a driver may answer,
+// at each call that keeps somebody waiting.
+func TestNextAfterEveryCode(t *testing.T) {
+	var b strings.Builder
+	for _, c := range []row{
+		{"ControllerPublishVolume", "volumeattachment/a1", func(s *scene) {
+			s.Attachment.Status = storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{}}
+		}},
+		{"ControllerUnpublishVolume", "volumeattachment/a1", func(s *scene) {
+			s.All.Pods, s.Attachment.Status.DetachError = nil, &storagev1.VolumeError{}
+		}},
+		{"NodeStageVolume, NodePublishVolume", "pod/web", func(s *scene) {
+			s.Mounted(corev1.ConditionFalse, string(volume.ReasonFailedMount), "")
+		}},
+		{"NodeUnpublishVolume", "pod/web", func(s *scene) {
+			s.Pod.DeletionTimestamp = whytest.Now()
+			s.Warn("uid-web", volume.ReasonFailedUnmount, "")
+		}},
+		{"NodeUnstageVolume", "volumeattachment/a1", func(s *scene) { s.StillMounted(""); s.Next("node n1") }},
+		{"NodeExpandVolume", "pvc/data", func(s *scene) { s.NodeGrowth("") }},
+		{"NodeGetInfo", "node/n1", func(s *scene) {
+			s.All.CSINodes = nil
+			s.Warn("uid-n1", volume.ReasonRegistrationRefused, "")
+			s.Next("node n1")
+		}},
+	} {
+		b.WriteString("# " + c.Name + "\n")
+		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
+			s := whytest.New()
+			c.Change(s)
+			s.Tell("mount by driver d: " + code.String() + ": on fire")
+			told, ok := whytest.Ask(s.All, c.Ask)
+			if a := told.Answer(); ok && a.State == chain.Problem && strings.Contains(a.Because.Message, "on fire") {
+				b.WriteString(code.String() + ": " + a.Because.Next + "\n")
+			} else {
+				t.Errorf("%s: %s is not told: %+v", c.Name, code, a)
+			}
+		}
+		b.WriteString("\n")
+	}
+	whytest.Equal(t, "codes.txt", b.String())
+}
+
+func TestWhatIsNotThere(t *testing.T) {
+	for _, subject := range []string{
+		"pvc/other", "pv/other", "pod/other", "volumeattachment/other", "node/other",
+		"storageclass/other", "csidriver/other", "csinode/other", "namespace/other", "volumesnapshot/other",
+	} {
+		if c, ok := whytest.Ask(whytest.New().All, subject); ok {
+			t.Errorf("%s is explained: %+v", subject, c)
+		}
+	}
+}
+
+// row is one scene and the object that is asked about.
+type row whytest.Row
+
+type scene = whytest.Scene

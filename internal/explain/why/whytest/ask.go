@@ -1,0 +1,108 @@
+package whytest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"volplane.dev/volplane/internal/explain/chain"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/survey"
+	"volplane.dev/volplane/internal/explain/why"
+	"volplane.dev/volplane/internal/testkit/golden"
+)
+
+// Row is one scene and the object that is asked about.
+type Row struct {
+	Name   string
+	Ask    string
+	Change func(*Scene)
+}
+
+// All returns the rows of all kinds of objects.
+func All() []Row {
+	return slices.Concat(ClaimRows(), AttachmentRows(), ConsumerRows(), GrowthRows(), VolumeRows(), NodeRows(),
+		AbsentRows(), MoveRows(), KindRows())
+}
+
+// AnyRow is a Row of a type that a test has itself.
+type AnyRow interface {
+	~struct {
+		Name   string
+		Ask    string
+		Change func(*Scene)
+	}
+}
+
+// Written explains each row, after a change that is the same for all.
+func Written[R AnyRow](t *testing.T, rows []R, first func(*Scene)) string {
+	t.Helper()
+	var b strings.Builder
+	for _, row := range rows {
+		r := Row(row)
+		s := New()
+		first(s)
+		r.Change(s)
+		told, ok := Ask(s.All, r.Ask)
+		if !ok {
+			t.Fatalf("%s: there is no %s", r.Name, r.Ask)
+		}
+		b.WriteString("# " + r.Name + "\n")
+		if err := chain.Render(&b, told); err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// Ask explains an object; a1 stands for the long name of the attachment to n1.
+func Ask(o state.Objects, subject string) (chain.Chain, bool) {
+	c, ok := Explain(o, strings.Replace(subject, "/a1", "/"+AttachmentName(), 1))
+	short := strings.NewReplacer(AttachmentName(), "a1")
+	c.Subject = short.Replace(c.Subject)
+	for i := range c.Links {
+		l := &c.Links[i]
+		l.Subject, l.Because.Message = short.Replace(l.Subject), short.Replace(l.Because.Message)
+	}
+	return c, ok
+}
+
+// Explain explains an object by its name.
+func Explain(o state.Objects, subject string) (chain.Chain, bool) {
+	w := why.Of(o)
+	switch kind, name, _ := strings.Cut(subject, "/"); kind {
+	case "pvc":
+		return w.Claim("ns", name)
+	case "pv":
+		return w.Volume(name)
+	case "pod":
+		return w.Pod("ns", name)
+	case "volumeattachment":
+		return w.Attachment(name)
+	case "storageclass":
+		return survey.Class(w, name)
+	case "csidriver":
+		return survey.Driver(w, name)
+	case "csinode":
+		return survey.CSINode(w, name)
+	case "namespace":
+		return survey.Namespace(w, name)
+	case "volumesnapshot":
+		return w.Snapshot("ns", name)
+	default:
+		return survey.Node(w, name)
+	}
+}
+
+// Equal compares the text with a file, and each line with the width of a
+// terminal.
+func Equal(t *testing.T, file, got string) {
+	t.Helper()
+	golden.Equal(t, "testdata/"+file, got)
+	for line := range strings.Lines(got) {
+		if len([]rune(strings.TrimSuffix(line, "\n"))) > 80 && !strings.HasPrefix(line, "# ") {
+			t.Errorf("%s: line of more than 80 columns: %s", file, line)
+		}
+	}
+}

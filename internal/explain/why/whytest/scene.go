@@ -1,0 +1,368 @@
+package whytest
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"volplane.dev/volplane/internal/cluster"
+	"volplane.dev/volplane/internal/decide/attach"
+	"volplane.dev/volplane/internal/decide/mount"
+	"volplane.dev/volplane/internal/decide/provision"
+	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/volume"
+)
+
+// Driver is the driver of the scene.
+const Driver = "d.example.com"
+
+// AttachmentName returns that of the attachment of v1 to n1.
+func AttachmentName() string { return attach.NameOf(Driver, "h1", "n1") }
+
+// Scene is a small cluster: claim data of class fast, bound to volume v1, which
+// is attached to node n1 and mounted there for pod web; node n2 is empty.
+type Scene struct {
+	Claim      *corev1.PersistentVolumeClaim
+	Volume     *corev1.PersistentVolume
+	Class      *storagev1.StorageClass
+	Driver     *storagev1.CSIDriver
+	Attachment *storagev1.VolumeAttachment
+	Pod        *corev1.Pod
+	N1         *corev1.Node
+	CSI1       *storagev1.CSINode
+	All        state.Objects
+}
+
+// New returns a scene in which all is well.
+func New() *Scene {
+	s := &Scene{
+		Claim: &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "data", UID: "uid-data", Annotations: map[string]string{}},
+		},
+		Volume: &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v1", UID: "uid-v1"}},
+		Class: &storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "fast", UID: "uid-fast"}, Provisioner: Driver,
+			AllowVolumeExpansion: ptr.To(true),
+		},
+		Driver:     &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: Driver}},
+		Attachment: Attachment("n1"),
+		Pod:        Pod("web", "n1"),
+		N1:         Node("n1"),
+		CSI1:       CSINode("n1"),
+	}
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	s.Claim.Spec = corev1.PersistentVolumeClaimSpec{
+		StorageClassName: ptr.To("fast"), VolumeName: "v1",
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources:   corev1.VolumeResourceRequirements{Requests: size},
+	}
+	s.Claim.Status.Phase, s.Claim.Status.Capacity, s.Claim.Status.AccessModes = corev1.ClaimBound, size,
+		s.Claim.Spec.AccessModes
+	s.Claim.Annotations[volume.AnnBindCompleted] = "yes"
+	s.Volume.Spec = corev1.PersistentVolumeSpec{
+		Capacity: size, AccessModes: s.Claim.Spec.AccessModes, StorageClassName: "fast",
+		ClaimRef: &corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: Driver, VolumeHandle: "h1"},
+		},
+	}
+	s.Volume.Spec.PersistentVolumeReclaimPolicy, s.Volume.Status.Phase = corev1.PersistentVolumeReclaimDelete,
+		corev1.VolumeBound
+	s.Attachment.Status.Attached = true
+	s.Mounted(corev1.ConditionTrue, string(volume.ReasonMounted), "data=/m")
+	s.All = state.Objects{Lists: cluster.Lists{
+		Claims: []*corev1.PersistentVolumeClaim{s.Claim}, Volumes: []*corev1.PersistentVolume{s.Volume},
+		Classes: []*storagev1.StorageClass{s.Class}, Drivers: []*storagev1.CSIDriver{s.Driver},
+		Attachments: []*storagev1.VolumeAttachment{s.Attachment}, Pods: []*corev1.Pod{s.Pod},
+		Nodes: []*corev1.Node{s.N1, Node("n2")}, CSINodes: []*storagev1.CSINode{s.CSI1, CSINode("n2")},
+	}}
+	return s
+}
+
+// Node returns a node that is ready.
+func Node(name string) *corev1.Node {
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}, Status: corev1.NodeStatus{
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// CSINode returns the node object of a node where the driver has registered.
+func CSINode(name string) *storagev1.CSINode {
+	return &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
+		Drivers: []storagev1.CSINodeDriver{{Name: Driver, NodeID: "id-" + name}},
+	}}
+}
+
+// Pod uses the claim.
+func Pod(name, node string) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{NodeName: node},
+	}
+	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+	}}}
+	return p
+}
+
+// Attachment returns an attachment of the volume to a node.
+func Attachment(node string) *storagev1.VolumeAttachment {
+	return &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: attach.NameOf(Driver, "h1", node)},
+		Spec: storagev1.VolumeAttachmentSpec{
+			NodeName: node, Attacher: Driver, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: ptr.To("v1")},
+		},
+	}
+}
+
+// Now returns the time of a deletion.
+func Now() *metav1.Time { return ptr.To(At(0)) }
+
+// Mounted sets what the node agent says of the Pod's volumes.
+func (s *Scene) Mounted(status corev1.ConditionStatus, reason, message string) {
+	s.Pod.Status.Conditions = []corev1.PodCondition{
+		{Type: volume.ConditionVolumesMounted, Status: status, Reason: reason, Message: message},
+	}
+}
+
+// Told has the node agent say why the Pod's volumes are not mounted.
+func (s *Scene) Told(b volume.Because) {
+	s.Mounted(corev1.ConditionFalse, string(b.Reason), b.Message)
+	s.Pod.Annotations = map[string]string{volume.AnnNextMounted: b.Next}
+}
+
+// Failed has the node agent say, or tell by an event, that a step did not work.
+func (s *Scene) Failed(v mount.Verb, cause, next string) {
+	b := mount.Failed(v, "n1", cause, next)
+	if v == mount.Publish {
+		s.Told(b)
+	}
+	s.Warn("uid-web", b.Reason, b.Message)
+	s.Next(b.Next)
+}
+
+// Ill has the node agent say that a volume takes no writes any more.
+func (s *Scene) Ill() {
+	text, next := mount.State{ReadOnly: true}.Ails(Driver, "n1")
+	b := mount.Health("v1", "n1", text, next)
+	s.Mounted(corev1.ConditionTrue, "", "data=/x")
+	s.Pod.Status.Conditions = append(s.Pod.Status.Conditions, corev1.PodCondition{
+		Type: volume.ConditionVolumesHealthy, Status: corev1.ConditionFalse, Reason: string(b.Reason), Message: b.Message,
+	})
+	s.Pod.Annotations = map[string]string{volume.AnnNextHealthy: b.Next}
+	s.Warn(s.Pod.UID, b.Reason, b.Message)
+}
+
+// Asked has the node agent have called the driver, which does not answer.
+func (s *Scene) Asked() {
+	s.Told(mount.Begun(mount.Facts{Driver: Driver, Volume: "v1", Node: "n1"}, mount.Publish))
+}
+
+// FlexDrivers has the bridge of n1 say where its drivers stand, and the driver
+// not register there.
+func (s *Scene) FlexDrivers(text string) {
+	s.N1.Annotations = map[string]string{volume.AnnDriverNotes: text, volume.AnnDriverDir: "/plugins"}
+	s.CSI1.Spec.Drivers = nil
+}
+
+// FlexVolume has the volume be a FlexVolume.
+func (s *Scene) FlexVolume() {
+	s.Volume.Spec.FlexVolume = &corev1.FlexPersistentVolumeSource{Driver: "example.com/d"}
+}
+
+// Inline makes the Pod one that names a volume of the driver itself.
+func (s *Scene) Inline() {
+	s.Pod.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{
+		FlexVolume: &corev1.FlexVolumeSource{Driver: "example.com/d"}, CSI: &corev1.CSIVolumeSource{Driver: Driver},
+	}}}
+	s.All.Claims, s.All.Volumes, s.All.Attachments = nil, nil, nil
+}
+
+// Homeless has the Pod find no node.
+func (s *Scene) Homeless(why string) {
+	s.Detached()
+	s.Pod.Spec.NodeName = ""
+	s.Pod.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: why},
+	}
+}
+
+// Controls has the control plane run on n2, where no driver has registered.
+func (s *Scene) Controls() {
+	s.All.Nodes[1].Annotations = map[string]string{volume.AnnControlPlane: "yes"}
+	s.All.CSINodes = s.All.CSINodes[:1]
+}
+
+// Use adds a second consumer of the claim.
+func (s *Scene) Use(p *corev1.Pod) {
+	s.All.Pods = append(s.All.Pods, p)
+}
+
+// Unbound makes the claim one that nothing was done for, and that nobody uses.
+func (s *Scene) Unbound() {
+	s.Pending()
+	s.Claim.Spec.VolumeName = ""
+	s.All.Volumes, s.All.Attachments, s.All.Pods = nil, nil, nil
+}
+
+// Pending makes the claim one that names a volume and is not bound yet.
+func (s *Scene) Pending() {
+	delete(s.Claim.Annotations, volume.AnnBindCompleted)
+	s.Claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimPending}
+}
+
+// Making has the provisioner have asked the driver for the claim's volume.
+func (s *Scene) Making() {
+	in := &provision.Intent{
+		Driver: Driver, Name: "pvc-uid-data", Claim: corev1.ObjectReference{Namespace: "ns", Name: "data", UID: "uid-data"},
+	}
+	s.All.Begun = []*provision.Intent{in}
+}
+
+// Late makes the claim of a class that waits for the first consumer.
+func (s *Scene) Late() {
+	s.Unbound()
+	s.Class.VolumeBindingMode = ptr.To(storagev1.VolumeBindingWaitForFirstConsumer)
+}
+
+// Short makes a Pod wait that found no node, because no node had room.
+func (s *Scene) Short(message string) {
+	s.Late()
+	p := Pod("web", "")
+	p.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: message},
+	}
+	s.Use(p)
+}
+
+// Goes has the volume's object be deleted and kept by finalizers.
+func (s *Scene) Goes(finalizers ...string) {
+	s.Volume.DeletionTimestamp, s.Volume.Finalizers = Now(), finalizers
+}
+
+// Released takes the claim and its consumer away.
+func (s *Scene) Released() {
+	s.All.Claims, s.All.Pods, s.Volume.Status.Phase = nil, nil, corev1.VolumeReleased
+}
+
+// Detached has nobody have asked for an attachment.
+func (s *Scene) Detached() { s.All.Attachments = nil }
+
+// Attaching has the volume not be attached yet.
+func (s *Scene) Attaching() { s.Attachment.Status.Attached = false }
+
+// Detaching has the attachment be deleted.
+func (s *Scene) Detaching() {
+	s.Attachment.DeletionTimestamp, s.Attachment.Finalizers = Now(), []string{volume.AttacherFinalizer(Driver)}
+}
+
+// InlineAttachment has the attachment itself say what its volume is.
+func (s *Scene) InlineAttachment() {
+	s.Attachment.Spec.Source, s.Attachment.Status.Attached =
+		storagev1.VolumeAttachmentSource{InlineVolumeSpec: &s.Volume.Spec}, false
+}
+
+// Warn adds an event about the object of a UID.
+func (s *Scene) Warn(uid types.UID, reason volume.Reason, message string) {
+	s.All.Warnings = append(s.All.Warnings, &corev1.Event{
+		InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: string(reason), Message: message,
+	})
+}
+
+// Next adds to the newest warning who has to act.
+func (s *Scene) Next(actor string) {
+	s.All.Warnings[len(s.All.Warnings)-1].Annotations = map[string]string{volume.AnnNext: actor}
+}
+
+// Wants has the claim ask for a size.
+func (s *Scene) Wants(size string) {
+	s.Claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}
+}
+
+// Resizing has the claim grow.
+func (s *Scene) Resizing(status corev1.ClaimResourceStatus) {
+	s.Wants("2Gi")
+	s.Claim.Status.AllocatedResources = s.Claim.Spec.Resources.Requests
+	s.Claim.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{
+		corev1.ResourceStorage: status,
+	}
+}
+
+// Tell gives every failure of the scene a cause.
+func (s *Scene) Tell(cause string) {
+	for _, e := range s.All.Warnings {
+		e.Message = cause
+	}
+	for i := range s.Pod.Status.Conditions {
+		s.Pod.Status.Conditions[i].Message = cause
+		s.Pod.Annotations = map[string]string{volume.AnnNextMounted: mount.Failed(mount.Publish, "n1", cause, "node n1").Next}
+	}
+	for _, e := range []*storagev1.VolumeError{s.Attachment.Status.AttachError, s.Attachment.Status.DetachError} {
+		if e != nil {
+			e.Message = cause
+		}
+	}
+}
+
+// StillMounted has nobody use the volume, and the node not get rid of it.
+func (s *Scene) StillMounted(cause string) {
+	s.All.Pods, s.Attachment.UID = nil, "uid-a1"
+	s.N1.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(Driver, "h1"))}
+	s.Warn("uid-a1", volume.ReasonFailedUnmount, cause)
+}
+
+// UsedAlone has n1 say that it uses the volume, which is attached nowhere; told
+// says that the Pod has heard so.
+func (s *Scene) UsedAlone(told bool) {
+	s.All.Pods = nil
+	s.Detached()
+	s.Use(Pod("other", "n2"))
+	s.N1.Status.VolumesInUse = []corev1.UniqueVolumeName{corev1.UniqueVolumeName(volume.UniqueName(Driver, "h1"))}
+	if told {
+		s.Warn("uid-other", volume.ReasonFailedAttach,
+			`Multi-Attach error for volume "v1": it can be on one node at a time, and node n1 says that it still uses it`)
+		s.Next("node n1")
+	}
+}
+
+// NodeGrowth has the file system not grow.
+func (s *Scene) NodeGrowth(cause string) {
+	s.Resizing(corev1.PersistentVolumeClaimNodeResizePending)
+	s.Warn("uid-data", volume.ReasonFailedNodeResize, cause)
+	s.Next("node n1")
+}
+
+// Available has the volume be free for a claim without a volume, which wants no class.
+func (s *Scene) Available() {
+	s.Unbound()
+	s.All.Volumes = []*corev1.PersistentVolume{s.Volume}
+	s.Volume.Spec.ClaimRef, s.Volume.Spec.StorageClassName, s.Volume.Status.Phase = nil, "", corev1.VolumeAvailable
+	s.Claim.Spec.StorageClassName = ptr.To("")
+}
+
+// Down has a node not answer.
+func (s *Scene) Down() {
+	s.N1.Status.Conditions[0].Status, s.N1.Status.Conditions[0].Reason = corev1.ConditionUnknown, "NodeStatusUnknown"
+}
+
+// LeavingClaim has the claim be deleted with finalizers.
+func (s *Scene) LeavingClaim(finalizers ...string) {
+	s.Claim.DeletionTimestamp, s.Claim.Finalizers = Now(), finalizers
+}
+
+// SameHandle has volume v2 stand for the same volume at the driver, and Pod first have it mounted on n1; it is attached
+// nowhere, and Pod other wants it on n2.
+func (s *Scene) SameHandle() {
+	s.UsedAlone(false)
+	claim, v, first := s.Claim.DeepCopy(), s.Volume.DeepCopy(), s.Pod
+	claim.Name, claim.UID, claim.Spec.VolumeName = "twin", "uid-twin", "v2"
+	v.Name, v.UID, v.Spec.ClaimRef.Name, v.Spec.ClaimRef.UID = "v2", "uid-v2", "twin", "uid-twin"
+	first.Name, first.UID, first.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = "first", "uid-first", "twin"
+	s.All.Claims, s.All.Volumes = append(s.All.Claims, claim), append(s.All.Volumes, v)
+	s.Use(first)
+}
