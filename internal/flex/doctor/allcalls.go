@@ -28,7 +28,8 @@ func (x *exam) ofAllCalls() {
 		"one-answer", decide.Fail, "print the answer only, and send what programs print to /dev/null",
 		"each call prints one JSON object on standard output and nothing else",
 	}, oneAnswer)
-	x.answerForAll(question{"status", decide.Fail, "spell it as these three", "each status is Success, Failure or Not supported"},
+	x.answerForAll(question{"status", decide.Fail, "spell it as these three",
+		"each status is Success, Failure or Not supported"},
 		status)
 	x.answerForAll(question{
 		"exit-code", decide.Fail, "exit with 0 after Success, with 1 otherwise",
@@ -49,7 +50,8 @@ func (x *exam) ofAllCalls() {
 		}
 		return ""
 	})
-	x.answerForAll(question{"secrets", decide.Fail, "print nothing of the JSON, not even in a message", "no secret is printed"},
+	x.answerForAll(question{"secrets", decide.Fail, "print nothing of the JSON, not even in a message",
+		"no secret is printed"},
 		x.secret)
 }
 
