@@ -13,10 +13,10 @@ import (
 
 	"volplane.dev/volplane/internal/app"
 	"volplane.dev/volplane/internal/flex"
-	"volplane.dev/volplane/internal/testkit/golden"
 	"volplane.dev/volplane/internal/kube"
 	"volplane.dev/volplane/internal/kube/kubetest"
 	"volplane.dev/volplane/internal/node"
+	"volplane.dev/volplane/internal/testkit/golden"
 )
 
 const architecture = "ARCHITECTURE.md"

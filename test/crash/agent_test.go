@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	if !ok {
 		os.Exit(m.Run())
 	}
-	var a mortal
+	var a crashingAgent
 	err := json.Unmarshal([]byte(text), &a)
 	if err == nil {
 		err = a.live(context.Background())
@@ -47,9 +47,9 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// mortal is a node agent with the bundled driver, as `volplane node` runs them,
+// crashingAgent is a node agent with the bundled driver, as `volplane node` runs them,
 // that kills itself with SIGKILL at one of its effects on the outside.
-type mortal struct {
+type crashingAgent struct {
 	Node, Dir, Pool, Kubeconfig string
 	// At is the effect that it dies at, the first is 1, 0 is none; After says
 	// that it dies when the effect is there.
@@ -61,12 +61,12 @@ type mortal struct {
 	driver *grpc.ClientConn
 }
 
-func (a *mortal) root() string { return filepath.Join(a.Dir, "root") }
+func (a *crashingAgent) root() string { return filepath.Join(a.Dir, "root") }
 
 // diary is what the agent did: "begin" and "end" of each effect.
-func (a *mortal) diary() string { return filepath.Join(a.Dir, "diary") }
+func (a *crashingAgent) diary() string { return filepath.Join(a.Dir, "diary") }
 
-func (a *mortal) live(ctx context.Context) error {
+func (a *crashingAgent) live(ctx context.Context) error {
 	config, err := clientcmd.BuildConfigFromFlags("", a.Kubeconfig)
 	if err != nil {
 		return err
@@ -106,10 +106,10 @@ func (a *mortal) live(ctx context.Context) error {
 }
 
 // between is the socket between agent and driver.
-func (a *mortal) between() string { return filepath.Join(a.Dir, "between.sock") }
+func (a *crashingAgent) between() string { return filepath.Join(a.Dir, "between.sock") }
 
 // effect has something happen, and death before or after it.
-func (a *mortal) effect(name string, happen func() error) error {
+func (a *crashingAgent) effect(name string, happen func() error) error {
 	a.mu.Lock()
 	a.count++
 	here := a.count == a.At
@@ -135,7 +135,7 @@ func die() {
 	select {}
 }
 
-func (a *mortal) note(text string) {
+func (a *crashingAgent) note(text string) {
 	f, err := os.OpenFile(a.diary(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err == nil {
 		_, err = io.WriteString(f, text+"\n")
@@ -148,7 +148,7 @@ func (a *mortal) note(text string) {
 
 // api counts the requests that write, but for those that come at their own
 // times.
-func (a *mortal) api(next http.RoundTripper) http.RoundTripper {
+func (a *crashingAgent) api(next http.RoundTripper) http.RoundTripper {
 	return roundTrip(func(r *http.Request) (answer *http.Response, err error) {
 		if r.Method == http.MethodGet || strings.Contains(r.URL.Path, "/events") || strings.Contains(r.URL.Path, "/leases") {
 			return next.RoundTrip(r)
@@ -162,7 +162,7 @@ func (a *mortal) api(next http.RoundTripper) http.RoundTripper {
 }
 
 // forward passes a call of the agent on to the driver.
-func (a *mortal) forward(_ any, stream grpc.ServerStream) error {
+func (a *crashingAgent) forward(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	var in, out []byte
 	if err := stream.RecvMsg(&in); err != nil {

@@ -15,7 +15,7 @@ type changes struct{ journal, mounts int }
 
 // watch counts the changes, and kills the agent when it has come to the one of
 // its death.
-func (h *house) watch(p *process, d death) (stop func() changes) {
+func (h *nodeWorld) watch(p *process, d death) (stop func() changes) {
 	end, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
 	h.c.must(err)
 	var (
@@ -41,7 +41,7 @@ func (h *house) watch(p *process, d death) (stop func() changes) {
 }
 
 // watchJournal tells of each record that is written or dropped.
-func (h *house) watchJournal(end int, changed func()) {
+func (h *nodeWorld) watchJournal(end int, changed func()) {
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK)
 	if err != nil {
 		return
@@ -62,7 +62,7 @@ func (h *house) watchJournal(end int, changed func()) {
 }
 
 // watchMounts tells of each change of the mounts below the node's directory.
-func (h *house) watchMounts(end int, changed func()) {
+func (h *nodeWorld) watchMounts(end int, changed func()) {
 	fd, err := unix.Open("/proc/self/mountinfo", unix.O_RDONLY, 0)
 	if err != nil {
 		return

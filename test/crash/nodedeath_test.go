@@ -30,8 +30,8 @@ import (
 	"volplane.dev/volplane/test/internal/plane"
 )
 
-// lanes is how many nodes die side by side.
-const lanes = 4
+// parallelNodes is how many nodes die side by side.
+const parallelNodes = 4
 
 // content is what a Pod finds in its volume's file.
 const content = "kept through every death"
@@ -42,8 +42,8 @@ const content = "kept through every death"
 // ends what it began: the Pod finds its file, or everything is gone.
 func TestAgentIsKilled(t *testing.T) {
 	c := newCity(t)
-	var hosts []*house
-	for i := range lanes {
+	var hosts []*nodeWorld
+	for i := range parallelNodes {
 		hosts = append(hosts, c.house(fmt.Sprint("n", i+1)))
 	}
 	h := hosts[0]
@@ -57,7 +57,7 @@ func TestAgentIsKilled(t *testing.T) {
 		t.Run(h.Node, func(t *testing.T) {
 			t.Parallel()
 			for i, d := range all {
-				if i%lanes == lane {
+				if i%parallelNodes == lane {
 					h.round(t, d)
 				}
 			}
@@ -90,15 +90,15 @@ func deaths(effects []string, seen changes) []death {
 	return out
 }
 
-// city is a control plane with a pool that nodes share.
-type city struct {
+// sharedPool is a control plane with a pool that nodes share.
+type sharedPool struct {
 	t      *testing.T
 	dir    string
 	server *apiserver.Server
 	client kubernetes.Interface
 }
 
-func newCity(t *testing.T) *city {
+func newCity(t *testing.T) *sharedPool {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "crash-")
 	if err != nil {
@@ -109,7 +109,7 @@ func newCity(t *testing.T) *city {
 			_ = os.RemoveAll(dir)
 		}
 	})
-	c := &city{t: t, dir: dir, server: standalonetest.Start(t, app.RBAC()...)}
+	c := &sharedPool{t: t, dir: dir, server: standalonetest.Start(t, app.RBAC()...)}
 	c.client = standalonetest.Client(t, c.server, "")
 	_, err = c.client.StorageV1().CSIDrivers().Create(t.Context(),
 		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: volume.LocalDriver}}, metav1.CreateOptions{})
@@ -123,17 +123,17 @@ func newCity(t *testing.T) *city {
 	return c
 }
 
-func (c *city) must(err error) {
+func (c *sharedPool) must(err error) {
 	c.t.Helper()
 	if err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-func (c *city) pool() string { return filepath.Join(c.dir, "pool") }
+func (c *sharedPool) pool() string { return filepath.Join(c.dir, "pool") }
 
 // controllers runs the control plane with a driver of its own over the pool.
-func (c *city) controllers() {
+func (c *sharedPool) controllers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	log, socket := slog.New(slog.DiscardHandler), filepath.Join(c.dir, "ctl.sock")
 	ended := make(chan error, 2)
@@ -164,21 +164,21 @@ func (c *city) controllers() {
 	})
 }
 
-func (c *city) eventually(f func() string) { c.t.Helper(); eventually(c.t, f) }
+func (c *sharedPool) eventually(f func() string) { c.t.Helper(); eventually(c.t, f) }
 
 func eventually(t *testing.T, f func() string) {
 	t.Helper()
 	testkit.Eventually(t, patience, f)
 }
 
-// house is one node: its directory, and a claim that has a file in it.
-type house struct {
-	mortal
-	c *city
+// nodeWorld is one node: its directory, and a claim that has a file in it.
+type nodeWorld struct {
+	crashingAgent
+	c *sharedPool
 }
 
-func (c *city) house(name string) *house {
-	h := &house{c: c, mortal: mortal{
+func (c *sharedPool) house(name string) *nodeWorld {
+	h := &nodeWorld{c: c, crashingAgent: crashingAgent{
 		Node: name, Dir: filepath.Join(c.dir, name), Pool: c.pool(), Kubeconfig: c.server.AdminKubeconfig(),
 	}}
 	c.must(os.Mkdir(h.Dir, 0o700))
@@ -200,7 +200,7 @@ func (c *city) house(name string) *house {
 	return h
 }
 
-func (h *house) pod(t *testing.T) {
+func (h *nodeWorld) pod(t *testing.T) {
 	t.Helper()
 	if _, err := h.c.client.CoreV1().Pods(space).Create(t.Context(), plane.Pod(h.Node, h.Node, h.Node),
 		metav1.CreateOptions{}); err != nil {
@@ -208,7 +208,7 @@ func (h *house) pod(t *testing.T) {
 	}
 }
 
-func (h *house) remove(t *testing.T) {
+func (h *nodeWorld) remove(t *testing.T) {
 	t.Helper()
 	if err := h.c.client.CoreV1().Pods(space).Delete(t.Context(), h.Node, metav1.DeleteOptions{}); err != nil &&
 		!apierrors.IsNotFound(err) {
@@ -217,7 +217,7 @@ func (h *house) remove(t *testing.T) {
 }
 
 // mounted returns where the Pod finds its volume, or why it does not.
-func (h *house) mounted(t *testing.T) (path, missing string) {
+func (h *nodeWorld) mounted(t *testing.T) (path, missing string) {
 	pod, err := h.c.client.CoreV1().Pods(space).Get(t.Context(), h.Node, metav1.GetOptions{})
 	if err != nil {
 		return "", err.Error()
@@ -236,9 +236,9 @@ type process struct {
 	ended chan struct{}
 }
 
-func (h *house) start(t *testing.T, d death) *process {
+func (h *nodeWorld) start(t *testing.T, d death) *process {
 	t.Helper()
-	a := mortal{Node: h.Node, Dir: h.Dir, Pool: h.Pool, Kubeconfig: h.Kubeconfig, At: d.at, After: d.after}
+	a := crashingAgent{Node: h.Node, Dir: h.Dir, Pool: h.Pool, Kubeconfig: h.Kubeconfig, At: d.at, After: d.after}
 	text, err := json.Marshal(&a)
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func (p *process) kill() {
 }
 
 // round has a Pod come and go, with one death on the way.
-func (h *house) round(t *testing.T, d death) (seen changes) {
+func (h *nodeWorld) round(t *testing.T, d death) (seen changes) {
 	t.Helper()
 	_ = os.Remove(h.diary())
 	p := h.start(t, d)
@@ -318,7 +318,7 @@ func (h *house) round(t *testing.T, d death) (seen changes) {
 }
 
 // left says what is left of the Pod on the node and in the API.
-func (h *house) left(t *testing.T) string {
+func (h *nodeWorld) left(t *testing.T) string {
 	if _, err := h.c.client.CoreV1().Pods(space).Get(t.Context(), h.Node,
 		metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		return fmt.Sprint("the pod, ", err)
@@ -340,7 +340,7 @@ func (h *house) left(t *testing.T) string {
 }
 
 // loops says which loop device is left over the claim's volume.
-func (h *house) loops(t *testing.T) string {
+func (h *nodeWorld) loops(t *testing.T) string {
 	claim, err := h.c.client.CoreV1().PersistentVolumeClaims(space).Get(t.Context(), h.Node, metav1.GetOptions{})
 	if err != nil {
 		return err.Error()
@@ -360,7 +360,7 @@ func (h *house) loops(t *testing.T) string {
 }
 
 // effects returns what the last round's agent did.
-func (h *house) effects() []string {
+func (h *nodeWorld) effects() []string {
 	var out []string
 	for _, line := range h.lines() {
 		if name, ok := strings.CutPrefix(line, "begin "); ok {
@@ -370,14 +370,14 @@ func (h *house) effects() []string {
 	return out
 }
 
-func (h *house) lines() []string {
+func (h *nodeWorld) lines() []string {
 	text, _ := os.ReadFile(h.diary())
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
 // nothingTwice looks for calls that were answered, and written down before the
 // next call began, and were made again after the death nevertheless.
-func (h *house) nothingTwice(t *testing.T, d death) {
+func (h *nodeWorld) nothingTwice(t *testing.T, d death) {
 	t.Helper()
 	lines := h.lines()
 	dead := slices.Index(lines, "dead")

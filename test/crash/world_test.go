@@ -55,15 +55,15 @@ func newWorld(t *testing.T) *world {
 		server: standalonetest.Start(t, app.RBAC()...), driver: csitest.Start(t, config), faults: make(chan string, 100),
 	}
 	w.client = standalonetest.Client(t, w.server, "")
-	if err := w.furnish(t.Context()); err != nil {
+	if err := w.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w.driver.OnCall("ControllerPublishVolume", w.oneNode)
 	return w
 }
 
-// furnish makes what every scenario finds.
-func (w *world) furnish(ctx context.Context) error {
+// prepare makes what every scenario finds.
+func (w *world) prepare(ctx context.Context) error {
 	_, err := w.client.StorageV1().CSIDrivers().Create(ctx,
 		&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: w.driver.Name()}}, metav1.CreateOptions{})
 	for _, name := range []string{"n1", "n2"} {

@@ -67,15 +67,15 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// town is what rounds share: the API server.
-type town struct {
+// apiServer is what rounds share: the API server.
+type apiServer struct {
 	server *apiserver.Server
 	client kubernetes.Interface
 }
 
-func newTown(t *testing.T) *town {
+func newTown(t *testing.T) *apiServer {
 	t.Helper()
-	w := &town{server: standalonetest.Start(t, app.RBAC()...)}
+	w := &apiServer{server: standalonetest.Start(t, app.RBAC()...)}
 	config := w.server.AdminConfig()
 	config.QPS = -1
 	client, err := kubernetes.NewForConfig(config)
@@ -88,7 +88,7 @@ func newTown(t *testing.T) *town {
 
 // round is a number of lives side by side, and what they have in common.
 type round struct {
-	*town
+	*apiServer
 	t        *testing.T
 	dir      string
 	seed     uint64
@@ -100,14 +100,16 @@ type round struct {
 	faults []string
 }
 
-func (w *town) round(t *testing.T, seed uint64, lives int) *round {
+func (w *apiServer) round(t *testing.T, seed uint64, lives int) *round {
 	t.Helper()
 	// Not t.TempDir: the name of a unix socket has at most 107 bytes.
 	dir, err := os.MkdirTemp("", "hostile-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &round{town: w, t: t, dir: dir, seed: seed, dice: rand.New(rand.NewPCG(seed, 0)), programs: map[string]*program{}}
+	r := &round{
+		apiServer: w, t: t, dir: dir, seed: seed, dice: rand.New(rand.NewPCG(seed, 0)), programs: map[string]*program{},
+	}
 	t.Cleanup(r.close)
 	for _, place := range append(nodes(), plane()) {
 		p := &program{
@@ -144,7 +146,7 @@ func (r *round) life(i int) *life {
 		}
 	}
 	l := newLife(name, seed, r.client, d)
-	r.must(l.furnish(r.t.Context()))
+	r.must(l.prepare(r.t.Context()))
 	return l
 }
 
@@ -195,7 +197,7 @@ func (r *round) play() {
 	killing.Go(func() { r.kill(lived) })
 	for _, l := range r.lives {
 		playing.Go(func() {
-			r.rise(ctx, l)
+			r.startDrivers(ctx, l)
 			if err := l.play(ctx); err != nil {
 				r.fault(fmt.Sprintf("%s: %v", l.name, err))
 			}
@@ -204,12 +206,12 @@ func (r *round) play() {
 	playing.Wait()
 	close(lived)
 	killing.Wait()
-	r.calm()
-	seen := r.rest(ctx, "after the storm")
+	r.behaveWell()
+	seen := r.awaitRest(ctx, "after the storm")
 	for _, l := range r.lives {
 		r.must(l.finish(ctx, seen))
 	}
-	seen = r.rest(ctx, "at the end")
+	seen = r.awaitRest(ctx, "at the end")
 	r.secrets(ctx, seen)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -223,8 +225,8 @@ func (r *round) play() {
 	}
 }
 
-// rise starts the processes of a life's driver, some of them late.
-func (r *round) rise(ctx context.Context, l *life) {
+// startDrivers starts the processes of a life's driver, some of them late.
+func (r *round) startDrivers(ctx context.Context, l *life) {
 	for _, place := range append(nodes(), plane()) {
 		if l.dice.IntN(5) == 0 {
 			late := time.Duration(l.dice.IntN(2000)) * time.Millisecond
@@ -307,10 +309,10 @@ func (r *round) lose(p *program) error {
 	return errors.Join(err, p.note("LOST: the journal as a whole %v, records %v", whole, lost))
 }
 
-// calm has every driver behave from now on: what hangs ends, what is away comes
+// behaveWell has every driver behave from now on: what hangs ends, what is away comes
 // back. In every other round the controllers and agents have to notice
 // themselves, in the others they are killed once more.
-func (r *round) calm() {
+func (r *round) behaveWell() {
 	for _, l := range r.lives {
 		l.driver.mood.calm.Store(true)
 		for _, s := range l.driver.sides {
@@ -325,8 +327,8 @@ func (r *round) calm() {
 	}
 }
 
-// rest waits until nothing is wrong any more.
-func (r *round) rest(ctx context.Context, when string) *snapshot {
+// awaitRest waits until nothing is wrong any more.
+func (r *round) awaitRest(ctx context.Context, when string) *snapshot {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

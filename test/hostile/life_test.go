@@ -62,8 +62,8 @@ func (l *life) note(format string, args ...any) {
 	l.diary = append(l.diary, time.Now().Format("05.000 ")+fmt.Sprintf(format, args...))
 }
 
-// furnish makes what a life finds.
-func (l *life) furnish(ctx context.Context) error {
+// prepare makes what a life finds.
+func (l *life) prepare(ctx context.Context) error {
 	meta := metav1.ObjectMeta{Name: l.name}
 	_, err := l.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: meta}, metav1.CreateOptions{})
 	_, e := l.client.StorageV1().CSIDrivers().Create(ctx, &storagev1.CSIDriver{

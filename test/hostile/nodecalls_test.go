@@ -125,7 +125,7 @@ func (s *side) NodePublishVolume(
 }
 
 // show makes what a Pod is to see.
-func (s *side) show(v *disk, r *csipb.NodePublishVolumeRequest) error {
+func (s *side) show(v *driverVolume, r *csipb.NodePublishVolumeRequest) error {
 	path := r.GetTargetPath()
 	if v.block {
 		return s.showDevice(path)

@@ -38,7 +38,8 @@ func TestUndeclared(t *testing.T) {
 	}{
 		{"without a right all is told", "update", "things", nil, all},
 		{
-			"what is named, and no field that begins with the same letters", "update", "things", []kube.Access{may},
+			"what is named, and no field that begins with the same letters", "update", "things",
+			[]kube.Access{may},
 			[]string{"metadata.annotations[a.b/c]", "metadata.annotations[a.b/d]", "spec.modes", "spec.namespace"},
 		},
 		{"rights add up", "update", "things", []kube.Access{

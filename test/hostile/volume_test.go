@@ -26,8 +26,8 @@ func kindOf(seed uint64) kind {
 	}
 }
 
-// disk is one volume of a driver: what the driver has, whatever anybody says.
-type disk struct {
+// driverVolume is one volume of a driver: what the driver has, whatever anybody says.
+type driverVolume struct {
 	// many says that it may be on many nodes.
 	many, block bool
 	// bytes is its size, formatted that of the filesystem on it.
@@ -38,15 +38,17 @@ type disk struct {
 	published map[string]map[string]bool
 }
 
-func newDisk() *disk {
-	return &disk{attached: map[string]bool{}, staged: map[string]string{}, published: map[string]map[string]bool{}}
+func newDisk() *driverVolume {
+	return &driverVolume{attached: map[string]bool{}, staged: map[string]string{}, published: map[string]map[string]bool{}}
 }
 
-func (v *disk) used(node string) bool { return v.staged[node] != "" || len(v.published[node]) > 0 }
+func (v *driverVolume) used(node string) bool {
+	return v.staged[node] != "" || len(v.published[node]) > 0
+}
 
 // inline says that a volume is one that a Pod has brought: it is there while it
 // is published.
 func inline(id string) bool { return strings.HasPrefix(id, "csi-") }
 
 // shown says that a volume is mounted where it is staged.
-func (k kind) shown(v *disk) bool { return k.stages && k.shows && !v.block }
+func (k kind) shown(v *driverVolume) bool { return k.stages && k.shows && !v.block }

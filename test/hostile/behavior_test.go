@@ -17,9 +17,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// mood draws how calls go: by the seed, the method, the place, and how many
+// behavior draws how calls go: by the seed, the method, the place, and how many
 // there were of it.
-type mood struct {
+type behavior struct {
 	seed uint64
 	// calm is set when everything is to go well from now on.
 	calm *atomic.Bool
@@ -37,8 +37,8 @@ type hold struct {
 	left int
 }
 
-func newMood(seed uint64) mood {
-	return mood{
+func newMood(seed uint64) behavior {
+	return behavior{
 		seed: seed, calm: &atomic.Bool{}, mu: &sync.Mutex{}, count: map[string]int{}, said: map[string]int{},
 		holds: map[string]*hold{},
 	}
@@ -71,7 +71,7 @@ func (t turn) String() string {
 	return text
 }
 
-func (m mood) dice(method, place string) *rand.Rand {
+func (m behavior) dice(method, place string) *rand.Rand {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.count[method+place]++
@@ -92,7 +92,7 @@ type scene struct {
 func (s scene) unseen() bool { return s.method == "NodeStageVolume" && s.hidden }
 
 // draw returns how a call goes.
-func (m mood) draw(s scene) turn {
+func (m behavior) draw(s scene) turn {
 	dice := m.dice(s.method, s.place)
 	if m.calm.Load() {
 		return turn{work: true}
@@ -127,13 +127,13 @@ func (m mood) draw(s scene) turn {
 
 // hold has a call go the same way again: a driver that says "internal error" is
 // seldom better at once, and what has made it say so ends while it still does.
-func (m mood) hold(s scene, t turn, times int) {
+func (m behavior) hold(s scene, t turn, times int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.holds[s.method+s.place+s.id] = &hold{t, times}
 }
 
-func (m mood) held(s scene) (turn, bool) {
+func (m behavior) held(s scene) (turn, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := m.holds[s.method+s.place+s.id]
@@ -182,7 +182,7 @@ func (s scene) lies(work bool) []codes.Code {
 }
 
 // confess tells one of the secrets in a spelling, or a part of it.
-func (m mood) confess(method string, secrets []string) string {
+func (m behavior) confess(method string, secrets []string) string {
 	if len(secrets) == 0 {
 		return "no, and I do not say why"
 	}
@@ -234,7 +234,7 @@ func spellings() []spelling {
 }
 
 // seen returns a part of a secret that the text shows, or "".
-func (m mood) seen(text string) string {
+func (m behavior) seen(text string) string {
 	for strings.Contains(text, `\\`) {
 		text = strings.ReplaceAll(text, `\\`, `\`)
 	}

@@ -20,17 +20,17 @@ import (
 
 const stagedAt, shownAt, broughtAt = "/n1/staged", "/n1/target", "/n1/brought"
 
-// sight is a life, and what everybody says of it.
-type sight struct {
+// scenery is a life, and what everybody says of it.
+type scenery struct {
 	*snapshot
 	life *life
 	// volume is what its claim has at the driver, own what its other Pod brings.
-	volume, own *disk
+	volume, own *driverVolume
 }
 
 // atRest is a claim and a Pod that uses it, a Pod that brings a volume, and a
 // claim whose volume was retained.
-func atRest() sight {
+func atRest() scenery {
 	d := newDriver("d", newMood(1), nil, func(string) {})
 	d.kind = kind{stages: true, shows: true, grows: true, growsNodes: true}
 	l := newLife("ns", 1, nil, d)
@@ -67,7 +67,7 @@ func atRest() sight {
 		}},
 		mounts: map[string][]string{"n1": {stagedAt, shownAt, broughtAt}},
 	}
-	return sight{s, l, v, d.disks[own]}
+	return scenery{s, l, v, d.disks[own]}
 }
 
 func size() corev1.ResourceList {
@@ -98,7 +98,7 @@ func pod(name string, source corev1.VolumeSource) corev1.Pod {
 	return p
 }
 
-func (s sight) wrong() string {
+func (s scenery) wrong() string {
 	if text := s.life.wrong(s.snapshot); text != "" {
 		return text
 	}
@@ -111,66 +111,68 @@ func TestOracleSees(t *testing.T) {
 		t.Fatalf("what is at rest is wrong: %s", text)
 	}
 	for name, c := range map[string]struct {
-		spoil func(sight)
+		spoil func(scenery)
 		want  string
 	}{
 		"a volume at the driver alone": {
-			func(s sight) { s.life.driver.disks["v-1"] = newDisk() }, "v-1 of the driver has no object: leaked",
+			func(s scenery) { s.life.driver.disks["v-1"] = newDisk() }, "v-1 of the driver has no object: leaked",
 		},
 		"a volume that the driver has not": {
-			func(s sight) { delete(s.life.driver.disks, "v-0") }, "pv-0 is not at the driver: lost",
+			func(s scenery) { delete(s.life.driver.disks, "v-0") }, "pv-0 is not at the driver: lost",
 		},
 		"a retained volume that the driver has not": {
-			func(s sight) { delete(s.life.driver.disks, "v-kept") }, "pv-kept is not at the driver: lost",
+			func(s scenery) { delete(s.life.driver.disks, "v-kept") }, "pv-kept is not at the driver: lost",
 		},
-		"a retained volume without object": {func(s sight) {
+		"a retained volume without object": {func(s scenery) {
 			delete(s.life.driver.disks, "v-kept")
 			s.volumes = s.volumes[:1]
 		}, "pv-kept was to be kept"},
-		"two objects of a volume": {func(s sight) { s.volumes[1].Spec.CSI.VolumeHandle = "v-0" }, "two volume objects"},
+		"two objects of a volume": {func(s scenery) { s.volumes[1].Spec.CSI.VolumeHandle = "v-0" }, "two volume objects"},
 		"a volume that may go": {
-			func(s sight) { s.volumes[1].Spec.PersistentVolumeReclaimPolicy = "Delete" }, "was not deleted",
+			func(s scenery) { s.volumes[1].Spec.PersistentVolumeReclaimPolicy = "Delete" }, "was not deleted",
 		},
-		"a claim that is gone": {func(s sight) { s.claims = nil }, "claim c0 is lost"},
+		"a claim that is gone": {func(s scenery) { s.claims = nil }, "claim c0 is lost"},
 		"a claim that does not go": {
-			func(s sight) { s.life.claims[0].gone, s.life.claims[0].pods = true, nil }, "claim c0 is still there",
+			func(s scenery) { s.life.claims[0].gone, s.life.claims[0].pods = true, nil }, "claim c0 is still there",
 		},
 		"a claim without volume": {
-			func(s sight) { s.claims[0].Status.Phase = corev1.ClaimPending }, "claim c0 is Pending",
+			func(s scenery) { s.claims[0].Status.Phase = corev1.ClaimPending }, "claim c0 is Pending",
 		},
-		"more promised than formatted":  {func(s sight) { s.volume.formatted = 1 << 20 }, "formatted 1048576"},
-		"more promised than there is":   {func(s sight) { s.volume.bytes = 1 << 20 }, "the driver 1048576"},
-		"less than was asked for":       {func(s sight) { s.life.claims[0].size = 3 }, "of 3 Mi"},
-		"a Pod that is gone":            {func(s sight) { s.pods = s.pods[1:] }, "pod p0 is lost"},
-		"a Pod that does not go":        {func(s sight) { s.life.loose = nil }, "pod p1 is still there"},
-		"a Pod without its volume":      {func(s sight) { s.pods[0].Status.Conditions = nil }, "pod p0 has no volume"},
-		"attached and nobody says so":   {func(s sight) { s.attachments = nil }, "attached are"},
-		"attached at another node, too": {func(s sight) { s.volume.attached["n2"] = true }, "attached are"},
-		"not attached and used":         {func(s sight) { s.volume.attached = map[string]bool{} }, "attached are"},
+		"more promised than formatted":  {func(s scenery) { s.volume.formatted = 1 << 20 }, "formatted 1048576"},
+		"more promised than there is":   {func(s scenery) { s.volume.bytes = 1 << 20 }, "the driver 1048576"},
+		"less than was asked for":       {func(s scenery) { s.life.claims[0].size = 3 }, "of 3 Mi"},
+		"a Pod that is gone":            {func(s scenery) { s.pods = s.pods[1:] }, "pod p0 is lost"},
+		"a Pod that does not go":        {func(s scenery) { s.life.loose = nil }, "pod p1 is still there"},
+		"a Pod without its volume":      {func(s scenery) { s.pods[0].Status.Conditions = nil }, "pod p0 has no volume"},
+		"attached and nobody says so":   {func(s scenery) { s.attachments = nil }, "attached are"},
+		"attached at another node, too": {func(s scenery) { s.volume.attached["n2"] = true }, "attached are"},
+		"not attached and used":         {func(s scenery) { s.volume.attached = map[string]bool{} }, "attached are"},
 		"an attachment that goes": {
-			func(s sight) { s.attachments[0].DeletionTimestamp = &metav1.Time{} }, "attachment a",
+			func(s scenery) { s.attachments[0].DeletionTimestamp = &metav1.Time{} }, "attachment a",
 		},
 		"staged and nobody wants it": {
-			func(s sight) { s.life.driver.disks["v-kept"].staged["n2"] = "/n2/staged" }, "nothing is mounted",
+			func(s scenery) { s.life.driver.disks["v-kept"].staged["n2"] = "/n2/staged" }, "nothing is mounted",
 		},
 		"counted and nobody wants it": {
-			func(s sight) { s.life.driver.kind.shows, s.life.driver.disks["v-kept"].staged["n2"] = false, "/n2/x" }, "node n2",
+			func(s scenery) {
+				s.life.driver.kind.shows, s.life.driver.disks["v-kept"].staged["n2"] = false, "/n2/x"
+			}, "node n2",
 		},
-		"published once too often": {func(s sight) { s.volume.published["n1"]["/n1/old"] = true }, "nothing is mounted"},
-		"a mount is gone":          {func(s sight) { s.mounts["n1"] = s.mounts["n1"][1:] }, "nothing is mounted"},
-		"a record is gone":         {func(s sight) { s.records["n1"] = s.records["n1"][1:] }, "the journal"},
-		"a record is left":         {func(s sight) { s.records["n2"] = s.records["n1"][:1] }, "the journal"},
-		"an inline volume is left": {func(s sight) { s.life.loose, s.pods = nil, s.pods[:1] }, "node n1"},
-		"an inline volume is lost": {func(s sight) { s.own.published = nil }, "node n1"},
+		"published once too often": {func(s scenery) { s.volume.published["n1"]["/n1/old"] = true }, "nothing is mounted"},
+		"a mount is gone":          {func(s scenery) { s.mounts["n1"] = s.mounts["n1"][1:] }, "nothing is mounted"},
+		"a record is gone":         {func(s scenery) { s.records["n1"] = s.records["n1"][1:] }, "the journal"},
+		"a record is left":         {func(s scenery) { s.records["n2"] = s.records["n1"][:1] }, "the journal"},
+		"an inline volume is left": {func(s scenery) { s.life.loose, s.pods = nil, s.pods[:1] }, "node n1"},
+		"an inline volume is lost": {func(s scenery) { s.own.published = nil }, "node n1"},
 		"a mount that no driver knows": {
-			func(s sight) { s.mounts["n2"] = []string{"/n2/strange"} }, "mounted at /n2/strange",
+			func(s scenery) { s.mounts["n2"] = []string{"/n2/strange"} }, "mounted at /n2/strange",
 		},
-		"a node that says too little": {func(s sight) { s.nodes[0].Status.VolumesInUse = nil }, "node n1 says"},
-		"a node that says too much": {func(s sight) {
+		"a node that says too little": {func(s scenery) { s.nodes[0].Status.VolumesInUse = nil }, "node n1 says"},
+		"a node that says too much": {func(s scenery) {
 			s.nodes[0].Status.VolumesInUse = append(s.nodes[0].Status.VolumesInUse, "kubernetes.io/csi/d^v-kept")
 		}, "node n1 says"},
 		"an intent that is not resolved": {
-			func(s sight) { s.intents = []corev1.ConfigMap{{Data: map[string]string{"u": `{"driver":"d"}`}}} }, "intent is left",
+			func(s scenery) { s.intents = []corev1.ConfigMap{{Data: map[string]string{"u": `{"driver":"d"}`}}} }, "intent is left",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,7 +24,7 @@ import (
 // driver is what lasts of a driver: its storage. Its processes are its sides.
 type driver struct {
 	name string
-	mood mood
+	mood behavior
 	kind
 	// sides are by place: "plane" and the nodes.
 	sides map[string]*side
@@ -33,7 +33,7 @@ type driver struct {
 	faults func(string)
 
 	mu    sync.Mutex
-	disks map[string]*disk
+	disks map[string]*driverVolume
 	// busy is the call under way, done the last one of its kind that was
 	// answered, of each volume and place.
 	busy, done map[string]*call
@@ -74,10 +74,10 @@ func plane() string { return "plane" }
 
 func nodes() []string { return []string{"n1", "n2"} }
 
-func newDriver(name string, m mood, deaths func(string) int, faults func(string)) *driver {
+func newDriver(name string, m behavior, deaths func(string) int, faults func(string)) *driver {
 	return &driver{
 		name: name, mood: m, kind: kindOf(m.seed), deaths: deaths, faults: faults, sides: map[string]*side{},
-		disks: map[string]*disk{},
+		disks: map[string]*driverVolume{},
 		busy:  map[string]*call{}, done: map[string]*call{}, given: map[string]*given{}, denied: map[string]bool{},
 	}
 }
