@@ -32,11 +32,19 @@ func kinds() []kind {
 	const storage, snapshots = storagev1.GroupName, volume.GroupSnapshot
 	return []kind{
 		{"pvc", []string{"persistentvolumeclaim", "persistentvolumeclaims"}, "", true, (*reading).aboutClaim, why.Claim},
-		{"pv", []string{"persistentvolume", "persistentvolumes"}, "", false, (*reading).aboutVolume,
-			withoutNamespace(why.Volume)},
+		{
+			"pv",
+			[]string{"persistentvolume", "persistentvolumes"},
+			"", false, (*reading).aboutVolume,
+			withoutNamespace(why.Volume),
+		},
 		{"pod", []string{"pods", "po"}, "", true, (*reading).aboutPod, why.Pod},
-		{"storageclass", []string{"storageclasses", "sc"}, storage, false, (*reading).aboutClass,
-			withoutNamespace(why.Class)},
+		{
+			"storageclass",
+			[]string{"storageclasses", "sc"},
+			storage, false, (*reading).aboutClass,
+			withoutNamespace(why.Class),
+		},
 		{
 			"volumeattachment",
 			[]string{"volumeattachments", "va"},
