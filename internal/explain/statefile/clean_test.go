@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"volplane.dev/volplane/internal/decide/provision"
-	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/state"
 	"volplane.dev/volplane/internal/explain/statefile"
 	"volplane.dev/volplane/internal/explain/why/whytest"
@@ -211,31 +210,6 @@ func TestCleanKeepsEveryKind(t *testing.T) {
 	}
 	check(all, clean)
 	check(all.FieldByName("Lists"), clean.FieldByName("Lists"))
-}
-
-// TestCleanAnswersAlike: what is left is enough for every answer, word for word.
-func TestCleanAnswersAlike(t *testing.T) {
-	for _, r := range whytest.All() {
-		s := whytest.New()
-		r.Change(s)
-		data, err := json.Marshal(statefile.Clean(s.All))
-		var read state.Objects
-		if err == nil {
-			err = json.Unmarshal(data, &read)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		var live, filed strings.Builder
-		a, _ := whytest.Ask(s.All, r.Ask)
-		b, _ := whytest.Ask(read, r.Ask)
-		if err := chain.Render(&live, a); err != nil {
-			t.Fatal(err)
-		}
-		if err := chain.Render(&filed, b); err != nil || live.String() != filed.String() {
-			t.Errorf("%s: %v\nlive:\n%s\nfrom the file:\n%s", r.Name, err, live.String(), filed.String())
-		}
-	}
 }
 
 type scene = whytest.Scene

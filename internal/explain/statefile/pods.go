@@ -71,10 +71,13 @@ func (c cleaner) failure(e *storagev1.VolumeError) *storagev1.VolumeError {
 	return &storagev1.VolumeError{Time: e.Time, Message: c.text(e.Message), ErrorCode: e.ErrorCode}
 }
 
-// pod keeps the volumes of a Pod that volumes are made for, its node and its state, and
+// pod keeps the volumes of a Pod that volumes are made for, the directories of the host by
+// which a driver's Pod is known, its node, when it is evicted from there, and its state, and
 // nothing of its containers but how they are.
 func (c cleaner) pod(p *corev1.Pod) *corev1.Pod {
-	out := &corev1.Pod{ObjectMeta: c.meta(&p.ObjectMeta), Spec: corev1.PodSpec{NodeName: p.Spec.NodeName}}
+	out := &corev1.Pod{ObjectMeta: c.meta(&p.ObjectMeta), Spec: corev1.PodSpec{
+		NodeName: p.Spec.NodeName, Tolerations: p.Spec.Tolerations,
+	}}
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
 		kept := corev1.Volume{Name: v.Name}
@@ -83,6 +86,8 @@ func (c cleaner) pod(p *corev1.Pod) *corev1.Pod {
 			kept.PersistentVolumeClaim = v.PersistentVolumeClaim
 		case v.Ephemeral != nil:
 			kept.Ephemeral = ephemeral(v.Ephemeral)
+		case v.HostPath != nil:
+			kept.HostPath = &corev1.HostPathVolumeSource{Path: c.text(v.HostPath.Path)}
 		case v.CSI == nil && !note.HostedInline(v):
 			continue
 		}
@@ -124,7 +129,9 @@ func (c cleaner) containers(all []corev1.ContainerStatus) []corev1.ContainerStat
 	var out []corev1.ContainerStatus
 	for i := range all {
 		s := &all[i]
-		kept := corev1.ContainerStatus{Name: s.Name, Ready: s.Ready, Started: s.Started, RestartCount: s.RestartCount}
+		kept := corev1.ContainerStatus{
+			Name: s.Name, Ready: s.Ready, Started: s.Started, RestartCount: s.RestartCount, ContainerID: c.text(s.ContainerID),
+		}
 		kept.State.Running = s.State.Running
 		if w := s.State.Waiting; w != nil {
 			kept.State.Waiting = &corev1.ContainerStateWaiting{Reason: w.Reason, Message: c.text(w.Message)}
@@ -145,6 +152,8 @@ func (c cleaner) node(n *corev1.Node) *corev1.Node {
 		Unschedulable: n.Spec.Unschedulable,
 		Taints:        n.Spec.Taints,
 	}}
+	// It tells a kubelet from volplane's agent.
+	out.Status.NodeInfo.KubeletVersion = c.text(n.Status.NodeInfo.KubeletVersion)
 	for _, cond := range n.Status.Conditions {
 		cond.Message = c.text(cond.Message)
 		out.Status.Conditions = append(out.Status.Conditions, cond)

@@ -1,12 +1,16 @@
 package whytest
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"volplane.dev/volplane/internal/explain/chain"
 	"volplane.dev/volplane/internal/explain/state"
+	"volplane.dev/volplane/internal/explain/statefile"
 	"volplane.dev/volplane/internal/explain/survey"
 	"volplane.dev/volplane/internal/explain/why"
 	"volplane.dev/volplane/internal/testkit/golden"
@@ -34,7 +38,8 @@ type AnyRow interface {
 	}
 }
 
-// Written explains each row, after a change that is the same for all.
+// Written explains each row, after a change that is the same for all. The test fails when
+// the answer from a state file is another one.
 func Written[R AnyRow](t *testing.T, rows []R, first func(*Scene)) string {
 	t.Helper()
 	var b strings.Builder
@@ -47,13 +52,37 @@ func Written[R AnyRow](t *testing.T, rows []R, first func(*Scene)) string {
 		if !ok {
 			t.Fatalf("%s: there is no %s", r.Name, r.Ask)
 		}
-		b.WriteString("# " + r.Name + "\n")
-		if err := chain.Render(&b, told); err != nil {
-			t.Fatal(err)
+		text := rendered(t, told)
+		fromFile, _ := Ask(filed(t, s.All), r.Ask)
+		if diff := cmp.Diff(text, rendered(t, fromFile)); diff != "" {
+			t.Errorf("%s: what a state file leaves out changes the answer (-live +from the file):\n%s", r.Name, diff)
 		}
-		b.WriteString("\n")
+		b.WriteString("# " + r.Name + "\n" + text + "\n")
 	}
 	return b.String()
+}
+
+func rendered(t *testing.T, c chain.Chain) string {
+	t.Helper()
+	var b strings.Builder
+	if err := chain.Render(&b, c); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// filed returns a state as it is read from a file.
+func filed(t *testing.T, o state.Objects) state.Objects {
+	t.Helper()
+	data, err := json.Marshal(statefile.Clean(o))
+	var read state.Objects
+	if err == nil {
+		err = json.Unmarshal(data, &read)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read
 }
 
 // Ask explains an object; a1 stands for the long name of the attachment to n1.
