@@ -139,13 +139,26 @@ func wishOf(
 	if Shareable(v) {
 		return w
 	}
-	w.Elsewhere = elsewhere(view, v, node)
-	if len(w.Elsewhere) > 0 {
-		w.Holder = holder(view, w.Elsewhere[0])
+	var by *corev1.Pod
+	if w.Elsewhere = elsewhere(view, v, node); len(w.Elsewhere) > 0 {
+		by = holder(view, w.Elsewhere[0])
 	} else {
-		w.UsedOn, w.Holder = usedOn(view, v, node, had)
+		w.UsedOn, by = usedOn(view, v, node, had)
 	}
+	w.Holder = nameIn(p.Namespace, by)
 	return w
+}
+
+// nameIn returns the name of a Pod as it is told in a namespace: with its own namespace
+// if that is another one, where a Pod of the same name may be. It is empty for nil.
+func nameIn(namespace string, p *corev1.Pod) string {
+	switch {
+	case p == nil:
+		return ""
+	case p.Namespace != namespace:
+		return p.Namespace + "/" + p.Name
+	}
+	return p.Name
 }
 
 // Away says whether another node than this one has a volume.
@@ -162,7 +175,7 @@ func Away(view cluster.View, v *corev1.PersistentVolume, node string, had func(n
 // waits for a volume says so, too.
 func usedOn(
 	view cluster.View, v *corev1.PersistentVolume, node string, had func(node, unique string) bool,
-) (name, pod string) {
+) (name string, pod *corev1.Pod) {
 	unique := volume.UniqueName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)
 	for _, n := range view.Nodes.By(cluster.NodesByVolume, unique) {
 		if n.Name == node || !Living(n) {
@@ -172,12 +185,12 @@ func usedOn(
 			return n.Name, pod
 		}
 	}
-	return "", ""
+	return "", nil
 }
 
 // podsOf says whether one of a node's Pods has a volume, which one, and whether any
 // waits for it. One that has ended may have it if none waits, and is not named.
-func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (name string, has, waits bool) {
+func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (pod *corev1.Pod, has, waits bool) {
 	ended := false
 	for _, same := range view.Volumes.By(cluster.VolumesByHandle, Key(v)) {
 		ref := same.Spec.ClaimRef
@@ -190,13 +203,13 @@ func podsOf(view cluster.View, v *corev1.PersistentVolume, node string) (name st
 			case cluster.Finished(p):
 				ended = true
 			case p.DeletionTimestamp != nil || isMounted(p):
-				return p.Name, true, waits
+				return p, true, waits
 			default:
 				waits = true
 			}
 		}
 	}
-	return "", ended && !waits, waits
+	return nil, ended && !waits, waits
 }
 
 func isMounted(p *corev1.Pod) bool {
@@ -231,17 +244,17 @@ func elsewhere(view cluster.View, v *corev1.PersistentVolume, node string) []*st
 	return out
 }
 
-// holder returns a Pod that uses what an attachment is for, on its node; "" is
+// holder returns a Pod that uses what an attachment is for, on its node; nil is
 // none that is known.
-func holder(view cluster.View, a *storagev1.VolumeAttachment) (name string) {
+func holder(view cluster.View, a *storagev1.VolumeAttachment) (pod *corev1.Pod) {
 	v := VolumeOf(view, a)
 	if v == nil || v.Spec.ClaimRef == nil {
-		return ""
+		return nil
 	}
 	for _, p := range view.Pods.By(cluster.PodsByClaim, v.Spec.ClaimRef.Namespace+"/"+v.Spec.ClaimRef.Name) {
 		if p.Spec.NodeName == a.Spec.NodeName && !cluster.Finished(p) {
-			name = p.Name
+			pod = p
 		}
 	}
-	return name
+	return pod
 }

@@ -197,6 +197,15 @@ func heldCases() []placeCase {
 			s.attach(attachment("twin", "n2"))
 			s.Pods = append(s.Pods, user("theirs", "n2", "other"))
 		}},
+		{"the same, for a Pod of another namespace, which is named with it", func(s *place) {
+			twin := bound("twin", "other")
+			twin.Spec.CSI.VolumeHandle, twin.Spec.ClaimRef.Namespace = "h-pv", "far"
+			s.Volumes = append(s.Volumes, twin)
+			uses("pv")(s.Nodes[1])
+			theirs := isMountedFor(user("theirs", "n2", "other"))
+			theirs.Namespace = "far"
+			s.Pods = append(s.Pods, theirs)
+		}},
 		{"under one that names no claim", func(s *place) {
 			twin := bound("twin", "other")
 			twin.Spec.CSI.VolumeHandle, twin.Spec.ClaimRef = "h-pv", nil

@@ -1,6 +1,7 @@
 package fix
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -252,7 +253,7 @@ func (k fixing) holders(l chain.Link) []Remedy {
 	if !is {
 		name, is = strings.CutPrefix(l.Subject, "pod/")
 	}
-	if p := cluster.Found(k.View.Pods, k.Namespace+"/"+name); is && p != nil {
+	if p := k.pod(name); is && p != nil {
 		return []Remedy{deletePod(p)}
 	}
 	var out []Remedy
@@ -264,6 +265,12 @@ func (k fixing) holders(l chain.Link) []Remedy {
 		}
 	}
 	return out
+}
+
+// pod returns a Pod by its name in the namespace of the question, or by the name that has
+// its namespace before it; nil if there is none.
+func (k fixing) pod(name string) *corev1.Pod {
+	return cmp.Or(cluster.Found(k.View.Pods, k.Namespace+"/"+name), cluster.Found(k.View.Pods, name))
 }
 
 // deletePod deletes a Pod, and names what makes it again.
@@ -298,7 +305,7 @@ func (k fixing) undeletable(l chain.Link) []Remedy {
 // finalizers returns ways for an object that is being deleted and stays.
 func (k fixing) finalizers(l chain.Link) []Remedy {
 	if name, is := strings.CutPrefix(l.Because.Next, "pod "); is {
-		if p := cluster.Found(k.View.Pods, k.Namespace+"/"+name); p != nil {
+		if p := k.pod(name); p != nil {
 			return []Remedy{deletePod(p)}
 		}
 	}

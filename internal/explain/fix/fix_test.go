@@ -81,6 +81,14 @@ func moreFixRows() []row {
 			s.Claim.Namespace, s.Pod.Namespace, s.Volume.Spec.ClaimRef.Namespace = "far", "far", "far"
 		}},
 		{"another node has the volume", "pod/other", func(s *scene) { s.Use(whytest.Pod("other", "n2")) }},
+		{"a Pod of another namespace has it mounted, and one of its name is here", "pod/other", func(s *scene) {
+			s.SameHandle()
+			s.All.Claims[1].Namespace, s.All.Volumes[1].Spec.ClaimRef.Namespace, s.All.Pods[1].Namespace = "far", "far", "far"
+			s.Use(whytest.Pod("first", "n1"))
+			s.Warn("uid-other", volume.ReasonFailedAttach,
+				`Multi-Attach error for volume "v1": it can be on one node at a time, and node n1 says that it still uses it`)
+			s.Next("pod far/first")
+		}},
 		{"another node has the volume and is off", "pod/other", func(s *scene) {
 			s.Use(whytest.Pod("other", "n2"))
 			s.Down()
