@@ -93,11 +93,11 @@ func (p *provisioner) settle(
 	case provision.Doubt:
 		p.doubtful.Store(in.Claim.UID, nil)
 	case provision.Save:
-		object, made, err := p.volumes.Ensure(ctx, provision.Object(in, c.Answer))
-		next := provision.AfterSave(in, c.Answer, provision.Saving{Object: object, Made: made, Err: err})
+		object, made, err := p.volumes.Ensure(ctx, provision.Object(in, c.Volume))
+		next := provision.AfterSave(in, c.Volume, provision.Saving{Object: object, Made: made, Err: err})
 		return p.settle(ctx, in, c, next, err)
 	case provision.Remove:
-		call, err := p.remove(ctx, &in.Claim, in.Driver, c.Answer.Handle, in.Secrets.Provision)
+		call, err := p.remove(ctx, &in.Claim, in.Driver, c.Volume.Handle, in.Secrets.Provision)
 		return p.settle(ctx, in, c, provision.AfterRemove(in, v.Problem, call), err)
 	case provision.Reselect:
 		if err := p.reschedule(ctx, c.Claim); err != nil {
@@ -136,16 +136,16 @@ func (p *provisioner) secret(ctx context.Context, in *provision.Intent) (map[str
 func (p *provisioner) ask(
 	ctx context.Context, in *provision.Intent, secret map[string]string,
 ) (c provision.Creation, release func(), err error) {
-	c.Answer, err = p.call(ctx, in, secret)
+	c.Volume, err = p.call(ctx, in, secret)
 	if c.Call, release = callOf(err), func() {}; err == nil {
-		c.TakenBy, release = p.hold(in, c.Answer.Handle)
+		c.TakenBy, release = p.hold(in, c.Volume.Handle)
 	}
 	return c, release, err
 }
 
 // callOf tells what became of a call of the driver.
 func callOf(err error) provision.Call {
-	return provision.Call{Outcome: csi.OutcomeOf(err), Code: csi.Code(err).String(), Text: csi.Describe(err)}
+	return provision.Call{Answer: csi.AnswerOf(err)}
 }
 
 // call makes one CreateVolume call from an intent alone.

@@ -14,20 +14,18 @@ import (
 	"volplane.dev/volplane/internal/csi"
 	"volplane.dev/volplane/internal/decide/resize"
 	"volplane.dev/volplane/internal/kube"
-	"volplane.dev/volplane/internal/volume"
 )
 
 // expand calls the driver, unless its volume has grown already or only the node
 // takes part, and does what is decided about the answer.
 func (r *resizer) expand(ctx context.Context, f resize.Facts, p resize.Plan) (controller.Result, error) {
-	claim, a := f.Claim, resize.Answer{Outcome: volume.Done, NodeExpands: f.NodeExpands}
+	claim, a := f.Claim, resize.Answer{Answer: csi.AnswerOf(nil), NodeExpands: f.NodeExpands}
 	var cause error
 	if p.Step != resize.Hand && f.Expands {
 		var got *csipb.ControllerExpandVolumeResponse
 		got, cause = r.call(ctx, f.Volume, p.Size)
 		a = resize.Answer{
-			Outcome: csi.OutcomeOf(cause), Code: csi.Code(cause).String(), Text: csi.Describe(cause),
-			Bytes: got.GetCapacityBytes(), NodeExpands: got.GetNodeExpansionRequired(),
+			Answer: csi.AnswerOf(cause), Bytes: got.GetCapacityBytes(), NodeExpands: got.GetNodeExpansionRequired(),
 		}
 	}
 	r.note(claim, a.Outcome)

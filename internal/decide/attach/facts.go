@@ -139,13 +139,13 @@ func wishOf(
 	if Shareable(v) {
 		return w
 	}
-	var by *corev1.Pod
+	var user *corev1.Pod
 	if w.Elsewhere = elsewhere(view, v, node); len(w.Elsewhere) > 0 {
-		by = holder(view, w.Elsewhere[0])
+		user = holder(view, w.Elsewhere[0])
 	} else {
-		w.UsedOn, by = usedOn(view, v, node, had)
+		w.UsedOn, user = usedOn(view, v, node, had)
 	}
-	w.Holder = nameIn(p.Namespace, by)
+	w.Holder = nameIn(p.Namespace, user)
 	return w
 }
 

@@ -12,10 +12,7 @@ import (
 
 // Call is what became of a call of the driver.
 type Call struct {
-	// Outcome says whether the effect may exist, Code is the name of the gRPC
-	// code, and Text is the error as events tell it.
-	Outcome    volume.Outcome
-	Code, Text string
+	volume.Answer
 	// Missing says why the call was made without the Secret that it wants; ""
 	// is that it had all that it wants.
 	Missing string
@@ -43,7 +40,7 @@ type Answer struct {
 // Creation is what became of a CreateVolume call.
 type Creation struct {
 	Call
-	Answer Answer
+	Volume Answer
 	// TakenBy is the name of another volume object with the same handle; "" is
 	// that there is none.
 	TakenBy string
@@ -113,7 +110,7 @@ func (in *Intent) failed(next, message string) volume.Because {
 // After decides what follows from a CreateVolume call.
 func After(in *Intent, c Creation) Verdict {
 	if c.Outcome == volume.Done {
-		return afterVolume(in, c.Answer, c.TakenBy)
+		return afterVolume(in, c.Volume, c.TakenBy)
 	}
 	v := Verdict{
 		Because: in.failed(in.Driver, "driver "+in.Driver+" made no volume: "+c.Text), Warn: true, Pause: true,

@@ -19,7 +19,7 @@ import (
 
 // ended is a call that ended with the error, as a provisioner tells of it.
 func ended(err error) Call {
-	return Call{Outcome: csi.OutcomeOf(err), Code: csi.Code(err).String(), Text: csi.Describe(err)}
+	return Call{Answer: csi.AnswerOf(err)}
 }
 
 func no(code codes.Code) Call { return ended(status.Error(code, "no")) }
@@ -156,11 +156,11 @@ func refusals() []verdictCase {
 		},
 		{
 			"what nobody wants was made, or is now", "CreateVolume, to undo: OK",
-			AfterUndo(intent(), Creation{Call: no(codes.OK), Answer: Answer{Handle: "h"}}),
+			AfterUndo(intent(), Creation{Call: no(codes.OK), Volume: Answer{Handle: "h"}}),
 		},
 		{
 			"another's volume is not deleted", "CreateVolume, to undo: OK, the id of pv9",
-			AfterUndo(intent(), Creation{Call: no(codes.OK), Answer: Answer{Handle: "h"}, TakenBy: "pv9"}),
+			AfterUndo(intent(), Creation{Call: no(codes.OK), Volume: Answer{Handle: "h"}, TakenBy: "pv9"}),
 		},
 		{
 			"what nobody wants was not made", "CreateVolume, to undo: NotFound",
@@ -172,7 +172,9 @@ func refusals() []verdictCase {
 		},
 		{
 			"a no that is not believed proves nothing", "CreateVolume, to undo: an unknown outcome with NotFound",
-			AfterUndo(intent(), Creation{Call: Call{Code: codes.NotFound.String(), Text: "not understood"}}),
+			AfterUndo(intent(), Creation{Call: Call{
+				Answer: volume.Answer{Code: codes.NotFound.String(), Text: "not understood"},
+			}}),
 		},
 		{
 			"the driver may have said no because of the Secret", "CreateVolume, to undo, without its Secret: InvalidArgument",
@@ -291,7 +293,7 @@ func TestAnswersThatMustNotBecomeVolumes(t *testing.T) {
 	} {
 		fmt.Fprintf(&out, "# %s\nasked for %s\nmade %s taken-by=%q\n----\n%s", c.argues,
 			of(c.in.Bytes, c.in.Source, c.in.Snapshot), of(c.answer.Bytes, c.answer.Source, c.answer.Snapshot), c.takenBy,
-			verdictText(After(c.in, Creation{Call: no(codes.OK), Answer: c.answer, TakenBy: c.takenBy})))
+			verdictText(After(c.in, Creation{Call: no(codes.OK), Volume: c.answer, TakenBy: c.takenBy})))
 	}
 	golden.Equal(t, "testdata/made.txt", out.String())
 }

@@ -10,10 +10,7 @@ import (
 
 // Answer is what became of a ControllerExpandVolume call.
 type Answer struct {
-	// Outcome says whether the volume may have grown, Code is the name of the
-	// gRPC code, and Text is the error as events tell it.
-	Outcome    volume.Outcome
-	Code, Text string
+	volume.Answer
 	// Bytes is the size that the driver says the volume has; 0 is that it does
 	// not say. NodeExpands says that the node has to take part.
 	Bytes       int64

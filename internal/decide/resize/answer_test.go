@@ -18,7 +18,7 @@ import (
 
 // ended is a call that ended with the error, as a resizer tells of it.
 func ended(err error) Answer {
-	return Answer{Outcome: csi.OutcomeOf(err), Code: csi.Code(err).String(), Text: csi.Describe(err)}
+	return Answer{Answer: csi.AnswerOf(err)}
 }
 
 func no(code codes.Code) Answer { return ended(status.Error(code, "no")) }
@@ -44,7 +44,7 @@ func TestCodes(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	ten, now := resource.MustParse("10Gi"), metav1.Unix(7, 0)
 	begun := Begun(claim("10Gi", "5Gi"), ten, metav1.Unix(3, 0))
-	done := Answer{Outcome: volume.Done}
+	done := Answer{Answer: volume.Answer{Outcome: volume.Done}}
 	gone := ended(errors.New("driver d.example.com has gone")) //nolint:err113 // an error that is no gRPC status
 	var out strings.Builder
 	for _, c := range []struct {
@@ -52,12 +52,12 @@ func TestAnswers(t *testing.T) {
 		facts  Facts
 		answer Answer
 	}{
-		{"it has what was asked for", grows(begun, pv("5Gi")), Answer{Outcome: volume.Done, Bytes: 10 << 30}},
+		{"it has what was asked for", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, Bytes: 10 << 30}},
 		{"the driver does not say how much it has", grows(begun, pv("5Gi")), done},
-		{"it has more", grows(begun, pv("5Gi")), Answer{Outcome: volume.Done, Bytes: 11 << 30}},
-		{"a driver that says less has done it nevertheless", grows(begun, pv("5Gi")), Answer{Outcome: volume.Done, Bytes: 1}},
-		{"the node goes on", grows(begun, pv("5Gi")), Answer{Outcome: volume.Done, NodeExpands: true}},
-		{"the volume's size was written already", grows(begun, pv("10Gi")), Answer{Outcome: volume.Done, NodeExpands: true}},
+		{"it has more", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, Bytes: 11 << 30}},
+		{"a driver that says less has done it nevertheless", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, Bytes: 1}},
+		{"the node goes on", grows(begun, pv("5Gi")), Answer{Answer: done.Answer, NodeExpands: true}},
+		{"the volume's size was written already", grows(begun, pv("10Gi")), Answer{Answer: done.Answer, NodeExpands: true}},
 		{"a size that can never be", grows(begun, pv("5Gi")), no(codes.OutOfRange)},
 		{"a final no that may end", grows(begun, pv("5Gi")), no(codes.ResourceExhausted)},
 		{"it may have grown", grows(begun, pv("5Gi")), no(codes.DeadlineExceeded)},
